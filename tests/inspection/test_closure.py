@@ -13,10 +13,10 @@ from tests.factories.linked_libraries import DEEP, NAME, files, linked
 from tests.factories.wheels import wheel
 from vbuild.elf.linkage import Via
 from vbuild.inspection.closure import Closure, ClosureRole, LinkedLibrary, Node, Official, repeats
-from vbuild.inspection.closure_page import depths, drawn
 from vbuild.inspection.closure_text import closure_lines, closure_of, repeat_lines
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
+from vbuild.inspection.page import ClosureDrawing, depths
 from vbuild.inspection.text import WIDTH
 
 C, D = (f"demo/_{letter}.cpython-311-x86_64-linux-gnu.so" for letter in "CD")
@@ -159,7 +159,7 @@ def test_a_copy_that_kept_its_name_says_whose_it_was_as_well(tmp_path: Path) -> 
         f"{len(copy) / 1e3:.1f} kB that the loader loads: 1 library; CUDA 12",
         "",
     ]
-    (card,) = drawn(closure_of(contents))["cards"]
+    (card,) = ClosureDrawing(closure_of(contents)).data()["cards"]
     assert card["files"][0]["facts"] == {"Library of": "nvidia-cuda-runtime-cu12, CUDA 12"}
 
 
@@ -169,7 +169,7 @@ def test_libraries_that_only_need_each_other_are_drawn_and_told(tmp_path: Path) 
         "demo/libb.so": linked("int b;", "liba.so", soname="libb.so", flags=rpath("$ORIGIN")),
     }
     contents = inspected(tmp_path, whole)
-    data = drawn(closure_of(contents))
+    data = ClosureDrawing(closure_of(contents)).data()
     assert {card["title"] for row in data["rows"] for card in map(data["cards"].__getitem__, row["cards"])} == {
         "liba.so",
         "libb.so",
@@ -240,7 +240,7 @@ def test_what_matches_nothing_is_said(contents: Contents) -> None:
 def test_a_wheel_without_libraries_has_no_closure_to_show(tmp_path: Path) -> None:
     empty = inspected(tmp_path, {"demo/__init__.py": ""}, "demo-1.0-py3-none-any.whl")
     assert list(closure_lines(empty)) == ["demo 1.0 py3-none-any", "no file that the loader of Linux loads"]
-    assert drawn(closure_of(empty)) == {"rows": [], "cards": [], "links": []}
+    assert ClosureDrawing(closure_of(empty)).data() == {"rows": [], "cards": [], "links": []}
 
 
 def test_a_closure_that_was_not_asked_for_is_not_shown(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_library_under_two_names_has_both(tmp_path: Path) -> None:
 
 
 def test_the_drawing_has_a_row_for_each_step_and_one_for_each_kind_that_is_away(contents: Contents) -> None:
-    data = drawn(closure_of(contents))
+    data = ClosureDrawing(closure_of(contents)).data()
     titles = {card["id"]: card["title"] for card in data["cards"]}
     assert [(row["label"], {titles[card] for card in row["cards"]}) for row in data["rows"]] == [
         ("Modules and programs", {"_C", "_D"}),
@@ -313,7 +313,7 @@ def test_modules_that_load_the_same_have_one_card_together(tmp_path: Path) -> No
     whole: dict[str, bytes | str] = {f"demo/m{number}.abi3.so": code for number in range(6)}
     whole["demo/libx.so"] = linked("int x;", soname="libx.so")
     whole["demo/other.abi3.so"] = linked(MODULE, "libcuda.so.1")
-    data = drawn(closure_of(inspected(tmp_path, whole)))
+    data = ClosureDrawing(closure_of(inspected(tmp_path, whole))).data()
     assert [(card["title"], card["note"]) for card in data["cards"]] == [
         ("6 modules", "m0, m1, m2 …"),
         ("other", ""),

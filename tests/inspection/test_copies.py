@@ -1,6 +1,7 @@
 """Copies of libraries for CPU levels, in what is said to be in a wheel: values, the terminal, JSON, the page."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from tests.factories.level_copies import BASE, STUB, level_members, leveled_whee
 from tests.factories.tools import needs
 from tests.factories.wheels import contents as unpacked
 from vbuild.elf.hwcaps_folders import at_level
-from vbuild.inspection.copies import copies_of
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
 from vbuild.inspection.page import page
@@ -99,9 +99,10 @@ def test_the_page_shows_the_levels_and_tells_copies_apart(found: Contents) -> No
     assert "libvb_demo-01234567.so (v3)" in text
 
 
-def test_a_copy_without_one_for_every_processor_has_no_baseline() -> None:
-    (copies,) = copies_of([(at_level("a/libx.so", "v3"), 3, 2)])
-    assert (copies.path, copies.at("v1"), copies.at("v3") is not None) == ("a/libx.so", None, True)
+def test_a_copy_without_one_for_every_processor_has_no_baseline(found: Contents) -> None:
+    (library,) = (one for one in found.libraries if one.level == "v3")
+    (copies,) = replace(found, libraries=(library,)).copies
+    assert (at_level(copies.path, "v3"), copies.at("v1"), copies.at("v3") is not None) == (library.path, None, True)
 
 
 def test_what_the_wheel_holds_is_what_is_told(tmp_path: Path, found: Contents) -> None:

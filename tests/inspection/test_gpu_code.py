@@ -98,7 +98,6 @@ def test_a_gpu_is_served_by_machine_code_or_ptx_or_not_at_all(
     gpu = summed(device_library(fatbin(entry(arch=80), entry(FatbinKind.PTX, 80)), fatbin(entry(arch=120))))
     found = gpu.outlook(device)
     assert (found.runs, found.machine, found.jit, found.nothing) == outlook
-    assert gpu.serves(device) == (found.runs is not Runs.NO)
 
 
 def test_a_container_with_nothing_for_a_gpu_keeps_its_smallest_entry() -> None:

@@ -185,12 +185,15 @@ def test_inspect_reads_it(tmp_path: Path) -> None:
     wheels = repaired_release(tmp_path, {**FILES, "demo/_C.so": FAT}, {"libtop.so.1": TOP})
     cut = [slimmed(each, tmp_path / "slim") for each in wheels]
     contents_of = inspect(thinned(tmp_path / "thin", *cut)[0])
-    said = contents_of.data()["sbom"]
+    data = json.loads(json.dumps(contents_of.data()))
+    said = data["sbom"]
     assert (said["files"], said["changed"], said["builds"]) == (2, ["demo/_C.so", "demo/_c.so"], 0)
     assert [(gone["path"], gone["fate"]) for gone in said["gone"]] == [
         (f"demo.libs/{hashed('libtop.so.1', TOP)}", "moved")
     ]
-    Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(contents_of.data())
+    Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(
+        json.loads(json.dumps(contents_of.data()))
+    )
     assert "SBOM 2 compiled, 2 changed, 1 moved" in [*summary(contents_of)]
     assert contents_of.warnings == ()
 

@@ -49,9 +49,6 @@ class Official(Struct, frozen=True, order=True):
     project: str
     cuda: int | None = None
 
-    def data(self) -> dict[str, Any]:
-        return {"project": self.project, "cuda": self.cuda}
-
 
 class NeededLibrary(Struct, frozen=True):
     """One NEEDED of a file: how the loader comes to it, the path of the one in the wheel, and whose it is if not."""
@@ -60,14 +57,6 @@ class NeededLibrary(Struct, frozen=True):
     via: Via
     provider: str | None
     projects: tuple[Official, ...]
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "via": str(self.via),
-            "provider": self.provider,
-            "projects": [project.data() for project in self.projects],
-        }
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -124,19 +113,19 @@ class Node(Struct, frozen=True, kw_only=True):
             "bytes": self.linked.size,
             "packed_bytes": self.linked.packed_size,
             "hash": self.linked.hash,
-            "role": str(self.role),
-            "modules": list(self.loading.modules),
+            "role": self.role,
+            "modules": self.loading.modules,
             "soname": outline.soname,
             "original": original and {"name": original.name, "digest": original.digest},
-            "official": [official.data() for official in self.officials],
-            "rpath": list(outline.rpath),
-            "runpath": list(outline.runpath),
-            "needed": [need.data() for need in self.needs],
-            "requires": [{"library": taken.library, "versions": list(taken.versions)} for taken in self.loading.taken],
-            "defines": {"base": self.loading.base, "versions": list(self.loading.given)},
-            "mentioned": list(self.mentioned),
-            "opens": list(self.opens),
-            "also_in": list(self.also_in),
+            "official": self.officials,
+            "rpath": outline.rpath,
+            "runpath": outline.runpath,
+            "needed": self.needs,
+            "requires": [{"library": taken.library, "versions": taken.versions} for taken in self.loading.taken],
+            "defines": {"base": self.loading.base, "versions": self.loading.given},
+            "mentioned": self.mentioned,
+            "opens": self.opens,
+            "also_in": self.also_in,
         }
 
 
@@ -229,20 +218,16 @@ class Closure:
         return dataclasses.replace(self, nodes=tuple(nodes))
 
     def data(self) -> dict[str, Any]:
-        """The closure as JSON takes it, described by ``schema.json``."""
+        """The closure for ``msgspec.to_builtins``, which makes JSON of it, described by ``schema.json``."""
         return {
             "cuda": self.cuda,
             "nodes": [node.data() for node in self.nodes],
             "edges": [
-                {"consumer": node.path, "name": need.name, "via": str(need.via), "provider": need.provider}
+                {"consumer": node.path, "name": need.name, "via": need.via, "provider": need.provider}
                 for node, need in self.edges
             ],
-            "chains": {
-                node.path: [list(chain) for chain in self.chains(node.path)]
-                for node in self.nodes
-                if node.role is ClosureRole.LIBRARY
-            },
-            "opened": {path: list(files) for path, files in self.opened.items()},
+            "chains": {node.path: self.chains(node.path) for node in self.nodes if node.role is ClosureRole.LIBRARY},
+            "opened": self.opened,
             "unneeded": [node.path for node in self.unneeded],
         }
 

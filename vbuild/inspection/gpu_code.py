@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, Self
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, GpuTarget, Vendor, offered
 from vbuild.hardware.architectures import ARCHITECTURES
@@ -114,12 +114,9 @@ class Pinned(Struct, frozen=True):
     """GPU code in one section that slimming leaves alone, and why."""
 
     section: str
-    size: int
+    size: int = field(name="bytes")
     count: int
     why: str
-
-    def data(self) -> dict[str, Any]:
-        return {"section": self.section, "bytes": self.size, "count": self.count, "why": self.why}
 
 
 class Stack(Struct, frozen=True):
@@ -267,10 +264,6 @@ class GpuCode(Struct, frozen=True):
         for stack in self.stacks:
             found += stack.outlook(device)
         return found
-
-    def serves(self, device: Device) -> bool:
-        """Whether any of it runs on *device*."""
-        return any(stack.service(device) is not Service.NONE for stack in self.stacks)
 
 
 def devices(codes: Iterable[GpuCode]) -> tuple[Device, ...]:

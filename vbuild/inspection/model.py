@@ -15,13 +15,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
+from msgspec import field as named
 
-from vbuild.elf.hwcaps_folders import level_of
+from vbuild.elf.hwcaps_folders import baseline_of, level_of
 from vbuild.elf.read import Outline
 from vbuild.gpu_code.model import Compression
+from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.inspection.closure import Closure
-from vbuild.inspection.copies import Copies, LevelSize, copies_of, level_sizes, moved
 from vbuild.inspection.gpu_code import Device, GpuCode, Outlook, Portion, arch_order, devices
 from vbuild.sbom.model import Bill, Treatment
 from vbuild.variants.model import Variant
@@ -71,12 +72,12 @@ class LibraryContents(Struct, frozen=True):
             "byte_order": outline.byte_order,
             "type": outline.type,
             "soname": outline.soname,
-            "needed": list(outline.needed),
-            "rpath": list(outline.rpath),
-            "runpath": list(outline.runpath),
+            "needed": outline.needed,
+            "rpath": outline.rpath,
+            "runpath": outline.runpath,
             "build_id": outline.build_id,
-            "isa_needed": list(outline.isa_needed),
-            "isa_used": list(outline.isa_used),
+            "isa_needed": outline.isa_needed,
+            "isa_used": outline.isa_used,
             "symbol_bytes": outline.symbol_size,
             "debug_bytes": outline.debug_size,
             "bundled": self.is_bundled,
@@ -97,8 +98,8 @@ class LibraryContents(Struct, frozen=True):
             "containers": self.gpu.containers,
             "entries": self.gpu.entries,
             "code": [portion.data() for portion in self.gpu.portions],
-            "pinned": [pinned.data() for pinned in self.gpu.pinned],
-            "notes": list(self.gpu.notes),
+            "pinned": self.gpu.pinned,
+            "notes": self.gpu.notes,
             "gpus": [self.gpu.outlook(device).data() for device in devices],
         }
 
@@ -107,24 +108,18 @@ class Damaged(Struct, frozen=True):
     """A compiled file that cannot be read, and why."""
 
     path: str
-    size: int
-    packed_size: int
+    size: int = named(name="bytes")
+    packed_size: int = named(name="packed_bytes")
     why: str
-
-    def data(self) -> dict[str, Any]:
-        return {"path": self.path, "bytes": self.size, "packed_bytes": self.packed_size, "why": self.why}
 
 
 class Archive(Struct, frozen=True):
     """A static library: object files that only a linker reads."""
 
     path: str
-    size: int
-    packed_size: int
+    size: int = named(name="bytes")
+    packed_size: int = named(name="packed_bytes")
     objects: int
-
-    def data(self) -> dict[str, Any]:
-        return {"path": self.path, "bytes": self.size, "packed_bytes": self.packed_size, "objects": self.objects}
 
 
 class Duplicate(Struct, frozen=True):
@@ -150,7 +145,7 @@ class Duplicate(Struct, frozen=True):
             "bytes": self.size,
             "wasted_bytes": self.wasted,
             "packed_wasted_bytes": self.packed_wasted,
-            "paths": list(self.paths),
+            "paths": self.paths,
         }
 
 
@@ -159,16 +154,8 @@ class Others(Struct, frozen=True):
 
     suffix: str
     files: int
-    size: int
-    packed_size: int
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "suffix": self.suffix,
-            "files": self.files,
-            "bytes": self.size,
-            "packed_bytes": self.packed_size,
-        }
+    size: int = named(name="bytes")
+    packed_size: int = named(name="packed_bytes")
 
 
 class ArchitectureSize(Struct, frozen=True):
@@ -184,7 +171,7 @@ class ArchitectureSize(Struct, frozen=True):
         return {
             "arch": str(self.arch),
             "kind": self.kind,
-            "compressions": list(map(str, self.compressions)),
+            "compressions": self.compressions,
             "entries": self.entries,
             "bytes": self.size,
         }
@@ -204,13 +191,34 @@ class Licence(Struct, frozen=True):
         names = (classifier.rpartition(" :: ")[2] for classifier in self.classifiers)
         return licence or ", ".join(names) or "not stated"
 
-    def data(self) -> dict[str, Any]:
-        return {
-            "expression": self.expression,
-            "text": self.text,
-            "classifiers": list(self.classifiers),
-            "files": list(self.files),
-        }
+
+class LevelCopy(Struct, frozen=True):
+    """The copy of a library for processors of *level*; sizes in bytes."""
+
+    level: str
+    path: str
+    size: int = named(name="bytes")
+    packed_size: int = named(name="packed_bytes")
+
+
+class Copies(Struct, frozen=True):
+    """The library that every processor may load at *path*, and its *copies*, its own first, by level."""
+
+    path: str
+    copies: tuple[LevelCopy, ...]
+
+    def at(self, level: str) -> LevelCopy | None:
+        """The copy for *level*; None if processors of it load a lower one's."""
+        return next((copy for copy in self.copies if copy.level == level), None)
+
+
+class LevelSize(Struct, frozen=True):
+    """What the copies for one level take together, in bytes."""
+
+    level: str
+    files: int
+    size: int = named(name="bytes")
+    packed_size: int = named(name="packed_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,19 +287,33 @@ class Contents:
     @property
     def bundled(self) -> tuple[LibraryContents, ...]:
         """The libraries that a repair tool put next to the package; not copies for CPU levels, nor what has a stub."""
-        own = moved(library.outline for library in self.libraries if not library.is_bundled)
+        outlines = (library.outline for library in self.libraries if not library.is_bundled)
+        stubs = (one for one in outlines if one.sections and all(section.name != ".text" for section in one.sections))
+        # a stub has no code, and needs the one library that it leads to
+        own = {stub.needed[0] for stub in stubs if len(stub.needed) == 1}
         there = (library for library in self.libraries if library.is_bundled and library.name not in own)
         return tuple(library for library in there if library.level is None)
 
     @property
     def copies(self) -> tuple[Copies, ...]:
         """The libraries that have copies for CPU levels, by path."""
-        return copies_of((library.path, library.size, library.packed_size) for library in self.libraries)
+        bases = sorted({baseline_of(library.path) for library in self.libraries if library.level})
+        found: dict[str, list[LevelCopy]] = {base: [] for base in bases}
+        for one in self.libraries:
+            if (base := baseline_of(one.path)) in found:
+                found[base].append(LevelCopy(one.level or X86_64_LEVELS[0], one.path, one.size, one.packed_size))
+        return tuple(Copies(base, tuple(sorted(several, key=lambda one: one.level))) for base, several in found.items())
 
     @property
     def levels(self) -> tuple[LevelSize, ...]:
-        """What the copies for each CPU level take; nothing if there are none."""
-        return level_sizes(self.copies)
+        """What the copies for each CPU level take, the baseline first; nothing if there are none."""
+        found: dict[str, list[LevelCopy]] = {}
+        for copy in (copy for copies in self.copies for copy in copies.copies):
+            found.setdefault(copy.level, []).append(copy)
+        return tuple(
+            LevelSize(level, len(mine), sum(copy.size for copy in mine), sum(copy.packed_size for copy in mine))
+            for level, mine in sorted(found.items())
+        )
 
     @property
     def provided(self) -> dict[str, str]:
@@ -318,15 +340,15 @@ class Contents:
 
     def data(self) -> dict[str, Any]:
         """The contents as JSON takes them: complete, and as ``schema.json`` says."""
-        return {
+        variant, levels = self.variant, self.levels
+        values = {
             "version": VERSION,
             "wheel": self.wheel,
             "project": {"name": self.project, "version": self.version},
-            "tags": list(self.tags),
-            "variant": self.variant
-            and {"label": self.variant.label, "properties": list(map(str, self.variant.properties))},
+            "tags": self.tags,
+            "variant": variant and {"label": variant.label, "properties": list(map(str, variant.properties))},
             "size": {"packed_bytes": self.packed_size, "bytes": self.size, "files": self.files},
-            "licence": self.licence.data(),
+            "licence": self.licence,
             "gpu": {
                 "bytes": self.gpu_size,
                 "share": round(self.gpu_size / self.size, 4) if self.size else 0.0,
@@ -338,27 +360,17 @@ class Contents:
             "libraries": [library.data(self.devices) for library in self.libraries],
             "provided": self.provided,
             "wanted": self.wanted,
-            "damaged": [damaged.data() for damaged in self.damaged],
-            "archives": [archive.data() for archive in self.archives],
+            "damaged": self.damaged,
+            "archives": self.archives,
             "duplicates": [duplicate.data() for duplicate in self.duplicates],
-            "others": [others.data() for others in self.others],
-            "warnings": list(self.warnings),
-            **self._levels_data(),
+            "others": self.others,
+            "warnings": self.warnings,
+            **({"levels": levels, "copies": self.copies} if levels else {}),
             **({"closure": self.closure.data()} if self.closure else {}),
             **({"sbom": bill_data(self.bill)} if self.bill else {}),
         }
-
-    def _levels_data(self) -> dict[str, Any]:
-        if not (copies := self.copies):
-            return {}
-        return {
-            "levels": [level.data() for level in level_sizes(copies)],
-            "copies": [one.data() for one in copies],
-        }
-
-
-def _variant_data(variant: Variant | None) -> dict[str, Any] | None:
-    return None if variant is None else {"label": variant.label, "properties": list(map(str, variant.properties))}
+        found: dict[str, Any] = to_builtins(values)
+        return found
 
 
 def bill_data(bill: Bill) -> dict[str, Any]:

@@ -1,32 +1,43 @@
 """What is in a wheel, as one page that needs no network: a treemap, and what slimming to a GPU would take away.
 
 contents -> a tree of wheel, library, section, architecture -> page.html.jinja with page.css and page.js inside
-         -> rows of libraries, if their closure is known     -> closure.html.jinja, closure.css and closure.js
+         -> cards of libraries, if their closure is known    -> closure.html.jinja, closure.css and closure.js
 
 Only `vbuild.inspection.gpu_code` knows which code a GPU needs: the page only adds up its numbers. Its content
 security policy lets nothing run or load but that one script and style sheet, whatever names are in the wheel.
 """
 
 import posixpath
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vbuild.elf.layout import Section
+from vbuild.elf.linkage import Via
 from vbuild.files.html import rendered
 from vbuild.gpu_code.model import GpuTarget
 from vbuild.hardware.gpu import GpuCodeKind
-from vbuild.inspection import closure_page as closurepage
-from vbuild.inspection.closure_text import grouped, reasons_of, together
+from vbuild.inspection.closure import Closure, ClosureRole, NeededLibrary, Node
+from vbuild.inspection.closure_text import grouped, majors, officially, reasons_of, together
 from vbuild.inspection.gpu_code import Device, GpuCode, Sort, arch_order
 from vbuild.inspection.model import Contents, LibraryContents, Others
 from vbuild.inspection.text import counted, percent, sized
 
-Node = dict[str, Any]
+Box = dict[str, Any]
+Card = dict[str, Any]
 
 _COLOURS = 12
 # a section or a kind of file that takes less of its parent is shown with its like
 _SMALLEST = 0.002
 _CODE = (".text", ".plt", ".init", ".fini")
+
+# files of a closure that load the same share a card if there are so many; the card names the first
+_ALIKE = 4
+_SHOWN = 3
+# what Python puts behind the name of an extension module
+_TAG = re.compile(r"\.(cpython-\d+\w*|abi3|pypy\d+-\w+|graalpy\w*-\w+)(-[\w-]+)?\.so$")
+_AWAY = (Via.OUTSIDE, Via.DRIVER, Via.MISSING)
+_ROWS = {Via.OUTSIDE: "Other packages", Via.DRIVER: "The driver", Via.MISSING: "Not found"}
 
 
 def page(contents: Contents) -> str:
@@ -37,7 +48,7 @@ def page(contents: Contents) -> str:
         "root": _root(contents, colours),
         "gpus": [outlook.data() for outlook in contents.outlooks],
         "installed": contents.size,
-        **({"closure": closurepage.drawn(contents.closure)} if contents.closure else {}),
+        **({"closure": ClosureDrawing(contents.closure).data()} if contents.closure else {}),
     }
     return rendered(
         "vbuild.inspection",
@@ -81,7 +92,7 @@ def _generation(arch: Device) -> Device:
     return GpuTarget(arch.processor) if isinstance(arch, GpuTarget) else arch.device
 
 
-def _root(contents: Contents, colours: Mapping[str, str]) -> Node:
+def _root(contents: Contents, colours: Mapping[str, str]) -> Box:
     children = [_library(library, contents.devices, colours) for library in contents.libraries]
     children += [
         _leaf(posixpath.basename(item.path), item.size, "files", f"{item.path}, {note}")
@@ -93,7 +104,7 @@ def _root(contents: Contents, colours: Mapping[str, str]) -> Node:
     return _inner(f"{contents.project} {contents.version}", children)
 
 
-def _others(contents: Contents) -> Iterator[Node]:
+def _others(contents: Contents) -> Iterator[Box]:
     least = _SMALLEST * sum(others.size for others in contents.others)
     small: list[Others] = []
     for others in contents.others:
@@ -101,17 +112,16 @@ def _others(contents: Contents) -> Iterator[Node]:
             small.append(others)
         elif others.size:
             yield _leaf(
-                f"*{others.suffix}" if others.suffix else "no suffix", others.size, "files", _files(others.files)
+                f"*{others.suffix}" if others.suffix else "no suffix",
+                others.size,
+                "files",
+                counted(others.files, "file"),
             )
     if size := sum(others.size for others in small):
-        yield _leaf("others", size, "files", _files(sum(others.files for others in small)))
+        yield _leaf("others", size, "files", counted(sum(others.files for others in small), "file"))
 
 
-def _files(number: int) -> str:
-    return f"{number} file" if number == 1 else f"{number} files"
-
-
-def _library(library: LibraryContents, devices: tuple[Device, ...], colours: Mapping[str, str]) -> Node:
+def _library(library: LibraryContents, devices: tuple[Device, ...], colours: Mapping[str, str]) -> Box:
     sections = library.outline.sections
     kept = {device: library.gpu.kept(device) for device in devices}
     children = []
@@ -123,7 +133,9 @@ def _library(library: LibraryContents, devices: tuple[Device, ...], colours: Map
         elif section.size < _SMALLEST * library.size:
             small.append(section)
         else:
-            children.append(_leaf(section.name, section.size, _look(section)))
+            kinds = {"debug": section.is_debug, "symbols": section.is_symbols, "text": section.name.startswith(_CODE)}
+            look = next((kind for kind, is_kind in kinds.items() if is_kind), "data")
+            children.append(_leaf(section.name, section.size, look))
     rest = library.size - sum(child["size"] for child in children)
     if rest > 0:
         what = f"{len(small)} small sections, headers" if small else "headers"
@@ -134,7 +146,7 @@ def _library(library: LibraryContents, devices: tuple[Device, ...], colours: Map
 
 def _gpu_section(
     section: Section, gpu: GpuCode, kept: Mapping[Device, Mapping[Sort, int]], colours: Mapping[str, str]
-) -> Node:
+) -> Box:
     children = []
     for portion in gpu.portions:
         sort = portion.sort
@@ -151,22 +163,224 @@ def _gpu_section(
     return _inner(section.name, children, "GPU code")
 
 
-def _look(section: Section) -> str:
-    """The class of the colour of a section that is not GPU code."""
-    if section.is_debug:
-        return "debug"
-    if section.is_symbols:
-        return "symbols"
-    return "text" if section.name.startswith(_CODE) else "data"
-
-
-def _leaf(name: str, size: int, look: str, note: str = "") -> Node:
+def _leaf(name: str, size: int, look: str, note: str = "") -> Box:
     return {"name": name, "size": size, "look": look, "note": note}
 
 
-def _inner(name: str, children: list[Node], note: str = "") -> Node:
+def _inner(name: str, children: list[Box], note: str = "") -> Box:
     found = [child for child in children if child["size"] > 0]
     size = sum(child["size"] for child in found)
     # what is drawn too small to be opened has the colour of most of it
     look = max(found, key=lambda child: child["size"])["look"] if found else "data"
     return {"name": name, "size": size, "look": look, "note": note, "children": found}
+
+
+def title(node: Node) -> str:
+    """The name of *node* as short as it is still told from others: without hash, and without Python's own suffix."""
+    return _TAG.sub("", node.original.name if node.original else node.name)
+
+
+def depths(needs: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """How many steps down each is by the longest way that goes through none twice; *needs* says what needs what."""
+    order, closing = _walked(needs)
+    found = dict.fromkeys(needs, 0)
+    for name in reversed(order):
+        for below in needs[name]:
+            if (name, below) not in closing:
+                found[below] = max(found[below], found[name] + 1)
+    return found
+
+
+def _walked(needs: Mapping[str, Sequence[str]]) -> tuple[list[str], set[tuple[str, str]]]:
+    """Each name behind what it needs, and the pairs that close a circle."""
+    order: list[str] = []
+    closing: set[tuple[str, str]] = set()
+    begun: dict[str, Iterator[str]] = {}
+    done: set[str] = set()
+    needed = {below for several in needs.values() for below in several}
+    # a circle that nothing else needs has no beginning: any of it will do
+    for root in sorted(needs, key=lambda name: (name in needed, name)):
+        way = [] if root in begun else [root]
+        while way:
+            name = way[-1]
+            below = next(begun.setdefault(name, iter(needs[name])), None)
+            if below is None:
+                order.append(way.pop())
+                done.add(name)
+            elif below not in begun:
+                way.append(below)
+            elif below not in done:
+                closing.add((name, below))
+    return order, closing
+
+
+class ClosureDrawing:
+    """The closure of a wheel as cards in rows, which the page's script draws and joins; numbered as they are made.
+
+    Rows of cards: modules and programs, what nothing needs, what they load, step by step, what is not here. A row is
+    as far down as the longest way to it. Files that Python loads and that load the same have a card together.
+    """
+
+    def __init__(self, closure: Closure) -> None:
+        self._closure = closure
+        self._nodes = {node.path: node for node in closure.nodes}
+        self._needed = {need.provider for _, need in closure.edges}
+        self._opened = closure.opened
+        self._idle = {node.path for node in closure.unneeded}
+        self._cards: list[Card] = []
+        self._of_path: dict[str, int] = {}
+        self._of_away: dict[tuple[Via, str], int] = {}
+
+    def data(self) -> dict[str, Any]:
+        """The rows, the cards and their links as the script takes them; each card with the chains that lead to it."""
+        rows = [
+            *self._rows_here(),
+            *({"label": label, "cards": cards} for via, label in _ROWS.items() if (cards := self._away(via))),
+        ]
+        # who needs what is not in the wheel, by the card of that
+        consumers: dict[int, dict[str, Node]] = {}
+        for node in self._closure.nodes:
+            for need in _drawn_needs(node):
+                if not need.provider:
+                    consumers.setdefault(self._card_for(need), {})[node.path] = node
+        for card in self._cards:
+            card["chains"] = [*dict.fromkeys(self._chains(card, consumers.get(card["id"], {}).values()))]
+        return {"rows": rows, "cards": self._cards, "links": [*self._links()]}
+
+    def _rows_here(self) -> Iterator[Card]:
+        needs = {
+            node.path: [need.provider for need in node.needs if need.provider and need.provider != node.path]
+            for node in self._closure.nodes
+        }
+        levels = depths(needs)
+        first = [node for node in self._closure.nodes if node.path not in self._needed]
+        starting = [node for node in first if node.role is not ClosureRole.LIBRARY]
+        idle = [node for node in first if node.role is ClosureRole.LIBRARY]
+        if starting:
+            yield {"label": "Modules and programs", "cards": [*self._together(starting)]}
+        if idle:
+            yield {"label": "Needed by nothing here", "cards": [*self._together(idle)]}
+        rest = [node for node in self._closure.nodes if node.path in self._needed]
+        for level in sorted({levels[node.path] for node in rest}):
+            row = [node for node in rest if levels[node.path] == level]
+            label = "They load" if level <= 1 else f"{level} steps down"
+            yield {"label": label, "cards": [self._card_of([node]) for node in self._ordered(row)]}
+
+    def _together(self, nodes: Iterable[Node]) -> Iterator[int]:
+        """The cards of *nodes*, those that load the same and are many on one card."""
+        groups: dict[tuple[str, ...], list[Node]] = {}
+        for node in nodes:
+            named = node.path if node.path in self._opened or node.opens else ""
+            groups.setdefault((named, *sorted(map(_target, _drawn_needs(node)))), []).append(node)
+        for group in groups.values():
+            for several in [group] if len(group) >= _ALIKE else [[node] for node in group]:
+                yield self._card_of(several)
+
+    def _ordered(self, row: Iterable[Node]) -> list[Node]:
+        """The *row* so that each stands about where those stand that need it."""
+        places: dict[str, list[int]] = {}
+        for node, need in self._closure.edges:
+            if node.path in self._of_path:
+                places.setdefault(str(need.provider), []).append(self._of_path[node.path])
+        mean = {path: sum(found) / len(found) for path, found in places.items()}
+        return sorted(row, key=lambda node: (mean.get(node.path, 0), node.path))
+
+    def _card_of(self, nodes: Sequence[Node]) -> int:
+        number = len(self._cards)
+        self._of_path.update(dict.fromkeys((node.path for node in nodes), number))
+        first, *rest = nodes
+        size = sum(node.linked.size for node in nodes)
+        look = "idle" if first.path in self._idle else str(first.role)
+        card: Card = {"id": number, "look": look, "size": size, "files": [self._file(node) for node in nodes]}
+        if rest:
+            names = ", ".join(title(node) for node in nodes[:_SHOWN])
+            card |= {"title": counted(len(nodes), str(first.role)), "note": f"{names} …"}
+        else:
+            card |= {"title": title(first), "note": ""}
+        self._cards.append(card)
+        return number
+
+    def _file(self, node: Node) -> dict[str, Any]:
+        facts = {"SONAME": node.loading.outline.soname if node.loading.outline.soname != node.name else None}
+        if node.original:
+            facts["Hash"] = node.original.digest
+        if node.officials:
+            cuda = majors(node.officials)
+            facts["Library of"] = officially(node.officials) + (f", {cuda}" if cuda else "")
+        promised = len(node.via(Via.PLATFORM))
+        facts["Platform's"] = counted(promised, "library") if promised else None
+        facts["May open"] = ", ".join(node.mentioned)
+        facts["Opened by"] = ", ".join(self._opened.get(node.path, ()))
+        facts["Also in"] = ", ".join(node.also_in)
+        return {
+            "path": node.path,
+            "name": title(node),
+            "size": node.linked.size,
+            "facts": {name: text for name, text in facts.items() if text},
+        }
+
+    def _away(self, via: Via) -> list[int]:
+        """The cards of what is not in the wheel and is come to in that way."""
+        found: dict[str, dict[str, NeededLibrary]] = {}
+        for node in self._closure.nodes:
+            for need in node.via(via):
+                found.setdefault(_target(need), {})[need.name] = need
+        numbers = []
+        for target, needs in sorted(found.items()):
+            number = self._of_away[via, target] = len(self._cards)
+            officials = next(iter(needs.values())).projects
+            names = [*together(needs)]
+            self._cards.append(
+                {
+                    "id": number,
+                    "look": {Via.OUTSIDE: "outside", Via.DRIVER: "driver"}.get(via, "missing"),
+                    "title": officials[0].project if len(officials) == 1 else ", ".join(names),
+                    "note": ", ".join(names) if len(officials) == 1 else officially(officials),
+                    "cuda": majors(officials),
+                    "size": None,
+                    "files": [],
+                }
+            )
+            numbers.append(number)
+        return numbers
+
+    def _links(self) -> Iterator[dict[str, Any]]:
+        """Who loads what, once for two cards: how, and under which names."""
+        found: dict[tuple[int, int, str], list[str]] = {}
+        for node in self._closure.nodes:
+            here = self._of_path[node.path]
+            for need in _drawn_needs(node):
+                found.setdefault((here, self._card_for(need), str(need.via)), []).append(need.name)
+            for path in node.opens:
+                found.setdefault((here, self._of_path[path], "opens"), []).append(self._nodes[path].name)
+        for (start, end, via), names in found.items():
+            yield {"from": start, "to": end, "via": via, "names": [*dict.fromkeys(names)]}
+
+    def _card_for(self, need: NeededLibrary) -> int:
+        return self._of_path[need.provider] if need.provider else self._of_away[need.via, _target(need)]
+
+    def _chains(self, card: Card, consumers: Iterable[Node]) -> Iterator[tuple[int, ...]]:
+        """The chains of cards down to *card*, which *consumers* need, the shortest of each that it begins with."""
+        if card["files"]:
+            for file in card["files"]:
+                for chain in self._closure.chains(file["path"]):
+                    if len(chain) > 1:
+                        yield tuple(dict.fromkeys(self._of_path[path] for path in chain))
+            return
+        # those that only need each other have no chain
+        above = [next(iter(self._closure.chains(node.path)), (node.path,)) for node in consumers]
+        yield (*dict.fromkeys(self._of_path[path] for path in min(above, key=len)), card["id"])
+
+
+def _drawn_needs(node: Node) -> list[NeededLibrary]:
+    """What *node* needs of what is drawn: all but itself and the platform's."""
+    return [need for need in node.needs if need.provider != node.path and (need.provider or need.via in _AWAY)]
+
+
+def _target(need: NeededLibrary) -> str:
+    """What stands for *need* in the drawing: the file, the package, or the driver."""
+    if need.provider:
+        return need.provider
+    if need.via is Via.DRIVER:
+        return ""
+    return need.projects[0].project if len(need.projects) == 1 else need.name.partition(".so")[0]
