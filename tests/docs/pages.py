@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 # run with each change; the other pages are run by night
-QUICK = (README, DOCS / "tutorial.md")
+QUICK = (README, DOCS / "tutorial.md", DOCS / "explanation" / "order.md")
 
 _STEP = re.compile(
     r"^<!-- run: (?P<hidden>.*) -->$"
@@ -61,7 +61,7 @@ def runs(text: str, folder: Path, prepared: Path) -> Iterator[tuple[Example, int
     Raises `subprocess.CalledProcessError` if a command fails that prepares an example.
     """
     cache, folder = folder / "cache", folder / "work"
-    shutil.copytree(ROOT / "recipes", folder / "recipes")  # locks are written beside recipes
+    shutil.copytree(ROOT / "recipes", folder / "recipes")  # locks are written next to recipes
     (folder / "tests").symlink_to(ROOT / "tests")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(cache)}

@@ -1,4 +1,4 @@
-"""README and the tutorial: every command runs as it is written, and prints what the page shows."""
+"""The pages that are run with each change: every command runs as it is written, and prints what the page shows."""
 
 import os
 from pathlib import Path

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "layouts",
     multiple=True,
     metavar="NAME",
-    help="Check what vbuild publish made in this layout instead. Repeatable.",
+    help="Check the folder of this layout that vbuild publish made: FOLDER/NAME, or FOLDER itself. Repeatable.",
 )
 @options.as_json
 def check(folder: Path, *, pypi: bool, limit: int, layouts: tuple[str, ...], as_json: bool) -> None:
