@@ -23,8 +23,7 @@ from packaging.version import Version
 
 from tests.benchmarks.stamping import BIN
 from vbuild.build.environment import Environments
-from vbuild.build.native import NativeBuilder, NativeSettings
-from vbuild.build.native_cache import NativeCache
+from vbuild.build.native import NativeBuilder, NativeCache, NativeSettings
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes

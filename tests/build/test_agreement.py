@@ -9,8 +9,7 @@ from vbuild.errors import BuildError
 from vbuild.hardware.gpu import GpuList, GpuOffer
 from vbuild.recipe.cuda import Archs
 from vbuild.toolchain.nvcc import Command
-from vbuild.toolchain.nvcc_code import Codegen
-from vbuild.toolchain.nvcc_options import NvccOutput
+from vbuild.toolchain.nvcc_options import Codegen, NvccOutput
 
 HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"
 BYPASSED = (

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.projects import setuptools_project, tree
-from vbuild.build.packing import SUFFIX, pack, unpack
-from vbuild.build.source import unpacked
+from vbuild.build.source import TREE_SUFFIX, pack_tree, unpack_tree, unpacked
 from vbuild.errors import BuildError
 
 
@@ -44,8 +43,8 @@ def project(folder: Path) -> Path:
 
 def test_a_tree_is_the_same_again(tmp_path: Path) -> None:
     before = project(tmp_path / "demo-1.0")
-    pack(before, tmp_path / f"source{SUFFIX}")
-    after = unpack(tmp_path / f"source{SUFFIX}", tmp_path / "out")
+    pack_tree(before, tmp_path / f"source{TREE_SUFFIX}")
+    after = unpack_tree(tmp_path / f"source{TREE_SUFFIX}", tmp_path / "out")
     assert after == tmp_path / "out/demo-1.0"
     assert everything(after) == everything(before)
 
@@ -53,7 +52,7 @@ def test_a_tree_is_the_same_again(tmp_path: Path) -> None:
 def test_the_same_tree_is_the_same_file(tmp_path: Path) -> None:
     before = project(tmp_path / "demo-1.0")
     for name in ("one", "two"):
-        pack(before, tmp_path / name)
+        pack_tree(before, tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
@@ -62,21 +61,21 @@ def test_what_is_no_file_stays_where_it_is(tmp_path: Path) -> None:
     os.mkfifo(before / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(before / "socket"))
-        pack(before, tmp_path / "packed")
-    names = {path.name for path in unpack(tmp_path / "packed", tmp_path / "out").iterdir()}
+        pack_tree(before, tmp_path / "packed")
+    names = {path.name for path in unpack_tree(tmp_path / "packed", tmp_path / "out").iterdir()}
     assert names == {"module.c", "setup.py", "src"}
 
 
 def test_a_packed_tree_is_a_source(tmp_path: Path) -> None:
-    pack(setuptools_project(tmp_path / "top" / "inner").parent, tmp_path / f"source{SUFFIX}")
-    found = unpacked(tmp_path / f"source{SUFFIX}", tmp_path / "out", subdirectory="inner")
+    pack_tree(setuptools_project(tmp_path / "top" / "inner").parent, tmp_path / f"source{TREE_SUFFIX}")
+    found = unpacked(tmp_path / f"source{TREE_SUFFIX}", tmp_path / "out", subdirectory="inner")
     assert (found / "setup.py").is_file()
 
 
 @pytest.mark.parametrize("keep", [0, 10, 200, -5])
 def test_a_file_that_was_cut_is_refused(tmp_path: Path, keep: int) -> None:
-    file = tmp_path / f"source{SUFFIX}"
-    pack(setuptools_project(tmp_path / "demo"), file)
+    file = tmp_path / f"source{TREE_SUFFIX}"
+    pack_tree(setuptools_project(tmp_path / "demo"), file)
     file.write_bytes(file.read_bytes()[:keep])
     with pytest.raises(BuildError, match=r"source\.vbuild-tree: cannot be unpacked: "):
         unpacked(file, tmp_path / "out")
@@ -84,4 +83,4 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, keep: int) -> None:
 
 def test_a_tree_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"gone: cannot be packed: .*No such file"):
-        pack(tmp_path / "gone", tmp_path / "packed")
+        pack_tree(tmp_path / "gone", tmp_path / "packed")

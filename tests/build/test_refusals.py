@@ -13,7 +13,7 @@ import pytest
 from tests.factories.native_libraries import Works, cmake_library, library, script_library, step
 from tests.factories.projects import tree
 from tests.factories.tools import needs
-from vbuild.build.native_cache import NativeCache
+from vbuild.build.native import NativeCache
 from vbuild.errors import BuildError, FetchError
 from vbuild.files.cache import DAY, Cache, Part
 from vbuild.hardware.cpu import Cpu

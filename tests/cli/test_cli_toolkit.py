@@ -15,7 +15,7 @@ from vbuild.cli.toolkit import toolkit
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.toolchain.toolkit.cache import ToolkitCache
-from vbuild.toolchain.toolkit.pins import releases
+from vbuild.toolchain.toolkit.model import releases
 from vbuild.toolchain.toolkit.provision import packaged
 
 VERSION = Dotted(13, 0)

@@ -9,8 +9,7 @@ from tests.factories.wheels import wheel
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.toolchain.toolkit.cache import ToolkitCache
-from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
-from vbuild.toolchain.toolkit.pins import identity_of
+from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin, identity_of
 
 MACHINE = platform.machine()
 VERSION = Dotted(13, 0)

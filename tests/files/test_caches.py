@@ -11,9 +11,9 @@ from packaging.specifiers import SpecifierSet
 from tests.factories.official_wheels import official_wheel, officials_of
 from tests.factories.sources import index, pinned, sdist, served
 from tests.factories.toolkits import component, core, laid_out, places
-from vbuild.build import cross
+from vbuild.build import plan
 from vbuild.build.environment import Prefix
-from vbuild.build.native_cache import NativeCache
+from vbuild.build.native import NativeCache
 from vbuild.build.source import fetched
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
@@ -147,7 +147,7 @@ def _crossing(folder: Path) -> Taking:
 
     def take() -> tuple[Contents, int]:
         before = place.stat().st_ino if place.is_dir() else None
-        cross._write({"toolchain.cmake": "set(X y)\n", "cross.ini": "[binaries]\n"}, place)  # noqa: SLF001 - all of it
+        plan._write_crossing({"toolchain.cmake": "set(X y)\n", "cross.ini": "[binaries]\n"}, place)  # noqa: SLF001 - all of it
         if place.stat().st_ino != before:
             made()
         return contents(place), made.times

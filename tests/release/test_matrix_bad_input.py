@@ -18,7 +18,7 @@ from tests.factories.wheels import wheel
 from tests.factories.workdir import Workdir, file_digests, refusal, without_installed_toolkits
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.pins import releases
+from vbuild.toolchain.toolkit.model import releases
 from vbuild.toolchain.toolkit.provision import packaged
 
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64")

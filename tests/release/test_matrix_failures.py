@@ -18,7 +18,7 @@ from tests.factories.tools import needs
 from tests.factories.workdir import VBUILD, Workdir, on_small_disk, refusal, stage_folders, wheels
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.pins import releases
+from vbuild.toolchain.toolkit.model import releases
 from vbuild.toolchain.toolkit.provision import packaged, provided
 
 pytestmark = [

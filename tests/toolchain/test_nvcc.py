@@ -10,8 +10,7 @@ from tests.factories.plans import rules
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain.nvcc import Command, HostCompiler, RewrittenNvcc, rewritten
-from vbuild.toolchain.nvcc_code import CudaRules
-from vbuild.toolchain.nvcc_options import Call, NvccOutput
+from vbuild.toolchain.nvcc_options import Call, CudaRules, NvccOutput
 
 HOST = HostCompiler(rules("v3"), {"g++": "/usr/bin/g++", "gcc": "/usr/bin/gcc"})
 OURS = ("-Xcompiler", "-march=x86-64-v3", "-Xcompiler", "-mtune=generic")

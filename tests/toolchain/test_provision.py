@@ -12,9 +12,9 @@ from tests.factories.toolkits import component, core, installed, laid_out, place
 from vbuild.errors import BuildError, VbuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.toolchain.toolkit.cache import ToolkitCache
-from vbuild.toolchain.toolkit.command import Provision, listing, path, prune
 from vbuild.toolchain.toolkit.layout import STAMP
 from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
+from vbuild.toolchain.toolkit.provision import Provision, listing, path, prune
 
 MONTH = 30 * 24 * 3600
 

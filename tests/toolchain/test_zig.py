@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from tests.factories.plans import GCC, PYTHON, plan, rules
 from tests.factories.projects import cmake_project, meson_project, setuptools_project, tree
-from vbuild.build.cross import crossing
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import build_wheel, prepared
-from vbuild.build.plan import BuildBackend
+from vbuild.build.plan import BuildBackend, crossing
 from vbuild.build.repair import repaired
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu

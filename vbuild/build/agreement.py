@@ -19,8 +19,7 @@ from vbuild.errors import BuildError
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Service, service
 from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain.nvcc import Command
-from vbuild.toolchain.nvcc_code import Codegen, matches
-from vbuild.toolchain.nvcc_options import NvccOutput
+from vbuild.toolchain.nvcc_options import Codegen, NvccOutput, matches
 
 Fatbins = Mapping[tuple[GpuOffer, ...], int]
 

@@ -29,8 +29,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import Arch, GpuList, GpuRequest
 from vbuild.recipe.cuda import COMPRESS_MODES_SINCE, Compress, CudaBuild, CudaSettings
 from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name, family_of, known_macros
-from vbuild.toolchain.nvcc_code import CudaRules, requested
-from vbuild.toolchain.nvcc_options import Call
+from vbuild.toolchain.nvcc_options import Call, CudaRules, requested
 
 _ARCHITECTURES = "CMAKE_CUDA_ARCHITECTURES"
 _FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")

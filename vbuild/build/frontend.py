@@ -20,10 +20,9 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from vbuild.build.caching import Running
-from vbuild.build.cross import crossing
 from vbuild.build.cuda import cuda_plan, host_of
 from vbuild.build.environment import BuildEnvironment, Environments, Prefix, own_environment
-from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
+from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
 from vbuild.build.wrappers import BuildFolders, CompilerWrappers, Override, check_nvcc, install
 from vbuild.config.table import Env, Table
 from vbuild.errors import BuildError

@@ -3,27 +3,38 @@
     step -> in the cache already
          -> fetched, unpacked, patched -> configured, built, installed -> made fit -> put into the cache
 
-Threads that need the same step at the same time wait for the first, as processes do; who waited shares what became of
-it, a failure too.
+Threads and processes that need the same step at the same time wait for the first. Threads that waited share its
+outcome, a failure too.
+
+Finished native dependencies are in the user's cache. The hash of an entry is checked whenever it is used.
+
+    native/<name>-<key>/prefix/      what was installed
+    native/<name>-<key>/entry.json   the SHA-256 of all that
 """
 
+import hashlib
+import json
 import os
 import shutil
+import stat
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 from msgspec import Struct
 
 from vbuild.build.caching import Running
 from vbuild.build.environment import Environments, Prefix, variables
-from vbuild.build.native_cache import NativeCache
-from vbuild.build.native_step import BuildStep, Planner
-from vbuild.build.native_systems import Place, commands, made_fit, prefix_of
+from vbuild.build.native_step import BuildStep, Place, Planner, commands, made_fit, prefix_of
 from vbuild.build.source import copied, digest, fetched
 from vbuild.build.wrappers import BuildFolders, install
 from vbuild.errors import BinaryError, BuildError, at
+from vbuild.files.cache import Cache, Part
+from vbuild.files.hashing import sealed, unsealed
 from vbuild.hardware.cpu import Cpu
 from vbuild.process.run import check_running, run
 from vbuild.recipe.lock import Lock
@@ -32,6 +43,76 @@ from vbuild.recipe.native import Native
 from vbuild.recipe.spelling import baseline
 from vbuild.recipe.variables import passed, undisturbed
 from vbuild.toolchain.toolkit.provision import Supply
+
+_ENTRY = "entry.json"
+
+
+class NativeCache(Struct, frozen=True):
+    """The entries below *root*; with *fresh*, those that are older than *since* are passed over and replaced."""
+
+    root: Path
+    since: float = 0.0
+
+    @classmethod
+    def of_user(cls, *, fresh: bool = False) -> Self:
+        """The cache that all runs of this user share; if *fresh*, what it had before this run does not count."""
+        return cls(Cache.of(Part.NATIVE).folder, time.time() if fresh else 0.0)
+
+    def has(self, prefix: Prefix) -> bool:
+        """Whether *prefix* is there, whole; it has been used then. One that is damaged is replaced by who builds it."""
+        entry = prefix.folder.parent
+        try:
+            data = json.loads(unsealed((entry / _ENTRY).read_bytes()))
+            if data["made"] < self.since or data["sha256"] != _digest(prefix.folder):
+                return False
+        except (OSError, ValueError, LookupError, TypeError):
+            return False
+        self._cache.mark(entry)
+        return True
+
+    def put(self, prefix: Prefix, tree: Path) -> None:
+        """Keep a copy of *tree* as *prefix*, instead of what was there; `BuildError` if that cannot be."""
+        try:
+            with self._cache.replacing(prefix.folder.parent.name) as new:
+                shutil.copytree(tree, new / prefix.folder.name, symlinks=True)
+                entry = {"name": prefix.name, "made": time.time(), "sha256": _digest(new / prefix.folder.name)}
+                (new / _ENTRY).write_text(sealed(json.dumps(entry)), encoding="utf-8")
+        except (OSError, shutil.Error) as error:
+            said = (error.strerror if isinstance(error, OSError) else None) or error
+            raise BuildError(f"{self.root}: cannot be written to: {said}") from error
+
+    @contextmanager
+    def building(self, prefix: Prefix, *, check: Callable[[], None]) -> Iterator[None]:
+        """Nobody else builds *prefix* in the block; who waits for that calls *check*, which may raise."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._cache.locked(prefix.folder.parent.name, check=check))
+            except OSError as error:
+                raise BuildError(f"{self.root}: cannot be written to: {error.strerror}") from error
+            yield
+
+    @property
+    def _cache(self) -> Cache:
+        return Cache(Part.NATIVE, self.root)
+
+
+def _digest(folder: Path) -> str:
+    """The SHA-256 of all that is below *folder*: names, modes, links and contents."""
+    total = hashlib.sha256()
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted([*folders, *files]):
+            path = Path(place, name)
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                content = os.fsencode(path.readlink())
+            else:
+                content = path.read_bytes() if stat.S_ISREG(mode) else b""
+            head = b"%s\0%o\0%d\0" % (os.fsencode(path.relative_to(folder)), mode, len(content))
+            total.update(head)
+            total.update(content)
+    return total.hexdigest()
+
 
 OnProgress = Callable[[str], None]
 

@@ -7,11 +7,18 @@
 
 A cache entry is complete or not there, and is checked again each time it is used.
 
-Unpack a source archive, ``.tar.gz`` or ``.zip``, without ever writing outside its one top folder (PEP 625, PEP 721).
+`unpack` takes a source archive, ``.tar.gz`` or ``.zip``, but never writes outside its one top folder (PEP 625, 721).
 
     member -> checked path below the top folder -> file, mode 0o644 or 0o755, its own time | folder | link, made last
 
 ``tarfile``'s own filter does not exist in every Python 3.11, so the rules are here, and the same for both kinds.
+
+`pack_tree` makes one file of a source tree, to be sent to another machine, where `unpack_tree` makes the same tree:
+
+    tree -> tar, zstd -> file that ends in `TREE_SUFFIX` -> the tree: names, modes, times, contents, links, history
+
+The rules for archives of others do not hold for these files: the sender also says which commands to run. The files in
+them belong to nobody, and to the receiver when they are unpacked.
 """
 
 import calendar
@@ -28,9 +35,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+import zstandard
 from msgspec import Struct
 
-from vbuild.build import git, packing
+from vbuild.build import git
 from vbuild.errors import BuildError, at, reason_of
 from vbuild.files.archives import BoundedInfo
 from vbuild.files.cache import Cache, Part, cache_folder
@@ -230,7 +238,7 @@ def copied(
         if archive.is_dir():
             tree = _copied(archive, folder / archive.name, without)
         else:
-            tree = (packing.unpack if archive.suffix == packing.SUFFIX else unpack)(archive, folder)
+            tree = (unpack_tree if archive.suffix == TREE_SUFFIX else unpack)(archive, folder)
     for patch in patches:
         with at(patch.name):
             git.apply(patch.resolve(), tree)
@@ -354,3 +362,56 @@ def _not_sources(*besides: Path | None) -> Callable[[str, list[str]], set[str]]:
         return more | _NOT_SOURCES.intersection(names)
 
     return found
+
+
+TREE_SUFFIX = ".vbuild-tree"
+
+_LEVEL = 3  # at which reading and the network are slower than compressing
+
+
+def pack_tree(tree: Path, file: Path) -> None:
+    """Write all that is in the folder *tree* to *file*, under the folder's name; `BuildError` if it cannot be."""
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=-1)
+    try:
+        with (
+            file.open("wb") as raw,
+            compressor.stream_writer(raw) as packed,
+            tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            _add_tree(tar, tree, tree.name)
+    except (OSError, tarfile.TarError) as error:
+        raise BuildError(f"{tree.name}: cannot be packed: {error}") from error
+
+
+def unpack_tree(file: Path, folder: Path) -> Path:
+    """The tree that was packed into *file*, in *folder*; `BuildError` if it cannot be written there."""
+    try:
+        with (
+            file.open("rb") as raw,
+            zstandard.ZstdDecompressor().stream_reader(raw) as packed,
+            tarfile.open(fileobj=packed, mode="r|") as tar,
+        ):
+            tar.extraction_filter = lambda member, _path: member
+            tar.extractall(folder)  # noqa: S202 - see above
+    except (OSError, tarfile.TarError, zstandard.ZstdError) as error:
+        raise BuildError(f"cannot be unpacked: {error}") from error
+    return next(path for path in folder.iterdir() if path.is_dir())
+
+
+def _add_tree(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    """Add *path* as *name*, and all that is in it, always in the same order; what is no file, folder or link is not."""
+    if path.is_socket():  # which tarfile has no member for
+        return
+    info = tar.gettarinfo(path, name)
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    if info.islnk():  # a second name of a file is a file of its own where it is unpacked
+        info.type, info.size, info.linkname = tarfile.REGTYPE, path.stat().st_size, ""
+    if info.isreg():
+        with path.open("rb") as file:
+            tar.addfile(info, file)
+    elif info.isdir() or info.issym():
+        tar.addfile(info)
+    if info.isdir():
+        for child in sorted(os.listdir(path)):  # noqa: PTH208 - names, in an order of their bytes
+            _add_tree(tar, path / child, f"{name}/{child}")

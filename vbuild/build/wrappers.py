@@ -31,7 +31,7 @@ from vbuild.errors import BuildError
 from vbuild.toolchain import compiler_wrapper, nvcc, rewriting, zig_options
 from vbuild.toolchain.compilers import Compilers, cargo_home
 from vbuild.toolchain.nvcc import Command
-from vbuild.toolchain.nvcc_code import CudaRules
+from vbuild.toolchain.nvcc_options import CudaRules
 
 # names that some tools read in the place of CUDA_HOME
 _HOMES = ("CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_BIN_PATH")

@@ -205,8 +205,7 @@ class Builder(Struct, frozen=True):
             self.notes.append(why)
 
     def _native_builder(self) -> "NativeBuilder":
-        from vbuild.build.native import NativeBuilder, NativeSettings
-        from vbuild.build.native_cache import NativeCache
+        from vbuild.build.native import NativeBuilder, NativeCache, NativeSettings
 
         context, build = self.context, self.context.recipe.build
         return NativeBuilder(

@@ -17,8 +17,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vbuild.build.packing import SUFFIX, pack
-from vbuild.build.source import fetched, unpacked
+from vbuild.build.source import TREE_SUFFIX, fetched, pack_tree, unpacked
 from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError
 from vbuild.files.hashing import sha256_of
@@ -209,6 +208,6 @@ def _packed(context: ReleaseContext) -> tuple[Path, str]:
     check_identity(recipe, project)
     if digest_of(recipe, folder) != digest:
         raise BuildError(f"{recipe.source}: edited while it was packed; expected it to stay as it is for that moment")
-    tree = context.stage / f"source{SUFFIX}"
-    pack(look / project.relative_to(look).parts[0], tree)
+    tree = context.stage / f"source{TREE_SUFFIX}"
+    pack_tree(look / project.relative_to(look).parts[0], tree)
     return tree, " ".join([digest, *map(sha256_of, patches)])

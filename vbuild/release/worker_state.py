@@ -24,8 +24,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.build.packing import SUFFIX
-from vbuild.build.source import unpacked
+from vbuild.build.source import TREE_SUFFIX, unpacked
 from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError, VbuildError
 from vbuild.files.cache import sweep_daily
@@ -111,7 +110,7 @@ class WorkerState:
             cache=BuildCache.of_user(fresh=message.fresh),
             is_part=message.is_part,
         )
-        archive = self.folder / f"source{SUFFIX}"
+        archive = self.folder / f"source{TREE_SUFFIX}"
         builder = Builder.sharing(context, archive, self.folder, lambda: message.source)
         self._builder = replace(builder, patches=message.patches)
 

@@ -1,7 +1,7 @@
 """The program behind the wrapper of nvcc: make a command one for the GPUs and the CPU being built for, and run nvcc.
 
     NVCC_PREPEND_FLAGS, the command's words, NVCC_APPEND_FLAGS
-      -> list of codes      by `vbuild.toolchain.nvcc_code`; every command's is in the log
+      -> list of codes      by `vbuild.toolchain.nvcc_options`; every command's is in the log
       -> host flags         those that choose instructions out, by `vbuild.toolchain.rewriting`; ours in
       -> host compiler      the compiler wrapper of its name, which stands first on PATH as well
       -> names              the source's path from the build's folder on; that of the object, for files in between
@@ -30,8 +30,7 @@ from typing import Any, NoReturn, Self
 from vbuild.hardware.gpu import GpuCodeKind
 from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain import rewriting
-from vbuild.toolchain.nvcc_code import Codegen, CudaRules, listed, matches, spelled
-from vbuild.toolchain.nvcc_options import LIST, Call, NvccOutput, Option
+from vbuild.toolchain.nvcc_options import LIST, Call, Codegen, CudaRules, NvccOutput, Option, listed, matches, spelled
 
 LOG = "nvcc.jsonl"
 GUARD = "VBUILD_NVCC"

@@ -5,16 +5,33 @@
 
 Option names are nvcc's short ones, whatever the command has. Values stand behind ``=`` or in the next word.
 https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#nvcc-command-options
+
+`CudaRules` is what nvcc has to generate: how a command lists the codes, and what a build's request makes of that list.
+
+    -gencode arch=compute_90,code=[sm_90,compute_90]   machine code, and PTX
+    -arch=sm_90                                        the same
+    -arch=compute_90 -code=sm_90                       machine code alone
+    -gencode arch=compute_90,code=lto_90               what the device linker makes machine code of
+    -arch=native, -arch=all, no list at all            no opinion
+
+    their list, request -> keep: theirs | replace: the request | intersect: of theirs, what the request needs
+
+https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#options-for-steering-gpu-code-generation
 """
 
 import itertools
 import os
+import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, kept_offers
+from vbuild.recipe.cuda import Archs, FileRule
 
 LIST = frozenset({"-gencode", "-arch", "-code"})
 
@@ -213,3 +230,211 @@ def _inside(value: str, files: tuple[str, ...]) -> Iterator[Option]:
             continue
         if file not in files:
             yield from _parsed(words, (*files, file))
+
+
+_NAME = re.compile(r"(?P<kind>sm|compute|lto)_(?P<number>\d{2,4})(?P<suffix>[af]?)", re.ASCII)
+_KINDS = {"sm": GpuCodeKind.MACHINE, "compute": GpuCodeKind.PTX, "lto": GpuCodeKind.OTHER}
+_SPECIFICATION = re.compile(r"(?P<key>arch|code)=(?:\[(?P<several>[^\]]*)\]|(?P<one>[^,\[\]]*))(?:,|$)", re.ASCII)
+_IGNORED = str.maketrans("", "", "\"'\\ \t")  # in the values of nvcc's own options
+NO_OPINION = frozenset({"native", "all", "all-major"})
+
+Lists = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Codegen:
+    """One code that nvcc generates, as ``sm_90``, and the virtual architecture it is made from, ``compute_90``."""
+
+    virtual: str
+    code: str
+
+    def __str__(self) -> str:
+        return self.code
+
+    @classmethod
+    def of(cls, code: str) -> Self:
+        """*code* made from the virtual architecture of the same number and suffix."""
+        return cls(f"compute_{code.partition('_')[2]}", code)
+
+    @property
+    def offer(self) -> GpuOffer:
+        """What it offers to a GPU; what is for the device linker is neither machine code nor PTX."""
+        match = _matched(self.code)
+        return GpuOffer(_KINDS[match["kind"]], Arch(int(match["number"]), match["suffix"]))
+
+
+def _matched(code: str) -> re.Match[str]:
+    if match := _NAME.fullmatch(code):
+        return match
+    raise ValueError(code)
+
+
+def listed(options: Iterable[tuple[str, str]], *, defers: bool) -> tuple[Codegen, ...] | None:
+    """The list in *options*, pairs of ``-gencode``, ``-arch`` or ``-code`` and a value; none where there is no opinion.
+
+    None for what nvcc will refuse. With *defers* (``-dlto``), code for ``-arch=sm_90`` is left to the device linker.
+    """
+    virtual, codes, found = "", [], list[Codegen]()
+    try:
+        for name, text in options:
+            value = text.translate(_IGNORED)
+            if name == "-gencode":
+                found += _specified(value)
+            elif name == "-arch":
+                virtual = value
+            else:
+                codes += value.strip("[]").split(",")
+        if virtual in NO_OPINION:
+            return None if codes else ()
+        if virtual or codes:
+            found += _paired(virtual, codes, defers=defers)
+        for codegen in found:
+            _matched(codegen.virtual)
+            _matched(codegen.code)
+    except ValueError:
+        return None
+    return tuple(dict.fromkeys(found))
+
+
+def _specified(value: str) -> list[Codegen]:
+    """The codes of ``arch=compute_90,code=[sm_90,compute_90]``."""
+    if _SPECIFICATION.sub("", bare := _bracketed(value)):
+        raise ValueError(value)
+    found = {match["key"]: match["several"] or match["one"] or "" for match in _SPECIFICATION.finditer(bare)}
+    return [Codegen(found.get("arch", ""), code) for code in found.get("code", found.get("arch", "")).split(",")]
+
+
+def _bracketed(value: str) -> str:
+    """*value*, whose several codes may have stood in quotes, with brackets around them."""
+    if "[" in value:
+        return value
+    return re.sub(r"code=((?:\w+,)+\w+)(?=,arch=|$)", r"code=[\1]", value)
+
+
+def _paired(arch: str, codes: Sequence[str], *, defers: bool) -> list[Codegen]:
+    """The codes of ``-arch`` with ``-code``; of ``-arch`` alone, by nvcc's shorthand."""
+    kind, _, form = arch.partition("_")
+    virtual = f"compute_{form}"
+    if codes:
+        if kind != "compute":
+            raise ValueError(arch)
+    elif kind == "sm":
+        codes = [f"lto_{form}" if defers else arch, virtual]
+    else:
+        codes = [arch]
+    return [Codegen(virtual, code) for code in codes]
+
+
+def requested(archs: GpuList, *, defers: bool = False) -> tuple[Codegen, ...]:
+    """The list that asks for *archs*; with *defers*, machine code is left to the device linker."""
+    kind = "lto" if defers else "sm"
+    found = []
+    for request in archs:
+        form = f"{request.arch.number}{request.arch.suffix}"
+        found += [f"{kind}_{form}"] if request.real else []
+        found += [f"compute_{form}"] if request.ptx else []
+    return tuple(map(Codegen.of, found))
+
+
+def intersected(theirs: Sequence[Codegen], archs: GpuList) -> tuple[Codegen, ...]:
+    """Of *theirs*, what the GPUs of *archs* need, by the rules of `vbuild.hardware.gpu.needed`; all, if that is none.
+
+    A file that is for none of these GPUs is for others by its nature.
+    """
+    offers = [codegen.offer for codegen in theirs]
+    # the device linker takes what is for an older architecture too, as a driver takes PTX
+    deferred = [GpuOffer(GpuCodeKind.PTX, offer.arch) if offer.code is GpuCodeKind.OTHER else None for offer in offers]
+    kept: set[int] = set()
+    for request in archs:
+        kept |= _needed(offers, request) | _needed(deferred, GpuRequest(request.device, ptx=True, real=False))
+    return tuple(codegen for place, codegen in enumerate(theirs) if place in kept) or tuple(theirs)
+
+
+def _needed(offers: Sequence[GpuOffer | None], request: GpuRequest) -> set[int]:
+    places = [place for place, offer in enumerate(offers) if offer and offer.code is not GpuCodeKind.OTHER]
+    some = [offer for offer in offers if offer and offer.code is not GpuCodeKind.OTHER]
+    found = {places[index] for index in kept_offers(some, request, ptx=Ptx.AUTO)}
+    ptx = {place for place, offer in enumerate(offers) if place in found and offer and offer.code is GpuCodeKind.PTX}
+    return found if request.real or not ptx else ptx
+
+
+def spelled(codegens: Iterable[Codegen]) -> list[str]:
+    """The options that make nvcc generate *codegens*, in one spelling whatever theirs was."""
+    by_virtual: dict[str, list[str]] = {}
+    for codegen in codegens:
+        by_virtual.setdefault(codegen.virtual, []).append(codegen.code)
+    return [f"-gencode=arch={virtual},code=[{','.join(codes)}]" for virtual, codes in by_virtual.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRules:
+    """What the nvcc wrapper does to a command; *nvcc* is the program it then runs.
+
+    *aliases* are lists that stand for the request, in the words of a tool that has none for all of it. Of *files*, the
+    first that matches counts. *append* is put behind each compile, and *host* is the host compiler, a name on PATH,
+    of commands that name none. *seeds*: the random part of names is of the object's path, not of the process.
+    """
+
+    nvcc: Path
+    archs: GpuList
+    mode: Archs = Archs.INTERSECT
+    files: tuple[FileRule, ...] = ()
+    aliases: Lists = ()
+    append: tuple[str, ...] = ()
+    host: str = ""
+    seeds: bool = False
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "nvcc": str(self.nvcc),
+            "archs": str(self.archs),
+            "mode": str(self.mode),
+            "files": {rule.glob: str(rule.archs) for rule in self.files},
+            "aliases": self.aliases,
+            "append": self.append,
+            "host": self.host,
+            "seeds": self.seeds,
+        }
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            nvcc=Path(data["nvcc"]),
+            archs=GpuList.parse(data["archs"]),
+            mode=Archs(data["mode"]),
+            files=tuple(FileRule(glob, _archs(text)) for glob, text in data["files"].items()),
+            aliases=data["aliases"],
+            append=data["append"],
+            host=data["host"],
+            seeds=data["seeds"],
+        )
+
+    def rule(self, paths: Iterable[str]) -> FileRule | None:
+        """The rule for a command that compiles the files at *paths*, which are absolute."""
+        files = tuple(paths)
+        return next((rule for rule in self.files if any(matches(path, rule.glob) for path in files)), None)
+
+    def decided(self, theirs: Sequence[Codegen], rule: FileRule | None, *, defers: bool) -> tuple[Codegen, ...]:
+        """The list of a command that has *theirs*, and is treated by *rule*; by the rule for all where that is None.
+
+        With *defers*, machine code is left to the device linker.
+        """
+        archs = rule.archs if rule else self.mode
+        if isinstance(archs, GpuList):
+            return requested(archs, defers=defers)
+        if archs is Archs.KEEP:
+            return tuple(theirs)
+        ours = requested(self.archs, defers=defers)
+        stands_for_ours = {codegen.code for codegen in theirs} in map(set, self.aliases)
+        if archs is Archs.REPLACE or not theirs or stands_for_ours:
+            return ours
+        return intersected(theirs, self.archs)
+
+
+def matches(path: str, glob: str) -> bool:
+    """Whether *glob* fits *path*, which is absolute, from any of its folders on."""
+    return fnmatchcase(path, f"*/{glob}")
+
+
+def _archs(text: str) -> Archs | GpuList:
+    return Archs(text) if text in set(Archs) else GpuList.parse(text)

@@ -68,7 +68,7 @@ def test_another_machine_has_no_toolkit(tmp_path: Path) -> None:
         "import ctypes, sys\n"
         "ctypes.CDLL(None).personality(8)\n"
         "from vbuild.errors import BuildError\n"
-        "from vbuild.toolchain.toolkit.command import install\n"
+        "from vbuild.toolchain.toolkit.provision import install\n"
         "from pathlib import Path\n"
         f"try: install('13.0', store=Path({str(tmp_path)!r}))\n"
         "except BuildError as error: sys.exit(str(error))\n"

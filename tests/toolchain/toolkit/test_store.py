@@ -25,8 +25,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.toolchain.toolkit import layout as integrity
 from vbuild.toolchain.toolkit.cache import ToolkitCache, component_name
 from vbuild.toolchain.toolkit.layout import SEEN, STAMP, is_complete
-from vbuild.toolchain.toolkit.model import ToolkitPin
-from vbuild.toolchain.toolkit.pins import identity_of
+from vbuild.toolchain.toolkit.model import ToolkitPin, identity_of
 
 NOWHERE = Indexes(no_index=True)
 

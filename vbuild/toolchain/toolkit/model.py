@@ -1,20 +1,45 @@
-"""A CUDA toolkit as builds use it, and the packages of the index that one is made of.
+"""CUDA toolkits: what builds use, which host compilers an nvcc takes, and the wheels that the package index has.
 
-Which host compilers an nvcc takes, as its own header crt/host_config.h has it.
+Which host compilers an nvcc takes is in its header crt/host_config.h:
 
     #if __GNUC__ > 15                                            gcc up to 15
     #if (__clang_major__ >= 21) || (__clang_major__ < 3) || …    clang from 3 to 20
 
 The last condition on clang is that of Linux; those before are of other systems.
+
+pins.json lists the toolkits of the package index; `.ci/pin-toolkits` writes that file. Libraries that are not part of
+a toolkit are asked of the index once, and pinned by the hash that it states.
+
+    13.0    -> Release 13.0.3 -> extra cublas -> nvidia-cublas, nvidia-cuda-nvrtc
+                              -> component nvidia-cublas 13.1.1.3 -> a wheel for each machine
+
+What a recipe asks for, and the wheels that it stands for:
+
+13.0                                 nvcc, crt, nvvm, cudart and cccl, as pinned
+cublas, nvidia-cublas                a component of the toolkit, as pinned, with what it needs of the others
+nccl==2.28.9                         the package nvidia-nccl-cu13, pinned by the hash that the index states
+nccl==2.28.9 sha256:4b0d… sha256:…   the same, held against the hashes given, one for each machine
 """
 
+import functools
+import hashlib
+import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.resources import files
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
+from packaging.version import Version
 
-from vbuild.errors import BuildError
+from vbuild.errors import BuildError, at
 from vbuild.hardware.driver import Dotted
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listing import ListedFile, files_of
+from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.native import ToolkitLibrary
 
 EULA = "https://docs.nvidia.com/cuda/eula/"
 
@@ -62,41 +87,216 @@ _CLANG = re.compile(
 _PROGRAMS = {"gcc": ("gcc-{0}", "g++-{0}"), "clang": ("clang-{0}", "clang++-{0}")}
 
 
-class DriverRange(Struct, frozen=True):
-    """The major versions of a compiler that an nvcc takes; None for no limit that is known."""
+class CompilerRange(Struct, frozen=True):
+    """The major versions of a compiler that an nvcc takes; None for no known limit."""
 
     first: int | None = None
     last: int | None = None
 
 
-def taken(toolkit: Toolkit, family: str) -> DriverRange:
-    """The versions of *family* that the nvcc of *toolkit* takes; no limits where its header says none."""
+def taken(toolkit: Toolkit, family: str) -> CompilerRange:
+    """The versions of *family* that the nvcc of *toolkit* takes; no limits if its header has none."""
     header = toolkit.root / "include" / "crt" / "host_config.h"
     if not header.is_file():
         header = next(iter(sorted(toolkit.root.glob("targets/*-linux/include/crt/host_config.h"))), header)
     try:
         text = header.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return DriverRange()
+        return CompilerRange()
     if family == "gcc":
         match = _GCC.search(text)
-        return DriverRange(last=int(match[1])) if match else DriverRange()
+        return CompilerRange(last=int(match[1])) if match else CompilerRange()
     found = _CLANG.findall(text)
-    return DriverRange(int(found[-1][1]), int(found[-1][0]) - 1) if found else DriverRange()
+    return CompilerRange(int(found[-1][1]), int(found[-1][0]) - 1) if found else CompilerRange()
 
 
 def check_host(toolkit: Toolkit, *, family: str, version: tuple[int, ...], setting: str = "CC") -> None:
-    """`BuildError` where the nvcc of *toolkit* does not take *family* in *version* as the host compiler.
+    """`BuildError` if the nvcc of *toolkit* does not take *family* in *version* as the host compiler.
 
     *setting* is what the compiler was named by: CC, which goes with CXX, NVCC_CCBIN, or nvcc's own ``-ccbin``.
     """
     limits, nvcc = taken(toolkit, family), f"nvcc {toolkit.version}"
-    said = f"{family} {'.'.join(map(str, version))}"
+    found = f"{family} {'.'.join(map(str, version))}"
     if limits.last is not None and version[0] > limits.last:
         c, cxx = (text.format(limits.last) for text in _PROGRAMS[family])
         raise BuildError(
-            f"{said} is too new for {nvcc}, which takes {family} up to {limits.last}; "
+            f"{found} is too new for {nvcc}, which takes {family} up to {limits.last}; "
             f"install {c} and set {f'CC={c} CXX={cxx}' if setting == 'CC' else f'{setting}={cxx}'}"
         )
     if limits.first is not None and version[0] < limits.first:
-        raise BuildError(f"{said} is too old for {nvcc}, which takes {family} from {limits.first}; install a newer one")
+        raise BuildError(
+            f"{found} is too old for {nvcc}, which takes {family} from {limits.first}; install a newer one"
+        )
+
+
+MACHINES = ("aarch64", "x86_64")
+
+
+class ToolkitRelease(Struct, frozen=True):
+    """One CUDA Toolkit: the extras of the package cuda-toolkit, and the wheels of their components by machine."""
+
+    version: Dotted
+    name: str
+    extras: Mapping[str, tuple[str, ...]]
+    components: Mapping[str, Mapping[str, ToolkitPin]]
+
+    def pin(self, project: str, machine: str) -> ToolkitPin | None:
+        """The wheel of *project* for *machine*, as ``uname -m`` has it, or None if there is none."""
+        return self.components.get(project, {}).get(machine)
+
+    def projects(self, name: str) -> tuple[str, ...]:
+        """The components behind *name*, an extra or a component itself; none for anything else."""
+        return self.extras.get(name) or ((name,) if name in self.components else ())
+
+
+@functools.cache
+def releases() -> Mapping[Dotted, ToolkitRelease]:
+    """The toolkits by version, the oldest first."""
+    data = json.loads(files("vbuild.toolchain.toolkit").joinpath("pins.json").read_text(encoding="utf-8"))
+    found = (_release(Dotted.parse(version), entry) for version, entry in data["toolkits"].items())
+    return {release.version: release for release in sorted(found, key=lambda release: release.version)}
+
+
+def _release(version: Dotted, entry: Mapping[str, Any]) -> ToolkitRelease:
+    return ToolkitRelease(
+        version=version,
+        name=entry["release"],
+        extras={extra: tuple(projects) for extra, projects in entry["extras"].items()},
+        components={project: _wheels(project, component) for project, component in entry["components"].items()},
+    )
+
+
+def _wheels(project: str, component: Mapping[str, Any]) -> Mapping[str, ToolkitPin]:
+    return {
+        machine: ToolkitPin(project, component["version"], *component[machine])
+        for machine in MACHINES
+        if machine in component
+    }
+
+
+_SHOWN = 5
+
+
+def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes: Indexes) -> ToolkitPin:
+    """The wheel of *version* for Linux on *machine*, of the first of *projects* that the package index has.
+
+    `BuildError`, with what is there, where it has none, or states no hash for it.
+    """
+    for project in projects:
+        wheels = [listed for listed in files_of(project, indexes=indexes) if _fits(listed, machine)]
+        if not wheels:
+            continue
+        what = f"{project}=={version}"
+        if not (found := [listed for listed in wheels if listed.version == version]):
+            raise BuildError(f"{what}: not on the package index; of {project} it has {_versions(wheels)}")
+        if not found[0].sha256:
+            raise BuildError(
+                f"{what}: the package index states no SHA-256 for {found[0].file}; "
+                "expected an index that does, as nothing else pins it"
+            )
+        return ToolkitPin(project, str(version), found[0].file, found[0].sha256)
+    raise BuildError(f"the package index has no wheel for Linux on {machine} of {' or '.join(projects)}")
+
+
+def _fits(listed: ListedFile, machine: str) -> bool:
+    """Whether it is a wheel for any Python on *machine*, and more than a placeholder, which 0.0.0a0 is."""
+    name = listed.file
+    fits = name.endswith("-any.whl") or ("manylinux" in name and name.endswith(f"_{machine}.whl"))
+    return fits and "py3-none-" in name and any(listed.version.release)
+
+
+def _versions(wheels: Iterable[ListedFile]) -> str:
+    """The newest releases of *wheels*, which are in that order."""
+    versions = list(dict.fromkeys(str(listed.version) for listed in wheels if not listed.version.is_prerelease))
+    more = f" and {len(versions) - _SHOWN} older" if len(versions) > _SHOWN else ""
+    return f"{', '.join(islice(versions, _SHOWN))}{more}"
+
+
+# of one of these projects the wheel of a version, for a machine; None where nobody knows yet, and that may be
+Ask = Callable[[tuple[str, ...], Version, str], ToolkitPin | None]
+
+CORE = ("nvcc", "crt", "nvvm", "cudart", "cccl")
+
+# counts the ways in which components were laid out, so that no build takes one for another
+_LAYOUT = 1
+
+
+def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, ...]:
+    """The wheels of *spec* for Linux on *machine*, by project; *ask* is for those that are not in pins.json.
+
+    Of what *ask* does not know there is none.
+
+    `BuildError` for a version that the index has no compiler of, or a library that is not there.
+    """
+    release = known(spec.version)
+    with at(f"CUDA {spec.version}"):
+        pins = {pin.project: pin for name in CORE for pin in _pinned(release, name, machine)}
+        for library in map(ToolkitLibrary.parse, spec.libraries):
+            pins |= {pin.project: pin for pin in _library(library, release, machine, ask)}
+    return tuple(sorted(pins.values()))
+
+
+def known(version: Dotted, *, instead: Iterable[str] = ()) -> ToolkitRelease:
+    """The release of CUDA *version*; `BuildError` where the package index has no nvcc for it.
+
+    It says what there is, and what is installed *instead*.
+    """
+    if release := releases().get(version):
+        return release
+    oldest, newest = min(releases()), max(releases())
+    why = f"no nvcc for CUDA before {oldest}" if version < oldest else "nothing for it that this vbuild knows of"
+    raise BuildError(
+        f"CUDA {version}: the package index has {why}, only {oldest} to {newest}; "
+        f'install CUDA {version} and set CUDA_HOME, or write toolkit = {{ path = "…", version = "{version}" }}'
+        + "".join(f"; there is {other}" for other in instead)
+    )
+
+
+def identity_of(version: Dotted, pins: Iterable[ToolkitPin]) -> str:
+    """What a build with these *pins* depends on, 64 hex digits."""
+    lines = (f"toolkit {_LAYOUT}", str(version), *(f"{pin} {pin.sha256}" for pin in sorted(pins)))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _library(library: ToolkitLibrary, release: ToolkitRelease, machine: str, ask: Ask) -> Iterator[ToolkitPin]:
+    """The wheels of *library*: of a component with a version of its own that one, and the others as pinned."""
+    projects = release.projects(library.name)
+    if not projects and library.version is None:
+        raise BuildError(
+            f"{library}: not one of its components, which are {', '.join(sorted(release.extras))}; "
+            f"expected one of them, or a version, as in {library}==VERSION"
+        )
+    if library.version is None:
+        yield from _pinned(release, library.name, machine)
+        return
+    main = _main(library.name, projects)
+    candidates = (main,) if main else _candidates(library.name, release.version)
+    own = release.pin(main, machine) if main else None
+    found = own if own and Version(own.version) == library.version else ask(candidates, library.version, machine)
+    if found and library.hashes and found.sha256 not in library.hashes:
+        raise BuildError(
+            f"{library.release}: the package index states sha256 {found.sha256} for {found.file}; "
+            f"expected {' or '.join(sorted(library.hashes))}"
+        )
+    yield from (pin for project in projects if project != main and (pin := release.pin(project, machine)))
+    if found:
+        yield found
+
+
+def _pinned(release: ToolkitRelease, name: str, machine: str) -> Iterator[ToolkitPin]:
+    for project in release.projects(name):
+        if not (pin := release.pin(project, machine)):
+            raise BuildError(f"{name}: {project} is not there for Linux on {machine}")
+        yield pin
+
+
+def _main(name: str, projects: tuple[str, ...]) -> str | None:
+    """The one of *projects* whose version is that of the extra *name*."""
+    named = [project for project in projects if project.endswith(f"-{name}")]
+    return next(iter(named or projects), None)
+
+
+def _candidates(name: str, version: Dotted) -> tuple[str, ...]:
+    if name.startswith("nvidia-"):
+        return (name,)
+    return (f"nvidia-{name}-cu{version.major}", f"nvidia-{name}")

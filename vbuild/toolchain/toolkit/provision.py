@@ -1,33 +1,42 @@
-"""The toolkit that a build gets: an installed one where it matches, or one of the package index.
+"""The toolkit that a build gets: an installed one if it matches, or one of the package index.
 
     toolkit.path                             has to be there and to match
     CUDA_HOME, CUDA_PATH                     of the same version, with all that is asked for
     /usr/local/cuda-X.Y, cuda, nvcc on PATH  the same
     the package index                        pinned by hash: the same files on every machine
 
-Who wants the last where a toolkit is installed sets CUDA_HOME to what ``vbuild toolkit path`` says.
+To build with the package index's although one is installed, set CUDA_HOME to what ``vbuild toolkit path`` prints.
 
-Where builds get what a machine need not have: CUDA toolkits, and zig.
+The library calls of `vbuild toolkit`:
+
+    list                        toolkits in the cache, and installed ones
+    install 13.0 [LIBRARY…]     the package index -> the shared cache
+    path 13.0 [LIBRARY…]        the CUDA_HOME of one in the cache
+    prune --unused-for DAYS     those that no build used for so long, and components that no other has
 """
 
 import os
 import platform
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from packaging.version import Version
 
-from vbuild.errors import BuildError
+from vbuild.errors import BuildError, HardwareError
+from vbuild.files.cache import sweep_daily
+from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.cache import OnProgress, Places, ToolkitCache, silently
-from vbuild.toolchain.toolkit.installed import matching, named, passed_over
+from vbuild.recipe.native import ToolkitLibrary
+from vbuild.toolchain.toolkit.cache import KeptToolkit, OnProgress, Places, ToolkitCache, kept_in, silently
+from vbuild.toolchain.toolkit.cache import prune as prune_cache
+from vbuild.toolchain.toolkit.installed import Installed, installed, matching, named, passed_over
 from vbuild.toolchain.toolkit.layout import is_complete
-from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
-from vbuild.toolchain.toolkit.pins import MACHINES, asked, identity_of, known, releases, resolved
+from vbuild.toolchain.toolkit.model import MACHINES, Toolkit, ToolkitPin, asked, identity_of, known, releases, resolved
 from vbuild.toolchain.zig import foreseen_zig, provided_zig
 
 
@@ -39,10 +48,10 @@ def provided(
     environment: Mapping[str, str] = os.environ,
     on_progress: OnProgress = silently,
 ) -> Toolkit:
-    """The toolkit that *spec* asks for, fetched into *store* (the user's, where None) if it has to be.
+    """The toolkit that *spec* asks for, fetched into *store*, by default the user's, if it has to be.
 
-    *indexes* are asked only then; they are pip's configured ones where None. *on_progress* hears of every step that
-    takes time. `BuildError` or `FetchError` where there is none to be had.
+    *indexes* are asked only then, by default those that pip is configured for. *on_progress* is called with every step
+    that takes time. `BuildError` or `FetchError` if the toolkit cannot be had.
     """
     return _installed(spec, environment) or packaged(spec, store=store, indexes=indexes, on_progress=on_progress)
 
@@ -87,7 +96,7 @@ def packaged(
 
 
 def kept(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
-    """The same, where it is in *store* already; `BuildError`, which says how to get it there, where it is not."""
+    """The same, if it is in *store* already; otherwise `BuildError`, which says how to get it there."""
     if found := _kept(spec, ToolkitCache.at(store)):
         return found
     command = shlex.join(("vbuild", "toolkit", "install", str(spec), *spec.libraries))
@@ -96,7 +105,7 @@ def kept(spec: ToolkitSpec, *, store: Path | None = None) -> Toolkit:
 
 
 def _installed(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | None:
-    """The installed toolkit that *spec* names, or one that matches; None where the package index has to serve."""
+    """The installed toolkit that *spec* names, or one that matches, or None if it is the package index's turn."""
     if spec.path is not None:
         return named(spec)
     found = matching(spec, environment)
@@ -106,7 +115,7 @@ def _installed(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | N
 
 
 def _kept(spec: ToolkitSpec, store: ToolkitCache) -> Toolkit | None:
-    """The toolkit of the package index that *spec* asks for; None where not all of it is in *store*."""
+    """The toolkit of the package index that *spec* asks for, or None if not all of it is in *store*."""
     unknown = list[str]()
 
     def ask(projects: tuple[str, ...], version: Version, machine: str) -> ToolkitPin | None:
@@ -122,7 +131,7 @@ def _kept(spec: ToolkitSpec, store: ToolkitCache) -> Toolkit | None:
 
 
 def _machine(spec: ToolkitSpec) -> str:
-    """The kind of this machine; `BuildError` where the package index has nothing for it."""
+    """The kind of this machine; `BuildError` if the package index has nothing for it."""
     machine = platform.machine()
     if platform.system() != "Linux" or machine not in MACHINES:
         raise BuildError(
@@ -142,13 +151,13 @@ def _places(indexes: Indexes | None) -> Places:
 
 
 class ToolkitProvider(Protocol):
-    """What gives a CUDA toolkit, and tells what it does for that."""
+    """What gives a CUDA toolkit, and reports its progress."""
 
     def __call__(self, spec: ToolkitSpec, *, on_progress: Callable[[str], None]) -> Toolkit: ...
 
 
 class Supply(Struct, frozen=True):
-    """What gives toolkits and zig; *writes* where they are fetched for a build, and not only named in its plan."""
+    """What gives toolkits and zig; *writes* if they are fetched for a build, and not only named in its plan."""
 
     toolkit: ToolkitProvider
     zig: Callable[[], Path]
@@ -157,3 +166,114 @@ class Supply(Struct, frozen=True):
 
 FETCHED = Supply(provided, provided_zig, writes=True)
 FORESEEN = Supply(foreseen, foreseen_zig, writes=False)
+
+
+class Listing(Struct, frozen=True):
+    """The toolkits of this machine: those of the shared cache *store*, and those that are installed."""
+
+    store: Path
+    kept: tuple[KeptToolkit, ...]
+    installed: tuple[Installed, ...]
+
+    def data(self) -> dict[str, Any]:
+        """The listing for JSON; sizes in bytes, times as ISO 8601 has them."""
+        return {
+            "store": str(self.store),
+            "kept": [_kept_data(one) for one in self.kept],
+            "installed": [{"version": str(one.version), "path": str(one.root)} for one in self.installed],
+        }
+
+    def lines(self) -> Iterator[str]:
+        for one in self.kept:
+            yield f"{one.version}  {one.size / 1e6:.0f} MB, last used {one.used:%Y-%m-%d}"
+            yield f"      {one.root}"
+            yield from (f"      {pin}" for pin in one.pins)
+        yield from (f"{one.version}  installed: {one.root}" for one in self.installed)
+        if not (self.kept or self.installed):
+            yield "no CUDA toolkit, kept or installed; vbuild toolkit install 13.0 fetches one"
+
+
+class Provision(Struct, frozen=True):
+    """A toolkit that is there now."""
+
+    toolkit: Toolkit
+
+    def data(self) -> dict[str, Any]:
+        toolkit = self.toolkit
+        return {
+            "version": str(toolkit.version),
+            "path": str(toolkit.root),
+            "identity": toolkit.identity,
+            "new": toolkit.is_new,
+            "components": [to_builtins(pin) for pin in toolkit.pins],
+            "licence": toolkit.licence,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The CUDA_HOME, and the licence's place if it was laid out just now."""
+        yield str(self.toolkit.root)
+        if self.toolkit.is_new:
+            yield self.toolkit.licence
+
+
+class Pruned(Struct, frozen=True):
+    """The toolkits that were removed, and the bytes of disk that are free now."""
+
+    removed: tuple[KeptToolkit, ...]
+    size: int
+
+    def data(self) -> dict[str, Any]:
+        return {"removed": [_kept_data(one) for one in self.removed], "size": self.size}
+
+    def lines(self) -> Iterator[str]:
+        yield from (f"{one.version}  removed: {one.root}" for one in self.removed)
+        yield f"{self.size / 1e6:.0f} MB free now"
+
+
+def listing(*, store: Path | None = None, environment: Mapping[str, str] = os.environ) -> Listing:
+    """The toolkits kept in *store*, by default the user's, and those that are installed."""
+    place = ToolkitCache.at(store)
+    return Listing(place.folder, kept_in(place), installed(environment))
+
+
+def install(
+    version: str, libraries: Iterable[str] = (), *, store: Path | None = None, on_progress: OnProgress = silently
+) -> Provision:
+    """The toolkit *version* of the package index with *libraries*, fetched unless it is kept."""
+    provision = Provision(packaged(_spec(version, libraries), store=store, on_progress=on_progress))
+    sweep_daily()
+    return provision
+
+
+def path(version: str, libraries: Iterable[str] = (), *, store: Path | None = None) -> Provision:
+    """The kept toolkit *version* with *libraries*; `BuildError` if there is none."""
+    return Provision(kept(_spec(version, libraries), store=store))
+
+
+def prune(*, unused_for: float | None = None, store: Path | None = None) -> Pruned:
+    """Remove the kept toolkits that no build used for so many days; all of them for None.
+
+    Builds that run should be done: none of them holds on to its toolkit.
+    """
+    # a day from now is later than any use
+    before = datetime.now(UTC) - timedelta(days=-1 if unused_for is None else unused_for)
+    return Pruned(*prune_cache(ToolkitCache.at(store), before=before))
+
+
+def _spec(version: str, libraries: Iterable[str]) -> ToolkitSpec:
+    try:
+        return ToolkitSpec(
+            Dotted.parse(version), libraries=tuple(str(ToolkitLibrary.parse(text)) for text in libraries)
+        )
+    except HardwareError as error:
+        raise BuildError(f"no CUDA version {version!r}; expected two numbers with a dot, as in 13.0") from error
+
+
+def _kept_data(one: KeptToolkit) -> dict[str, Any]:
+    return {
+        "version": str(one.version),
+        "path": str(one.root),
+        "size": one.size,
+        "used": one.used.isoformat(timespec="seconds"),
+        "components": [to_builtins(pin) for pin in one.pins],
+    }
