@@ -79,7 +79,7 @@ def test_of_the_environment_flags_are_told_without_paths_and_nothing_else(tmp_pa
         "CXX": "g++",
     }
     built = making(recipe(tmp_path), TARGET, environment=environment)
-    assert built.told == (("cpu", "x86-64-v3"), ("flags:CFLAGS", "-O2 -march=x86-64-v3"))
+    assert built.settings == (("cpu", "x86-64-v3"), ("flags:CFLAGS", "-O2 -march=x86-64-v3"))
 
 
 def test_a_statement_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:

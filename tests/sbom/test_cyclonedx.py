@@ -73,7 +73,7 @@ def test_what_is_packed_can_be_read_back_and_packed_to_the_same_bytes(name: str)
     assert {*found.files} == {*BILLS[name].files}
     assert {*found.gone} == {*BILLS[name].gone}
     assert [{*making.materials} for making in found.makings] == [{*each.materials} for each in BILLS[name].makings]
-    assert [making.told for making in found.makings] == [making.told for making in BILLS[name].makings]
+    assert [making.settings for making in found.makings] == [making.settings for making in BILLS[name].makings]
 
 
 def test_order_changes_nothing_and_every_fact_the_serial_number() -> None:

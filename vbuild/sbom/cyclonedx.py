@@ -33,7 +33,12 @@ _Json = dict[str, Any]
 def packed(bill: Bill) -> bytes:
     """*bill* as CycloneDX 1.6; UTF-8, ends with a line break."""
     parts = [*_parts(bill)]
-    moved = _moved(parts)
+    # the libraries that moved to a package, by the reference of the package
+    moved: dict[str, list[str]] = {}
+    for part in parts:
+        package, gone, _ = part["bom-ref"].rpartition(_GONE)
+        if gone:
+            moved.setdefault(package, []).append(part["bom-ref"])
     whole = {"type": "library", "bom-ref": bill.purl, "name": bill.project, "version": bill.version}
     document: _Json = {
         "bomFormat": "CycloneDX",
@@ -46,7 +51,10 @@ def packed(bill: Bill) -> bytes:
         "components": parts,
         "dependencies": [
             {"ref": bill.purl, "dependsOn": [part["bom-ref"] for part in parts if part.get("scope") != "excluded"]},
-            *({"ref": part["bom-ref"], **moved.get(part["bom-ref"], {})} for part in parts),
+            *(
+                {"ref": ref, **({"dependsOn": moved[ref]} if ref in moved else {})}
+                for ref in (part["bom-ref"] for part in parts)
+            ),
         ],
     }
     if bill.makings:
@@ -56,7 +64,7 @@ def packed(bill: Bill) -> bytes:
 
 
 def read(data: bytes) -> Bill | None:
-    """The bill that `packed` made *data* of; None for what is none, or what nobody can read."""
+    """The bill that `packed` made *data* of; None for anything else."""
     try:
         bill = _read(parsed_json(data))
         packed(bill)  # a lone surrogate can be read, and not be written
@@ -72,7 +80,9 @@ def _text(document: _Json) -> bytes:
 def _parts(bill: Bill) -> Iterator[_Json]:
     """The components: packages that have what moved, native dependencies, files, and what went; each once."""
     origins = sorted({gone.purl for gone in bill.gone if gone.purl})
-    yield from ({"type": "library", "bom-ref": purl, **_named(purl), "purl": purl} for purl in origins)
+    for purl in origins:
+        name, _, version = purl.removeprefix("pkg:pypi/").partition("?")[0].partition("@")
+        yield {"type": "library", "bom-ref": purl, "name": name, "version": unquote(version), "purl": purl}
     natives = {part for making in bill.makings for part in making.materials if part.role is MaterialRole.NATIVE}
     yield from _numbered(natives, "native")
     for file in sorted(bill.files, key=lambda file: file.path):
@@ -81,48 +91,29 @@ def _parts(bill: Bill) -> Iterator[_Json]:
         yield _gone(gone, bill.purl)
 
 
-def _moved(parts: Iterable[_Json]) -> Mapping[str, _Json]:
-    """On what packages depend, by their references: the libraries that moved there."""
-    found: dict[str, _Json] = {}
-    for part in parts:
-        package, gone, _ = part["bom-ref"].rpartition(_GONE)
-        if gone:
-            found.setdefault(package, {"dependsOn": []})["dependsOn"].append(part["bom-ref"])
-    return found
-
-
-def _named(purl: str) -> _Json:
-    """Name and version of the package *purl*, as they are in it."""
-    name, _, version = purl.removeprefix("pkg:pypi/").partition("?")[0].partition("@")
-    return {"name": name, "version": unquote(version)}
-
-
 def _file(file: BillFile, whole: str) -> _Json:
+    # an empty list says that there is no GPU code any more
+    gpus = ", ".join(file.gpus) if file.gpus or any(change.gpus for change in file.before) else None
     part: _Json = {
         "type": "library",
         "bom-ref": f"{whole}#{sha256(file.path.encode()).hexdigest()}",
         "name": file.path.rpartition("/")[2],
         "hashes": _hashes(file.sha256),
-        **_properties(path=file.path, bundled="true" if _BUNDLED in file.path else None, gpus=_listed(file, file.gpus)),
+        **_properties(path=file.path, bundled="true" if _BUNDLED in file.path else None, gpus=gpus),
     }
     if file.before:
-        part["pedigree"] = {"ancestors": [_change(part["name"], change) for change in file.before]}
+        part["pedigree"] = {
+            "ancestors": [
+                {
+                    "type": "library",
+                    "name": part["name"],
+                    "hashes": _hashes(change.sha256),
+                    **_properties(changed=change.how, gpus=", ".join(change.gpus) if change.gpus else None),
+                }
+                for change in file.before
+            ]
+        }
     return part
-
-
-def _listed(file: BillFile, gpus: Iterable[str]) -> str | None:
-    """The GPUs of *file* in a text; none at all is said too, where there were some before."""
-    return ", ".join(gpus) if gpus or any(change.gpus for change in file.before) else None
-
-
-def _change(name: str, change: BillChange) -> _Json:
-    gpus = ", ".join(change.gpus) if change.gpus else None
-    return {
-        "type": "library",
-        "name": name,
-        "hashes": _hashes(change.sha256),
-        **_properties(changed=change.how, gpus=gpus),
-    }
 
 
 def _gone(gone: Gone, whole: str) -> _Json:
@@ -142,11 +133,11 @@ def _gone(gone: Gone, whole: str) -> _Json:
 def _formula(making: Making, number: int) -> _Json:
     materials = {part for part in making.materials if part.role is not MaterialRole.NATIVE}
     natives = sorted(_key(part) for part in making.materials if part.role is MaterialRole.NATIVE)
-    told = [*making.told, *(("native", key) for key in natives)]
+    settings = [*making.settings, *(("native", key) for key in natives)]
     return {
         "bom-ref": f"build-{number}",
         "components": [*_numbered(materials, f"build-{number}")],
-        "properties": [{"name": _PREFIX + name, "value": value} for name, value in sorted(told)],
+        "properties": [{"name": _PREFIX + name, "value": value} for name, value in sorted(settings)],
     }
 
 
@@ -181,7 +172,7 @@ def _material(material: Material, reference: str) -> _Json:
 
 
 def _sources(bill: Bill) -> _Json:
-    """Where the release's source is, for whoever reads the component alone."""
+    """Where the release's source is, for programs that read only this component."""
     sources = sorted(
         {part for making in bill.makings for part in making.materials if part.role is MaterialRole.SOURCE}, key=_key
     )
@@ -229,9 +220,9 @@ def _materials(parts: Iterable[Mapping[str, Any]]) -> Iterator[Material]:
 
 
 def _making_of(formula: Mapping[str, Any], natives: Mapping[str, Material]) -> Making:
-    told = [(_str(each["name"]).removeprefix(_PREFIX), _str(each["value"])) for each in formula["properties"]]
-    used = (natives[value] for name, value in told if name == "native")
-    return Making((*_materials(formula["components"]), *used), tuple(pair for pair in told if pair[0] != "native"))
+    settings = [(_str(each["name"]).removeprefix(_PREFIX), _str(each["value"])) for each in formula["properties"]]
+    used = (natives[value] for name, value in settings if name == "native")
+    return Making((*_materials(formula["components"]), *used), tuple(pair for pair in settings if pair[0] != "native"))
 
 
 def _material_of(part: Mapping[str, Any]) -> Material:

@@ -62,19 +62,16 @@ def renamed_bill(data: bytes, old: WheelName, new: WheelName) -> bytes:
         reference, name = str(whole["bom-ref"]), str(whole["name"])
         if canonicalize_name(name) != old.project:
             return data
-        after = _replaced(bill, reference, _said(reference, new))
+        file = f"{_FILE}{quote(str(new), safe='')}" if _FILE in reference else ""
+        purl = f"pkg:pypi/{quote(new.project, safe='')}@{quote(new.version, safe='')}{file}"
+        # only a purl is a reference that follows the name
+        named = purl if reference.startswith(_PURL) else reference
+        values = {"name": new.project, "version": new.version, "purl": purl, "bom-ref": named}
+        after = _replaced(bill, reference, values)
         lines = json.dumps(after, indent=2 if text.startswith("{\n") else None, ensure_ascii=text.isascii())
         return (lines + text[len(text.rstrip("\n")) :]).encode()
     except (ValueError, TypeError, KeyError, RecursionError):  # among them text that is no UTF-8, or cannot become it
         return data
-
-
-def _said(reference: str, new: WheelName) -> dict[str, str]:
-    """What the component *reference* says of itself as the wheel *new*; only a purl is a name that follows."""
-    file = f"{_FILE}{quote(str(new), safe='')}" if _FILE in reference else ""
-    purl = f"pkg:pypi/{quote(new.project, safe='')}@{quote(new.version, safe='')}{file}"
-    named = purl if reference.startswith(_PURL) else reference
-    return {"name": new.project, "version": new.version, "purl": purl, "bom-ref": named}
 
 
 def _replaced(value: Any, reference: str, values: dict[str, str]) -> Any:  # noqa: ANN401 - whatever JSON holds

@@ -55,7 +55,7 @@ class BillFile(Struct, frozen=True):
 class Gone(Struct, frozen=True):
     """A library that the wheel had at *path*, called *name*; one that moved is at *target* of the package *purl*.
 
-    *version* is the library's own, where one is known; *evidence* is how an official library was told.
+    *version* is the library's own, if it is known; *evidence* is what proves that a library is the official one.
     """
 
     path: str
@@ -83,12 +83,15 @@ class Material(Struct, frozen=True):
     commit: str | None = None
     identity: str | None = None
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}" if self.version else self.name
+
 
 class Making(Struct, frozen=True):
-    """One build: what it took, and what it was told, each a name and a text."""
+    """One build: what it took, and its *settings*, such as target and flags, each a name and a text."""
 
     materials: tuple[Material, ...] = ()
-    told: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 class Bill(Struct, frozen=True):

@@ -51,20 +51,20 @@ def statement(
     `WheelError` if a wheel is damaged.
     """
     found = [_dependency(path.name, sha256=sha256_of(path)) for path in inputs]
-    subjects, told = [], []
+    subjects, about = [], []
     for wheel in sorted(wheels, key=lambda path: path.name):
         with open_wheel(wheel) as opened:
             bill = bill_of(opened)
         makings = bill.makings if bill else ()
         parts = dict.fromkeys(part for making in makings for part in making.materials)
-        compilers = sorted(_named(part) for part in parts if part.role is MaterialRole.COMPILER)
+        compilers = sorted(str(part) for part in parts if part.role is MaterialRole.COMPILER)
         taken = [_of_material(part) for part in parts if part.role is not MaterialRole.COMPILER]
         found += filter(_is_dependency, taken)
         subjects.append({"name": wheel.name, "digest": {"sha256": sha256_of(wheel)}})
-        told.append(
+        about.append(
             {
                 "name": wheel.name,
-                "builds": [dict(making.told) for making in makings],
+                "builds": [dict(making.settings) for making in makings],
                 "compilers": compilers,
                 "unpinned": sorted({one["name"] for one in taken if not _is_dependency(one)}),
             }
@@ -76,7 +76,7 @@ def statement(
         "predicate": {
             "buildDefinition": {
                 "buildType": _BUILD.format(verb),
-                "externalParameters": {**(asked or {}), "wheels": told},
+                "externalParameters": {**(asked or {}), "wheels": about},
                 "resolvedDependencies": _each_once([*found, *map(dict, earlier)]),
             },
             "runDetails": {
@@ -125,12 +125,7 @@ def _dependency(name: str, *, uri: str | None = None, **digest: str | None) -> _
 
 
 def _of_material(part: Material) -> _Json:
-    name = f"{part.role}: {_named(part)}"
-    return _dependency(name, uri=part.purl or part.url, sha256=part.sha256, gitCommit=part.commit)
-
-
-def _named(part: Material) -> str:
-    return f"{part.name} {part.version}" if part.version else part.name
+    return _dependency(f"{part.role}: {part}", uri=part.purl or part.url, sha256=part.sha256, gitCommit=part.commit)
 
 
 def _each_once(dependencies: Iterable[_Json]) -> list[_Json]:
