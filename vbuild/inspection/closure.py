@@ -8,7 +8,7 @@ no package's folder, a script or a file of data, keeps the path that it has in t
 
 import dataclasses
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.elf.catalogue import CatalogueEntry, Hashed, by_soname, by_stem, cuda_of, framework, hashed
-from vbuild.elf.linkage import Edge, LinkGraph, Via
+from vbuild.elf.linkage import LinkGraph, Via
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading
 from vbuild.wheel.paths import installed_path
@@ -157,13 +157,22 @@ class Closure:
         found = {file.path: file for file in sorted(files, key=lambda file: (-file.size, file.path))}
         paths = _installed(found)
         graph = LinkGraph.of({paths[path]: file.loading for path, file in found.items()}, platforms=platforms)
-        cuda = cuda_of(_names(found.values()))
+        loadings = [file.loading for file in found.values()]
+        cuda = cuda_of(name for one in loadings for name in (*one.outline.needed, one.outline.soname, one.base) if name)
         back = {installed: path for path, installed in paths.items()}
         known = _known(found.values())
         nodes = tuple(
             Node(
                 linked=file,
-                needs=tuple(_need(edge, back, cuda) for edge in graph.needs(paths[path])),
+                needs=tuple(
+                    NeededLibrary(
+                        edge.name,
+                        edge.via,
+                        back[edge.provider] if edge.provider else None,
+                        _of_name(edge.name, cuda) if edge.via in {Via.OUTSIDE, Via.MISSING} else (),
+                    )
+                    for edge in graph.needs(paths[path])
+                ),
                 opens=_opened(file, known),
                 officials=tuple(one for one in _of_file(file, cuda) if one.project != project),
             )
@@ -179,7 +188,7 @@ class Closure:
     @property
     def unneeded(self) -> tuple[Node, ...]:
         """The libraries that nothing needs and no other file names."""
-        idle = set(self._idle)
+        idle = {self._members[installed] for installed in self._graph.unneeded(())}
         return tuple(node for node in self.nodes if node.path in idle and node.path not in self.named)
 
     @property
@@ -194,19 +203,10 @@ class Closure:
         binaries = {node.path for node in self.nodes if path in node.opens}
         return tuple(sorted(binaries | set(self.named.get(path, ()))))
 
-    @property
-    def _idle(self) -> tuple[str, ...]:
-        """The libraries that nothing needs and no other ELF file names."""
-        return tuple(self._members[installed] for installed in self._graph.unneeded(()))
-
     def chains(self, path: str) -> tuple[tuple[str, ...], ...]:
         """Why the file at *path* is there: the shortest chain from each file that loading begins with, down to it."""
         found = self._graph.chains(self._paths[path])
         return tuple(tuple(self._members[step] for step in chain) for chain in found)
-
-    def naming(self, named: Mapping[str, tuple[str, ...]]) -> Self:
-        """The same, knowing which files are *named* where."""
-        return dataclasses.replace(self, named=dict(named))
 
     def with_repeats(self, repeats: Iterable["Repeat"], wheel: str) -> Self:
         """The same, knowing which of its libraries are in other wheels than *wheel*, too."""
@@ -282,13 +282,6 @@ def _installed(paths: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _names(files: Iterable[LinkedLibrary]) -> Iterator[str]:
-    """The names in *files* that may tell the major version of CUDA."""
-    for file in files:
-        yield from file.loading.outline.needed
-        yield from filter(None, (file.loading.outline.soname, file.loading.base))
-
-
 def _known(files: Iterable[LinkedLibrary]) -> dict[str, set[str]]:
     """The paths of *files* by the names that another may open them under: code puts versions behind names."""
     found: dict[str, set[str]] = {}
@@ -306,12 +299,6 @@ def _opened(file: LinkedLibrary, known: Mapping[str, set[str]]) -> tuple[str, ..
     named = {path for name in file.loading.mentioned for path in known.get(name, ())}
     needed = {path for name in file.loading.outline.needed for path in known.get(name, ())}
     return tuple(sorted(named - needed - {file.path}))
-
-
-def _need(edge: Edge, paths: Mapping[str, str], cuda: int | None) -> NeededLibrary:
-    provider = paths[edge.provider] if edge.provider else None
-    outside = edge.via in {Via.OUTSIDE, Via.MISSING}
-    return NeededLibrary(edge.name, edge.via, provider, _of_name(edge.name, cuda) if outside else ())
 
 
 def _of_name(name: str, cuda: int | None) -> tuple[Official, ...]:
@@ -332,6 +319,6 @@ def _of_file(file: LinkedLibrary, cuda: int | None) -> tuple[Official, ...]:
 
 
 def _narrowed(entries: Sequence[CatalogueEntry], cuda: int | None) -> tuple[Official, ...]:
-    """The projects of *entries* for that major of CUDA; of all of them where none is for it."""
+    """The projects of *entries* for that major of CUDA; of all of them if none is for it."""
     fitting = [entry for entry in entries if cuda is None or entry.cuda in {None, cuda}]
     return tuple(dict.fromkeys(Official(entry.project, entry.cuda) for entry in fitting or entries))

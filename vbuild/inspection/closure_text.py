@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from vbuild.elf.linkage import Via
-from vbuild.inspection.closure import HERE, Closure, ClosureRole, NeededLibrary, Node, Official, Repeat, repeats
+from vbuild.inspection.closure import HERE, Closure, ClosureRole, NeededLibrary, Node, Official, repeats
 from vbuild.inspection.model import Contents
 from vbuild.inspection.text import WIDTH, counted, finding, flaws, labelled, percent, shortened, sized, wrapped
 
@@ -68,7 +68,8 @@ def repeat_lines(several: Sequence[Contents]) -> Iterator[str]:
         return
     yield f"{'in several wheels, byte for byte':<{_REPEAT}}{'installed':>10}{'packed':>10}{'wheels':>8}{'repeated':>11}"
     for repeat in found:
-        name = shortened(_names(repeat), _REPEAT - 1)
+        first, *rest = repeat.names
+        name = shortened(f"{first} (+{len(rest)})" if rest else first, _REPEAT - 1)
         sizes = f"{sized(repeat.size):>10}{sized(max(repeat.packed)):>10}"
         yield f"{name:<{_REPEAT}}{sizes}{len(repeat.wheels):>8}{sized(repeat.repeated):>11}"
     total = sum(repeat.repeated for repeat in found)
@@ -103,7 +104,9 @@ def grouped(needs: Iterable[NeededLibrary]) -> Iterator[str]:
     """
     found: dict[tuple[Official, ...], list[str]] = {}
     for need in needs:
-        found.setdefault(need.projects, []).append(_needed(need))
+        file = posixpath.basename(need.provider) if need.provider else need.name
+        # with the file, if that has another name
+        found.setdefault(need.projects, []).append(need.name if file == need.name else f"{need.name}{_GLUE}({file})")
     for projects, names in found.items():
         cuda = majors(projects).replace(" ", _GLUE)
         whose = f"{officially(projects)}{f' ({cuda})' if cuda else ''}: " if projects else ""
@@ -162,29 +165,20 @@ def _node_lines(closure: Closure, node: Node, *, whole: bool) -> Iterator[str]:
     yield from labelled("may open", _some(node.mentioned, whole=whole))
     if node.also_in:
         yield from labelled("also in", ", ".join(node.also_in) if whole else counted(len(node.also_in), "other wheel"))
-    if node.role is ClosureRole.LIBRARY:
-        yield from _why(closure, node, whole=whole)
-
-
-def _from(node: Node) -> str:
-    """Whose library *node* is a copy of, as far as its names tell."""
-    projects, cuda = officially(node.officials), majors(node.officials)
-    return f", a library of {projects}{f' ({cuda})' if cuda else ''}" if projects else ""
-
-
-def _needed(need: NeededLibrary) -> str:
-    """The name, with the file where that is called otherwise."""
-    file = posixpath.basename(need.provider) if need.provider else need.name
-    return need.name if file == need.name else f"{need.name}{_GLUE}({file})"
-
-
-def _why(closure: Closure, node: Node, *, whole: bool) -> Iterator[str]:
+    if node.role is not ClosureRole.LIBRARY:
+        return
     reasons = [*reasons_of(closure, node, whole=whole)]
     for reason in reasons if whole else reasons[:1]:
         yield from labelled("why", reason)
     if (rest := len(reasons) - 1) > 0 and not whole:
         # the graph gives no more than five
         yield from labelled("", f"and {counted(rest, 'chain')} more" if rest < _MANY else f"and {rest} chains or more")
+
+
+def _from(node: Node) -> str:
+    """Whose library *node* is a copy of, as far as its names tell."""
+    projects, cuda = officially(node.officials), majors(node.officials)
+    return f", a library of {projects}{f' ({cuda})' if cuda else ''}" if projects else ""
 
 
 def _findings(contents: Contents, closure: Closure) -> Iterator[str]:
@@ -195,12 +189,6 @@ def _findings(contents: Contents, closure: Closure) -> Iterator[str]:
         what = f"{counted(len(unneeded), 'library')}, {size}, that nothing needs or names"
         yield from finding("idle", f"{what}: {_some([node.name for node in unneeded], whole=False)}")
     yield from flaws(contents)
-
-
-def _names(repeat: Repeat) -> str:
-    """Its name, and how many more it has."""
-    first, *rest = repeat.names
-    return f"{first} (+{len(rest)})" if rest else first
 
 
 def _some(names: Sequence[str], *, whole: bool) -> str:

@@ -6,8 +6,9 @@ Portion      bytes and entries of one sort, for a table
 Outlook      one GPU in front of it: served or not, and the bytes that are left when the others' code goes
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import groupby
 from typing import Any, Self
@@ -20,7 +21,7 @@ from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer, GpuRequest, Ptx, Se
 
 Device = Arch | GpuTarget
 
-_LONGEST = 8
+_HEXADECIMAL = re.compile("[0-9a-f]{1,7}")
 
 
 class Sort(Struct, frozen=True):
@@ -153,13 +154,10 @@ class Stack(Struct, frozen=True):
 
         A container that has nothing for it keeps its smallest entry.
         """
+        sizes: Sequence[int] = self.sizes
         if self.why_pinned is None:
             places = self._needed(device)
-            sizes = [size if place in places else 0 for place, size in enumerate(self.sizes)]
-            if not places:
-                sizes = list(self.smallest)
-        else:
-            sizes = list(self.sizes)
+            sizes = [size if place in places else 0 for place, size in enumerate(sizes)] if places else self.smallest
         found: Counter[Sort] = Counter()
         for sort, size in zip(self.sorts, sizes, strict=True):
             found[sort] += size
@@ -287,11 +285,7 @@ def arch_order(arch: Device) -> tuple[int, int, str]:
         return 0, arch.number, arch.suffix
     digits = arch.processor.removeprefix("gfx")
     # gfx90a is 9.0.a, gfx1100 is 11.0.0: the last two are single digits, in hexadecimal
-    return 1, int(digits, 16) if _is_hexadecimal(digits) and len(digits) < _LONGEST else 0, str(arch)
-
-
-def _is_hexadecimal(text: str) -> bool:
-    return bool(text) and all(character in "0123456789abcdef" for character in text)
+    return 1, int(digits, 16) if _HEXADECIMAL.fullmatch(digits) else 0, str(arch)
 
 
 def _fits(arch: Device, device: GpuTarget) -> bool:

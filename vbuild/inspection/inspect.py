@@ -84,7 +84,11 @@ def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> C
             others=_others(source, {item.path for item in found}),
             warnings=(
                 *warnings,
-                *(_left_out(item) for item in followed if isinstance(item, Damaged)),
+                *(
+                    f"{item.path}: left out of the closure: {item.why}"
+                    for item in followed
+                    if isinstance(item, Damaged)
+                ),
                 *(f"{path_of(source.dist_info)}: {what}" for what in contradictions(source)),
             ),
             closure=_closure(source, [item for item in followed if isinstance(item, LinkedLibrary)])
@@ -141,14 +145,13 @@ def _seen(wheel: Wheel, member: Member, see: Seeing, *, closure: bool) -> tuple[
     try:
         with wheel.mapped(member) as data:
             found = see(member, data)
-            return found, _followed(wheel, member, data) if closure and _is_loaded(found) else None
+            if not (closure and isinstance(found, LibraryContents)):
+                return found, None
+            # what is for a GPU is loaded by the driver
+            is_loaded = found.outline.is_loadable and found.outline.machine not in _GPUS
+            return found, _followed(wheel, member, data) if is_loaded else None
     except (BinaryError, WheelError) as error:
         return _damaged(wheel, member, error), None
-
-
-def _is_loaded(found: Found) -> bool:
-    """Whether the loader of the system may load it, and not the driver of a GPU."""
-    return isinstance(found, LibraryContents) and found.outline.is_loadable and found.outline.machine not in _GPUS
 
 
 def _followed(wheel: Wheel, member: Member, data: memoryview) -> Followed:
@@ -173,21 +176,13 @@ def _library(member: Member, data: memoryview) -> LibraryContents:
     if outline.machine in _GPUS:
         gpu = GpuCode.alone(len(data), f"a {_GPUS[outline.machine]} in a file of its own")
     elif outline.bits == 64 and outline.byte_order == "little":  # noqa: PLR2004 - bits, as the name says
-        gpu = _gpu_code(data)
+        try:
+            gpu = GpuCode.of(device_code(ElfImage.parse(data)))
+        except BinaryError as error:
+            gpu = GpuCode(notes=(f"GPU code cannot be read: {error}",))
     else:
         gpu = GpuCode()
     return LibraryContents(member.path, member.size, member.compressed_size, outline, gpu)
-
-
-def _gpu_code(data: memoryview) -> GpuCode:
-    try:
-        return GpuCode.of(device_code(ElfImage.parse(data)))
-    except BinaryError as error:
-        return GpuCode(notes=(f"GPU code cannot be read: {error}",))
-
-
-def _left_out(damaged: Damaged) -> str:
-    return f"{damaged.path}: left out of the closure: {damaged.why}"
 
 
 def _closure(wheel: Wheel, files: Iterable[LinkedLibrary]) -> Closure:
@@ -195,7 +190,7 @@ def _closure(wheel: Wheel, files: Iterable[LinkedLibrary]) -> Closure:
     found = (PlatformPolicy.parse(tag) for tag in sorted({tag.platform for tag in wheel.name.tags}))
     platforms = [platform for platform in found if platform]
     closure = Closure.of(files, platforms=platforms, project=canonicalize_name(wheel.metadata().name))
-    return closure.naming(_naming(wheel, closure.unneeded))
+    return dataclasses.replace(closure, named=_naming(wheel, closure.unneeded))
 
 
 def _naming(wheel: Wheel, nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
@@ -204,7 +199,7 @@ def _naming(wheel: Wheel, nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for member in wheel.members if sought else ():
         if member.path.endswith(_PYTHON):
-            words_in_file = {word for match in _NAME.findall(wheel.read(member)) for word in _said(match.decode())}
+            words_in_file = {word for match in _NAME.findall(wheel.read(member)) for word in _meanings(match.decode())}
             for path in (path for path, words in sought.items() if not words.isdisjoint(words_in_file)):
                 found.setdefault(path, []).append(member.path)
     return {path: tuple(sorted(files)) for path, files in found.items()}
@@ -219,7 +214,7 @@ def _words(name: str) -> Iterator[str]:
         yield f"{stem.rstrip('0123456789')}{{"
 
 
-def _said(word: str) -> Iterator[str]:
+def _meanings(word: str) -> Iterator[str]:
     """The names that *word* may mean: ``libx.so.1`` is libx, libx.so and libx.so.1, and ``libx%`` is ``libx{``."""
     parts = word.split(".")
     yield from (".".join(parts[:end]) for end in range(1, len(parts)))
@@ -260,13 +255,8 @@ def _others(wheel: Wheel, compiled: Collection[str]) -> tuple[Others, ...]:
         if member.path not in compiled:
             suffixes.setdefault(PurePosixPath(member.path).suffix.lower(), []).append(member)
     found = (
-        Others(
-            suffix,
-            len(members),
-            sum(member.size for member in members),
-            sum(member.compressed_size for member in members),
-        )
-        for suffix, members in suffixes.items()
+        Others(suffix, len(group), sum(one.size for one in group), sum(one.compressed_size for one in group))
+        for suffix, group in suffixes.items()
     )
     return tuple(sorted(found, key=lambda others: (-others.size, others.suffix)))
 

@@ -53,18 +53,21 @@ def details(library: LibraryContents, devices: Sequence[Device]) -> Iterator[str
     outline = library.outline
     yield library.path
     yield f"  {sized(library.size)} installed, {sized(library.packed_size)} packed, {outline.machine} {outline.type}"
-    yield from labelled("SONAME", outline.soname or "")
-    yield from labelled("NEEDED", ", ".join(outline.needed))
-    yield from labelled("RPATH", ", ".join(outline.rpath))
-    yield from labelled("RUNPATH", ", ".join(outline.runpath))
-    yield from labelled("build-id", outline.build_id or "")
-    yield from labelled("ISA needed", ", ".join(outline.isa_needed))
-    yield from labelled("ISA used", ", ".join(outline.isa_used))
-    yield from labelled("symbols", sized(outline.symbol_size) if outline.symbol_size else "")
-    yield from labelled("debug", sized(outline.debug_size) if outline.debug_size else "")
     largest = sorted((section for section in outline.sections if section.size), key=lambda section: -section.size)
     sections = (f"{section.name} {sized(section.size)}".replace(" ", _GLUE) for section in largest[:_SHOWN])
-    yield from labelled("sections", ", ".join(sections))
+    for label, text in {
+        "SONAME": outline.soname or "",
+        "NEEDED": ", ".join(outline.needed),
+        "RPATH": ", ".join(outline.rpath),
+        "RUNPATH": ", ".join(outline.runpath),
+        "build-id": outline.build_id or "",
+        "ISA needed": ", ".join(outline.isa_needed),
+        "ISA used": ", ".join(outline.isa_used),
+        "symbols": sized(outline.symbol_size) if outline.symbol_size else "",
+        "debug": sized(outline.debug_size) if outline.debug_size else "",
+        "sections": ", ".join(sections),
+    }.items():
+        yield from labelled(label, text)
     if library.gpu:
         yield from _gpu_details(library, devices)
     for note in library.gpu.notes:
@@ -200,7 +203,11 @@ def _findings(contents: Contents) -> Iterator[str]:
         what = f"{counted(len(contents.archives), 'archive')}, {sized(size)}"
         yield from finding("static", f"{what}; the largest: {contents.archives[0].path}")
     yield from finding("bundled", ", ".join(library.name for library in contents.bundled))
-    yield from finding("needs", ", ".join(_beyond_platform(contents)))
+    # what the libraries need from outside that the platform of the tags does not promise
+    found = [PlatformPolicy.parse(tag) for tag in {tag.rpartition("-")[2] for tag in contents.tags}]
+    platforms = [platform for platform in found if platform]
+    missing = (name for name in contents.wanted if not any(platform.has(name) for platform in platforms))
+    yield from finding("needs", ", ".join(missing))
     yield from flaws(contents)
 
 
@@ -212,13 +219,6 @@ def flaws(contents: Contents) -> Iterator[str]:
             yield from finding("note", f"{library.path}: {note}")
     for warning in contents.warnings:
         yield from finding("warning", warning)
-
-
-def _beyond_platform(contents: Contents) -> Iterator[str]:
-    """What the libraries need from outside that the platform of the tags does not promise."""
-    found = [PlatformPolicy.parse(tag) for tag in {tag.rpartition("-")[2] for tag in contents.tags}]
-    platforms = [platform for platform in found if platform]
-    return (name for name in contents.wanted if not any(platform.has(name) for platform in platforms))
 
 
 def _gpu_details(library: LibraryContents, devices: Sequence[Device]) -> Iterator[str]:
@@ -237,17 +237,12 @@ def _gpu_details(library: LibraryContents, devices: Sequence[Device]) -> Iterato
     for pinned in gpu.pinned:
         where = f" in {pinned.section}" if pinned.section else ""
         yield from labelled("left alone", f"{sized(pinned.size)}, {pinned.count}{where}: {pinned.why}")
-    if devices:
-        for line in _served([gpu.outlook(device) for device in devices]):
-            yield from labelled("runs", line)
-
-
-def _served(outlooks: Sequence[Outlook]) -> Iterator[str]:
-    """How the GPUs are served, those that are served alike together."""
+    # the GPUs that are served alike together
+    outlooks = [gpu.outlook(device) for device in devices]
     for (runs, served), group in _alike(outlooks, lambda outlook: (outlook.runs, outlook.machine + outlook.jit)):
         total = served + group[0].nothing
         share = f" ({served} of {total} containers)" if 0 < served < total else ""
-        yield f"{runs}: {_named(group)}{share}"
+        yield from labelled("runs", f"{runs}: {_named(group)}{share}")
 
 
 def _alike(outlooks: Iterable[Outlook], key: Callable[[Outlook], Key]) -> list[tuple[Key, list[Outlook]]]:
