@@ -163,7 +163,13 @@ class WheelReader:
 
     def read(self, wheel: Wheel) -> Bundle:
         """Read the ELF files of *wheel*; raises `WheelError` if a member is damaged."""
-        members = [member for member in wheel.members if _is_compiled(wheel, member)]
+        # ELF files, and what is named like one and cannot be inflated: reading it then says why
+        members = [
+            member
+            for member in wheel.members
+            if (head := wheel.head(member, len(MAGIC))) == MAGIC
+            or (not head and member.size > 0 and is_shared_object(member.path))
+        ]
         members.sort(key=lambda member: member.size, reverse=True)
         damaged: dict[str, str] = {}
         binaries: dict[str, WheelBinary] = {}
@@ -181,7 +187,12 @@ class WheelReader:
             else:
                 binaries[path] = WheelBinary(member, path, loading, sha256, origin)
         ordered = {path: binaries[path] for path in sorted(binaries)}
-        return Bundle(wheel, ordered, outside, self._named(wheel, ordered, outside), damaged)
+        names = {name for binary in ordered.values() if binary.is_library for name in _names(binary)}
+        mentions = self._mentions.names(wheel, names)
+        for path, loading in (*outside.items(), *((path, binary.loading) for path, binary in ordered.items())):
+            for name in loading.mentioned:
+                mentions.setdefault(name, set()).add(path)
+        return Bundle(wheel, ordered, outside, mentions, damaged)
 
     def _read_member(self, wheel: Wheel, member: Member) -> tuple[Loading, str, Origin] | str:
         """Return what is known of *member*, or why it cannot be read."""
@@ -200,17 +211,6 @@ class WheelReader:
         self.on_progress(member.size)
         return self._known[key]
 
-    def _named(
-        self, wheel: Wheel, binaries: Mapping[str, WheelBinary], outside: Mapping[str, Loading]
-    ) -> dict[str, set[str]]:
-        """Return the names of libraries in code, texts and ELF files, each with the files in which it stands."""
-        names = {name for binary in binaries.values() if binary.is_library for name in _names(binary)}
-        found = self._mentions.names(wheel, names)
-        for path, loading in (*outside.items(), *((path, binary.loading) for path, binary in binaries.items())):
-            for name in loading.mentioned:
-                found.setdefault(name, set()).add(path)
-        return found
-
 
 def _names(binary: WheelBinary) -> Iterator[str]:
     """Yield the names by which code may open *binary*."""
@@ -218,9 +218,3 @@ def _names(binary: WheelBinary) -> Iterator[str]:
         yield from spellings(name, is_bundled=binary.is_bundled)
     if _REPAIRED.search(binary.folder):
         yield binary.folder.rpartition("/")[2]
-
-
-def _is_compiled(wheel: Wheel, member: Member) -> bool:
-    """Whether *member* is an ELF file, or is named like one and cannot be inflated: reading it then says why."""
-    head = wheel.head(member, len(MAGIC))
-    return head == MAGIC or (not head and member.size > 0 and is_shared_object(member.path))

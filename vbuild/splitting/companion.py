@@ -130,8 +130,7 @@ class LibsContents(Struct, frozen=True):
         if not self.files:
             raise RepackageError(f"{self.name}: no library to put in, expected one at least")
         name = WheelName(escaped(self.name), version, None, "py3", "none", self.platform)
-        metadata = _metadata(self.name, version, self.body, texts=bool(self.texts))
-        return Companion(name, metadata, _wheel_file(name, is_pure=self.is_pure), self.texts)
+        return _companion(name, self.name, self.body, self.texts, is_pure=self.is_pure)
 
 
 def libs_version(several: Iterable[LibsContents]) -> str:
@@ -172,19 +171,22 @@ def dev_companion(
         f"What compilers and build systems read of {project}, at the places where its own wheels had it.",
     ]
     name = WheelName(escaped(project + DEV), version, like_name.build, *tag, platform)
-    return Companion(
-        name,
-        _metadata(project + DEV, version, body, texts=bool(texts)),
-        _wheel_file(name, is_pure=name.platform == _ANY),
-        texts,
-    )
+    return _companion(name, project + DEV, body, texts, is_pure=platform == _ANY)
 
 
 def licence_files(wheel: Wheel) -> tuple[Member, ...]:
     """Return the licence texts of *wheel*: those in its ``.dist-info`` folder, and those next to shared libraries."""
-    folders = {_folder(member.path) for member in wheel.members if is_shared_object(member.path)}
-    texts = (member for member in wheel.members if member.size <= _LARGEST_TEXT)
-    return tuple(member for member in texts if _is_licence(member.path, wheel.dist_info, folders))
+    folders = {member.path.rpartition("/")[0] for member in wheel.members if is_shared_object(member.path)}
+
+    def is_licence(path: str) -> bool:
+        if path.startswith(f"{wheel.dist_info}/licenses/"):
+            return True
+        file = PurePosixPath(path)
+        if not _LICENCE.match(file.name) or file.suffix.lower() in _NOT_A_TEXT:
+            return False
+        return path.startswith(f"{wheel.dist_info}/") or path.rpartition("/")[0] in folders
+
+    return tuple(one for one in wheel.members if one.size <= _LARGEST_TEXT and is_licence(one.path))
 
 
 def licence_texts(wheel: Wheel) -> dict[str, bytes]:
@@ -199,19 +201,6 @@ def licence_texts(wheel: Wheel) -> dict[str, bytes]:
         if texts.setdefault(path, text) != text:  # a licenses folder, and another text of that name outside
             texts[f"{wheel.name.project}/{path}"] = text
     return texts
-
-
-def _is_licence(path: str, dist_info: str, folders: Iterable[str]) -> bool:
-    if path.startswith(f"{dist_info}/licenses/"):
-        return True
-    file = PurePosixPath(path)
-    if not _LICENCE.match(file.name) or file.suffix.lower() in _NOT_A_TEXT:
-        return False
-    return path.startswith(f"{dist_info}/") or _folder(path) in folders
-
-
-def _folder(path: str) -> str:
-    return path.rpartition("/")[0]
 
 
 def licence_lines(several: Iterable[Metadata]) -> tuple[str, ...]:
@@ -232,19 +221,23 @@ def licence_lines(several: Iterable[Metadata]) -> tuple[str, ...]:
     return (*(line for text in one for line in text.splitlines()), *(f"Classifier: {line}" for line in licences))
 
 
-def _metadata(name: str, version: str, body: Sequence[str], *, texts: bool) -> bytes:
-    newest = texts or any(line.startswith("License-Expression:") for line in body)
-    head = [f"Metadata-Version: {'2.4' if newest else '2.1'}", f"Name: {name}", f"Version: {version}"]
-    return ("\n".join([*head, *body]) + "\n").encode()
-
-
-def _wheel_file(name: WheelName, *, is_pure: bool) -> bytes:
-    tags = sorted(map(str, name.tags))
-    lines = [
+def _companion(
+    name: WheelName, project: str, body: Sequence[str], licences: Mapping[str, bytes], *, is_pure: bool
+) -> Companion:
+    """Return the wheel *name* of *project*; *body* is METADATA without its name and version."""
+    newest = bool(licences) or any(line.startswith("License-Expression:") for line in body)
+    metadata = [
+        f"Metadata-Version: {'2.4' if newest else '2.1'}",
+        f"Name: {project}",
+        f"Version: {name.version}",
+        *body,
+    ]
+    wheel_lines = [
         "Wheel-Version: 1.0",
         f"Generator: {GENERATOR}",
         f"Root-Is-Purelib: {str(is_pure).lower()}",
-        *(f"Tag: {tag}" for tag in tags),
+        *(f"Tag: {tag}" for tag in sorted(map(str, name.tags))),
         *([f"Build: {name.build}"] if name.build else []),
     ]
-    return ("\n".join(lines) + "\n").encode()
+    metadata_file, wheel_file = (("\n".join(lines) + "\n").encode() for lines in (metadata, wheel_lines))
+    return Companion(name, metadata_file, wheel_file, licences)

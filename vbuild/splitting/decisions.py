@@ -27,7 +27,7 @@ from vbuild.elf.linkage import Via
 from vbuild.errors import RepackageError
 from vbuild.splitting.bundle import Bundle, WheelBinary
 from vbuild.splitting.companion import libs_project
-from vbuild.splitting.official import Provenance, Unproved
+from vbuild.splitting.official import Provenance
 from vbuild.splitting.other_packages import conflict
 from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.metadata import LIBS
@@ -142,7 +142,9 @@ def decide(bundles: Sequence[Bundle], request: SplitRequest, *, uneditable: Uned
     found: tuple[Pool, ...] = ()
     while request.share:
         for wheel in wheels:
-            wheel.keep_dependents()
+            # a -libs wheel cannot depend on the wheel that requires it
+            while dependents := dict(wheel.dependents()):
+                wheel.keep(dependents)
         movable = {wheel.bundle: tuple(wheel.movable.values()) for wheel in wheels}
         found = planned_pools(movable, smallest=request.smallest)
         unshared = [wheel.unshared(found) for wheel in wheels]
@@ -260,12 +262,8 @@ class _WheelDecisions:
             and {edge.consumer for edge in self.bundle.graph.consumers(library.path)} <= dropped
         ]
 
-    def keep_dependents(self) -> None:
-        """Keep what needs or opens something that stays: a -libs wheel cannot depend on the wheel that requires it."""
-        while found := dict(self._dependents()):
-            self.keep(found)
-
-    def _dependents(self) -> Iterator[tuple[str, str]]:
+    def dependents(self) -> Iterator[tuple[str, str]]:
+        """Yield what may be shared and needs or opens something that stays, with the reason to keep it."""
         for path in self.movable:
             for edge in self.bundle.graph.needs(path):
                 decision = self.decided.get(edge.provider or "")
@@ -311,20 +309,17 @@ class _WheelDecisions:
                 else LibraryDecision(DecisionKind.KEEP, self._why_unshared(library))
             )
         for library in self.bundle.libraries:
-            decision = decisions[library.path]
-            if decision.kind is not DecisionKind.REPLACE and (why := self._why_not_replaced(library)):
+            decision, origin = decisions[library.path], library.origin
+            if origin is None or decision.kind is DecisionKind.REPLACE:
+                continue
+            if (
+                why := self._conflict(library, origin)
+                if isinstance(origin, Provenance)
+                else f"not replaced: {origin.reason}"
+            ):
                 reason = "; ".join(filter(None, (why, decision.reason)))
                 decisions[library.path] = LibraryDecision(decision.kind, reason, pool=decision.pool)
         return dict(sorted(decisions.items()))
-
-    def _why_not_replaced(self, library: WheelBinary) -> str | None:
-        match library.origin:
-            case Unproved(reason=reason):
-                return f"not replaced: {reason}"
-            case Provenance() as origin:
-                return self._conflict(library, origin)
-            case _:
-                return None
 
 
 @dataclass(slots=True, eq=False)

@@ -72,10 +72,15 @@ class MentionReader:
         self, wheel: Wheel, member: Member, sources: Collection[str], wanted: Collection[str]
     ) -> Collection[str]:
         path = member.path
-        if path.endswith(_PYTHON) or _is_script(wheel, member):
+        is_script = _SCRIPT.match(path) and member.size <= _LARGEST_TEXT and wheel.head(member, len(MAGIC)) != MAGIC
+        if path.endswith(_PYTHON) or is_script:
             return self._of_content(wheel, member, is_code=True)
         if path.endswith(_BYTECODE):
-            return () if _CACHED.sub(r"\g<name>.py", path) in sources else [*_in_bytecode(_read(wheel, member), wanted)]
+            if _CACHED.sub(r"\g<name>.py", path) in sources:
+                return ()
+            code = _read(wheel, member)
+            found = {name for name in wanted if name.encode(errors="replace") in code}
+            return found | {OWN_FOLDER} if _OWN_FOLDER_IN_BYTECODE.search(code) else found
         if path.endswith(_TEXTS) and member.size <= _LARGEST_TEXT and not is_dist_info(path):
             return self._of_content(wheel, member, is_code=False)
         return ()
@@ -111,11 +116,6 @@ def spellings(name: str, *, is_bundled: bool) -> Iterator[str]:
     yield name
     if not is_bundled and (start := re.match(r"lib\w{3,}", name)):
         yield start[0]
-
-
-def _is_script(wheel: Wheel, member: Member) -> bool:
-    is_there = _SCRIPT.match(member.path) is not None and member.size <= _LARGEST_TEXT
-    return is_there and wheel.head(member, len(MAGIC)) != MAGIC
 
 
 def _read(wheel: Wheel, member: Member) -> bytes:
@@ -157,25 +157,12 @@ def _strings(source: bytes) -> Iterator[str]:
             yield from source.decode(errors="replace").splitlines()
             return
     nodes = [*ast.walk(tree)]
-    appended = {id(each) for node in nodes for each in _appended(node)}
+    # to something else: f"{x}.libs", x + ".libs"
+    appended = {id(text) for node in nodes if isinstance(node, ast.JoinedStr) for text in node.values[1:]}
+    appended |= {id(node.right) for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)}
     for node in nodes:
         if not (isinstance(node, ast.Constant) and isinstance(node.value, str)) or "\n" in node.value:
             continue
         # alone, it is the folder of libtool's results: os.path.join(folder, ".libs")
         if not node.value.startswith(OWN_FOLDER) or id(node) in appended:
             yield node.value
-
-
-def _appended(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the strings that *node* appends to something else."""
-    match node:
-        case ast.JoinedStr(values=values):
-            yield from values[1:]
-        case ast.BinOp(op=ast.Add(), right=right):
-            yield right
-
-
-def _in_bytecode(code: bytes, wanted: Collection[str]) -> Iterator[str]:
-    yield from (name for name in wanted if name.encode(errors="replace") in code)
-    if _OWN_FOLDER_IN_BYTECODE.search(code):
-        yield OWN_FOLDER

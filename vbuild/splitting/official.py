@@ -55,6 +55,9 @@ _LIBRARY = re.compile(r"(?!.*/stubs/)(?:.*/)?lib[^/]*\.so(?:\.\d[\w.]*)?")
 # projects with NVIDIA's libraries, or that require these; wheels for CUDA 11 require setuptools and wheel by mistake
 _NVIDIA = re.compile(r"nvidia-.+|cuda-toolkit|cu[a-z]+-cu\d\d")
 
+# a project and one of its wheels
+_Candidate = tuple[str, ListedFile]
+
 
 class OfficialLibrary(Struct, frozen=True):
     """A library in an official wheel: its path there, its SHA-256 in hex digits and its size in bytes from RECORD."""
@@ -169,13 +172,16 @@ class Officials:
     def toolkits(self, project: str, version: str, extra: str) -> tuple[str, ...]:
         """Return the minor versions of cuda-toolkit, such as "12.4", whose *extra* pins *version* of *project*.
 
-        The newest comes first. Of each minor version only the newest release counts, because ``==12.4.*`` installs
-        that.
+        The newest comes first. Only the newest release of each counts, because ``==12.4.*`` installs that.
         """
 
         def pins(requirement: Requirement) -> bool:
             is_exact = any(one.operator == "==" for one in requirement.specifier)
-            return is_exact and _is_for(requirement, project) and requirement.specifier.contains(version)
+            return (
+                is_exact
+                and canonicalize_name(requirement.name) == canonicalize_name(project)
+                and requirement.specifier.contains(version)
+            )
 
         releases = self._toolkits()
         with self._session() as session, several_at_once(session.facts, releases) as every:
@@ -195,7 +201,11 @@ class Officials:
                 with self._session() as session:
                     facts = session.facts(release)
                 extras = {extra for line in facts.requires for extra in _EXTRA.findall(line)}
-                found = (one for one in self._requirements(facts.requires, extras) if _is_for(one, project))
+                found = (
+                    one
+                    for one in self._requirements(facts.requires, extras)
+                    if canonicalize_name(one.name) == canonicalize_name(project)
+                )
                 return next((requirement.specifier for requirement in found), SpecifierSet())
         raise RepackageError(
             f"CUDA {cuda}: no release of {TOOLKIT} for it; expected a version that the package index has"
@@ -235,11 +245,11 @@ class Officials:
             what = f"{wheel.project} {wheel.version} has a {library.soname} whose SHA-256 begins with {bundled.digest}"
             return Unproved(f"{what}, but {evidence}", session.transferred)
 
-    def _candidates(self, name: str, entries: Sequence[CatalogueEntry]) -> Iterator[list[tuple[str, ListedFile]]]:
+    def _candidates(self, name: str, entries: Sequence[CatalogueEntry]) -> Iterator[list[_Candidate]]:
         """Yield the releases that may have *name*: by the version in it, then all others, newest first."""
         match = _NUMBER.search(plain(name))
         number = tuple(map(int, match["number"].split("."))) if match else ()
-        likely, others = list[tuple[str, ListedFile]](), list[tuple[str, ListedFile]]()
+        likely, others = list[_Candidate](), list[_Candidate]()
         for project in dict.fromkeys(entry.project for entry in entries):
             for listed in self._wheels(project):
                 release = listed.version.release[: len(number)]
@@ -247,12 +257,10 @@ class Officials:
         yield likely
         yield others
 
-    def _match(
-        self, session: "_Session", bundled: "_Bundled", candidates: Sequence[tuple[str, ListedFile]]
-    ) -> "_Match | None":
+    def _match(self, session: "_Session", bundled: "_Bundled", candidates: Sequence[_Candidate]) -> "_Match | None":
         """Return the first of *candidates* with a library that may be *bundled*, or None."""
 
-        def matched(candidate: tuple[str, ListedFile]) -> _Match | None:
+        def matched(candidate: _Candidate) -> _Match | None:
             project, listed = candidate
             try:
                 facts = session.facts(listed)
@@ -300,7 +308,7 @@ class Officials:
         """Yield NVIDIA's packages that *wheels* require, also those that extras of cuda-toolkit require."""
         for wheel in wheels:
             for requirement in filter(None, map(read_requirement, wheel.requires)):
-                if _is_for(requirement, TOOLKIT):
+                if canonicalize_name(requirement.name) == TOOLKIT:
                     fitting = (one for one in self._toolkits() if requirement.specifier.contains(one.version))
                     if release := next(fitting, None):
                         yield from self._requirements(session.facts(release).requires, requirement.extras)
@@ -319,9 +327,7 @@ class Officials:
         """Yield the requirements among *lines* that apply to Linux on this machine, with one of *extras*."""
         machine = {"platform_machine": self._machine, "sys_platform": "linux"}
         environment = machine | {"platform_system": "Linux", "os_name": "posix"}
-        for line in lines:
-            if (requirement := read_requirement(line)) is None:
-                continue
+        for requirement in filter(None, map(read_requirement, lines)):
             marker = requirement.marker
             # a marker that compares what cannot be compared applies nowhere
             with suppress(UndefinedComparison, UndefinedEnvironmentName):
@@ -443,7 +449,3 @@ def _evidence(session: _Session, bundled: _Bundled, match: _Match, *, fetch: boo
     except (BinaryError, WheelError) as error:
         return f"it cannot be compared: {error}"
     return f"{differs}: it is another library" if differs else OfficialEvidence.SECTIONS
-
-
-def _is_for(requirement: Requirement, project: str) -> bool:
-    return canonicalize_name(requirement.name) == canonicalize_name(project)

@@ -197,7 +197,10 @@ def difference(official: Sliceable, bundled: memoryview, *, below: int | None = 
     one of them is not a 64-bit little-endian ELF file, or is damaged.
     """
     here, there = ElfLayout.parse(official), ElfImage.parse(bundled)
-    if _identity(here) != _identity(there):
+    one, other = (
+        (file.machine, file.header.e_type, file.header.e_flags, file.header.e_entry) for file in (here, there)
+    )
+    if one != other:
         return "its ELF header says otherwise"
     if Counter(section.name for section in here.sections) != Counter(section.name for section in there.sections):
         return "it has other sections"
@@ -206,7 +209,7 @@ def difference(official: Sliceable, bundled: memoryview, *, below: int | None = 
     for section in here.sections:
         copy = copies[section.index]
         is_wanted = below is None or section.span.start < below
-        if is_wanted and not (_is_alike(section, copy) and pair.is_same(section, copy)):
+        if is_wanted and not pair.is_same(section, copy):
             return f"its section {section.name} is another"
     unreachable = _unreachable_section(there)
     return f"its segments lead past its section {unreachable}" if unreachable else None
@@ -222,11 +225,14 @@ class _Pair(Struct, frozen=True):
     @property
     def names(self) -> DynamicNames:
         here, there = self.official.section(".dynstr"), self.bundled.section(".dynstr")
-        return DynamicNames(bytes(self._view(here.span)) if here else b"", bytes(self._copied(there)) if there else b"")
+        official = bytes(self.data[here.span.start : here.span.stop]) if here else b""
+        return DynamicNames(official, bytes(self.bundled.view(there.span)) if there else b"")
 
     def is_same(self, section: Section, copy: Section) -> bool:
         """Whether the official *section* became *copy*."""
-        here, there = self._view(section.span), self._copied(copy)
+        if not _is_alike(section, copy):
+            return False
+        here, there = self.data[section.span.start : section.span.stop], self.bundled.view(copy.span)
         match section.header.sh_type:
             case SectionType.DYNAMIC:
                 names = self.names
@@ -239,16 +245,6 @@ class _Pair(Struct, frozen=True):
                 return unnumbered(bytes(there)) == unnumbered(bytes(here))
         # the names of sections are compared elsewhere
         return section.index == self.official.header.e_shstrndx or here == there
-
-    def _view(self, span: range) -> memoryview:
-        return self.data[span.start : span.stop]
-
-    def _copied(self, copy: Section) -> memoryview:
-        return self.bundled.view(copy.span)
-
-
-def _identity(file: ElfLayout) -> tuple[int, int, int, int]:
-    return file.machine, file.header.e_type, file.header.e_flags, file.header.e_entry
 
 
 def _unreachable_section(bundled: ElfImage) -> str | None:
@@ -281,13 +277,9 @@ def _comparable(dynamic: memoryview, names: DynamicNames) -> tuple[Counter[Entry
     """Return the entries of *dynamic* that may not differ, and the needed libraries without hashes in their names."""
     entries = entries_in(dynamic)
     kept = Counter((tag, value) for tag, value in entries if tag not in {*NAMED, *PATHS, *_MOVED})
-    return kept, [_stem(names.text(value)) for tag, value in entries if tag == NAMED[0]]
-
-
-def _stem(name: str) -> str:
-    """Return *name* without its hash, and without the version, which repair tools take from the file's name."""
-    found = hashed(name)
-    return (found.name if found else name).partition(".so")[0]
+    needed = [names.text(value) for tag, value in entries if tag == NAMED[0]]
+    # without the version, too, which repair tools take from the file's name
+    return kept, [(found.name if (found := hashed(name)) else name).partition(".so")[0] for name in needed]
 
 
 def _begins_alike(names: DynamicNames) -> bool:

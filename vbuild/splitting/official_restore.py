@@ -141,30 +141,15 @@ class RestoredFile(Struct, frozen=True):
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
 
-class _HeadAndCopy(Struct, frozen=True):
-    """The official *head*, followed by the bundled bytes."""
-
-    head: bytes
-    data: memoryview
-    size: int
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, span: slice, /) -> memoryview:
-        start, stop, _ = span.indices(self.size)
-        cut = len(self.head)
-        if start >= cut:
-            return self.data[start:stop]
-        front = self.head[start:stop]
-        return memoryview(front if stop <= cut else front + bytes(self.data[cut:stop]))
-
-
 class _Official(Struct, frozen=True):
-    """The headers of the official file; *table* is its section headers if they were reconstructed."""
+    """The headers of the official file; *table* is its section headers if they were reconstructed.
+
+    *joined* is the official *head*, followed by the bundled bytes.
+    """
 
     bundled: ElfImage
-    joined: _HeadAndCopy
+    head: bytes
+    joined: RestoredFile
     segments: tuple[ProgramHeader, ...]
     sections: tuple[Section, ...]
     table: tuple[int, bytes] | None = None
@@ -172,29 +157,25 @@ class _Official(Struct, frozen=True):
     @classmethod
     def of(cls, bundled: ElfImage, head: bytes, size: int) -> "Iterator[_Official]":
         """Yield what *bundled* may have been made from, the most likely first."""
-        joined = _HeadAndCopy(head, bundled.data, size)
+        joined = RestoredFile(EditedFile.of(bundled.data, [head, range(len(head), size)]))
         try:
             layout = ElfLayout.parse(joined)
         except BinaryError:  # the present section headers are for places after the official end
-            yield from cls._rebuilt(bundled, joined)
+            header, step = FileHeader.parse(head), ProgramHeader.layout.size
+            places = range(header.e_phoff, header.e_phoff + header.e_phnum * step, step)
+            segments = tuple(ProgramHeader.parse(head, place) for place in places)
+            for sections in tables(bundled, Search(head, segments, joined)):
+                table = b"".join(section.header.pack() for section in sections)
+                if len(sections) == header.e_shnum and header.e_shoff + len(table) <= size:
+                    yield cls(bundled, head, joined, segments, sections, (header.e_shoff, table))
         else:
-            yield cls(bundled, joined, layout.segments, layout.sections)
-
-    @classmethod
-    def _rebuilt(cls, bundled: ElfImage, joined: _HeadAndCopy) -> "Iterator[_Official]":
-        header, size = FileHeader.parse(joined.head), ProgramHeader.layout.size
-        places = range(header.e_phoff, header.e_phoff + header.e_phnum * size, size)
-        segments = tuple(ProgramHeader.parse(joined.head, place) for place in places)
-        for sections in tables(bundled, Search(joined.head, segments, joined)):
-            table = b"".join(section.header.pack() for section in sections)
-            if len(sections) == header.e_shnum and header.e_shoff + len(table) <= joined.size:
-                yield cls(bundled, joined, segments, sections, (header.e_shoff, table))
+            yield cls(bundled, head, joined, layout.segments, layout.sections)
 
     def tables(self) -> Iterator[dict[int, bytes]]:
         """Yield the possible contents of ``.dynamic``, by offset; nothing to change if the head has it."""
         spans = (segment.span for segment in self.segments if segment.p_type == SegmentType.DYNAMIC)
-        span = next((span for span in spans if span.stop <= self.joined.size), None)
-        if span is None or span.stop <= len(self.joined.head):
+        span = next((span for span in spans if span.stop <= len(self.joined)), None)
+        if span is None or span.stop <= len(self.head):
             yield {}
             return
         slots = len(span) // DynamicEntry.layout.size
@@ -204,7 +185,7 @@ class _Official(Struct, frozen=True):
     def texts(self) -> Iterator[dict[int, bytes]]:
         """Yield the possible contents of ``.dynstr``, by offset; nothing to change if the head has it."""
         section = self._named(".dynstr")
-        if section is None or section.span.stop <= len(self.joined.head):
+        if section is None or section.span.stop <= len(self.head):
             yield {}
             return
         for text in self.names.texts():
@@ -216,8 +197,8 @@ class _Official(Struct, frozen=True):
         bundled = bytes(self.bundled.view(copy.span)) if copy else b""
         if section is None:
             return DynamicNames(b"", bundled)
-        if section.span.stop <= len(self.joined.head):
-            return DynamicNames(self.joined.head[section.span.start : section.span.stop], bundled)
+        if section.span.stop <= len(self.head):
+            return DynamicNames(self.head[section.span.start : section.span.stop], bundled)
         return DynamicNames(bundled[: section.header.sh_size], bundled)
 
     def moved(self, entry: Entry) -> int:
@@ -233,8 +214,8 @@ class _Official(Struct, frozen=True):
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         """Yield what replaces bundled bytes, by offset, except ``.dynamic``."""
-        cut = len(self.joined.head)
-        yield 0, self.joined.head
+        cut = len(self.head)
+        yield 0, self.head
         if self.table:
             yield self.table
         copies = paired(self.sections, self.bundled.sections)
@@ -255,9 +236,9 @@ class _Official(Struct, frozen=True):
     def _is_renumbered_twice(self, homes: Mapping[int, Section]) -> bool:
         """Whether patchelf renumbered all symbols twice, judged by those in the head."""
         section, copy = self._named(".dynsym"), self.bundled.section(".dynsym")
-        if section is None or copy is None or section.span.stop > len(self.joined.head):
+        if section is None or copy is None or section.span.stop > len(self.head):
             return False
-        official = self.joined.head[section.span.start : section.span.stop]
+        official = self.head[section.span.start : section.span.stop]
         return numberings(bytes(self.bundled.view(copy.span)), homes)[1] == official
 
     def _named(self, name: str) -> Section | None:

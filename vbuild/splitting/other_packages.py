@@ -77,7 +77,11 @@ class PackageFinder:
             return None
         with at(bundle.wheel.path.name):
             entry = self._entry(bundle, name, entries)
-            wheel = self.officials.wheel(entry.project, self._specifier(bundle, entry))
+            # the releases that METADATA requires, of the CUDA version that is requested
+            specifier = required(bundle.wheel.metadata(), entry.project) or SpecifierSet()
+            if entry.extra and len(self.request.cuda) > 1 and entry.cuda == self.request.cuda[0]:
+                specifier &= self.officials.pinned(".".join(map(str, self.request.cuda)), entry.project)
+            wheel = self.officials.wheel(entry.project, specifier)
         own = [library.path.rpartition("/")[0] for library in wheel.libraries if library.soname == name]
         if not own:
             raise RepackageError(
@@ -98,14 +102,6 @@ class PackageFinder:
                 return entry
         majors = " and ".join(str(entry.cuda) for entry in entries)
         raise RepackageError(f"needs {name}, which CUDA {majors} have; say which one with --cuda")
-
-    def _specifier(self, bundle: Bundle, entry: CatalogueEntry) -> SpecifierSet:
-        """Return the possible releases: those that METADATA requires, of the CUDA version that is requested."""
-        specifier = required(bundle.wheel.metadata(), entry.project) or SpecifierSet()
-        if entry.extra and len(self.request.cuda) > 1 and entry.cuda == self.request.cuda[0]:
-            cuda = ".".join(map(str, self.request.cuda))
-            return specifier & self.officials.pinned(cuda, entry.project)
-        return specifier
 
 
 def _cuda_major(bundle: Bundle) -> int | None:
@@ -152,7 +148,10 @@ class RequirementWriter(Struct, frozen=True):
 
         Two minor versions cannot be required together, so the one that has most of them is chosen.
         """
-        extras = {wheel: _extra(wheel) for wheel in wheels}
+        extras: dict[OfficialWheel, str | None] = {}
+        for wheel in wheels:
+            entries = (entry for library in wheel.libraries for entry in by_soname(library.soname))
+            extras[wheel] = next((entry.extra for entry in entries if entry.project == wheel.project), None)
         minors = {
             wheel: self.officials.toolkits(wheel.project, wheel.version, extra) if extra else ()
             for wheel, extra in extras.items()
@@ -199,15 +198,6 @@ class RequirementWriter(Struct, frozen=True):
                 yield compatible_alone(wheel.project, wheel.version, machine=self.machine)
         for toolkit, extras in sorted(toolkits.items()):
             yield compatible(sorted(extras), toolkit, machine=self.machine)
-
-
-def _extra(wheel: OfficialWheel) -> str | None:
-    """Return the extra of the package cuda-toolkit that requires *wheel*, or None if there is none."""
-    for library in wheel.libraries:
-        for entry in by_soname(library.soname):
-            if entry.project == wheel.project:
-                return entry.extra
-    return None
 
 
 def exact(project: str, version: str, *, machine: str = "x86_64") -> str:

@@ -46,7 +46,6 @@ from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import WheelWriter
 from vbuild.wheel.zip_read import Member
 
-_MODE = 0o755
 _HOW = "vbuild split"
 
 _HEADERS = frozenset({".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl"})
@@ -108,13 +107,6 @@ class OutputWheel(Struct, frozen=True, eq=False):
     name: WheelName
     like: Wheel | None
     parts: tuple[CopiedMember | NewMember, ...]
-
-    def prepare(self, writer: WheelWriter) -> None:
-        """Tell *writer* which times members get, before anything is written."""
-        if self.like:
-            writer.follow(self.like)
-        else:
-            writer.anonymise(mode=_MODE)
 
     @property
     def unpacked(self) -> int:
@@ -309,24 +301,19 @@ def dev_wheels(wheels: Iterable[Wheel]) -> tuple[DevWheel, ...]:
             members[wheel] = chosen
             contents = tuple(map(wheel.row, chosen))
             found.setdefault((wheel.name.release, wheel.name.platform), {}).setdefault(contents, []).append(wheel)
-    made = [
-        _dev_wheel(group, members[group[0]], is_only=len(alike) == 1)
-        for alike in found.values()
-        for several in alike.values()
-        for group in ([several] if len(alike) == 1 else [[wheel] for wheel in several])
-    ]
+    made = []
+    for alike in found.values():
+        is_only = len(alike) == 1
+        for several in alike.values():
+            for group in [several] if is_only else [[wheel] for wheel in several]:
+                first = group[0]
+                tag = ("py3", "none") if is_only else (first.name.python, first.name.abi)
+                texts, platform = licence_texts(first), first.name.platform
+                companion = dev_companion(first.name, platform=platform, like=first.metadata(), licences=texts, tag=tag)
+                made.append(DevWheel(companion, tuple(group), members[first]))
     # variants of one wheel with different files would get -dev wheels of one name, so they keep their files
     names = Counter(str(one.companion.name) for one in made)
     return tuple(one for one in made if names[str(one.companion.name)] == 1)
-
-
-def _dev_wheel(wheels: list[Wheel], members: tuple[Member, ...], *, is_only: bool) -> DevWheel:
-    first = wheels[0]
-    tag = ("py3", "none") if is_only else (first.name.python, first.name.abi)
-    companion = dev_companion(
-        first.name, platform=first.name.platform, like=first.metadata(), licences=licence_texts(first), tag=tag
-    )
-    return DevWheel(companion, tuple(wheels), members)
 
 
 def _development_members(wheel: Wheel) -> Iterator[Member]:

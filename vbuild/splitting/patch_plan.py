@@ -38,11 +38,6 @@ class PatchedFile(Struct, frozen=True, eq=False):
     data: memoryview | None
     sha256: str
 
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return self.patch.binary.member.size if self.data is None else len(self.data)
-
 
 class _SpooledFile(Struct, frozen=True):
     """The hash of a patched file, and its *place* in the spool, or None if it is unchanged."""

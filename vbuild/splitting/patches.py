@@ -24,7 +24,7 @@ Paths are relative to site-packages, as `installed_path` gives them. https://man
 
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -123,25 +123,19 @@ def _entries(
     """Yield the entries that the loader reads: those of RUNPATH, or if there are none, those of RPATH."""
     living = None if alive is None else set(map(_normal, alive))
     known = None if there is None else set(map(_normal, there))
-
-    def is_dead(folder: str) -> bool:
-        return living is not None and folder not in living and (known is None or folder in known)
-
     for text in loading.outline.search_path:
-        yield _entry(text, path, is_dead)
-
-
-def _entry(text: str, path: str, is_dead: Callable[[str], bool]) -> _RpathEntry:
-    found = ORIGIN_TOKEN.match(text)
-    rest = text[found.end() :] if found else ""
-    if not found or (rest and not rest.startswith("/")):
-        why = _BUILD_MACHINE if found or text.startswith("/") else _WORKING_DIRECTORY
-        return _RpathEntry(text, dropped=why, is_foreign=True)
-    if _TOKEN.search(rest):
-        return _RpathEntry(text, rest=rest)
-    folder = _normal(posixpath.join(posixpath.dirname(path), rest.lstrip("/")))
-    leaves = folder == ".." or folder.startswith("../")
-    return _RpathEntry(text, folder, dropped="" if leaves or not is_dead(folder) else "no library is left there")
+        found = ORIGIN_TOKEN.match(text)
+        rest = text[found.end() :] if found else ""
+        if not found or (rest and not rest.startswith("/")):
+            why = _BUILD_MACHINE if found or text.startswith("/") else _WORKING_DIRECTORY
+            yield _RpathEntry(text, dropped=why, is_foreign=True)
+        elif _TOKEN.search(rest):
+            yield _RpathEntry(text, rest=rest)
+        else:
+            folder = _normal(posixpath.join(posixpath.dirname(path), rest.lstrip("/")))
+            leaves = folder == ".." or folder.startswith("../")
+            is_dead = living is not None and folder not in living and (known is None or folder in known)
+            yield _RpathEntry(text, folder, dropped="no library is left there" if is_dead and not leaves else "")
 
 
 def _normal(folder: str) -> str:
@@ -211,16 +205,20 @@ class PatchMaker(Struct, frozen=True, eq=False):
                 renamed += _renamed(place, edge, decision.provenance.library.soname)
                 for found in self._replaced(bundle, edge.provider):
                     official[found.wheel] = None
-                    folders |= dict.fromkeys(self._official_folders(found))
+                    # that of the library, and those of all wheels that its wheel requires
+                    folders[found.library.path.rpartition("/")[0]] = None
+                    wheels = self.packages.officials.closure(found.wheel)
+                    folders |= dict.fromkeys(folder for wheel in wheels for folder in wheel.folders)
             elif decision and decision.pool and edge.provider:
                 renamed += [(edge.name, bundle.binaries[edge.provider].name)] if "/" in edge.name else []
                 folder = self.libs_folders[decision.pool]
                 # a file in that folder without RUNPATH is found by the RPATH of the file that loads it
-                if place.folder != folder or binary.loading.outline.runpath:
+                if place.path.rpartition("/")[0] != folder or binary.loading.outline.runpath:
                     folders[folder] = None
-            elif package := self._package(bundle, edge):
-                packages[package] = None
-                folders |= dict.fromkeys(package.folders)
+            elif self.cleans and edge.provider is None and edge.via in {Via.MISSING, Via.OUTSIDE}:
+                if package := self.packages.find(bundle, edge.name):
+                    packages[package] = None
+                    folders |= dict.fromkeys(package.folders)
             elif self.cleans and edge.via is Via.NAME and edge.provider:
                 folders[edge.provider.rpartition("/")[0]] = None
         relink = self._relink(place, tuple(renamed), tuple(folders))
@@ -234,16 +232,6 @@ class PatchMaker(Struct, frozen=True, eq=False):
                 yield provenance
                 needs = (edge.provider for edge in bundle.graph.needs(here))
                 left += (other for other in needs if other and other not in left)
-
-    def _official_folders(self, found: Provenance) -> Iterator[str]:
-        """Yield the folder of the official library, and those of all wheels that its wheel requires."""
-        yield found.library.path.rpartition("/")[0]
-        for other in self.packages.officials.closure(found.wheel):
-            yield from other.folders
-
-    def _package(self, bundle: Bundle, edge: Edge) -> LibraryPackage | None:
-        is_elsewhere = edge.provider is None and edge.via in {Via.MISSING, Via.OUTSIDE}
-        return self.packages.find(bundle, edge.name) if self.cleans and is_elsewhere else None
 
     def _relink(self, place: "_Destination", renamed: tuple[tuple[str, str], ...], folders: tuple[str, ...]) -> Relink:
         outline = place.binary.loading.outline
@@ -271,10 +259,6 @@ class _Destination(Struct, frozen=True, eq=False):
     binary: WheelBinary
     path: str
     alive: frozenset[str]
-
-    @property
-    def folder(self) -> str:
-        return self.path.rpartition("/")[0]
 
 
 def _renamed(place: _Destination, edge: Edge, soname: str) -> Iterator[tuple[str, str]]:

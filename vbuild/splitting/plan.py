@@ -69,66 +69,45 @@ class MachinePlan(Struct, frozen=True, eq=False):
             folder = f"{bundle.wheel.name.project}/" if len(wheels) > 1 else ""
             for path, text in licence_texts(bundle.wheel).items():
                 texts.setdefault(f"{folder}{path}", text)
+        files: dict[str, str] = {}
+        for file in patched:
+            # what its bytes in the wheel depend on: its contents, and how they are compressed
+            owner, member = file.patch.bundle.wheel, file.patch.binary.member
+            packed = codec if file.data is not None else owner.packed_digest(member)
+            files[file.patch.path] = f"{file.sha256} {packed}"
         return LibsContents(
             project=libs_owner(pool, self.request, among=self.bundles),
-            files={file.patch.path: _contents(file, codec) for file in patched},
+            files=files,
             platform=pool.platform,
             licence=licence_lines(wheel.metadata() for wheel in wheels.values()),
             texts=texts,
-            requires=self._lines(patched, _NO_REQUIREMENTS),
+            requires=self.lines(patched, _NO_REQUIREMENTS),
             is_pure=pool.is_pure,
         )
 
-    def requires(self, bundle: Bundle, companion: Companion | None) -> Iterator[str]:
-        """Yield the new lines in METADATA of *bundle*: for its files, and for the *companion* with its libraries."""
-        with at(bundle.wheel.path.name):
-            yield from self._lines(self.patches.staying[bundle], bundle.wheel.metadata())
-        if companion:
-            yield self.requirements.exactly(companion.project, companion.name.version)
-
-    def _lines(self, files: Sequence[PatchedFile], metadata: Metadata) -> _Lines:
+    def lines(self, files: Sequence[PatchedFile], metadata: Metadata) -> _Lines:
+        """Return what *files* require in addition to *metadata*."""
         official = dict.fromkeys(wheel for file in files for wheel in file.patch.official)
         packages = dict.fromkeys(package for file in files for package in file.patch.packages)
         return self.requirements.lines(official, packages, metadata)
 
-    def preload_files(self, bundle: Bundle, companion: Companion | None) -> PreloadFiles:
-        """Return the preload modules of *bundle*; none unless they are requested."""
-        if not self.request.preload:
-            return PreloadFiles({})
-        return preload_files(bundle, self.patches, companion, closure=self.packages.officials.closure)
-
     @property
     def absent(self) -> Iterator[str]:
         """The libraries to which nothing leads: neither a path before, nor the patches and requirements."""
+        majors = {None, self.request.cuda[0]} if self.request.cuda else None
+
+        def is_installed(patch: FilePatch, package: LibraryPackage) -> bool:
+            """Whether *package* is certainly installed with the wheel: it is required now, or was already."""
+            is_required_now = package.entry and (majors is None or package.entry.cuda in majors)
+            return bool(is_required_now) or required(patch.bundle.wheel.metadata(), package.project) is not None
+
         files = chain.from_iterable((*self.patches.staying.values(), *self.patches.moving.values()))
         for patch in (file.patch for file in files):
-            found = {package.library for package in patch.packages if self._is_installed(patch, package)}
+            found = {package.library for package in patch.packages if is_installed(patch, package)}
             for edge in patch.bundle.graph.needs(patch.binary.path):
                 is_elsewhere = edge.provider is None and edge.via in {Via.MISSING, Via.OUTSIDE}
                 if (is_elsewhere and edge.name not in found) or (edge.via is Via.NAME and not self.request.rpath):
                     yield edge.name
-
-    def _is_installed(self, patch: FilePatch, package: LibraryPackage) -> bool:
-        """Whether *package* is certainly installed with the wheel: it is required now, or was already."""
-        majors = {None, self.request.cuda[0]} if self.request.cuda else None
-        is_required_now = package.entry and (majors is None or package.entry.cuda in majors)
-        return bool(is_required_now) or required(patch.bundle.wheel.metadata(), package.project) is not None
-
-    def warnings(self, bundle: Bundle) -> Iterator[str]:
-        """Yield what publishers of the wheel of *bundle* should know about its files."""
-        yield from (f"{path}: cannot be read: {why}" for path, why in bundle.damaged.items())
-        yield from (
-            f"{path}: left as it was, because it cannot be edited: {why}"
-            for (owner, path), why in self.patches.uneditable.items()
-            if owner is bundle
-        )
-
-
-def _contents(file: PatchedFile, codec: Codec) -> str:
-    """Return what the bytes of a library in a -libs wheel depend on: its contents, and how they are compressed."""
-    if file.data is not None:
-        return f"{file.sha256} {codec}"
-    return f"{file.sha256} {file.patch.bundle.wheel.packed_digest(file.patch.binary.member)}"
 
 
 def plan_machine(
@@ -143,7 +122,12 @@ def plan_machine(
 ) -> MachinePlan:
     """Plan the split of *wheels*, all for *machine*; arguments and errors as in `vbuild.splitting.split.split`."""
     reader = WheelReader(partial(_origin, officials=officials, request=request), patcher.room, on_progress)
-    splittable = [wheel for wheel in wheels if not _is_final(wheel)]
+    # official wheels, and those that a split made for others to require, are never split
+    splittable = [
+        wheel
+        for wheel in wheels
+        if not (is_official(wheel.name.project) or is_companion(wheel.metadata(), wheel.wheel_file()))
+    ]
     chosen = splittable if looks_at_all else _promising(splittable, request)
     bundles = tuple(_read(wheel, reader) if wheel in chosen else Bundle(wheel, {}) for wheel in wheels)
     check_drivers(bundles)
@@ -162,11 +146,6 @@ def _read(wheel: Wheel, reader: WheelReader) -> Bundle:
             f"{wheel.path.name}: has libraries with names of official ones, and no index says if they are: {error}; "
             "--no-replace leaves them where they are"
         ) from error
-
-
-def _is_final(wheel: Wheel) -> bool:
-    """Whether *wheel* is never split: an official wheel, or one that a split made for others to require."""
-    return is_official(wheel.name.project) or is_companion(wheel.metadata(), wheel.wheel_file())
 
 
 def _origin(
@@ -276,19 +255,25 @@ class SplitPlan:
 
     @cached_property
     def preloads(self) -> Mapping[Bundle, PreloadFiles]:
-        """The preload modules of each wheel."""
-        return {
-            bundle: machine.preload_files(bundle, self._companion(machine, bundle)) for machine, bundle in self._bundles
-        }
+        """The preload modules of each wheel; none unless they are requested."""
+        found = {}
+        for machine, bundle in self._bundles:
+            found[bundle] = PreloadFiles({})
+            if machine.request.preload:
+                closure, companion = machine.packages.officials.closure, self._companion(machine, bundle)
+                found[bundle] = preload_files(bundle, machine.patches, companion, closure=closure)
+        return found
 
     @cached_property
     def _agreed(self) -> tuple[Mapping[Bundle, _Lines], Mapping[Bundle, str]]:
-        return agreed_requirements(
-            {
-                bundle: (*machine.requires(bundle, self._companion(machine, bundle)), *self.preloads[bundle].requires)
-                for machine, bundle in self._bundles
-            }
-        )
+        own = {}
+        for machine, bundle in self._bundles:
+            with at(bundle.wheel.path.name):
+                lines = [*machine.lines(machine.patches.staying[bundle], bundle.wheel.metadata())]
+            if companion := self._companion(machine, bundle):
+                lines.append(machine.requirements.exactly(companion.project, companion.name.version))
+            own[bundle] = (*lines, *self.preloads[bundle].requires)
+        return agreed_requirements(own)
 
     def _companion(self, machine: MachinePlan, bundle: Bundle) -> Companion | None:
         pool = pool_of(bundle, machine.patches.decisions.pools)
@@ -301,19 +286,19 @@ class SplitPlan:
     @cached_property
     def thin_wheels(self) -> Mapping[Bundle, OutputWheel | None]:
         """What to write of each wheel, or None if it is copied unchanged."""
-        return {bundle: self._thin_wheel(machine, bundle) for machine, bundle in self._bundles}
-
-    def _thin_wheel(self, machine: MachinePlan, bundle: Bundle) -> OutputWheel | None:
-        in_dev_wheel = (one.members for one in machine.dev_wheels if bundle.wheel in one.wheels)
-        return thin_wheel(
-            bundle,
-            machine.patches,
-            requires=self.requires(bundle),
-            companion=self._companion(machine, bundle),
-            removed={member.path for members in in_dev_wheel for member in members},
-            new_files=self.preloads[bundle].files,
-            bill=machine.request.bill,
-        )
+        found = {}
+        for machine, bundle in self._bundles:
+            in_dev_wheel = (one.members for one in machine.dev_wheels if bundle.wheel in one.wheels)
+            found[bundle] = thin_wheel(
+                bundle,
+                machine.patches,
+                requires=self.requires(bundle),
+                companion=self._companion(machine, bundle),
+                removed={member.path for members in in_dev_wheel for member in members},
+                new_files=self.preloads[bundle].files,
+                bill=machine.request.bill,
+            )
+        return found
 
     @cached_property
     def libs_wheels(self) -> Mapping[Pool, OutputWheel]:
@@ -338,7 +323,12 @@ class SplitPlan:
 
     def warnings(self, machine: MachinePlan, bundle: Bundle) -> Iterator[str]:
         """Yield what publishers of the wheel of *bundle* should know."""
-        yield from machine.warnings(bundle)
+        yield from (f"{path}: cannot be read: {why}" for path, why in bundle.damaged.items())
+        yield from (
+            f"{path}: left as it was, because it cannot be edited: {why}"
+            for (owner, path), why in machine.patches.uneditable.items()
+            if owner is bundle
+        )
         yield from self.preloads[bundle].warnings
         if warning := self._agreed[1].get(bundle):
             yield warning

@@ -23,7 +23,6 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.decisions import DecisionKind, LibraryDecision
 from vbuild.splitting.official import OfficialEvidence, Officials
-from vbuild.splitting.output_wheels import OutputWheel
 from vbuild.splitting.patch_plan import LibraryCutter, Patcher
 from vbuild.splitting.patches import removed_entries
 from vbuild.splitting.plan import MachinePlan, SplitPlan, plan_machine
@@ -35,6 +34,7 @@ from vbuild.wheel.write import write_wheels
 OnProgress = Callable[[str, int, int], None]
 
 _ANY = "any"
+_MODE = 0o755
 
 # paths of the files that were written, by name
 Written = Mapping[str, Path]
@@ -202,8 +202,25 @@ def split(
     request = request or SplitRequest()
     with ExitStack() as stack:
         wheels = [stack.enter_context(open_wheel(path)) for path in gathered(paths)]
-        progress = _Progress(wheels, on_progress)
+        # bytes read and bytes written together, so every wheel counts twice
+        done, total = 0, 2 * sum(member.size for wheel in wheels for member in wheel.members)
+
+        def add_read(size: int) -> None:
+            nonlocal done
+            done += size
+            on_progress("looking", done, total)
+
+        def add_written(name: str, size: int) -> None:
+            nonlocal done
+            done = max(done, total // 2) + size
+            on_progress(name, min(done, total), total)
+
         patcher = Patcher(stack, room_for(folder), cut)
+        by_machine: dict[str, list[Wheel]] = {}
+        for wheel in wheels:
+            platforms = (PlatformPolicy.parse(tag) for tag in wheel.name.platform.split("."))
+            machine = next((platform.machine for platform in platforms if platform), _ANY)
+            by_machine.setdefault(machine, []).append(wheel)
         machines = tuple(
             plan_machine(
                 same_machine,
@@ -212,41 +229,14 @@ def split(
                 machine=machine,
                 patcher=patcher,
                 looks_at_all=looks_at_all or cut is not None,
-                on_progress=progress.add_read,
+                on_progress=add_read,
             )
-            for machine, same_machine in _by_machine(wheels).items()
+            for machine, same_machine in by_machine.items()
         )
         plan = SplitPlan(machines, codec)
-        written = _write(folder, plan, on_progress=progress.add_written) if folder else {}
+        written = _write(folder, plan, on_progress=add_written) if folder else {}
         sweep_daily()
         return split_result(plan, written)
-
-
-class _Progress:
-    """Counts bytes read and bytes written together, so every wheel counts twice."""
-
-    def __init__(self, wheels: Sequence[Wheel], on_progress: OnProgress) -> None:
-        self._on_progress = on_progress
-        self._done = 0
-        self._total = 2 * sum(member.size for wheel in wheels for member in wheel.members)
-
-    def add_read(self, size: int) -> None:
-        self._done += size
-        self._on_progress("looking", self._done, self._total)
-
-    def add_written(self, name: str, size: int) -> None:
-        self._done = max(self._done, self._total // 2) + size
-        self._on_progress(name, min(self._done, self._total), self._total)
-
-
-def _by_machine(wheels: Sequence[Wheel]) -> dict[str, list[Wheel]]:
-    """Group the wheels by the machine in their platform tag."""
-    found: dict[str, list[Wheel]] = {}
-    for wheel in wheels:
-        platforms = (PlatformPolicy.parse(tag) for tag in wheel.name.platform.split("."))
-        machine = next((platform.machine for platform in platforms if platform), _ANY)
-        found.setdefault(machine, []).append(wheel)
-    return found
 
 
 def _write(folder: Path, plan: SplitPlan, *, on_progress: Callable[[str, int], None]) -> dict[str, Path]:
@@ -260,7 +250,10 @@ def _write(folder: Path, plan: SplitPlan, *, on_progress: Callable[[str, int], N
         write_wheels(folder, [output.name for output in outputs], deflater=deflater, passing=unchanged) as writers,
     ):
         for output, writer in zip(outputs, writers, strict=True):
-            output.prepare(writer)
+            if output.like:
+                writer.follow(output.like)
+            else:
+                writer.anonymise(mode=_MODE)
             for part in output.parts:
                 with at(output.name):
                     part.write(writer)
@@ -307,22 +300,18 @@ def _thinned(plan: SplitPlan, machine: MachinePlan, bundle: Bundle, written: Wri
 
 
 def _companions(plan: SplitPlan, written: Written) -> Iterator[CompanionResult]:
-    for pool, output in plan.libs_wheels.items():
-        yield _companion(output, [bundle.wheel.path.name for bundle in pool.bundles], written)
-    for dev_wheel in (one for machine in plan.machines for one in machine.dev_wheels):
-        yield _companion(dev_wheel.output, [wheel.path.name for wheel in dev_wheel.wheels], written)
-
-
-def _companion(output: OutputWheel, wheels: list[str], written: Written) -> CompanionResult:
-    path = written.get(str(output.name))
-    return CompanionResult(
-        name=str(output.name),
-        path=path,
-        packed=path.stat().st_size if path else None,
-        unpacked=output.unpacked,
-        files=output.files,
-        wheels=tuple(wheels),
-    )
+    dev_wheels = [one for machine in plan.machines for one in machine.dev_wheels]
+    made = [(output, [bundle.wheel for bundle in pool.bundles]) for pool, output in plan.libs_wheels.items()]
+    for output, wheels in (*made, *((one.output, one.wheels) for one in dev_wheels)):
+        path = written.get(str(output.name))
+        yield CompanionResult(
+            name=str(output.name),
+            path=path,
+            packed=path.stat().st_size if path else None,
+            unpacked=output.unpacked,
+            files=output.files,
+            wheels=tuple(wheel.path.name for wheel in wheels),
+        )
 
 
 def _moves(plan: SplitPlan, machine: MachinePlan) -> Iterator[LibraryMove]:
