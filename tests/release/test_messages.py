@@ -11,7 +11,7 @@ from vbuild.release.cache import BuildCache
 from vbuild.release.context import ReleaseContext, ReleaseFamily
 from vbuild.release.messages import PythonHome, RunMessage
 from vbuild.variants.document import Schema
-from vbuild.workers.calls import opened, packed
+from vbuild.workers.executor import opened, packed
 
 TEXT = """
 [matrix]

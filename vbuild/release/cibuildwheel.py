@@ -17,10 +17,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.build.agreement import agreement, unused
-from vbuild.build.cibuildwheel.arguments import Arguments, check_platform
-from vbuild.build.cibuildwheel.assignments import check_one_line
-from vbuild.build.cibuildwheel.containers import Containers, Echo, Engine
 from vbuild.build.cibuildwheel.making import NOT_PUT, ContainerBuild, ContainerResult, ContainerRunner, ContainerSetup
+from vbuild.build.cibuildwheel.options import check_one_line
+from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, check_platform
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, machine_of, runs, unheard
 from vbuild.build.frontend import recognised
 from vbuild.build.plan import FlagPlan, Rewriting
@@ -125,10 +124,10 @@ def _targets(recipe: Recipe, variants: Collection[str]) -> tuple[Target, ...]:
     return recipe.chosen(only=variants, pythons=recipe.matrix.pythons[:1])
 
 
-def _asked(given: Arguments) -> tuple[Engine, tuple[str, ...]]:
+def _asked(given: Arguments) -> tuple[Cibuildwheel, tuple[str, ...]]:
     """cibuildwheel, and the identifiers that it would build for; `BuildError` for those of another system."""
     check_platform(os.environ.get("CIBW_PLATFORM") or "auto", "CIBW_PLATFORM={}")
-    engine = Engine.found()
+    engine = Cibuildwheel.found()
     # it refuses words that it does not know, of which vbuild may take one for the project
     identifiers = engine.identifiers(given, os.environ)
     check_one_line(given.configuration, os.environ)

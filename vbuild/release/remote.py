@@ -31,9 +31,8 @@ from vbuild.release.messages import LOGS_HERE, RemoteFailure, RemoteWheels, RunM
 from vbuild.release.outcome import Failure, Product
 from vbuild.release.pipeline import baseline_of
 from vbuild.wheel.name import WheelName
-from vbuild.workers.calls import opened, packed
 from vbuild.workers.cluster import Cluster, Promise, connected
-from vbuild.workers.executor import GPU, Executor
+from vbuild.workers.executor import GPU, Executor, opened, packed
 
 _JOBS = "vbuild.release.worker_state"
 

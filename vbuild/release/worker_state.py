@@ -45,8 +45,7 @@ from vbuild.release.messages import (
     written,
 )
 from vbuild.release.outcome import Failure, Product
-from vbuild.workers.calls import opened, packed
-from vbuild.workers.executor import scratch, tell, while_wanted
+from vbuild.workers.executor import opened, packed, scratch, tell, while_wanted
 
 Result = tuple[bytes, ...]  # what was packed, then the bytes of wheels
 

@@ -31,9 +31,8 @@ from vbuild.variants.index import index
 from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater
 from vbuild.wheel.write import passed, placed, write_wheels
-from vbuild.workers.calls import opened, packed
 from vbuild.workers.cluster import Cluster, Promise, connected
-from vbuild.workers.executor import LOCAL, Executor, scratch
+from vbuild.workers.executor import LOCAL, Executor, opened, packed, scratch
 
 OnProgress = Callable[[str, int, int], None]
 

@@ -24,8 +24,7 @@ from msgspec.structs import replace
 
 import vbuild
 from vbuild.errors import BuildError
-from vbuild.workers.calls import another, called, fingerprint
-from vbuild.workers.executor import TOPIC, Executor
+from vbuild.workers.executor import TOPIC, Executor, another, called, fingerprint
 
 T = TypeVar("T")
 

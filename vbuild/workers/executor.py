@@ -1,11 +1,23 @@
 """Where jobs run: on this machine, or on the workers of a Dask scheduler.
 
-local               this machine
-dask://host:port    what has joined the scheduler there: ``dask scheduler`` listens at 8786
+    local               this machine
+    dask://host:port    what has joined the scheduler there: ``dask scheduler`` listens at 8786
 
-What a job asks the Dask worker that it runs on: where to write, whom to tell, and whether it is still wanted.
+A worker runs one function of vbuild, which finds another by its name if both sides have the same vbuild:
+
+    called("vbuild.slimming.slim:slim_on_worker", fingerprint, arguments) -> what it returns
+
+Dask imports what it is sent before anything of it runs, on the scheduler too. So vbuild sends this function, whose
+module imports next to nothing, and values of Python's own types; all else is imported, and unpickled, after the check.
+
+A job asks the Dask worker that it runs on where to write, sends it events, and is stopped if it is not wanted any more.
 """
 
+import functools
+import hashlib
+import pickle
+import pkgutil
+import platform
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +27,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
+import vbuild
 from vbuild.errors import BuildError
 
+if TYPE_CHECKING:
+    from distributed import Worker
+
+TOPIC = "vbuild"  # of the events that jobs send to the scheduler
 GPU = "gpu"  # the resource of a worker with NVIDIA GPUs; CPU levels are resources by their own names
 
 _DASK = re.compile(r"dask://(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+):(?P<port>\d{1,5})", re.ASCII)
 _PORTS = range(1, 1 << 16)
+_LOOKS = 1.0  # seconds between two looks at whether a job is still wanted
+_WANTED = frozenset({"executing", "long-running"})
 
 
 class Executor(Struct, frozen=True):
@@ -49,13 +68,38 @@ class Executor(Struct, frozen=True):
 LOCAL = Executor()
 
 
-if TYPE_CHECKING:
-    from distributed import Worker
+def called(function: str, expected: str, *arguments: Any) -> Any:  # noqa: ANN401 - what functions take and give
+    """What *function*, ``module:name``, gives of *arguments*; `BuildError` if vbuild is not as *expected*."""
+    if fingerprint() != expected:
+        raise BuildError(another(platform.node()))
+    return pkgutil.resolve_name(function)(*arguments)
 
-TOPIC = "vbuild"  # of what jobs tell, on the scheduler
 
-_LOOKS = 1.0  # seconds between two looks at whether a job is still wanted
-_WANTED = frozenset({"executing", "long-running"})
+def packed(value: object) -> bytes:
+    """*value* as bytes, to be `opened` behind the check."""
+    return pickle.dumps(value)
+
+
+def opened(data: bytes) -> Any:  # noqa: ANN401 - whatever was packed
+    """What was `packed` by the same vbuild."""
+    return pickle.loads(data)  # noqa: S301 - a cluster runs what its clients send it in any case
+
+
+def another(where: str) -> str:
+    """That the vbuild on the machine *where* is not the one that asks."""
+    return f"{where}: has another vbuild ({vbuild.__version__} with other files); expected the same one everywhere"
+
+
+@functools.cache
+def fingerprint() -> str:
+    """What this vbuild is: its version and its own files, which change between releases too."""
+    package = Path(vbuild.__file__).parent
+    total = hashlib.sha256(vbuild.__version__.encode())
+    for path in sorted(package.rglob("*.py")):
+        data = path.read_bytes()
+        total.update(b"\0%s\0%d\0" % (str(path.relative_to(package)).encode(), len(data)))
+        total.update(data)
+    return total.hexdigest()
 
 
 def scratch() -> Path:
@@ -64,13 +108,13 @@ def scratch() -> Path:
 
 
 def tell(event: Mapping[str, Any]) -> None:
-    """Send *event*, a value as JSON takes it, to all clients that listen; from within a task or not at all."""
+    """Send *event*, a value as JSON takes it, to all clients that listen; only a task can."""
     _worker().log_event(TOPIC, dict(event))
 
 
 @contextmanager
 def while_wanted(stop: Callable[[], None]) -> Iterator[None]:
-    """Call *stop*, in another thread, where the task of this one is not wanted any more while it is in the block.
+    """Call *stop*, in another thread, if the task that runs the block is not wanted any more.
 
     Dask only forgets a task that was cancelled, or whose client is gone: its thread goes on.
     """

@@ -13,7 +13,7 @@ import pytest
 from tests.factories.cibuildwheel_projects import LEVELS, OFFLINE, inside, project
 from tests.factories.containers import needs_podman
 from tests.factories.projects import KERNEL
-from vbuild.build.cibuildwheel.containers import Engine
+from vbuild.build.cibuildwheel.program import Cibuildwheel
 from vbuild.errors import BuildError, VbuildError
 from vbuild.release.cibuildwheel import cibuildwheel, planned
 from vbuild.release.outcome import ReleaseResult
@@ -343,12 +343,12 @@ def test_a_cibuildwheel_that_cannot_add_to_options_is_refused(tmp_path: Path) ->
 
 
 def test_the_cibuildwheel_on_path_is_asked_by_its_own_python(tmp_path: Path) -> None:
-    def asked(first_line: str) -> Engine | None:
+    def asked(first_line: str) -> Cibuildwheel | None:
         (tmp_path / "cibuildwheel").write_text(f"#!{first_line}\n")
         (tmp_path / "cibuildwheel").chmod(0o755)
-        return Engine.on(str(tmp_path))
+        return Cibuildwheel.on(str(tmp_path))
 
-    here = Engine.found()
+    here = Cibuildwheel.found()
     found = asked(sys.executable)
     assert found is not None
     assert (found.command, found.version) == ((str(tmp_path / "cibuildwheel"),), here.version)
@@ -361,4 +361,4 @@ def test_the_cibuildwheel_on_path_is_asked_by_its_own_python(tmp_path: Path) -> 
             f"install it: pip install 'cibuildwheel>=4.3'"
         )
     (tmp_path / "cibuildwheel").unlink()
-    assert Engine.on(str(tmp_path)) is None
+    assert Cibuildwheel.on(str(tmp_path)) is None

@@ -25,8 +25,8 @@ from tests.factories.cibuildwheel_runs import (
     runs_of,
     with_vbuild,
 )
-from vbuild.build.cibuildwheel import containers as places
-from vbuild.build.cibuildwheel.assignments import check_one_line
+from vbuild.build.cibuildwheel import options as places
+from vbuild.build.cibuildwheel.options import check_one_line
 from vbuild.build.cibuildwheel.runs import unheard
 from vbuild.build.plan import BuildBackend
 from vbuild.errors import BuildError

@@ -85,10 +85,10 @@ _RUST = "vbuild sets CARGO_BUILD_TARGET, with which cargo's results are in targe
 
 
 class Journal(Struct, frozen=True):
-    """A log taken apart: the identifier *at_work* at its end, those *tested*, the *reason* of the end, and *has_test*.
+    """A log, parsed: the identifier *at_work* at its end, those *tested*, the *reason* of the end, and *has_test*.
 
-    The last is whether the project has a test; *reason* is empty where the log gives none, and *explains* is whether it
-    says more than which command failed. *step* is the last that began, and *said* what its last command printed.
+    The last is whether the project has a test; *reason* is empty if the log gives none, and *explains* is whether it
+    says more than which command failed. *step* is the last that began, and *printed* the output of its last command.
     """
 
     at_work: str = ""
@@ -97,7 +97,7 @@ class Journal(Struct, frozen=True):
     has_test: bool = False
     explains: bool = False
     step: str = ""
-    said: str = ""
+    printed: str = ""
 
     @classmethod
     def parse(cls, log: str) -> Self:
@@ -113,43 +113,43 @@ class Journal(Struct, frozen=True):
             else:
                 tested |= {step["ends"]} if is_tested else set()
                 at_work = ""
-        name, said = "", text
+        name, output = "", text
         for step in _STEP.finditer(text):
-            name, said = step["name"], text[step.end() :]
-        reason, explains = _reason(name, said)
-        shown = _RANDOM.sub(r"\g<kind>…", _printed(_STEP_ENDS.sub("", _ERROR.sub("", said))))
-        return cls(at_work, frozenset(tested), reason, bool(_HAS_TEST.search(text)), explains, name, shown)
+            name, output = step["name"], text[step.end() :]
+        reason, explains = _reason(name, output)
+        printed = _RANDOM.sub(r"\g<kind>…", _of_last_command(_STEP_ENDS.sub("", _ERROR.sub("", output))))
+        return cls(at_work, frozenset(tested), reason, bool(_HAS_TEST.search(text)), explains, name, printed)
 
 
-def _printed(said: str) -> str:
-    """What the last command printed of all that a step *said*; all of it where that begins within the command's."""
-    echo = next(reversed([*_ECHO.finditer(said)]), None)
-    lines = said[echo.start("command") :].splitlines() if echo else []
+def _of_last_command(output: str) -> str:
+    """What the last command of a step printed, of the step's *output*; all of it if no command is in there."""
+    echo = next(reversed([*_ECHO.finditer(output)]), None)
+    lines = output[echo.start("command") :].splitlines() if echo else []
     for count in range(1, len(lines) + 1):  # the command may have several lines
         with suppress(ValueError):  # a quotation is open
             shlex.split("\n".join(lines[:count]))
             return "\n".join(lines[count:]).strip("\n")
-    return "\n".join(lines[1:] if lines else said.splitlines()).strip("\n")
+    return "\n".join(lines[1:] if lines else output.splitlines()).strip("\n")
 
 
-def _reason(step: str, said: str) -> tuple[str, bool]:
-    """Why a *step* ended in which this was *said*, in one line, with what to do; whether that is the true cause."""
-    if step in {"", BEFORE_BUILD} and (ours := _OURS.findall(said)):
+def _reason(step: str, output: str) -> tuple[str, bool]:
+    """Why a *step* with this *output* ended, in one line, with what to do; whether that is the true cause."""
+    if step in {"", BEFORE_BUILD} and (ours := _OURS.findall(output)):
         return str(ours[-1]), True
-    error = next((match["text"] for match in reversed([*_ERROR.finditer(said)])), "")
+    error = next((match["text"] for match in reversed([*_ERROR.finditer(output)])), "")
     if not error:
-        own = [match["text"].strip() for match in _TRACEBACK.finditer(said) if "/cibuildwheel/" in match["frames"]]
+        own = [match["text"].strip() for match in _TRACEBACK.finditer(output) if "/cibuildwheel/" in match["frames"]]
         return (f"cibuildwheel: {own[-1]}", True) if own else ("", False)
     command = _COMMAND.fullmatch(error)
     words = _words(command["words"]) if command else []
-    if words and words[0] in _ENGINES and (theirs := _ENGINE.findall(said)):
+    if words and words[0] in _ENGINES and (theirs := _ENGINE.findall(output)):
         reason, explains = f"{words[0]} {words[1]}: {theirs[-1]}", True
     elif words and command:
         reason, explains = f"{_shortened(_shown(words))} failed with code {command['code']}", False
     else:
         reason, explains = " ".join(error.split()).rstrip("."), command is None
-    advice = [todo for sign, todo in _ADVICE if sign in said]
-    hint = [_RUST] if _NOT_THERE.search(said) else []
+    advice = [todo for sign, todo in _ADVICE if sign in output]
+    hint = [_RUST] if _NOT_THERE.search(output) else []
     return "; ".join([_shortened(reason), *advice, *hint]), explains or bool(advice)
 
 

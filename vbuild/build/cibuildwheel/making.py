@@ -25,10 +25,9 @@ from msgspec import Struct, field
 from packaging.tags import Tag
 
 import vbuild
-from vbuild.build.cibuildwheel import containers as places
-from vbuild.build.cibuildwheel.arguments import Arguments
-from vbuild.build.cibuildwheel.containers import Containers, Echo, Engine, failed
 from vbuild.build.cibuildwheel.journal import BEFORE_BUILD, Journal
+from vbuild.build.cibuildwheel.options import inside
+from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, failed
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override, overrides
@@ -71,7 +70,7 @@ class ContainerSetup(Struct, frozen=True):
     @property
     def inside(self) -> PurePosixPath:
         """Where it is in the container."""
-        return places.inside(self.folder)
+        return inside(self.folder)
 
     def add(self, run: CibuildwheelRun) -> None:
         """Put the settings of *run* into the kit, if it has any."""
@@ -140,7 +139,7 @@ class ContainerResult(Struct, frozen=True):
 class ContainerRunner(Struct, frozen=True):
     """Does runs of cibuildwheel: with which *arguments*, in which *folder*, with what variables."""
 
-    engine: Engine
+    program: Cibuildwheel
     arguments: Arguments
     environment: Mapping[str, str]
     folder: Path
@@ -161,7 +160,7 @@ class ContainerRunner(Struct, frozen=True):
         start = time.time()
         try:
             with supervised():
-                self.engine.run(
+                self.program.run(
                     self.arguments,
                     output,
                     environment=environment,

@@ -8,7 +8,7 @@
     CIBW_TEST_SKIP               where this machine cannot run what is built
     CIBW_BUILD                   where some of the identifiers are not for this build
 
-All of it is added to what the project and the user say (`vbuild.build.cibuildwheel.inheritance`). The plain wheels
+All of it is added to what the project and the user say (`vbuild.build.cibuildwheel.options`). The plain wheels
 of machines that the recipe has no level for are built as cibuildwheel alone would build them.
 """
 
@@ -20,9 +20,17 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.build.cibuildwheel import containers as places
-from vbuild.build.cibuildwheel.assignments import WRAPPER, assignments
-from vbuild.build.cibuildwheel.inheritance import Inheritance, joined, tables_joined, written
+from vbuild.build.cibuildwheel.options import (
+    PROJECT,
+    WRAPPER,
+    WRAPPERS,
+    Inheritance,
+    assignments,
+    inside,
+    joined,
+    tables_joined,
+    written,
+)
 from vbuild.build.cuda import cuda_plan
 from vbuild.build.plan import BuildBackend, CudaPlan, FlagPlan, Rewriting, levelled
 from vbuild.config.table import Env
@@ -100,8 +108,8 @@ class CibuildwheelRun(Struct, frozen=True):
             "rules": {name: getattr(rules, name) for name in Rewriting.__struct_fields__},
             "nvcc": self.plan.cuda.data() if self.plan.cuda else None,
             "auditwheel": self.repair,
-            "project": str(places.PROJECT),
-            "wrappers": str(places.WRAPPERS),
+            "project": str(PROJECT),
+            "wrappers": str(WRAPPERS),
             "wrapper": WRAPPER,
         }
 
@@ -204,10 +212,10 @@ def _levelled(
     is_tested = target.cpu.is_baseline or bool(context.machine and context.machine.runs(target.cpu))
     run = CibuildwheelRun(group, tuple(mine), (), plan, toolkit, _repair(recipe, target), is_tested)
     options = Inheritance.of(context.environment)
-    options.append("environment", " ".join(f"{name}={text}" for name, text in plan.environment), _ASSIGNMENTS)
+    options.add("environment", " ".join(f"{name}={text}" for name, text in plan.environment), _ASSIGNMENTS)
     if plan.config_settings:
-        options.append("config-settings", written(plan.config_settings), tables_joined)
-    options.prepend("before-build", _before_build(recipe, run, context.setup), _COMMANDS)
+        options.add("config-settings", written(plan.config_settings), tables_joined)
+    options.add("before-build", _before_build(recipe, run, context.setup), _COMMANDS, is_first=True)
     if not options.is_given("repair-wheel-command"):
         if recipe.repair.command:
             options.replace("repair-wheel-command", recipe.repair.command)
@@ -238,7 +246,7 @@ def _cuda(recipe: Recipe, target: Target, toolkit: Toolkit, backend: BuildBacken
     return cuda_plan(
         target.cuda,
         recipe.build.cuda,
-        home=Path(places.inside(toolkit.root)),
+        home=Path(inside(toolkit.root)),
         backend=backend,
         compilers=compilers,
         environment=dict(target.env),

@@ -1,0 +1,303 @@
+"""cibuildwheel as a program: its command line, what it would build, one run to the end, and the containers of that.
+
+    Arguments, Cibuildwheel.found -> identifiers (--print-build-identifiers) -> run, into a log -> wheels in a folder
+
+Nothing of it is imported: it promises no Python interface. Its command line is read as far as vbuild has to know it:
+
+    --platform linux --only cp312-manylinux_x86_64 packages/demo    the project is packages/demo
+
+https://cibuildwheel.pypa.io/en/stable/options/#command-line
+
+cibuildwheel removes its container when it ends, but not when it is killed, as a build that is stopped is; and the
+containers of other runs on the machine must stay. So a wrapper named like the engine stands first on the PATH of
+cibuildwheel, and writes down the name of each container that it makes.
+
+    podman create --name=cibuildwheel-<uuid> …  ->  names, and the engine with the same words
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+from pathlib import Path
+from shutil import which
+from typing import Any, Self
+
+from msgspec import Struct
+from packaging.version import InvalidVersion, Version
+
+from vbuild.build.cibuildwheel.journal import Journal
+from vbuild.errors import BuildError
+from vbuild.process.run import run
+
+_TAKES_VALUE = frozenset({"--platform", "--archs", "--enable", "--only", "--output-dir", "--config-file"})
+_LINUX = frozenset({"linux", "auto"})
+_REFUSED = {
+    "--output-dir": "the wheels go into the folder that vbuild is given; leave it out",
+    "--print-build-identifiers": "makes no wheels; run cibuildwheel itself, or vbuild with --dry-run",
+    "--clean-cache": "makes no wheels; run cibuildwheel itself",
+    "--help": "makes no wheels; run cibuildwheel itself",
+    "-h": "makes no wheels; run cibuildwheel itself",
+}
+
+_DEFAULT = "docker"
+_KNOWN = ("docker", "podman")
+_VARIABLES = ("CIBW_CONTAINER_ENGINE_LINUX", "CIBW_CONTAINER_ENGINE")
+_KEY = "container-engine"
+_KEEP = "CIBW_DEBUG_KEEP_CONTAINER"  # cibuildwheel's own
+
+_WRAPPER = """#!/bin/sh
+if [ "$1" = create ]; then
+    for word; do
+        case $word in --name=*) echo "${{word#--name=}}" >> {names} ;; esac
+    done
+fi
+exec {program} "$@"
+"""
+
+NEEDED = Version("4.3")  # the first with CIBW_INHERIT
+_INSTALL = f"install it: pip install 'cibuildwheel>={NEEDED}'"
+_ASK = "import importlib.metadata as m; print(m.version('cibuildwheel'))"
+_LOOKS = 0.1  # seconds between two looks at a log that is shown as it grows
+
+Echo = Callable[[bytes], None]
+
+
+class Arguments(Struct, frozen=True):
+    """The *words* for cibuildwheel; of these, the folder of the project, and the file with its options if named."""
+
+    words: tuple[str, ...] = ()
+    package: Path = Path()
+    config_file: str = ""
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> Self:
+        """*words* looked through; `BuildError` for those that make no wheels, or none for Linux."""
+        given: dict[str, str] = {}
+        positional: list[str] = []
+        left = iter(words)
+        for word in left:
+            name, joined, value = word.partition("=")
+            if word == "--":
+                positional += left
+            elif not word.startswith("-"):
+                positional.append(word)
+            elif name in _REFUSED:
+                raise BuildError(f"{name}: {_REFUSED[name]}")
+            else:
+                given[name] = value if joined or name not in _TAKES_VALUE else next(left, "")
+        check_platform(given.get("--platform", "auto"), "--platform {}")
+        package = Path(positional[0]) if positional else Path()
+        if package.name.endswith(".tar.gz") or package.is_file():
+            raise BuildError(f"{package}: not a folder; expected that of a project: unpack the sdist")
+        return cls(tuple(words), package, given.get("--config-file", ""))
+
+    @property
+    def options(self) -> Path:
+        """The TOML file in which cibuildwheel looks for the project's options."""
+        if self.config_file:
+            return Path(self.config_file.replace("{package}", str(self.package)))
+        return self.package / "pyproject.toml"
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """The project's options, or none if they cannot be read: what is wrong with them, cibuildwheel says."""
+        with suppress(OSError, ValueError, AttributeError):
+            found = tomllib.loads(self.options.read_text(encoding="utf-8")).get("tool", {}).get("cibuildwheel", {})
+            return found if isinstance(found, Mapping) else {}
+        return {}
+
+    def check_place(self) -> None:
+        """`BuildError` if the project is outside of the working folder, of which alone containers get a copy."""
+        if not self.package.resolve().is_relative_to(Path.cwd()):
+            raise BuildError(
+                f"{self.package}: outside of the working folder, which cibuildwheel copies into the container; "
+                f"expected one in it: change into a folder that has all of the project"
+            )
+
+
+def check_platform(platform: str, setting: str) -> None:
+    """`BuildError` if *platform*, which stands in *setting* at its braces, is not Linux."""
+    if platform not in _LINUX:
+        raise BuildError(
+            f"{setting.format(platform)}: only wheels for Linux have variants of CPU levels and GPUs; "
+            f"expected linux: run cibuildwheel itself for {platform}"
+        )
+
+
+class Containers(Struct, frozen=True):
+    """What runs of cibuildwheel make by the *engine*, a program; its wrapper and the names are in *folder*."""
+
+    engine: str
+    folder: Path
+
+    @classmethod
+    def made(cls, arguments: Arguments, environment: Mapping[str, str], folder: Path) -> Self:
+        """The containers of runs with *arguments* in *environment*; `BuildError` if there is no engine for them."""
+        name = engine_of(arguments, environment)
+        if name not in _KNOWN:
+            raise BuildError(
+                f"{_KEY} {name}: cibuildwheel knows {' and '.join(_KNOWN)} only; expected one of these, as in "
+                f"CIBW_CONTAINER_ENGINE=podman"
+            )
+        if (program := which(name, path=environment.get("PATH"))) is None:
+            raise BuildError(
+                f"no {name} on PATH, in which cibuildwheel builds wheels for Linux; install it (apt-get install "
+                f"{'podman' if name == 'podman' else 'docker.io, or apt-get install podman'}), or name another: "
+                f"CIBW_CONTAINER_ENGINE=podman"
+            )
+        folder.mkdir()
+        wrapper = folder / name
+        names = shlex.quote(str(folder / "names"))
+        wrapper.write_text(_WRAPPER.format(names=names, program=shlex.quote(program)), encoding="utf-8")
+        wrapper.chmod(0o755)
+        return cls(program, folder.absolute())
+
+    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The variables that put the wrapper before the engine of *environment*."""
+        return {"PATH": os.pathsep.join([str(self.folder), environment.get("PATH", os.defpath)])}
+
+    @contextmanager
+    def removed(self) -> Iterator[None]:
+        """Leaving the block by an error or Ctrl-C leaves no container that was made in it."""
+        try:
+            yield
+        except BaseException:
+            if os.environ.get(_KEEP, "") in {"", "0"}:
+                self._remove()
+            raise
+
+    def _remove(self) -> None:
+        with suppress(FileNotFoundError):
+            for name in (self.folder / "names").read_text(encoding="utf-8").split():
+                # rm waits ten seconds for a shell that ignores SIGTERM; what is not there any more is no error
+                for command in (["kill", name], ["rm", "--force", "--volumes", name]):
+                    subprocess.run([self.engine, *command], capture_output=True, check=False)
+
+
+def engine_of(arguments: Arguments, environment: Mapping[str, str]) -> str:
+    """The name of the engine that cibuildwheel takes with *arguments* in *environment*."""
+    value: Any = next((text for name in _VARIABLES if (text := environment.get(name)) is not None), None)
+    if value is None:
+        options = arguments.configuration
+        linux = options.get("linux")
+        value = (linux if isinstance(linux, Mapping) else {}).get(_KEY, options.get(_KEY, _DEFAULT))
+    if isinstance(value, Mapping):
+        value = value.get("name", _DEFAULT)
+    return str(value).partition(";")[0].removeprefix("name:").strip() or _DEFAULT
+
+
+class Cibuildwheel(Struct, frozen=True):
+    """The command of cibuildwheel, and its version."""
+
+    command: tuple[str, ...]
+    version: Version
+
+    @classmethod
+    def found(cls, path: str | None = None) -> Self:
+        """The cibuildwheel of this Python, else the one on *path*; `BuildError` without one that is new enough."""
+        try:
+            # -P: a project may have a folder of the same name
+            found: Self | None = cls((sys.executable, "-P", "-m", "cibuildwheel"), Version(installed("cibuildwheel")))
+        except PackageNotFoundError:
+            found = cls.on(path)
+        if found is None:
+            raise BuildError(f"no cibuildwheel in this environment or on PATH; {_INSTALL}")
+        if found.version < NEEDED:
+            raise BuildError(
+                f"cibuildwheel {found.version} is too old: {NEEDED} is the first that can add to a project's own "
+                f"options (CIBW_INHERIT); {_INSTALL}"
+            )
+        return found
+
+    @classmethod
+    def on(cls, path: str | None) -> Self | None:
+        """The program on *path*, whose first line names the Python that knows its version."""
+        if (program := which("cibuildwheel", path=path)) is None:
+            return None
+        with Path(program).open("rb") as file:
+            python = os.fsdecode(file.readline()).removeprefix("#!").strip()
+        try:
+            ran = subprocess.run([python, "-I", "-c", _ASK], capture_output=True, text=True, check=True)
+            return cls((program,), Version(ran.stdout.strip()))
+        except (OSError, ValueError, subprocess.SubprocessError, InvalidVersion) as error:
+            raise BuildError(f"{program}: cannot tell which cibuildwheel it is; {_INSTALL}") from error
+
+    def identifiers(self, arguments: Arguments, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """What cibuildwheel would build with *arguments*; `BuildError`, in its words, if it refuses them."""
+        command = [*self.command, *arguments.words, "--print-build-identifiers"]
+        ran = subprocess.run(command, env=environment, capture_output=True, check=False)
+        if ran.returncode:
+            text = ran.stderr.decode(errors="replace")
+            lines = [line for line in text.splitlines() if line.strip()] or ["failed without a word"]
+            last = lines[-1].rpartition("error: ")[2]  # of argparse, which names the program in front
+            reason = Journal.parse(text).reason or last.partition(" (choose from")[0].strip()
+            raise BuildError(f"cibuildwheel: {reason}")
+        return tuple(ran.stdout.decode().split())
+
+    def run(
+        self,
+        arguments: Arguments,
+        output: Path,
+        *,
+        environment: Mapping[str, str],
+        containers: Containers,
+        log: Path,
+        echo: Echo | None = None,
+    ) -> None:
+        """Run cibuildwheel for its wheels in *output*; what it prints goes to *log*, and to *echo* at once.
+
+        `BuildError` if it fails. None of its *containers* is left, however it ends.
+        """
+        command = [*self.command, f"--output-dir={output}", *arguments.words]
+        with containers.removed(), _echoed(log, echo):
+            run(command, log=log, environment={**environment, **containers.variables(environment)}, name="cibuildwheel")
+
+
+@contextmanager
+def _echoed(log: Path, echo: Echo | None) -> Iterator[None]:
+    """Give *echo* what is written to *log* while the block runs."""
+    if echo is None:
+        yield
+        return
+    done = threading.Event()
+    place = log.stat().st_size if log.exists() else 0
+
+    def follow() -> None:
+        position = place
+        while True:
+            is_last = done.wait(_LOOKS)
+            if log.exists():
+                with log.open("rb") as file:
+                    file.seek(position)
+                    if text := file.read():
+                        position += len(text)
+                        echo(text)
+            if is_last:
+                return
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def failed(error: BuildError, journal: Journal) -> BuildError:
+    """*error* of a run of cibuildwheel, with the reason in its *journal*.
+
+    Unless the reason explains the error, the message ends with what the last step printed.
+    """
+    first, _, end = str(error).partition(", which ends:\n")
+    place = f"{journal.at_work}: " if journal.at_work else ""
+    reason = journal.reason or first.partition(";")[0]
+    last = "" if journal.explains else Journal.parse(end).printed
+    return BuildError(f"{place}{reason}" + (f"; the last it said:\n{last}" if last else ""))
