@@ -55,9 +55,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from vbuild.errors import BuildError
 from vbuild.files.staging import STAGE
-from vbuild.release.emit_jobs import CHECK, INSTALL, VARIABLE, JobPart, Jobs, chunks, rendered
+from vbuild.release.emit_jobs import CHECK, INSTALL, VARIABLE, Jobs, chunks, rendered
 
 GITHUB_MATRIX = 256
 _GITHUB_FILE = 500_000  # bytes
@@ -72,16 +74,25 @@ _PYPY = re.compile(r"pypy@?(\d+\.\d+)")
 
 def workflow(jobs: Jobs) -> str:
     """The workflow file of *jobs*; `BuildError` if GitHub would not start it, as it is too large."""
+    entries = []
+    for part in jobs.parts:
+        version = set_up(part.version) if part.version else ""
+        # the last is the one that runs vbuild
+        pythons = [*([version] if version and version != jobs.python else []), jobs.python]
+        selection = literal(shlex.join(part.selection))  # quoted for the shell
+        entries.append({"part": part.name, "pythons": "\n".join(pythons), "selection": selection})
+    command = shlex.join(["vbuild", "matrix", jobs.source, "-o", jobs.parts_folder])
+    options = f"{shlex.join(jobs.options)} " if jobs.options else ""
     text = rendered(
         "github.yml.jinja",
         jobs=jobs,
         title=f"wheels of {jobs.name}",
         runner=jobs.runner or _RUNNERS[jobs.machine],
-        builds=[[_entry(part, jobs) for part in chunk] for chunk in chunks(jobs.parts, GITHUB_MATRIX)],
+        builds=list(chunks(entries, GITHUB_MATRIX)),
         variable=VARIABLE if jobs.install == INSTALL else None,
         install=literal(jobs.install),
         check=CHECK,
-        build=f"{_before_part(jobs)}/${{{{ matrix.part }}}} --part {_options(jobs)}${{{{ matrix.selection }}}}",
+        build=f"{literal(command)}/${{{{ matrix.part }}}} --part {literal(options)}${{{{ matrix.selection }}}}",
         collect=literal(shlex.join(jobs.collecting)),
     )
     if (size := len(text.encode())) > _GITHUB_FILE:
@@ -95,14 +106,6 @@ def literal(text: str) -> str:
     return text.replace("${{", "${{ '${{' }}")
 
 
-def _entry(part: JobPart, jobs: Jobs) -> dict[str, str]:
-    """One job of a matrix: *selection* is quoted for the shell."""
-    version = set_up(part.version) if part.version else ""
-    # the last is the one that runs vbuild
-    pythons = [*([version] if version and version != jobs.python else []), jobs.python]
-    return {"part": part.name, "pythons": "\n".join(pythons), "selection": literal(shlex.join(part.selection))}
-
-
 def set_up(version: str) -> str:
     """The Python *version* as actions/setup-python calls it; empty for one that the runner has to have."""
     if match := _CPYTHON.fullmatch(version):
@@ -110,14 +113,6 @@ def set_up(version: str) -> str:
     if match := _PYPY.fullmatch(version):
         return f"pypy{match.group(1)}"
     return ""
-
-
-def _before_part(jobs: Jobs) -> str:
-    return literal(shlex.join(["vbuild", "matrix", jobs.source, "-o", jobs.parts_folder]))
-
-
-def _options(jobs: Jobs) -> str:
-    return literal(f"{shlex.join(jobs.options)} ") if jobs.options else ""
 
 
 GITLAB_MATRIX = 200
@@ -156,7 +151,7 @@ def script(jobs: Jobs) -> str:
         work=_WORK,
         title=shlex.quote(f"vbuild-{jobs.name}"),
         check=CHECK,
-        cpus=_cpus(jobs.options),
+        cpus=dict(pairwise(jobs.options)).get("--jobs"),  # how much a task does at a time
         collect=_in_work(jobs.collecting, jobs.collecting.index(jobs.parts_folder)),
         commands=[_in_work(command, command.index("-o") + 1) for command in commands],
     )
@@ -171,11 +166,6 @@ def _in_work(command: Sequence[str], place: int) -> str:
     words = [shlex.quote(word) for word in command]
     words[place] = f'"$work"/{words[place]}'
     return " ".join(words)
-
-
-def _cpus(options: Sequence[str]) -> str | None:
-    """How much a task has to do at a time, where the *options* say it."""
-    return dict(pairwise(options)).get("--jobs")
 
 
 # rises when a key changes its meaning
@@ -240,7 +230,7 @@ def data(jobs: Jobs) -> dict[str, Any]:
         "python": jobs.python,
         "parts": [
             {
-                **part.data(),
+                **to_builtins(part),
                 "folder": f"{jobs.parts_folder}/{part.name}",
                 "command": list(jobs.command(part)),
                 "shell": shlex.join(jobs.command(part)),

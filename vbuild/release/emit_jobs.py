@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import Struct
@@ -70,21 +70,9 @@ class JobPart(Struct, frozen=True):
         """What makes this part of the recipe at *source*, into a folder of its own name in *folder*."""
         return ("vbuild", "matrix", source, "-o", f"{folder}/{self.name}", "--part", *options, *self.selection)
 
-    def data(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "labels": list(self.labels),
-            "python": self.python,
-            "version": self.version,
-            "cpu": self.cpu,
-            "cuda": self.cuda,
-        }
-
 
 def parts(recipe: Recipe) -> tuple[JobPart, ...]:
-    """The parts of *recipe*'s release, in the order of its targets; `BuildError` if a label cannot be chosen
-    alone.
-    """
+    """The parts of *recipe*'s release, in the order of its targets; `BuildError` for a label that `--only` misreads."""
     builds: dict[tuple[str, ...], list[Target]] = defaultdict(list)
     for target in recipe.targets():
         if target.label == _PLAIN:
@@ -92,70 +80,49 @@ def parts(recipe: Recipe) -> tuple[JobPart, ...]:
                 f"{recipe.file}: a variant is labelled 'plain', as --only calls the plain wheel; expected another label"
             )
         builds[target.build_key].append(target)
-    names = _unique(_named(targets, recipe) for targets in builds.values())
-    return tuple(_part(name, targets, recipe) for name, targets in zip(names, builds.values(), strict=True))
-
-
-def _part(name: str, targets: list[Target], recipe: Recipe) -> JobPart:
-    first = targets[0]
-    several = len(recipe.matrix.pythons) > 1
-    return JobPart(
-        name=name,
-        labels=tuple(map(str, targets)),
-        python=_written(first.python, recipe) if several else None,
-        version=None if "/" in first.python or first.python == sys.executable else first.python,
-        cpu=str(first.cpu),
-        cuda=str(first.cuda.toolkit) if first.cuda else None,
-    )
-
-
-def _written(python: str, recipe: Recipe) -> str:
-    """*python* as it is called on any machine: one below the recipe by the way from where that stands."""
+    has_pythons = len(recipe.matrix.pythons) > 1
     here = f"{recipe.file.parent.absolute()}/"
-    return f"./{python.removeprefix(here)}" if python.startswith(here) else python
+    names: set[str] = set()
+    found = []
+    for targets in builds.values():
+        first = targets[0]
+        base = name = _named(targets, with_python=has_pythons)
+        number = 1
+        while name.lower() in names:
+            number += 1
+            name = f"{base}-{number}"
+        names.add(name.lower())
+        python = first.python
+        part = JobPart(
+            name=name,
+            labels=tuple(map(str, targets)),
+            # a path below the recipe is relative to it, as on any machine
+            python=(f"./{python.removeprefix(here)}" if python.startswith(here) else python) if has_pythons else None,
+            version=None if "/" in python or python == sys.executable else python,
+            cpu=str(first.cpu),
+            cuda=str(first.cuda.toolkit) if first.cuda else None,
+        )
+        found.append(part)
+    return tuple(found)
 
 
-def _named(targets: list[Target], recipe: Recipe) -> str:
-    labels = [str(target) for target in targets]
-    name = _PLAIN if _PLAIN in labels else _together(labels)
-    if len(recipe.matrix.pythons) > 1:
-        name += f"-{_tag(targets[0].python)}"
+def _named(targets: list[Target], *, with_python: bool) -> str:
+    """A name for the part of *targets*, by the pieces that their labels begin with, and by their Python if asked."""
+    labels, python = [str(target) for target in targets], targets[0].python
+    name = _PLAIN
+    if _PLAIN not in labels:
+        columns = zip(*(label.split("_") for label in labels), strict=False)
+        name = "_".join(column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)) or labels[0]
+    if with_python:
+        match = _CPYTHON.fullmatch(python)
+        name += f"-cp{match[1].replace('.', '')}" if match else f"-{python.rpartition('/')[2]}"
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".-") or "part"
     return name if len(name) <= _MOST else f"{name[: _MOST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def _together(labels: list[str]) -> str:
-    """The pieces that *labels* begin with, all of them; the first label where that is nothing."""
-    columns = zip(*(label.split("_") for label in labels), strict=False)
-    return "_".join(column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)) or labels[0]
-
-
-def _tag(python: str) -> str:
-    """``cp312`` for 3.12, and the last piece of a path."""
-    if match := _CPYTHON.fullmatch(python):
-        return f"cp{match.group(1).replace('.', '')}"
-    return python.rpartition("/")[2]
-
-
-def _unique(names: Iterable[str]) -> Iterator[str]:
-    taken: set[str] = set()
-    for name in names:
-        unique, number = name, 1
-        while unique.lower() in taken:
-            number += 1
-            unique = f"{name}-{number}"
-        taken.add(unique.lower())
-        yield unique
 
 
 def rendered(template: str, **values: object) -> str:
     """The text of the *template* of that name with *values* in it; ``| yaml`` quotes one for YAML."""
     return _environment().get_template(template).render(values)
-
-
-def quoted(text: str) -> str:
-    """*text* as YAML's double-quoted scalar: a string whatever it looks like, ``"3.10"`` and ``"on"`` too."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 @functools.cache
@@ -173,7 +140,8 @@ def _environment() -> Environment:
         comment_start_string="[#",
         comment_end_string="#]",
     )
-    environment.filters["yaml"] = quoted
+    # YAML's double-quoted scalar is a string whatever it looks like, "3.10" and "on" too
+    environment.filters["yaml"] = functools.partial(json.dumps, ensure_ascii=False)
     return environment
 
 
@@ -193,9 +161,9 @@ class Jobs(Struct, frozen=True):
     """A release of *name* as jobs: *parts* of the recipe at *source*, into *parts_folder*, collected in *folder*.
 
     *source* is a path from the working folder, as a command takes it. *install* is the shell command that brings
-    vbuild into a job, *options* what every ``vbuild matrix`` is told besides, *runner* what jobs run on, None for the
-    system's usual. *python* is the version that runs vbuild, and builds where the recipe names none; *machine* what is
-    built on.
+    vbuild into a job, *options* are those of every ``vbuild matrix``, *runner* is what jobs run on, None for the
+    system's usual. *python* is the version that runs vbuild, and builds if the recipe names none; jobs run on a
+    *machine* of this kind.
     """
 
     name: str
@@ -215,7 +183,7 @@ class Jobs(Struct, frozen=True):
         where = _relative(source)
         recipe = Recipe.load(source)
         inside = recipe.source.path if isinstance(recipe.source, Folder) else None
-        if inside and not _is_below(inside, Path.cwd()):
+        if inside and not inside.resolve().is_relative_to(Path.cwd().resolve()):
             what = f"the project it builds, {inside}, is outside the working folder, {Path.cwd()}"
             raise BuildError(f"{source}: {what}; expected one that the jobs find in a checkout, or source.git")
         found = parts(recipe)
@@ -266,10 +234,6 @@ def _relative(source: Path) -> str:
         raise BuildError(f"{source}: {what}; expected a recipe or project below it, or another working folder")
     text = _line(path.relative_to(here).as_posix(), "source")
     return f"./{text}" if text.startswith("-") else text
-
-
-def _is_below(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
 
 
 def _line(text: str, place: str) -> str:
