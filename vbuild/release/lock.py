@@ -96,7 +96,11 @@ def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: Non
             toolkits=tuple((name_of(spec), wheels(toolkit)) for spec, toolkit in builder.toolkits.items()),
             requirements=tuple(requirements),
         )
-    _write(file, found.pack())
+    try:
+        with replacing(file) as part:
+            part.write_text(found.pack(), encoding="utf-8")
+    except OSError as error:
+        raise RecipeError(f"{file}: cannot be written: {error.strerror}") from error
     return WrittenLock(file, found)
 
 
@@ -106,19 +110,15 @@ def _requirements(builder: Builder, jobs: Iterable[Job], on_progress: Callable[[
     of_kind = {job.interpreter.kind: job for job in reversed(list(jobs))}
     for kind, job in sorted(of_kind.items()):
         on_progress(f"asking what {builder.context.recipe.name} requires for {kind}")
-        wanted[kind, tuple(sorted(_asked(builder, job)))] = job.interpreter
+        folder = builder.context.stage / "asking" / slug(job.target)
+        project = builder.tree(folder / "tree")
+        with at(builder.context.recipe.name):
+            found = required(job, project, folder, log=folder / "log", environments=builder.environments)
+        wanted[kind, tuple(sorted(found))] = job.interpreter
     own = Interpreter.at(Path(sys.executable), os.environ)
     for native in builder.context.recipe.natives:
         wanted.setdefault((own.kind, tuple(sorted(native.requires))), own)
     return [_resolved(builder, requires, interpreter) for (_, requires), interpreter in wanted.items() if requires]
-
-
-def _asked(builder: Builder, job: Job) -> frozenset[str]:
-    """What the build of *job* requires, by its project and by its hooks, which may need the first to answer."""
-    folder = builder.context.stage / "asking" / slug(job.target)
-    project = builder.tree(folder / "tree")
-    with at(builder.context.recipe.name):
-        return required(job, project, folder, log=folder / "log", environments=builder.environments)
 
 
 def _resolved(builder: Builder, requires: tuple[str, ...], interpreter: Interpreter) -> LockedRequirement:
@@ -137,20 +137,11 @@ def _resolved(builder: Builder, requires: tuple[str, ...], interpreter: Interpre
     return LockedRequirement(interpreter.kind, requires, packages)
 
 
-def _write(file: Path, text: str) -> None:
-    """Put *text* into *file*, all of it or nothing."""
-    try:
-        with replacing(file) as part:
-            part.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RecipeError(f"{file}: cannot be written: {error.strerror}") from error
-
-
 def held(recipe: Recipe, *, is_locked: bool = False) -> tuple[Recipe, tuple[str, ...]]:
-    """*recipe* with its lock, where it has one that is not stale, and in one line why not.
+    """*recipe* with its lock if that is not stale, and otherwise in one line why not.
 
-    Where the run *is_locked*, the lock is binding, and a `RecipeError` says why there is none; one that cannot be read
-    is refused in any case.
+    If the run *is_locked*, the lock is binding, and a `RecipeError` says why there is none. One that cannot be read is
+    refused in any case.
     """
     file = lock_file(recipe.file)
     if not file.exists():
@@ -162,10 +153,10 @@ def held(recipe: Recipe, *, is_locked: bool = False) -> tuple[Recipe, tuple[str,
     except RecipeError as error:
         raise RecipeError(f"{error}; write it again: vbuild lock {recipe.file}") from error
     if stale := staleness(lock, recipe):
-        said = f"{file}: {stale}; write it again: vbuild lock {recipe.file}"
+        reason = f"{file}: {stale}; write it again: vbuild lock {recipe.file}"
         if is_locked:
-            raise RecipeError(said)
-        return recipe, (f"{said}; it was not used",)
+            raise RecipeError(reason)
+        return recipe, (f"{reason}; it was not used",)
     return dataclasses.replace(recipe, build=replace(recipe.build, lock=replace(lock, is_binding=is_locked))), ()
 
 
@@ -185,7 +176,7 @@ def staleness(lock: Lock, recipe: Recipe) -> str | None:
 def check_pins(lock: Lock | None, spec: ToolkitSpec, toolkit: Toolkit) -> None:
     """`RecipeError` if a binding *lock* has other wheels for *spec* than *toolkit* is made of.
 
-    Nobody knows those of one that is only foreseen.
+    Those of one that is only foreseen are not known.
     """
     if lock is None or not lock.is_binding or not toolkit.identity:
         return

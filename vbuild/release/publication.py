@@ -41,13 +41,17 @@ def published(
     together = stage / "release"
     with indexing(folder):
         indexed = _indexed(products, together, folder)
+        made = {product.label for product in products}
+        kept = {label for item in indexed for label in item.labels} - made
+        missing = dict.fromkeys(failure.target.label for failure in failures if failure.target.label in kept)
+        stale = (f"{label}: failed, and its wheel of an earlier run is still there, and indexed" for label in missing)
         release = ReleaseResult(
             context.recipe.name,
             context.source,
             products,
             failures,
             indexed,
-            (*notes, *_stale(products, failures, indexed)),
+            (*notes, *stale),
             split.moved(folder) if split else None,
             choices(context.recipe.name, together, together.glob("*.whl")),
         )
@@ -58,7 +62,13 @@ def published(
         required = split.companion_paths if split else ()
         wheels = tuple(dict.fromkeys((*(product.wheel for product in products), *required)))
         # all that needs room on the disk is done
-        files = (*wheels, *(item.path for item in indexed), *reports, *_stated(context, wheels))
+        files = [*wheels, *(item.path for item in indexed), *reports]
+        if wheels:  # a statement is on something
+            path = stage / PROVENANCE
+            earlier = [one for part in context.parts for one in dependencies_at(part)]
+            asked = {"recipe": context.inputs[0].name} if context.inputs else {}
+            path.write_bytes(statement(wheels, inputs=context.inputs, earlier=earlier, asked=asked))
+            files.append(path)
         for file in dict.fromkeys(files):  # a dependency wheel may be given, and be made again
             file.replace(folder / file.name)
     sweep_daily()
@@ -68,25 +78,6 @@ def published(
         indexed=tuple(replace(item, path=folder / item.path.name) for item in indexed),
         changes=Comparison(context.before, report) if context.before else None,
     )
-
-
-def _stated(context: ReleaseContext, wheels: Sequence[Path]) -> tuple[Path, ...]:
-    """The statement on *wheels*; a statement is on something, so there is none without wheels."""
-    if not wheels:
-        return ()
-    path = context.stage / PROVENANCE
-    earlier = [one for part in context.parts for one in dependencies_at(part)]
-    asked = {"recipe": context.inputs[0].name} if context.inputs else {}
-    path.write_bytes(statement(wheels, inputs=context.inputs, earlier=earlier, asked=asked))
-    return (path,)
-
-
-def _stale(products: Iterable[Product], failures: Iterable[Failure], indexed: Iterable[Indexed]) -> tuple[str, ...]:
-    """That of a variant which failed the wheel of an earlier run is in the index."""
-    made = {product.label for product in products}
-    there = {label for item in indexed for label in item.labels} - made
-    labels = dict.fromkeys(failure.target.label for failure in failures if failure.target.label in there)
-    return tuple(f"{label}: failed, and its wheel of an earlier run is still there, and indexed" for label in labels)
 
 
 def _indexed(products: Iterable[Product], release: Path, folder: Path) -> tuple[Indexed, ...]:

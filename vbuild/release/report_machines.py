@@ -1,11 +1,11 @@
 """Machines as people have them, and which wheel of a release each of them gets.
 
     CPU levels without a GPU, then GPUs in the hosts that they usually stand in   x   the Pythons of the release
-        -> `vbuild.variants.select` out of the finished folder -> Choice
+        -> `vbuild.variants.select` out of the finished folder -> MachineChoice
 
-Only machines that the release could be for are asked: Arm where it has wheels for Arm, GPUs where its variants name
-any. Drivers run the newest CUDA toolkit of the release, or the GPU's first where no variant asks for one; one GPU is
-asked with older drivers as well.
+Only machines that the release could be for are asked: Arm if it has wheels for Arm, GPUs if its variants name any.
+Drivers run the newest CUDA toolkit of the release, or the GPU's first if no variant asks for one; one GPU is asked with
+older drivers as well.
 """
 
 import re
@@ -82,8 +82,10 @@ def choices(project: str, folder: Path, wheels: Iterable[Path]) -> tuple[Machine
     names = [name for name in names if name.project == canonicalize_name(project)]
     asked = [*_asked(names, _wanted(folder, names))]
     pythons = _pythons(names)
+    platforms = " ".join(name.platform for name in names)
+    is_musl = "musllinux" in platforms and "manylinux" not in platforms
     return tuple(
-        _choice(project, folder, machine=machine, driver=driver, python=python, musl=_is_musl(names))
+        _choice(project, folder, machine=machine, driver=driver, python=python, musl=is_musl)
         for machine, driver in asked
         for python in pythons
     )
@@ -113,13 +115,10 @@ def _asked(names: list[WheelName], wanted: _Wanted) -> Iterator[tuple[Standard, 
         elif wanted.is_any and (toolkits := standard.gpu.toolkits):
             yield standard, max((toolkits[0], *bounds[:1]))
     if bounds and _OLDER_DRIVERS.cpu.machine in machines:
-        for bound in (*bounds[1:], _before(bounds[-1])):
+        last = bounds[-1]
+        too_old = Dotted(last.major, last.minor - 1) if last.minor else Dotted(last.major - 1, _LAST_MINOR)
+        for bound in (*bounds[1:], too_old):
             yield _OLDER_DRIVERS, bound
-
-
-def _before(bound: Dotted) -> Dotted:
-    """The version of a driver that is too old for *bound*."""
-    return Dotted(bound.major, bound.minor - 1) if bound.minor else Dotted(bound.major - 1, _LAST_MINOR)
 
 
 def _wanted(folder: Path, names: Iterable[WheelName]) -> _Wanted:
@@ -134,7 +133,7 @@ def _wanted(folder: Path, names: Iterable[WheelName]) -> _Wanted:
             for prop in (prop for variant in variants for prop in variant.properties if prop.namespace == _NVIDIA):
                 is_any = True
                 if prop.feature == _LOWER_BOUND:
-                    with suppress(HardwareError):  # whoever provides the namespace may know other values
+                    with suppress(HardwareError):  # a provider of the namespace may know other values
                         found.add(Dotted.parse(prop.value))
     return _Wanted(is_any, tuple(sorted(found, reverse=True)))
 
@@ -157,16 +156,13 @@ def _version(interpreter: str) -> tuple[int, int]:
     return (int(match["major"]), int(match["minor"])) if match else (3, 0)
 
 
-def _is_musl(names: Iterable[WheelName]) -> bool:
-    """Whether there are wheels for musl, and none for glibc."""
-    platforms = " ".join(name.platform for name in names)
-    return "musllinux" in platforms and "manylinux" not in platforms
-
-
 def _choice(
     project: str, folder: Path, *, machine: Standard, driver: Dotted | None, python: tuple[str, str], musl: bool
 ) -> MachineChoice:
-    version = ".".join(map(str, _version(python[0])))
+    interpreter, abi = python
+    version = ".".join(map(str, _version(interpreter)))
+    # as people call it: 3.11, 3.13t, pp310
+    spoken = f"{version}{'t' if abi.endswith('t') else ''}" if interpreter.startswith("cp") else interpreter
     platforms = [*_platforms(machine.cpu.machine, musl=musl)]
     capability = Dotted(*divmod(machine.gpu.number, 10)) if machine.gpu else None
     asked = Machine(
@@ -177,7 +173,7 @@ def _choice(
     )
     choice = MachineChoice(
         machine=machine.name,
-        python=_spoken(*python),
+        python=spoken,
         cpu=str(machine.cpu),
         gpu=str(machine.gpu) if machine.gpu else None,
         driver=str(driver) if driver else None,
@@ -190,13 +186,6 @@ def _choice(
     why = next(candidate.why for candidate in found.ranking if candidate.path == found.wheel)
     size = found.wheel.stat().st_size
     return replace(choice, wheel=found.wheel.name, label=found.name.variant, size=size, why=why)
-
-
-def _spoken(interpreter: str, abi: str) -> str:
-    """A Python as people call it: ``3.11``, ``3.13t``, ``pp310``."""
-    if not interpreter.startswith("cp"):
-        return interpreter
-    return f"{'.'.join(map(str, _version(interpreter)))}{'t' if abi.endswith('t') else ''}"
 
 
 def _tags(interpreter: str, abi: str, platforms: list[str]) -> Iterator[str]:

@@ -3,11 +3,7 @@
     report -> what failed, what changed, each wheel, who gets what, the limits of PyPI, overridden flags, notes
            -> report.html.jinja with report.css and report.js inside
 
-The script only filters and sorts rows that are all there without it.
-
-The tables of the page: wheels by Python, machines, flags that were taken out, findings; as rows to be printed.
-
-Nothing is decided here that the report does not say: rows only bring together what is alike.
+Rows of the tables only bring together what is alike in the report. The script only filters and sorts these rows.
 """
 
 import re
@@ -51,8 +47,7 @@ class PageRow(Struct, frozen=True):
         """What was proved of it, in a few words."""
         verdict = self.wheel.verdict
         gpu = "GPU code ok" if verdict.claimed_gpus and verdict.gpu.startswith("ok") else ""
-        said = (verdict.isa, gpu, counted(self.warnings, "warning") if self.warnings else "")
-        return ", ".join(filter(None, said))
+        return ", ".join(filter(None, (verdict.isa, gpu, counted(self.warnings, "warning") if self.warnings else "")))
 
 
 class PageGroup(Struct, frozen=True):
@@ -66,7 +61,7 @@ class PageGroup(Struct, frozen=True):
         return sum(row.wheel.size for row in self.rows)
 
 
-class ServedGpu(Struct, frozen=True):
+class ServedMachine(Struct, frozen=True):
     """A machine, the Pythons with which it gets the same variant, and what it gets: *sizes* from the least on."""
 
     choice: MachineChoice
@@ -83,7 +78,7 @@ class ServedGpu(Struct, frozen=True):
 class Removed(Struct, frozen=True):
     """A flag of the project's own that was taken out of commands for *files*, in the builds of *wheels*.
 
-    It *is_refused* where a command only asked whether the compiler takes it, and was told no.
+    It *is_refused* if a command only asked whether the compiler takes it, and the wrapper answered no.
     """
 
     flag: str
@@ -92,8 +87,8 @@ class Removed(Struct, frozen=True):
     is_refused: bool = False
 
 
-class CommandSaid(Struct, frozen=True):
-    """Something that was said of several wheels alike: warnings of a check, or why there is none."""
+class Message(Struct, frozen=True):
+    """What is the same for several *wheels*: a warning of a check, or why they are missing."""
 
     what: str
     wheels: tuple[str, ...]
@@ -102,7 +97,7 @@ class CommandSaid(Struct, frozen=True):
 
 
 def groups(report: Report, pairs: Mapping[Key, WheelChange] | None) -> tuple[PageGroup, ...]:
-    """The wheels of *report* by Python, and by platform where there are several kinds.
+    """The wheels of *report* by Python, and by platform if there are several kinds.
 
     *pairs* have those that were there before, or None if nothing is compared.
     """
@@ -120,11 +115,13 @@ def groups(report: Report, pairs: Mapping[Key, WheelChange] | None) -> tuple[Pag
         )
         built.add(wheel.build)
         platforms = kinds(wheel.name) if len(report.platforms) > 1 else ()
-        found.setdefault(" ".join((_python(wheel), *platforms)), []).append(row)
+        name = wheel.name
+        python = name.python if name.abi in {name.python, "none"} else f"{name.python}-{name.abi}"
+        found.setdefault(" ".join((python, *platforms)), []).append(row)
     return tuple(PageGroup(title, tuple(rows)) for title, rows in found.items())
 
 
-def served(choices: Iterable[MachineChoice]) -> Iterator[ServedGpu]:
+def served(choices: Iterable[MachineChoice]) -> Iterator[ServedMachine]:
     """What each machine gets, the Pythons with which it is the same together."""
     for _, several in groupby(choices, key=lambda choice: (choice.machine, choice.driver)):
         alike: dict[str, list[MachineChoice]] = {}
@@ -132,7 +129,7 @@ def served(choices: Iterable[MachineChoice]) -> Iterator[ServedGpu]:
             alike.setdefault(given(choice), []).append(choice)
         for gets, same in alike.items():
             sizes = sorted({choice.size for choice in same if choice.size is not None})
-            yield ServedGpu(same[0], tuple(choice.python for choice in same), tuple(sizes), gets)
+            yield ServedMachine(same[0], tuple(choice.python for choice in same), tuple(sizes), gets)
 
 
 def removed(wheels: Sequence[WheelEntry]) -> tuple[Removed, ...]:
@@ -152,22 +149,27 @@ def removed(wheels: Sequence[WheelEntry]) -> tuple[Removed, ...]:
     return tuple(sorted(found, key=lambda one: (one.is_refused, -len(one.wheels), -len(one.files), one.flag)))
 
 
-def warnings(wheels: Sequence[WheelEntry]) -> tuple[CommandSaid, ...]:
-    """What the checks found wrong or warn of, once for wheels of which it is said alike."""
+def warnings(wheels: Sequence[WheelEntry]) -> tuple[Message, ...]:
+    """What the checks found wrong or warn of, once for all wheels of which it is true."""
     alike: dict[str, list[str]] = {}
     for wheel in wheels:
         for finding in wheel.verdict.findings:
             if finding.severity is not Severity.NOTE:
                 alike.setdefault(finding.sentence, []).append(wheel.title)
-    return tuple(CommandSaid(said, tuple(dict.fromkeys(titles))) for said, titles in alike.items())
+    return tuple(Message(what, tuple(dict.fromkeys(titles))) for what, titles in alike.items())
 
 
-def failures(report: Report) -> tuple[CommandSaid, ...]:
+def failures(report: Report) -> tuple[Message, ...]:
     """Why wheels are missing, once for those that failed alike; the last lines of a log are the *rest*."""
     alike: dict[str, list[FailureEntry]] = {}
-    for absence in report.failures:
-        alike.setdefault(absence.error, []).append(absence)
-    return tuple(_failed(error, same) for error, same in alike.items())
+    for failure in report.failures:
+        alike.setdefault(failure.error, []).append(failure)
+    found = []
+    for error, same in alike.items():
+        what, _, rest = error.expandtabs().partition("\n")
+        logs = dict.fromkeys(failure.log for failure in same if failure.log)
+        found.append(Message(what, tuple(failure.title for failure in same), rest, tuple(logs)))
+    return tuple(found)
 
 
 def lasting(seconds: float) -> str:
@@ -180,12 +182,6 @@ def lasting(seconds: float) -> str:
     return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
 
 
-def _failed(error: str, same: Sequence[FailureEntry]) -> CommandSaid:
-    what, _, rest = error.expandtabs().partition("\n")
-    logs = dict.fromkeys(absence.log for absence in same if absence.log)
-    return CommandSaid(what, tuple(absence.title for absence in same), rest, tuple(logs))
-
-
 def _serves(wheel: WheelEntry) -> str:
     """The CPU level and the GPUs that *wheel* is for."""
     first, *rest = (wheel.gpus or wheel.compiled_for or "").split(",")
@@ -193,12 +189,6 @@ def _serves(wheel: WheelEntry) -> str:
     cuda = f"CUDA {wheel.toolkit.version}" if wheel.toolkit else ""
     levels = f"up to {wheel.verdict.levels[-1]} by glibc" if wheel.verdict.levels else ""
     return ", ".join(filter(None, (wheel.cpu, levels, cuda, gpus)))
-
-
-def _python(wheel: WheelEntry) -> str:
-    """The Python tag of *wheel*, and its ABI where that is another."""
-    name = wheel.name
-    return name.python if name.abi in {name.python, "none"} else f"{name.python}-{name.abi}"
 
 
 PAGE = "report.html"
@@ -329,16 +319,11 @@ def gauges(report: Report) -> Iterator[Gauge]:
     yield Gauge("Largest file", name, size, usual, f"{binary(usual)} a file", note, mood)
     project = limits.project_bytes
     fit = project // report.size if report.size else 0
-    releases = _room(fit)
+    releases = "room for many releases"
+    if fit < _MANY:
+        releases = f"room for {counted(fit, 'release')} of this size" if fit else "more than a project has room for"
     mood = Mood.BAD if not fit else Mood.WARN if fit < _RELEASES else Mood.GOOD
     yield Gauge("All files of this release", "", report.size, project, f"{binary(project)} a project", releases, mood)
-
-
-def _room(releases: int) -> str:
-    """How often a release fits into a project, in words."""
-    if not releases:
-        return "more than a project has room for"
-    return f"room for {counted(releases, 'release')} of this size" if releases < _MANY else "room for many releases"
 
 
 def binary(size: int) -> str:
