@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vbuild.errors import HardwareError
-from vbuild.hardware.architectures import ARCHITECTURES
 from vbuild.hardware.driver import Dotted
-from vbuild.hardware.gpu import Arch, GpuList, GpuRequest
+from vbuild.hardware.gpu import ARCHITECTURES, Arch, GpuList, GpuRequest
 
 archs = st.sampled_from(
     [
@@ -18,7 +17,9 @@ archs = st.sampled_from(
         if known.first_toolkit(suffix)
     ]
 )
-requests = st.builds(GpuRequest, archs, st.booleans()) | archs.map(lambda arch: GpuRequest(arch, ptx=True, real=False))
+requests = st.builds(GpuRequest, archs, st.booleans(), st.just(value=True)) | archs.map(
+    lambda arch: GpuRequest(arch, ptx=True, real=False)
+)
 
 
 @given(archs)

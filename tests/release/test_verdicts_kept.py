@@ -39,7 +39,7 @@ accepted = st.dictionaries(texts, counts, max_size=3).map(lambda found: tuple(fo
 isas = st.builds(
     LibraryIsa, texts, texts, counts, st.none() | texts, accepted, st.lists(violations, max_size=2).map(tuple)
 )
-served = st.builds(GpuServed, st.builds(Arch, st.integers(1, 999)), counts, counts, counts)
+served = st.builds(GpuServed, st.integers(1, 999).map(Arch), counts, counts, counts)
 gpus = st.builds(LibraryGpus, texts, counts, lists, lists, st.lists(served, max_size=2).map(tuple), lists)
 verdicts = st.builds(
     Verdict,

@@ -119,7 +119,10 @@ def read(packed: Sequence[bytes]) -> tuple[GpuEntry, ...]:
 
 
 gpus = st.lists(
-    st.builds(GpuRequest, st.sampled_from(ARCHS).map(Arch), st.booleans()), min_size=1, max_size=3, unique_by=str
+    st.builds(GpuRequest, st.sampled_from(ARCHS).map(Arch), st.booleans(), st.just(value=True)),
+    min_size=1,
+    max_size=3,
+    unique_by=str,
 ).map(lambda requests: GpuList(tuple(sorted(requests))))
 cuts = st.builds(
     Cuts,

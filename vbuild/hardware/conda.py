@@ -47,12 +47,12 @@ def machine_of(text: str) -> Machine:
         raise HardwareError(f"platform is {subdir!r}; expected {' or '.join(MACHINES)}")
     machine, virtual = MACHINES[subdir], dict(_virtual_packages(info))
     version = _python(info.get("python_version"))
-    glibc = _dotted(virtual, "__glibc")
+    glibc, capability = _dotted(virtual, "__glibc"), _dotted(virtual, "__cuda_arch")
     return Machine(
         python=version,
         tags=tuple(_tags(version, tuple(_platforms(machine, glibc)))),
         cpu=_cpu(virtual.get("__archspec", ("", ""))[1], machine),
-        nvidia=_nvidia(virtual),
+        nvidia=Nvidia(_dotted(virtual, "__cuda"), (capability,) if capability else ()),
     )
 
 
@@ -95,11 +95,6 @@ def _dotted(virtual: Mapping[str, tuple[str, str]], name: str) -> Dotted | None:
     major, _, rest = virtual[name][0].partition(".")
     with at(name):
         return Dotted.parse(f"{major}.{rest.partition('.')[0] or 0}")
-
-
-def _nvidia(virtual: Mapping[str, tuple[str, str]]) -> Nvidia:
-    capability = _dotted(virtual, "__cuda_arch")
-    return Nvidia(_dotted(virtual, "__cuda"), (capability,) if capability else ())
 
 
 def _cpu(name: str, machine: str) -> Cpu:

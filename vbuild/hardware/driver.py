@@ -11,8 +11,7 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from vbuild.errors import HardwareError, at
 
@@ -24,8 +23,7 @@ _DOTTED = re.compile(r"(?P<major>\d{1,4})(\.(?P<minor>\d{1,4}))?", re.ASCII)
 _LIBRARIES = ("libnvidia-ml.so.1", "nvml.dll")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Dotted:
+class Dotted(NamedTuple):
     """A CUDA version or a compute capability: two numbers, written with a dot."""
 
     major: int
@@ -46,8 +44,7 @@ class Dotted:
 ZSTD_SINCE = Dotted(12, 4)
 
 
-@dataclass(frozen=True, slots=True)
-class Nvidia:
+class Nvidia(NamedTuple):
     """A machine's NVIDIA driver and GPUs; no driver means that CUDA code cannot run."""
 
     driver: Dotted | None = None
@@ -56,12 +53,14 @@ class Nvidia:
     @classmethod
     def here(cls, environ: Mapping[str, str] = os.environ) -> Self:
         """What NVML says about this machine, or what the variables of NVIDIA's provider in *environ* say instead."""
-        driver, capability = environ.get(FORCED_DRIVER), environ.get(FORCED_CAPABILITY)
-        found = cls() if driver and capability else cls.detected()
-        return cls(
-            _forced(FORCED_DRIVER, driver) if driver else found.driver,
-            (_forced(FORCED_CAPABILITY, capability),) if capability else found.capabilities,
-        )
+        forced: dict[str, Dotted] = {}
+        for variable in (FORCED_DRIVER, FORCED_CAPABILITY):
+            if text := environ.get(variable):
+                with at(variable):
+                    forced[variable] = Dotted.parse(text)
+        found = cls() if len(forced) == 2 else cls.detected()  # noqa: PLR2004 - both
+        capabilities = (forced[FORCED_CAPABILITY],) if FORCED_CAPABILITY in forced else found.capabilities
+        return cls(forced.get(FORCED_DRIVER, found.driver), capabilities)
 
     @classmethod
     def detected(cls) -> Self:
@@ -77,11 +76,6 @@ class Nvidia:
             return cls(Dotted(version // 1000, version % 1000 // 10) if version else None, tuple(capabilities))
         finally:
             library.nvmlShutdown()
-
-
-def _forced(variable: str, text: str) -> Dotted:
-    with at(variable):
-        return Dotted.parse(text)
 
 
 def _library() -> ctypes.CDLL | None:

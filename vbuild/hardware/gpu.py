@@ -11,6 +11,14 @@ The rules are NVIDIA's. Machine code for X.y runs on X.z where z >= y; PTX for X
 other GPUs none of theirs.
 https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html
 https://docs.nvidia.com/cuda/ampere-compatibility-guide/
+
+*since* is the first toolkit that compiles for an architecture, *until* the last one; *specific* and *family* are the
+first for its forms with ``a`` and ``f``. From 11.7 on they are what ``ptxas --help`` lists, asked of 11.7, 11.8, 12.0,
+12.6, 12.8, 12.9 and 13.0 to 13.5; before that, the toolkit of the PTX version that brought the target.
+https://docs.nvidia.com/cuda/parallel-thread-execution/#ptx-isa-version-history
+
+Tegra GPUs are in a Jetson or DRIVE; NVIDIA renamed Thor from 10.1 to 11.0 in CUDA 13.
+https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/
 """
 
 import re
@@ -22,7 +30,6 @@ from itertools import groupby
 from typing import Any, NamedTuple, Self
 
 from vbuild.errors import HardwareError
-from vbuild.hardware.architectures import ARCHITECTURES
 from vbuild.hardware.driver import Dotted
 
 _REQUEST = re.compile(
@@ -37,8 +44,49 @@ _SEPARATOR = re.compile(r"[\s,;]+")
 _NEAR = 4
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Arch:
+class Architecture(NamedTuple):
+    """One architecture: the toolkits that compile for it, and whether it is a Tegra, that is a Jetson or a DRIVE."""
+
+    since: Dotted
+    until: Dotted | None = None
+    specific: Dotted | None = None
+    family: Dotted | None = None
+    is_tegra: bool = False
+
+    def first_toolkit(self, suffix: str) -> Dotted | None:
+        """The first toolkit that compiles for the form with this *suffix*; None if there is no such form."""
+        return {"": self.since, "a": self.specific, "f": self.family}[suffix]
+
+
+_12_8, _12_9, _13_0 = Dotted(12, 8), Dotted(12, 9), Dotted(13, 0)
+
+ARCHITECTURES: Mapping[int, Architecture] = {
+    50: Architecture(since=Dotted(6, 0), until=_12_9),
+    52: Architecture(since=Dotted(6, 5), until=_12_9),
+    53: Architecture(since=Dotted(7, 0), until=_12_9, is_tegra=True),
+    60: Architecture(since=Dotted(8, 0), until=_12_9),
+    61: Architecture(since=Dotted(8, 0), until=_12_9),
+    62: Architecture(since=Dotted(8, 0), until=_12_9, is_tegra=True),
+    70: Architecture(since=Dotted(9, 0), until=_12_9),
+    72: Architecture(since=Dotted(9, 1), until=_12_9, is_tegra=True),
+    75: Architecture(since=Dotted(10, 0)),
+    80: Architecture(since=Dotted(11, 0)),
+    86: Architecture(since=Dotted(11, 1)),
+    87: Architecture(since=Dotted(11, 4), is_tegra=True),
+    88: Architecture(since=_13_0),
+    89: Architecture(since=Dotted(11, 8)),
+    90: Architecture(since=Dotted(11, 8), specific=Dotted(12, 0)),
+    100: Architecture(since=_12_8, specific=_12_8, family=_12_9),
+    101: Architecture(since=_12_8, until=_12_9, specific=_12_8, family=_12_9, is_tegra=True),
+    103: Architecture(since=_12_9, specific=_12_9, family=_12_9),
+    107: Architecture(since=Dotted(13, 4), specific=Dotted(13, 4), family=Dotted(13, 4)),
+    110: Architecture(since=_13_0, specific=_13_0, family=_13_0, is_tegra=True),
+    120: Architecture(since=_12_8, specific=_12_8, family=_12_9),
+    121: Architecture(since=_12_9, specific=_12_9, family=_12_9),
+}
+
+
+class Arch(NamedTuple):
     """A GPU architecture: the number of its compute capability, and the suffix of code that is for it alone.
 
     Without a suffix it is also a GPU, as a device.
@@ -97,8 +145,7 @@ class Arch:
         return self.runs_on(device) or (not self.suffix and self.number < device.number)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class GpuRequest:
+class GpuRequest(NamedTuple):
     """A GPU that code is asked for: whether PTX is asked for, and whether machine code is; one of them always is."""
 
     arch: Arch
@@ -143,7 +190,11 @@ class GpuList:
     def of(cls, requests: Iterable[GpuRequest]) -> Self:
         """The GPUs of all *requests*: with PTX where one of them asks for it, and so with machine code."""
         grouped = groupby(sorted(requests), key=lambda request: request.arch)
-        return cls(tuple(_both(arch, tuple(same)) for arch, same in grouped))
+        found = []
+        for arch, group in grouped:
+            same = tuple(group)
+            found.append(GpuRequest(arch, any(each.ptx for each in same), any(each.real for each in same)))
+        return cls(tuple(found))
 
     def __str__(self) -> str:
         return ",".join(map(str, self.requests))
@@ -172,10 +223,6 @@ class GpuList:
                 raise HardwareError(f"{arch}: CUDA {version} cannot compile for it; {others} can")
 
 
-def _both(arch: Arch, same: Sequence[GpuRequest]) -> GpuRequest:
-    return GpuRequest(arch, any(request.ptx for request in same), any(request.real for request in same))
-
-
 def _matched(text: str) -> re.Match[str]:
     if match := _REQUEST.fullmatch(text.strip().lower()):
         return match
@@ -189,20 +236,16 @@ def _known(match: re.Match[str]) -> tuple[int, str]:
     number = int(match["number"] or match["major"] + match["minor"])
     suffix = match["suffix"] or ""
     if (known := ARCHITECTURES.get(number)) is None:
-        *others, last = _near(number)
+        # what begins like a number that was cut short, or else what is nearest
+        begun = [other for other in ARCHITECTURES if str(other).startswith(str(number))]
+        nearest = sorted(ARCHITECTURES, key=lambda other: (abs(other - number), other))
+        *others, last = (str(Arch(other)) for other in sorted((begun or nearest)[:_NEAR]))
         near = f"{', '.join(others)} or {last}" if others else last
         raise HardwareError(f"there is no GPU architecture {match[0]!r}; did you mean {near}?")
     if known.first_toolkit(suffix) is None:
         forms = [str(Arch(number, form)) for form in ("", "a", "f") if known.first_toolkit(form)]
         raise HardwareError(f"there is no GPU architecture {match[0]!r}, only {', '.join(forms)}")
     return number, suffix
-
-
-def _near(number: int) -> list[str]:
-    """The names of the architectures whose number is meant by *number* cut short, or else is nearest to it."""
-    begun = [known for known in ARCHITECTURES if str(known).startswith(str(number))]
-    nearest = sorted(ARCHITECTURES, key=lambda known: (abs(known - number), known))
-    return [str(Arch(known)) for known in sorted((begun or nearest)[:_NEAR])]
 
 
 class GpuCodeKind(Enum):
@@ -293,36 +336,24 @@ def kept_offers(offers: Sequence[GpuOffer], request: GpuRequest, *, ptx: Ptx) ->
     https://github.com/bechirBOUALI/cuda-fatbin-precedence
     """
     device = request.device
-    kept = {place for place, offer in enumerate(offers) if offer.code is GpuCodeKind.OTHER}
-    machine = _nearest_machine_code(offers, device)
-    if ptx is not Ptx.NONE and (request.ptx or not machine):
-        kept |= _nearest_ptx(offers, device)
-    if ptx is Ptx.KEEP:
-        kept |= _newest_ptx(offers)
-    return frozenset(kept | machine)
-
-
-def _nearest_machine_code(offers: Sequence[GpuOffer], device: Arch) -> set[int]:
-    found = {place: offer.arch for place, offer in enumerate(offers) if offer.code is GpuCodeKind.MACHINE}
-    nearest = max((arch.number for arch in found.values() if arch.runs_on(device)), default=None)
-    if nearest is None:
-        return set()
-    return {
-        place
-        for place, arch in found.items()
-        if arch.runs_on(device) or (arch.is_tegra and arch.is_before(device) and arch.suffix != "a")
-        if arch.number >= nearest
+    archs = {
+        code: {place: offer.arch for place, offer in enumerate(offers) if offer.code is code} for code in GpuCodeKind
     }
-
-
-def _nearest_ptx(offers: Sequence[GpuOffer], device: Arch) -> set[int]:
-    found = {place: offer.arch for place, offer in enumerate(offers) if offer.code is GpuCodeKind.PTX}
-    usable = {place: arch.number for place, arch in found.items() if arch.compiles_on(device)}
-    return {place for place, number in usable.items() if number == max(usable.values())}
-
-
-def _newest_ptx(offers: Sequence[GpuOffer]) -> set[int]:
-    """The newest PTX for every later GPU, and that for later ones of a family where it is no older."""
-    found = {place: offer.arch for place, offer in enumerate(offers) if offer.code is GpuCodeKind.PTX}
-    newest = max((arch.number for arch in found.values() if not arch.suffix), default=0)
-    return {place for place, arch in found.items() if arch.suffix != "a" and arch.number >= newest}
+    machine, compiled = archs[GpuCodeKind.MACHINE], archs[GpuCodeKind.PTX]
+    kept = set(archs[GpuCodeKind.OTHER])
+    nearest = max((arch.number for arch in machine.values() if arch.runs_on(device)), default=None)
+    if nearest is not None:
+        kept |= {
+            place
+            for place, arch in machine.items()
+            if arch.runs_on(device) or (arch.is_tegra and arch.is_before(device) and arch.suffix != "a")
+            if arch.number >= nearest
+        }
+    if ptx is not Ptx.NONE and (request.ptx or nearest is None):
+        usable = {place: arch.number for place, arch in compiled.items() if arch.compiles_on(device)}
+        kept |= {place for place, number in usable.items() if number == max(usable.values())}
+    if ptx is Ptx.KEEP:
+        # the newest PTX for every later GPU, and that for later ones of a family if it is no older
+        newest = max((arch.number for arch in compiled.values() if not arch.suffix), default=0)
+        kept |= {place for place, arch in compiled.items() if arch.suffix != "a" and arch.number >= newest}
+    return frozenset(kept)

@@ -67,19 +67,26 @@ class Machine(Struct, frozen=True):
     @classmethod
     def here(cls, python: Path | None = None) -> Self:
         """The machine we are on, with the interpreter *python* or the running one; `HardwareError` if it is none."""
-        version, tags = _running() if python is None else _asked(python)
+        if python is None:
+            version, tags = platform.python_version(), tuple(str(tag) for tag in sys_tags())
+        else:
+            version, tags = _asked(python)
         return cls(version, _linux_last(tags), cpu_here(), Nvidia.here())
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """The machine that the TOML *text* describes; `HardwareError` with the key's place for what is wrong."""
         table = Table.parse(text)
+        with table.table("nvidia", optional=True) as keys:
+            driver = None if keys.optional_text("driver") is None else keys.parsed("driver", Dotted.parse)
+            with at(keys.place("capabilities")):
+                capabilities = tuple(Dotted.parse(each) for each in keys.texts("capabilities", ()))
         machine = cls(
             python=table.parsed("python", _version),
             tags=tuple(_expanded(table)),
             cpu=None if table.optional_text("cpu") is None else table.parsed("cpu", Cpu.parse),
-            nvidia=_read_nvidia(table),
-            supported=_read_supported(table),
+            nvidia=Nvidia(driver, capabilities),
+            supported=tuple(_supported(table)),
         )
         table.finish()
         return machine
@@ -114,10 +121,6 @@ def cpu_here() -> Cpu | None:
         return None
 
 
-def _running() -> tuple[str, tuple[str, ...]]:
-    return platform.python_version(), tuple(str(tag) for tag in sys_tags())
-
-
 def _asked(python: Path) -> tuple[str, tuple[str, ...]]:
     library = str(Path(packaging.__file__).parents[1])
     try:
@@ -145,30 +148,19 @@ def _version(text: str) -> str:
         raise HardwareError(f"no Python version {text!r}; expected one as in 3.12.4") from error
 
 
-def _read_nvidia(table: Table) -> Nvidia:
-    with table.table("nvidia", optional=True) as keys:
-        driver = None if keys.optional_text("driver") is None else keys.parsed("driver", Dotted.parse)
-        with at(keys.place("capabilities")):
-            capabilities = tuple(Dotted.parse(text) for text in keys.texts("capabilities", ()))
-    return Nvidia(driver, capabilities)
-
-
-def _read_supported(table: Table) -> tuple[tuple[str, Features], ...]:
-    supported = []
+def _supported(table: Table) -> Iterator[tuple[str, Features]]:
+    """Each namespace in the table ``supported``, with its features and their values."""
     with table.table("supported", optional=True) as namespaces:
         for namespace in namespaces:
             _check(_NAME, namespace, namespaces.place(namespace))
+            found = []
             with namespaces.table(namespace) as features:
-                supported.append((namespace, tuple((feature, _values(features, feature)) for feature in features)))
-    return tuple(supported)
-
-
-def _values(features: Table, feature: str) -> tuple[str, ...]:
-    _check(_NAME, feature, features.place(feature))
-    values = features.texts(feature)
-    for value in values:
-        _check(_VALUE, value, features.place(feature))
-    return values
+                for feature in features:
+                    _check(_NAME, feature, features.place(feature))
+                    found.append((feature, features.texts(feature)))
+                    for value in found[-1][1]:
+                        _check(_VALUE, value, features.place(feature))
+            yield namespace, tuple(found)
 
 
 def _check(rule: re.Pattern[str], text: str, place: str) -> None:

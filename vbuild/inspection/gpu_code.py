@@ -16,8 +16,17 @@ from typing import Any, Self
 from msgspec import Struct, field
 
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, GpuTarget, Vendor, offered
-from vbuild.hardware.architectures import ARCHITECTURES
-from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer, GpuRequest, Ptx, Service, kept_offers, service
+from vbuild.hardware.gpu import (
+    ARCHITECTURES,
+    Arch,
+    GpuCodeKind,
+    GpuOffer,
+    GpuRequest,
+    Ptx,
+    Service,
+    kept_offers,
+    service,
+)
 
 Device = Arch | GpuTarget
 

@@ -26,11 +26,10 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from vbuild.errors import HardwareError, RepackageError
-from vbuild.hardware.architectures import ARCHITECTURES
 from vbuild.hardware.conda import MACHINES, x86_64_cpus
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.hardware.driver import Dotted
-from vbuild.hardware.gpu import Arch
+from vbuild.hardware.gpu import ARCHITECTURES, Arch
 from vbuild.publishing.conda.depends import NEWEST
 from vbuild.publishing.conda.package import NOARCH, CondaRecord, Independent
 from vbuild.variants.model import Property
