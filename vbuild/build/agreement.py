@@ -191,12 +191,14 @@ def _wants(request: GpuRequest) -> Iterator[GpuOffer]:
 
 def _lacking(fatbins: Iterable[Sequence[GpuOffer]], wants: Iterable[GpuOffer]) -> tuple[str, ...]:
     found = tuple(fatbins)
-    return _written(want for want in wants if not any(_has(offers, want) for offers in found))
-
-
-def _has(offers: Iterable[GpuOffer], want: GpuOffer) -> bool:
-    some = [offer for offer in offers if offer.code is want.code]
-    return service(some, want.arch) is not Service.NONE
+    return _written(
+        want
+        for want in wants
+        if all(
+            service([offer for offer in offers if offer.code is want.code], want.arch) is Service.NONE
+            for offers in found
+        )
+    )
 
 
 def _older(fatbins: Fatbins, archs: GpuList, *, is_own: bool) -> tuple[tuple[str, ...], bool] | None:

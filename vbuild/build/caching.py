@@ -98,7 +98,10 @@ class Caching(Struct, frozen=True):
 
     def prefix(self, command: Sequence[str], *, is_nvcc: bool = False) -> tuple[str, ...]:
         """What to put before the compiler *command*, or nothing if that would not help, or is done already."""
-        if len(command) != 1 or _is_cache(Path(command[0])):  # zig cc has a cache of its own
+        if len(command) != 1:  # zig cc has a cache of its own
+            return ()
+        # a link to a cache, as a distribution's folder of compilers for ccache has them
+        if Path(command[0]).resolve().name in {*CompilerCache}:
             return ()
         refused = is_nvcc or any(name in Path(command[0]).name for name in _NOT_SCCACHE)
         if self.cache is CompilerCache.SCCACHE and refused:
@@ -145,7 +148,7 @@ class Caching(Struct, frozen=True):
 def found(setting: str, environment: Mapping[str, str]) -> Caching | None:
     """The cache that *setting* names: ``ccache``, ``sccache``, ``none``, or ``auto``, the first of these on PATH.
 
-    ``auto`` is none where CC or CXX name a cache, or the cache cannot be written to, and never an error. `BuildError`,
+    ``auto`` is none if CC or CXX name a cache, or the cache cannot be written to, and never an error. `BuildError`,
     with what to do, where one that is asked for by name cannot be used.
     """
     if setting in {*CompilerCache}:
@@ -194,11 +197,6 @@ def _unwritable(folder: Path, variable: str) -> str | None:
     except OSError as error:
         return f"its folder {folder} cannot be written to: {error.strerror}; set {variable}"
     return None
-
-
-def _is_cache(program: Path) -> bool:
-    """Whether *program* is a link to a cache, as a distribution's folder of compilers for ccache has them."""
-    return program.resolve().name in {*CompilerCache}
 
 
 def _script(file: Path, command: Sequence[str]) -> str:
@@ -279,8 +277,8 @@ def _wait(server: subprocess.Popen[bytes], socket: Path, log: Path) -> None:
     while not socket.exists():
         if server.poll() is not None or time.monotonic() > deadline:
             last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-            said = last[0] if last else "it says nothing"
-            raise BuildError(f"build.cache: sccache's server does not start: {said}; {_WITHOUT}")
+            reason = last[0] if last else "it says nothing"
+            raise BuildError(f"build.cache: sccache's server does not start: {reason}; {_WITHOUT}")
         time.sleep(0.01)
 
 

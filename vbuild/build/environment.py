@@ -53,7 +53,7 @@ class BuildEnvironment(Struct, frozen=True):
 class Environments:
     """The build environments of one run, in *folder*; *configuration* gives uv's variables for its package indexes.
 
-    The log of one that cannot be made stays in *logs*, which is that folder where None. uv sees, of the user's
+    The log of one that cannot be made stays in *logs*, by default that folder. uv sees, of the user's
     variables, what installers may, and what is *asked* for. What *lock* has is installed as it says, by its hashes.
     """
 

@@ -180,7 +180,9 @@ def build_wheel(
     start = time.perf_counter()
     shell = _shell(job, project, folder, log=log, environments=environments, cache=cache)
     with _explained(job, shell.wrappers, log), _refused():
-        wheel = _built(job, shell, environments, folder / "built")
+        shell, _ = _with_requirements(job, shell, environments)
+        (folder / "built").mkdir()
+        wheel = Path(shell.builder().build("wheel", folder / "built", dict(job.plan.config_settings)))
     seconds = time.perf_counter() - start
     return Built(_checked(wheel, folder / "built"), shell.wrappers.overrides(), shell.wrappers.commands(), seconds)
 
@@ -199,8 +201,8 @@ def required(job: Job, project: Path, folder: Path, *, log: Path, environments: 
 def _shell(
     job: Job, project: Path, folder: Path, *, log: Path, environments: Environments, cache: Running | None
 ) -> "_Shell":
-    told = {**dict(job.plan.environment), **dict(job.reached)}
-    variables = {**_QUIET, **passed(os.environ, job.settings.pass_env), **dict(job.target.env), **told}
+    planned_variables = {**dict(job.plan.environment), **dict(job.reached)}
+    variables = {**_QUIET, **passed(os.environ, job.settings.pass_env), **dict(job.target.env), **planned_variables}
     wrappers = install(
         job.plan.rewriting,
         job.compilers,
@@ -210,7 +212,7 @@ def _shell(
         cuda=job.plan.cuda,
         cache=cache,
     )
-    return _Shell(project, log, variables, wrappers, told)
+    return _Shell(project, log, variables, wrappers, planned_variables)
 
 
 def _toolkit(
@@ -252,12 +254,6 @@ class _Shell(Struct, frozen=True):
         """pypa/build's view of the project, whose hooks run in this shell."""
         python = self.environment.python if self.environment else sys.executable
         return ProjectBuilder(self.project, str(python), self)
-
-
-def _built(job: Job, shell: _Shell, environments: Environments, into: Path) -> Path:
-    shell, _ = _with_requirements(job, shell, environments)
-    into.mkdir()
-    return Path(shell.builder().build("wheel", into, dict(job.plan.config_settings)))
 
 
 def _with_requirements(job: Job, shell: _Shell, environments: Environments) -> tuple[_Shell, set[str]]:

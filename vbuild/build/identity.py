@@ -60,7 +60,7 @@ def build_key(job: Job, *, source: str, repair: Repair, environment: Mapping[str
     return key_of(
         {
             "source": source,
-            "patches": [_digest(patch) for patch in settings.patches],
+            "patches": [file_digest(patch) for patch in settings.patches],
             "plan": canonical(job.plan),
             "cuda": canonical(job.target.cuda),
             "settings": canonical(how),
@@ -114,8 +114,6 @@ def canonical(value: object) -> Any:  # noqa: ANN401 - whatever JSON takes
             form = {kind: [[canonical(key), canonical(item)] for key, item in sorted(value.items())]}
         case Struct():
             form = {kind: {name: canonical(getattr(value, name)) for name in value.__struct_fields__}}
-        case Struct():
-            form = {kind: {name: canonical(getattr(value, name)) for name in value.__struct_fields__}}
         case _ if is_dataclass(value) and not isinstance(value, type):
             form = {kind: {field.name: canonical(getattr(value, field.name)) for field in fields(value)}}
         case _:
@@ -127,7 +125,7 @@ def canonical(value: object) -> Any:  # noqa: ANN401 - whatever JSON takes
 def ourselves() -> str:
     """What vbuild is: its version, its own files, which change between releases too, and the tools it builds with."""
     package = Path(vbuild.__file__).parent
-    files = [(str(path.relative_to(package)), _digest(path)) for path in sorted(package.rglob("*.py"))]
+    files = [(str(path.relative_to(package)), file_digest(path)) for path in sorted(package.rglob("*.py"))]
     return key_of([vbuild.__version__, files, [_version(tool) for tool in _TOOLS]])
 
 
@@ -149,7 +147,7 @@ def _version(distribution: str) -> str:
 def _rust(environment: Mapping[str, str]) -> list[object]:
     """The toolchains of rustup, of which a project may name any, and the user's own configuration of cargo."""
     home = cargo_home(environment)
-    configured = [(str(file), _digest(file)) for file in (home / "config.toml", home / "config") if file.is_file()]
+    configured = [(str(file), file_digest(file)) for file in (home / "config.toml", home / "config") if file.is_file()]
     return [*map(facts, behind_rustup(environment)), *configured]
 
 
@@ -163,7 +161,8 @@ def _packages(interpreter: Interpreter, environment: Mapping[str, str]) -> list[
     return ran.stdout.splitlines()
 
 
-def _digest(file: Path) -> str:
+def file_digest(file: Path) -> str:
+    """The SHA-256 of *file*, 64 hex digits; `BuildError` if it cannot be read."""
     try:
         return sha256_of(file)
     except OSError as error:

@@ -78,8 +78,8 @@ class NativeCache(Struct, frozen=True):
                 entry = {"name": prefix.name, "made": time.time(), "sha256": _digest(new / prefix.folder.name)}
                 (new / _ENTRY).write_text(sealed(json.dumps(entry)), encoding="utf-8")
         except (OSError, shutil.Error) as error:
-            said = (error.strerror if isinstance(error, OSError) else None) or error
-            raise BuildError(f"{self.root}: cannot be written to: {said}") from error
+            reason = (error.strerror if isinstance(error, OSError) else None) or error
+            raise BuildError(f"{self.root}: cannot be written to: {reason}") from error
 
     @contextmanager
     def building(self, prefix: Prefix, *, check: Callable[[], None]) -> Iterator[None]:
@@ -268,8 +268,8 @@ class _StepBuilder(Struct, frozen=True):
             installed = made_fit(place.destination, configured=configured, kept=step.prefix.folder, log=self.log)
         except (BuildError, BinaryError) as error:
             # a command that failed names its log itself
-            said = f"; its log is {self.log}" if self.log.exists() and str(self.log) not in str(error) else ""
-            raise BuildError(f"{error}{said}") from error
+            log = f"; its log is {self.log}" if self.log.exists() and str(self.log) not in str(error) else ""
+            raise BuildError(f"{error}{log}") from error
         native_cache.put(step.prefix, installed)
         self.log.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)  # gigabytes, of some projects

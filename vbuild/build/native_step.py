@@ -32,13 +32,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.build.environment import Prefix, variables
-from vbuild.build.identity import canonical, counted, locked, ourselves, system
+from vbuild.build.identity import canonical, counted, file_digest, locked, ourselves, system
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
 from vbuild.config.requirements import required_project
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BuildError, at
-from vbuild.files.hashing import key_of, sha256_of
+from vbuild.files.hashing import key_of
 from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.process.run import run
 from vbuild.recipe.lock import Lock
@@ -110,7 +110,7 @@ class Planner(Struct, frozen=True):
         """What is built of *natives* for wheels for *cpu*, in their order; `BuildError` if this machine cannot.
 
         Those that are built once are taken from *baseline*, the steps for that, and built against those before them
-        there; it is empty where *cpu* is the baseline itself.
+        there; it is empty if *cpu* is the baseline itself.
         """
         made: list[BuildStep] = []
         for index, native in enumerate(natives):
@@ -205,7 +205,7 @@ def _key(
     return key_of(
         {
             "source": source,
-            "patches": [_digest(patch) for patch in native.patches],
+            "patches": [file_digest(patch) for patch in native.patches],
             "native": [native.name, native.system, native.before_build, native.script, native.requires],
             "arguments": native.arguments_for(plan.cpu),
             "plan": canonical(plan),
@@ -219,13 +219,6 @@ def _key(
             "vbuild": ourselves(),
         }
     )
-
-
-def _digest(file: Path) -> str:
-    try:
-        return sha256_of(file)
-    except OSError as error:
-        raise BuildError(f"{file}: cannot be read: {error.strerror}") from error
 
 
 PREFIX = "/dev/null/vbuild"
@@ -272,7 +265,8 @@ def _autotools(step: BuildStep, place: Place) -> Iterator[tuple[list[str], dict[
     _check(place, "configure", "before-build = ['autoreconf -fi'], or the project's own way to make one")
     given = step.native.arguments_for(step.plan.cpu)
     triplet = _TRIPLETS[step.plan.cpu.machine]
-    machine = [f"--{word}={triplet}" for word in ("build", "host") if not _has(given, f"--{word}")]
+    named = {word.partition("=")[0] for word in given}
+    machine = [f"{option}={triplet}" for option in ("--build", "--host") if option not in named]
     yield ["./configure", f"--prefix={prefix_of(step)}", f"--libdir={prefix_of(step)}/lib", *machine, *given], {}
     yield ["make", f"-j{available_cores()}"], {}
     yield ["make", "install", f"DESTDIR={place.destination}"], {}
@@ -308,10 +302,6 @@ def _check(place: Place, name: str, advice: str) -> None:
     if not (place.tree / name).exists():
         there = ", ".join(sorted(path.name for path in place.tree.iterdir())[:8])
         raise BuildError(f"no {name} in its source, which has {there}; expected it, or {advice}")
-
-
-def _has(arguments: tuple[str, ...], option: str) -> bool:
-    return any(word == option or word.startswith(f"{option}=") for word in arguments)
 
 
 _REWRITTEN = (".pc", ".cmake")

@@ -345,7 +345,9 @@ def crossing(
     }
     settings = plan.config_settings
     if plan.backend is BuildBackend.MESON_PYTHON:
-        settings = _with_argument(settings, f"--cross-file={place / 'cross.ini'}")
+        given = dict(settings).get("setup-args", ())
+        arguments = (*((given,) if isinstance(given, str) else given), f"--cross-file={place / 'cross.ini'}")
+        settings = (*(entry for entry in settings if entry[0] != "setup-args"), ("setup-args", arguments))
     return replace(plan, environment=tuple(environment.items()), config_settings=settings)
 
 
@@ -364,9 +366,10 @@ def _crossing_files(plan: FlagPlan, compilers: Compilers, here: str) -> dict[str
 def _write_crossing(files: dict[str, str], folder: Path) -> None:
     """Make *folder* with *files*; processes may do so at the same time."""
     cache = Cache(Part.CROSS, folder.parent)
-    if _is_whole(folder, files):
-        cache.mark(folder)
-        return
+    with suppress(OSError):
+        if all((folder / name).read_bytes() == text.encode() for name, text in files.items()):
+            cache.mark(folder)
+            return
     try:
         with cache.locked(folder.name), cache.replacing(folder.name) as part:
             part.mkdir()
@@ -374,16 +377,3 @@ def _write_crossing(files: dict[str, str], folder: Path) -> None:
                 (part / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise BuildError(f"{folder.parent}: cannot be written to: {error.strerror}") from error
-
-
-def _is_whole(folder: Path, files: dict[str, str]) -> bool:
-    with suppress(OSError):
-        return all((folder / name).read_bytes() == text.encode() for name, text in files.items())
-    return False
-
-
-def _with_argument(settings: Settings, argument: str) -> Settings:
-    """*settings* for meson-python with one more argument of ``meson setup``."""
-    given = dict(settings).get("setup-args", ())
-    arguments = (given,) if isinstance(given, str) else tuple(given)
-    return (*(entry for entry in settings if entry[0] != "setup-args"), ("setup-args", (*arguments, argument)))

@@ -53,7 +53,7 @@ def repaired(
     prefixes: Sequence[Prefix] = (),
     pass_env: Collection[str] = (),
 ) -> Path:
-    """The portable wheel of *wheel*, in *into*: repaired as the recipe says; itself, where nothing is to repair.
+    """The portable wheel of *wheel*, in *into*: repaired as the recipe says; itself, if nothing is to repair.
 
     Wheels without compiled code need no repair, and those of other systems than Linux have their own tools. Libraries
     of native dependencies are found in *prefixes*; those of NVIDIA's driver are never bundled. What repairs sees what
@@ -62,7 +62,8 @@ def repaired(
     """
     settings = settings or Repair()
     into.mkdir(parents=True, exist_ok=True)
-    if settings.skip or not _is_for_linux(WheelName.parse(wheel.name)):
+    platforms = WheelName.parse(wheel.name).platform.split(".")
+    if settings.skip or not any(name.startswith(("linux_", "manylinux", "musllinux")) for name in platforms):
         return _moved(wheel, into)
     variables = {**passed(os.environ, pass_env), **(environment or {})}
     # auditwheel dates the members by it, and by the clock where it is not set
@@ -96,10 +97,6 @@ def _command(wheel: Path, folder: Path, settings: Repair, reached: Mapping[str, 
     module = ["-c", _AUDITWHEEL, reached[LIBRARIES]] if reached else ["-m", "auditwheel"]
     auditwheel = [sys.executable, "-P", *module, "repair", "--disable-isa-ext-check"]
     return [*auditwheel, *chosen, f"--wheel-dir={folder}", str(wheel)]
-
-
-def _is_for_linux(name: WheelName) -> bool:
-    return any(platform.startswith(("linux_", "manylinux", "musllinux")) for platform in name.platform.split("."))
 
 
 def _moved(wheel: Path, into: Path) -> Path:
@@ -169,7 +166,7 @@ def _settings(recipe: Path | None) -> tuple[Repair, tuple[str, ...]]:
             if key not in table:
                 return Repair(), ()
             table = table.handed(key)
-        build = table.handed("build") if "build" in table else Table({})
+        build = table.handed("build", optional=True)
         asked = build.parsed_texts("pass-env", variable_pattern, ())
         with table.table("repair", optional=True) as settings:
             return Repair.read(settings), asked

@@ -106,6 +106,13 @@ class Table:
             raise self.refuse(key, f"found {text!r}; expected {', '.join(quoted[:-1])} or {quoted[-1]}")
         return text
 
+    def matched(self, key: str, pattern: re.Pattern[str], reason: str) -> str:
+        """The string at *key*; one that *pattern* does not match as a whole is refused for *reason*."""
+        text = self.text(key)
+        if not pattern.fullmatch(text):
+            raise self.refuse(key, f"{text!r} {reason}")
+        return text
+
     def flag(self, key: str, *, default: bool) -> bool:
         return self._checked(key, self.raw(key), bool, default)
 

@@ -14,7 +14,7 @@ _Key = tuple[int, int, int, int]
 
 
 def sha256_of(file: Path) -> str:
-    """The SHA-256 of *file*, 64 hex digits, without its bytes in memory; `OSError` where it cannot be read."""
+    """The SHA-256 of *file*, 64 hex digits, without its bytes in memory; `OSError` if it cannot be read."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -30,7 +30,7 @@ def sealed(payload: str) -> str:
 
 
 def unsealed(data: bytes) -> str:
-    """What was sealed as *data*; `ValueError` where it is anything else, be it by one bit."""
+    """What was sealed as *data*; `ValueError` if it is anything else, be it by one bit."""
     try:
         found = json.loads(data)
         payload, stated = found["payload"], found["sha256"]
@@ -69,5 +69,5 @@ class Digests:
         return self._known[key]
 
     def of(self, file: Path) -> str:
-        """The SHA-256 of *file*, 64 hex digits; `OSError` where it cannot be read."""
+        """The SHA-256 of *file*, 64 hex digits; `OSError` if it cannot be read."""
         return self.begin(file).result()

@@ -73,7 +73,7 @@ def run(
 ) -> None:
     """Run *command* to its end, its output appended to *log*; errors call it *name*; *timeout* is in seconds.
 
-    `BuildError`, with the last lines of the output, where the command cannot start, fails or takes too long. However
+    `BuildError`, with the last lines of the output, if the command cannot start, fails or takes too long. However
     this is left, by an error, Ctrl-C or `stop_all` in another thread, no process of the command's group is left.
     """
     name = name or Path(command[0]).name
@@ -89,7 +89,8 @@ def run(
             if not _running.is_open:
                 raise BuildError(f"{name} was stopped")
             if status:
-                raise BuildError(f"{name} {_ended(status)}{_end(log, output, begin)}")
+                ended = f"failed with status {status}" if status > 0 else f"was ended by {signal.Signals(-status).name}"
+                raise BuildError(f"{name} {ended}{_end(log, output, begin)}")
 
 
 def stop_all() -> None:
@@ -101,7 +102,7 @@ def stop_all() -> None:
 
 
 def check_running() -> None:
-    """`BuildError` where this thread may start no command any more: for who waits for something else."""
+    """`BuildError` if this thread may start no command any more; for code that waits for something else."""
     if not _running.is_open:
         raise BuildError("stopped")
 
@@ -241,12 +242,6 @@ def _signalled(leader: _Process, number: int) -> bool:
         os.killpg(leader.pid, number)
         return True
     return False
-
-
-def _ended(status: int) -> str:
-    if status > 0:
-        return f"failed with status {status}"
-    return f"was ended by {signal.Signals(-status).name}"
 
 
 def _end(log: Path, output: BinaryIO, begin: int) -> str:

@@ -58,8 +58,9 @@ class GpuGroup(Struct, frozen=True):
         `RecipeError` if no GPU could ask for it.
         """
         real = [f"{device.number}_real" for device in self.gpus.native]
-        # every GPU that asks for M0_virtual asks for M0_real too
-        virtual = [f"{number}_virtual" for number in self._new_majors()]
+        # of PTX, that of M.0 which has no machine code: every GPU that asks for M0_virtual asks for M0_real too
+        ptx = {request.device for request in self.gpus if request.ptx}.difference(self.gpus.native)
+        virtual = [f"{number}_virtual" for number in sorted(device.number for device in ptx) if number % 10 == 0]
         if not real and not virtual:
             what = f"{self.gpus} is PTX alone, and GPUs ask for PTX of M.0 only, as in 80_virtual"
             raise RecipeError(f"{self.place}: {what}; expected machine code too, as in {self.gpus.requests[0].arch}")
@@ -68,10 +69,6 @@ class GpuGroup(Struct, frozen=True):
             bound = max(bound, ZSTD_SINCE)
         values = (*(f"sm_arch :: {value}" for value in real + virtual), f"cuda_version_lower_bound :: {bound}")
         return tuple(f"{NAMESPACE} :: {value}" for value in values)
-
-    def _new_majors(self) -> list[int]:
-        asked = {request.device for request in self.gpus if request.ptx}
-        return sorted(device.number for device in asked.difference(self.gpus.native) if device.number % 10 == 0)
 
 
 class MatrixEntry(Struct, frozen=True):

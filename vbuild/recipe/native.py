@@ -24,13 +24,20 @@ from packaging.version import Version
 from vbuild.config.table import Env, Table
 from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.source import Source, parse_sha256, parse_subdirectory, read_source
+from vbuild.recipe.source import SHA256, Source, parse_subdirectory, read_source
 from vbuild.recipe.spelling import existing_patch, requirement, variables
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9+._-]*")
+# patterns, and why a text that does not match is refused
+_NAME = (
+    re.compile(r"[a-z0-9][a-z0-9+._-]*"),
+    "is not a name for it; expected a-z, 0-9, +, ., _ and -, a letter or digit first",
+)
 # Debian Policy, 5.6.1 and 5.6.12: a source package, and an upstream version, which epoch and revision are no part of
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-_VERSION = re.compile(r"[0-9][A-Za-z0-9.+~-]*")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+"), "is not the name of a Debian source package"
+_VERSION = (
+    re.compile(r"[0-9][A-Za-z0-9.+~-]*"),
+    "is not an upstream version; expected it as in 6.3.0+dfsg, without epoch",
+)
 _ALL = "all"
 
 
@@ -79,7 +86,7 @@ class Native(Struct, frozen=True):
     @classmethod
     def read(cls, table: Table, folder: Path) -> Self:
         """The step that *table* describes; its paths start at *folder*, where the recipe stands."""
-        name = table.parsed("name", _name)
+        name = table.matched("name", *_NAME)
         with table.table("source") as source_table:
             source = _source(source_table, folder)
         table.text("build")  # there is no default for it
@@ -163,29 +170,11 @@ def _source(table: Table, folder: Path) -> NativeSource:
     if others:
         raise table.wrong(f"found debian and {' and '.join(others)}; expected exactly one of debian, sdist, path, git")
     return Debian(
-        name=table.parsed("debian", _package),
-        version=table.parsed("version", _version),
-        sha256=table.parsed("sha256", parse_sha256),
+        name=table.matched("debian", *_PACKAGE),
+        version=table.matched("version", *_VERSION),
+        sha256=table.matched("sha256", *SHA256),
         subdirectory=table.optional_parsed("subdirectory", parse_subdirectory) or "",
     )
-
-
-def _name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise RecipeError(f"{text!r} is not a name for it; expected a-z, 0-9, +, ., _ and -, a letter or digit first")
-    return text
-
-
-def _package(text: str) -> str:
-    if not _PACKAGE.fullmatch(text):
-        raise RecipeError(f"{text!r} is not the name of a Debian source package")
-    return text
-
-
-def _version(text: str) -> str:
-    if not _VERSION.fullmatch(text):
-        raise RecipeError(f"{text!r} is not an upstream version; expected it as in 6.3.0+dfsg, without epoch")
-    return text
 
 
 _LIBRARY = re.compile(
@@ -212,7 +201,11 @@ class ToolkitLibrary(Struct, frozen=True):
                 f"{text!r} is no library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"
             )
         hashes = frozenset(part.removeprefix("sha256:") for part in (match["hashes"] or "").split())
-        return cls(str(canonicalize_name(match["name"])), _library_version(text, match["version"]), hashes)
+        try:
+            version = Version(match["version"]) if match["version"] else None
+        except ValueError as error:  # InvalidVersion, or Python's limit of digits in an integer
+            raise RecipeError(f"{text!r}: {match['version']!r} is not a version (PEP 440)") from error
+        return cls(str(canonicalize_name(match["name"])), version, hashes)
 
     def __str__(self) -> str:
         return " ".join((self.release, *(f"sha256:{sha256}" for sha256 in sorted(self.hashes))))
@@ -221,12 +214,3 @@ class ToolkitLibrary(Struct, frozen=True):
     def release(self) -> str:
         """It without the hashes."""
         return self.name if self.version is None else f"{self.name}=={self.version}"
-
-
-def _library_version(text: str, version: str | None) -> Version | None:
-    if version is None:
-        return None
-    try:
-        return Version(version)
-    except ValueError as error:  # InvalidVersion, or Python's limit of digits in an integer
-        raise RecipeError(f"{text!r}: {version!r} is not a version (PEP 440)") from error

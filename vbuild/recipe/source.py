@@ -12,8 +12,12 @@ from vbuild.errors import RecipeError
 from vbuild.recipe.spelling import located
 
 _SDIST = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) *== *(?P<version>[^\s=]+)")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+# patterns, and why a text that does not match is refused
+SHA256 = re.compile(r"[0-9a-f]{64}"), "is not a SHA-256; expected 64 hex digits, lower case"
+_COMMIT = (
+    re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}"),
+    "is not a full commit hash; expected 40 or 64 hex digits, lower case",
+)
 
 
 class Sdist(Struct, frozen=True):
@@ -65,12 +69,12 @@ def read_source(table: Table, folder: Path, *, also: tuple[str, ...] = ()) -> So
     match kinds[0]:
         case "sdist":
             name, version = table.parsed("sdist", _pinned)
-            return Sdist(name, version, table.parsed("sha256", parse_sha256), subdirectory)
+            return Sdist(name, version, table.matched("sha256", *SHA256), subdirectory)
         case "git":
             url = table.text("git")
             if "://" not in url and (path := located(url, folder)).is_dir():
                 url = str(path.resolve())  # a repository on this machine
-            return Git(url, table.parsed("commit", _commit), subdirectory)
+            return Git(url, table.matched("commit", *_COMMIT), subdirectory)
         case _:
             path = table.parsed("path", lambda text: located(text, folder))
             if not path.is_dir():
@@ -91,19 +95,6 @@ def _pinned(text: str) -> tuple[str, Version]:
         return match["name"], Version(match["version"])
     except ValueError as error:  # InvalidVersion, or Python's limit of digits in an integer
         raise RecipeError(f"{text!r}: {match['version']!r} is not a version (PEP 440)") from error
-
-
-def parse_sha256(text: str) -> str:
-    """*text* if it is a SHA-256 as tools print it."""
-    if not _SHA256.fullmatch(text):
-        raise RecipeError(f"{text!r} is not a SHA-256; expected 64 hex digits, lower case")
-    return text
-
-
-def _commit(text: str) -> str:
-    if not _COMMIT.fullmatch(text):
-        raise RecipeError(f"{text!r} is not a full commit hash; expected 40 or 64 hex digits, lower case")
-    return text
 
 
 def parse_subdirectory(text: str) -> str:

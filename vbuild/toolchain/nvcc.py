@@ -100,7 +100,7 @@ class HostCompiler:
         return tuple(word for flag in flags for word in ("-Xcompiler", flag))
 
     def mapped(self, path: str) -> str | None:
-        """The absolute *path* as binaries have it; None where they have it as it is."""
+        """The absolute *path* as binaries have it; None if they have it as it is."""
         for flag in self.mapping:
             folder, _, name = flag.partition("=")[2].rpartition("=")
             if path.startswith(f"{folder}{os.sep}"):

@@ -270,7 +270,7 @@ def _matched(code: str) -> re.Match[str]:
 
 
 def listed(options: Iterable[tuple[str, str]], *, defers: bool) -> tuple[Codegen, ...] | None:
-    """The list in *options*, pairs of ``-gencode``, ``-arch`` or ``-code`` and a value; none where there is no opinion.
+    """The list in *options*, pairs of ``-gencode``, ``-arch`` or ``-code`` and a value; none if there is no opinion.
 
     None for what nvcc will refuse. With *defers* (``-dlto``), code for ``-arch=sm_90`` is left to the device linker.
     """

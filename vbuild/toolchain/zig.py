@@ -1,8 +1,8 @@
-"""Which compiler a build takes, the system's or zig's; and zig under all the names that builds call a compiler by.
+"""Which compiler a build takes, the system's or zig's; and zig under every name by which builds call a compiler.
 
     host = "system"   CC, the interpreter's own, or what is on PATH
     host = "zig"      zig from the package index: cc -> zig cc -target x86_64-linux-gnu.2.17
-    host = "auto"     the system's; zig where it has none
+    host = "auto"     the system's; zig if it has none
 
 https://andrewkelley.me/post/zig-cc-powerful-drop-in-replacement-gcc-clang.html
 
@@ -62,9 +62,9 @@ def provided_zig(
     machine: str | None = None,
     on_progress: OnProgress = silently,
 ) -> Path:
-    """The zig executable for *machine*, this one where None; fetched and unpacked unless *store* has it.
+    """The zig executable for *machine*, by default this one; fetched and unpacked unless *store* has it.
 
-    *indexes* are asked for only then. `BuildError`, which names the other way, where it is not to be had.
+    *indexes* are asked for only then. `BuildError`, which names the other way, if it is not to be had.
     """
     pin = _pin(machine or platform.machine())
     try:
@@ -89,7 +89,7 @@ def _pin(machine: str) -> ToolkitPin:
 
 
 def zig_cache(store: Path | None = None) -> Path:
-    """The folder where zig keeps what it compiles of libc++ and the like, beside *store*."""
+    """The folder where zig keeps what it compiles of libc++ and the like, next to *store*."""
     return Cache.of(Part.TOOLKITS, store).folder.absolute().with_name(Part.ZIG.value)
 
 
@@ -112,9 +112,9 @@ def chosen(
     zig: Callable[[], Path] = provided_zig,
     writes: bool = True,
 ) -> Compilers:
-    """The compilers that *host* asks for, to build for *cpu*; *zig* is called where they are zig's.
+    """The compilers that *host* asks for, to build for *cpu*; *zig* is called if they are zig's.
 
-    `BuildError` where there is none, or where zig cannot build for that machine or glibc; `BuildError` where zig
+    `BuildError` if there is none, if zig cannot build for that machine or glibc, or if zig
     is not to be had. Without *writes* they are the same, and what zig needs in the user's cache need not be there.
     """
     made = partial(zig_compilers, zig, cpu, interpreter=interpreter, environment=environment, writes=writes)

@@ -29,8 +29,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.download import Wanted, download
 from vbuild.toolchain.toolkit.layout import STAMP, is_complete, lay_out, stamp_of, write_stamp
 from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
-from vbuild.wheel.archive import Wheel, open_wheel
-from vbuild.wheel.zip_read import Member
+from vbuild.wheel.archive import open_wheel
 
 # asked for only when something has to be fetched: pip takes most of a second to say where from
 Places = Callable[[], Indexes]
@@ -135,7 +134,7 @@ class ToolkitCache(Struct, frozen=True):
         return self.folder / COMPONENTS / component_name(pin)
 
     def pin(self, name: str) -> ToolkitPin | None:
-        """The pin kept under *name*; None where there is none."""
+        """The pin kept under *name*, or None if there is none."""
         if text := self.cache.text(f"{PINS}/{name}.json"):
             with suppress(ValueError, TypeError):
                 return ToolkitPin(**json.loads(text))
@@ -201,12 +200,9 @@ def _unpack(wheel: Path, folder: Path, stop: threading.Event) -> None:
                     if stop.is_set():
                         raise BuildError(f"{wheel.name}: stopped")
                     out.write(chunk)
-            target.chmod(0o555 if _is_program(opened, member) else 0o444)
-
-
-def _is_program(wheel: Wheel, member: Member) -> bool:
-    """Whether *member* is to run: some packages leave the bit out."""
-    return member.is_executable or ("/bin/" in member.path and wheel.head(member, 4).startswith(_PROGRAM))
+            # some packages leave the bit out
+            runs = member.is_executable or ("/bin/" in member.path and opened.head(member, 4).startswith(_PROGRAM))
+            target.chmod(0o555 if runs else 0o444)
 
 
 @contextmanager
@@ -228,12 +224,13 @@ class KeptToolkit(Struct, frozen=True):
 
     @classmethod
     def at(cls, root: Path) -> Self | None:
-        """The toolkit in *root*; None where there is no complete one."""
+        """The toolkit in *root*, or None if there is no complete one."""
         if not (stamp := stamp_of(root)):
             return None
         with suppress(KeyError, TypeError, ValueError, OSError, VbuildError):
             pins = tuple(ToolkitPin(**pin) for pin in stamp["pins"])
-            return cls(Dotted.parse(stamp["version"]), root, pins, int(stamp["size"]), _used(root / STAMP))
+            used = datetime.fromtimestamp((root / STAMP).stat().st_mtime, UTC)
+            return cls(Dotted.parse(stamp["version"]), root, pins, int(stamp["size"]), used)
         return None
 
 
@@ -257,7 +254,3 @@ def prune(store: ToolkitCache, *, before: datetime) -> tuple[tuple[KeptToolkit, 
     if removed is None:
         raise BuildError(f"{store.folder}: a toolkit is being fetched there; try again when it is done")
     return old, removed.size
-
-
-def _used(file: Path) -> datetime:
-    return datetime.fromtimestamp(file.stat().st_mtime, UTC)

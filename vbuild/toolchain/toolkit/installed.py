@@ -1,7 +1,7 @@
 """CUDA toolkits that are installed: where they are, which version they are, and whether they have what is asked for.
 
 Nothing is started to find that out: the version is CUDART_VERSION of the toolkit's own header, which every compilation
-with it sees. A compiler without the headers beside it, such as a wrapper script, is no toolkit.
+with it sees. A compiler without its headers, such as a wrapper script, is no toolkit.
 """
 
 import hashlib
@@ -32,9 +32,9 @@ _NEEDED_HEADERS = ("cuda_runtime.h", "crt/host_config.h")
 _FOLDERS = ("bin", "include", "lib", "lib64", "nvvm")
 _LIBRARIES = ("/lib", "/lib64")
 # other folders there are somebody else's: of a Conda environment, all of it
-_BESIDE_LIBRARIES = frozenset({"stubs", "cmake"})
-# where a library has no lib<name>.so or <name>.h: a file that says it is there
-_TELLING = {
+_AMONG_LIBRARIES = frozenset({"stubs", "cmake"})
+# for a library without lib<name>.so or <name>.h: a file that shows that it is there
+_SIGN_FILES = {
     "nvcc": "bin/nvcc",
     "crt": "include/crt/host_config.h",
     "nvvm": "nvvm/bin/cicc",
@@ -63,7 +63,7 @@ class Installed(Struct, frozen=True):
 
     @classmethod
     def at(cls, root: Path) -> Self | None:
-        """The toolkit in *root*; None where there is no compiler, or none whose version can be told."""
+        """The toolkit in *root*, or None if there is no compiler, or none with a known version."""
         version = _version(root)
         return cls(root, version) if version and os.access(root / "bin" / "nvcc", os.X_OK) else None
 
@@ -82,15 +82,15 @@ class Installed(Struct, frozen=True):
 
     def _has(self, library: ToolkitLibrary) -> bool:
         short = library.name.removeprefix("nvidia-").removeprefix("cuda-").removesuffix(f"-cu{self.version.major}")
-        telling = _TELLING.get(short, f"lib{short}.so")
-        kind, _, rest = telling.partition("/")
-        there = self._find(rest, kind) if rest else self._find(telling, "lib64") or self._find(f"{short}.h", "include")
+        sign = _SIGN_FILES.get(short, f"lib{short}.so")
+        kind, _, rest = sign.partition("/")
+        there = self._find(rest, kind) if rest else self._find(sign, "lib64") or self._find(f"{short}.h", "include")
         # which wheel it came in, if in one, nothing says
         is_it = library.version is None or (self._numbered(short) == library.version and not library.hashes)
         return there is not None and is_it
 
     def _numbered(self, short: str) -> Version | None:
-        """The version of a library that its header says; None where it says none."""
+        """The version of a library that its header says, or None if it says none."""
         file, prefix = _NUMBERED.get(short, ("", ""))
         header = self._find(file, "include") if file else None
         text = header.read_text(encoding="utf-8", errors="replace") if header else ""
@@ -106,7 +106,7 @@ class Installed(Struct, frozen=True):
 
 
 def named(spec: ToolkitSpec) -> Toolkit:
-    """The toolkit that the recipe's path names; `BuildError` where it is not there, or is not what *spec* says."""
+    """The toolkit that the recipe's path names; `BuildError` if it is not there, or is not what *spec* says."""
     root = spec.path or Path()
     if not root.is_dir():
         raise BuildError(f"{root}: no such folder; expected that of an installed CUDA {spec}")
@@ -160,7 +160,7 @@ def installed(environment: Mapping[str, str]) -> tuple[Installed, ...]:
 
 
 def _state(root: Path) -> Iterator[str]:
-    """Every file of the toolkit in *root*, as far as can be told without reading it: thousands, in milliseconds."""
+    """Every file of the toolkit in *root*, as far as is known without reading it: thousands, in milliseconds."""
     homes = (root, *sorted(root.glob("targets/*")))
     pending = [os.fspath(home / name) for home in homes for name in reversed(_FOLDERS)][::-1]
     top, seen = len(os.fspath(root)) + 1, set[tuple[int, int]]()
@@ -173,17 +173,13 @@ def _state(root: Path) -> Iterator[str]:
             seen.add((here.st_dev, here.st_ino))
             for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
                 if not entry.is_dir():
-                    yield f"{entry.path[top:]} {_size_and_time(entry)}"
-                elif not folder.endswith(_LIBRARIES) or entry.name in _BESIDE_LIBRARIES:
+                    try:
+                        found = entry.stat()
+                        yield f"{entry.path[top:]} {found.st_size} {found.st_mtime_ns}"
+                    except OSError:
+                        yield f"{entry.path[top:]} leads nowhere"
+                elif not folder.endswith(_LIBRARIES) or entry.name in _AMONG_LIBRARIES:
                     pending.append(entry.path)
-
-
-def _size_and_time(entry: os.DirEntry[str]) -> str:
-    try:
-        found = entry.stat()
-    except OSError:
-        return "leads nowhere"
-    return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def _version(root: Path) -> Dotted | None:

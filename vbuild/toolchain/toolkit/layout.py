@@ -66,8 +66,11 @@ def add_stubs(root: Path, machine: str) -> None:
         stub = root / "lib" / "stubs" / library
         if machine in _MACHINES and path.is_file() and not stub.exists():
             text = path.read_text(encoding="utf-8", errors="replace")
+            # types that look like functions are included: a name too many does no harm
+            names = set(pattern.findall(text))
+            names |= {f"{name}_{kind.lower()}" for kind, name in _PER_THREAD.findall(text) if name in names}
             stub.parent.mkdir(exist_ok=True)
-            stub.write_bytes(stub_of(f"{library}.1", _functions(text, pattern), machine=_MACHINES[machine]))
+            stub.write_bytes(stub_of(f"{library}.1", names, machine=_MACHINES[machine]))
 
 
 def stub_of(soname: str, names: Iterable[str], *, machine: ElfMachine) -> bytes:
@@ -91,19 +94,13 @@ def stub_of(soname: str, names: Iterable[str], *, machine: ElfMachine) -> bytes:
     )
 
 
-def _functions(text: str, pattern: re.Pattern[str]) -> set[str]:
-    """The functions that a header names, types that look like them included: a name too many does no harm."""
-    names = set(pattern.findall(text))
-    return names | {f"{name}_{kind.lower()}" for kind, name in _PER_THREAD.findall(text) if name in names}
-
-
 STAMP = ".vbuild.json"
 SEEN = ".vbuild-seen"
 AGAIN = 7 * 86400  # seconds after which files are hashed again that nothing has happened to
 
 
 def write_stamp(folder: Path, stamp: Mapping[str, Any]) -> None:
-    """Put into *folder*, which is complete, the *stamp* with what is there; `OSError` where there is no room."""
+    """Put into *folder*, which is complete, the *stamp* with what is there; `OSError` if there is no room."""
     contents = {path: _digest(folder / path) for path in sorted(_paths(folder))}
     size = sum(os.lstat(folder / path).st_size for path in contents)
     (folder / SEEN).write_text(_state(folder, contents), encoding="utf-8")
@@ -111,7 +108,7 @@ def write_stamp(folder: Path, stamp: Mapping[str, Any]) -> None:
 
 
 def stamp_of(folder: Path) -> dict[str, Any] | None:
-    """What the stamp of a store's entry says; None where there is none, or where it is damaged."""
+    """What the stamp of a store's entry says, or None if there is none, or it is damaged."""
     with suppress(OSError, ValueError):
         data = json.loads(unsealed((folder / STAMP).read_bytes()))
         return data if isinstance(data, dict) else None
@@ -147,7 +144,7 @@ def _paths(folder: Path) -> Iterator[str]:
 
 
 def _state(folder: Path, paths: Iterable[str]) -> str:
-    """What the file system says of *paths* in *folder*, in 64 digits; `OSError` where one is not there."""
+    """What the file system says of *paths* in *folder*, in 64 digits; `OSError` if one is not there."""
     top, total = os.fspath(folder), hashlib.sha256()
     for path in paths:
         found = os.lstat(f"{top}/{path}")
@@ -178,8 +175,8 @@ _SHARED = "nvidia"
 def lay_out(root: Path, components: Mapping[ToolkitPin, Path], *, machine: str, release: str) -> None:
     """Make *root*, a new folder, the CUDA_HOME of the unpacked *components*, for Linux on *machine*.
 
-    *release* is the version for version.json. `BuildError` where two components have different files of one name,
-    or one has nothing for a toolkit; `OSError` where there is no room.
+    *release* is the version for version.json. `BuildError` if two components have different files of one name,
+    or one has nothing for a toolkit; `OSError` if there is no room.
     """
     root.mkdir()
     placed: dict[str, ToolkitPin] = {}
@@ -189,13 +186,16 @@ def lay_out(root: Path, components: Mapping[ToolkitPin, Path], *, machine: str, 
             raise BuildError(f"{pin}: nothing in it for a toolkit; expected files below {_SHARED}/")
         for target, source in files.items():
             if target not in placed:
-                _link(source, root / target)
+                (root / target).parent.mkdir(parents=True, exist_ok=True)
+                linked(source, root / target)
             elif source.read_bytes() != (root / target).read_bytes():
                 raise BuildError(f"{pin}: {target} is another file in {placed[target]}")
             placed.setdefault(target, pin)
     _add_links(root, _TARGETS.get(machine, f"{machine}-linux"))
     add_stubs(root, machine)
-    (root / "version.json").write_text(json.dumps(_versions(components, release), indent=2) + "\n", encoding="utf-8")
+    versions = {pin.project: {"name": pin.project, "version": pin.version} for pin in sorted(components)}
+    text = json.dumps({"cuda": {"name": "CUDA SDK", "version": release}, **versions}, indent=2)
+    (root / "version.json").write_text(f"{text}\n", encoding="utf-8")
 
 
 def _files(folder: Path) -> Iterator[PurePosixPath]:
@@ -217,11 +217,6 @@ def _place(path: PurePosixPath, pin: ToolkitPin) -> str | None:
     if top in _CCCL:
         return "/".join(inner) if inner[0] == "lib" else f"licenses/{pin.project}/{inner[-1]}"
     return "/".join((top, *inner))
-
-
-def _link(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    linked(source, target)
 
 
 def _add_links(root: Path, target: str) -> None:
@@ -247,8 +242,3 @@ def _unversioned(names: Iterable[str]) -> dict[str, str]:
         if (match := _LIBRARY.fullmatch(file)) and match["name"] not in present:
             links.setdefault(match["name"], file)
     return links
-
-
-def _versions(pins: Iterable[ToolkitPin], release: str) -> dict[str, dict[str, str]]:
-    components = {pin.project: {"name": pin.project, "version": pin.version} for pin in sorted(pins)}
-    return {"cuda": {"name": "CUDA SDK", "version": release}, **components}

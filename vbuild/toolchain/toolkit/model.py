@@ -162,16 +162,15 @@ def _release(version: Dotted, entry: Mapping[str, Any]) -> ToolkitRelease:
         version=version,
         name=entry["release"],
         extras={extra: tuple(projects) for extra, projects in entry["extras"].items()},
-        components={project: _wheels(project, component) for project, component in entry["components"].items()},
+        components={
+            project: {
+                machine: ToolkitPin(project, component["version"], *component[machine])
+                for machine in MACHINES
+                if machine in component
+            }
+            for project, component in entry["components"].items()
+        },
     )
-
-
-def _wheels(project: str, component: Mapping[str, Any]) -> Mapping[str, ToolkitPin]:
-    return {
-        machine: ToolkitPin(project, component["version"], *component[machine])
-        for machine in MACHINES
-        if machine in component
-    }
 
 
 _SHOWN = 5
@@ -180,7 +179,7 @@ _SHOWN = 5
 def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes: Indexes) -> ToolkitPin:
     """The wheel of *version* for Linux on *machine*, of the first of *projects* that the package index has.
 
-    `BuildError`, with what is there, where it has none, or states no hash for it.
+    `BuildError`, with what is there, if it has none, or states no hash for it.
     """
     for project in projects:
         wheels = [listed for listed in files_of(project, indexes=indexes) if _fits(listed, machine)]
@@ -212,7 +211,7 @@ def _versions(wheels: Iterable[ListedFile]) -> str:
     return f"{', '.join(islice(versions, _SHOWN))}{more}"
 
 
-# of one of these projects the wheel of a version, for a machine; None where nobody knows yet, and that may be
+# of one of these projects the wheel of a version, for a machine; None if nobody knows yet, and that may be
 Ask = Callable[[tuple[str, ...], Version, str], ToolkitPin | None]
 
 CORE = ("nvcc", "crt", "nvvm", "cudart", "cccl")
@@ -237,7 +236,7 @@ def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, 
 
 
 def known(version: Dotted, *, instead: Iterable[str] = ()) -> ToolkitRelease:
-    """The release of CUDA *version*; `BuildError` where the package index has no nvcc for it.
+    """The release of CUDA *version*; `BuildError` if the package index has no nvcc for it.
 
     It says what there is, and what is installed *instead*.
     """
@@ -269,7 +268,8 @@ def _library(library: ToolkitLibrary, release: ToolkitRelease, machine: str, ask
     if library.version is None:
         yield from _pinned(release, library.name, machine)
         return
-    main = _main(library.name, projects)
+    # the project whose version is that of the extra
+    main = next((project for project in projects if project.endswith(f"-{library.name}")), next(iter(projects), None))
     candidates = (main,) if main else _candidates(library.name, release.version)
     own = release.pin(main, machine) if main else None
     found = own if own and Version(own.version) == library.version else ask(candidates, library.version, machine)
@@ -288,12 +288,6 @@ def _pinned(release: ToolkitRelease, name: str, machine: str) -> Iterator[Toolki
         if not (pin := release.pin(project, machine)):
             raise BuildError(f"{name}: {project} is not there for Linux on {machine}")
         yield pin
-
-
-def _main(name: str, projects: tuple[str, ...]) -> str | None:
-    """The one of *projects* whose version is that of the extra *name*."""
-    named = [project for project in projects if project.endswith(f"-{name}")]
-    return next(iter(named or projects), None)
 
 
 def _candidates(name: str, version: Dotted) -> tuple[str, ...]:

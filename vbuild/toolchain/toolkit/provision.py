@@ -32,7 +32,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.native import ToolkitLibrary
-from vbuild.toolchain.toolkit.cache import KeptToolkit, OnProgress, Places, ToolkitCache, kept_in, silently
+from vbuild.toolchain.toolkit.cache import KeptToolkit, OnProgress, ToolkitCache, kept_in, silently
 from vbuild.toolchain.toolkit.cache import prune as prune_cache
 from vbuild.toolchain.toolkit.installed import Installed, installed, matching, named, passed_over
 from vbuild.toolchain.toolkit.layout import is_complete
@@ -75,7 +75,10 @@ def packaged(
     spec: ToolkitSpec, *, store: Path | None = None, indexes: Indexes | None = None, on_progress: OnProgress = silently
 ) -> Toolkit:
     """The toolkit of the package index that *spec* asks for, whatever is installed."""
-    kept, places = ToolkitCache.at(store), _places(indexes)
+    kept = ToolkitCache.at(store)
+
+    def places() -> Indexes:
+        return indexes or Indexes.configured()
 
     def ask(projects: tuple[str, ...], version: Version, machine: str) -> ToolkitPin:
         return kept.remembered(
@@ -143,11 +146,6 @@ def _machine(spec: ToolkitSpec) -> str:
 
 def _name(projects: tuple[str, ...], version: Version, machine: str) -> str:
     return f"{projects[0]}-{version}-{machine}"
-
-
-def _places(indexes: Indexes | None) -> Places:
-    """What gives *indexes*, or pip's."""
-    return lambda: indexes or Indexes.configured()
 
 
 class ToolkitProvider(Protocol):
