@@ -24,8 +24,7 @@ from vbuild.config.table import Table
 from vbuild.errors import VbuildError
 from vbuild.hardware.conda import machine_of
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listing import listed_in
-from vbuild.index_client.places import Problems, client_of, finders, packages_at
+from vbuild.index_client.places import Problems, client_of, finders, listed_in, packages_at
 from vbuild.publishing.oci.model import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE
 from vbuild.publishing.oci.reading import ImageFolder
 from vbuild.recipe.model import Recipe

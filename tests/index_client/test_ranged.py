@@ -11,7 +11,7 @@ from packaging.version import Version
 from tests.factories.ranges import Serving, serving
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listing import ListedFile
+from vbuild.index_client.places import ListedFile
 from vbuild.index_client.ranged import PIECE, TAIL, Ranged, ranged
 
 NAME = "demo-1.0-py3-none-any.whl"
@@ -45,7 +45,7 @@ def test_it_reads_as_the_file_itself_does(folder: Path) -> None:
         assert file.seek(-10, os.SEEK_END) == len(DATA) - 10
         assert file.read() == DATA[-10:]
         assert file.seek(-3, os.SEEK_CUR) == len(DATA) - 3
-        with pytest.raises(ValueError, match="a place in front of the file: -1"):
+        with pytest.raises(ValueError, match="a place before the file: -1"):
             file.seek(-1)
         with pytest.raises(io.UnsupportedOperation):
             file.fileno()
@@ -150,7 +150,7 @@ def test_a_place_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
     missing = (tmp_path / NAME).as_uri()
     for url, message in (
         (missing, f"{missing}: cannot be read: No such file or directory"),
-        ("", f"{NAME}: nobody said where it is"),
+        ("", f"{NAME}: the index states no URL for it"),
     ):
         with pytest.raises(FetchError) as refused, ranged(ListedFile(NAME, Version("1.0"), url=url), indexes=Indexes()):
             pass

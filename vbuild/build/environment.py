@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from vbuild.errors import at
 from vbuild.hardware.cpu import Cpu
-from vbuild.index_client.uv import install_command, venv_command
+from vbuild.index_client.configuration import install_command, venv_command
 from vbuild.process.run import run
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.variables import for_installers, undisturbed

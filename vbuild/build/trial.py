@@ -14,7 +14,7 @@ from vbuild.build.environment import BuildEnvironment
 from vbuild.errors import at
 from vbuild.files.atomic import linked
 from vbuild.hardware.cpu import Cpu
-from vbuild.index_client.uv import install_command, venv_command
+from vbuild.index_client.configuration import install_command, venv_command
 from vbuild.process.run import run
 from vbuild.recipe.model import Check
 from vbuild.recipe.variables import for_installers, passed

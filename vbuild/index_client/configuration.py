@@ -1,9 +1,11 @@
-"""Where packages come from: pip's own configuration, read once and handed to everything that fetches.
+"""Where packages come from: pip's own configuration, read once and passed to everything that fetches.
 
     pip.conf, PIP_* -> ``pip config list`` -> Indexes -> the sdist's download, uv's environment variables
 
 As in pip, ``[install]`` overrides ``[global]`` and the environment overrides both; a later value replaces the
-earlier one, also where it is a list. https://pip.pypa.io/en/stable/topics/configuration/
+earlier one, also if it is a list. https://pip.pypa.io/en/stable/topics/configuration/
+
+The commands of uv with which vbuild makes environments and finds Pythons do not read the user's uv.toml.
 """
 
 import ast
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
+from uv import find_uv_bin
 
 from vbuild.errors import FetchError
 
@@ -28,16 +31,18 @@ _TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
 
 _FILE = re.compile(r"^For variant '\w+', will try loading '(.*)'$", re.MULTILINE)
 
-# what pip said in this process: it takes most of a second to say it
+# what pip printed in this process: it takes most of a second
 _LISTINGS: dict[tuple[object, ...], tuple[str, tuple[tuple[int, int] | None, ...]]] = {}
 _ASKING = threading.Lock()
 
-# either would keep the settings, or all there is to read, from being printed
+_UV_OPTIONS = ("--no-config", "--no-progress")
+
+# with either, pip would not print the settings
 _NOT_PASSED = frozenset({"PIP_QUIET", "PIP_LOG"})
 
 
 class Indexes(Struct, frozen=True):
-    """Package indexes and how to reach them; no *index_url* stands for the tools' own default."""
+    """Package indexes and how to reach them; without *index_url*, tools use their own default."""
 
     index_url: str | None = None
     extra_index_urls: tuple[str, ...] = ()
@@ -52,22 +57,27 @@ class Indexes(Struct, frozen=True):
 
     @classmethod
     def configured(cls, env: Mapping[str, str] | None = None) -> Self:
-        """The configuration of this interpreter's pip, run with *env*; `FetchError` if pip refuses it.
+        """The configuration of this interpreter's pip, run with *env*; raises `FetchError` if pip refuses it.
 
-        pip is asked once, and again when one of its files has changed.
+        pip runs once, and again after one of its files has changed.
         """
         env = {name: text for name, text in (os.environ if env is None else env).items() if name not in _NOT_PASSED}
         key = (str(Path.cwd()), *sorted(env.items()))
         with _ASKING:
             listing, states = _LISTINGS.get(key, ("", ()))
             if not listing or _states(listing) != states:
-                listing = _listing(env)
+                command = [sys.executable, "-P", "-m", "pip", "config", "list", "-vvv"]
+                ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+                if ran.returncode:
+                    last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
+                    raise FetchError(f"pip config list: exit status {ran.returncode}: {last}")
+                listing = ran.stdout
                 _LISTINGS[key] = (listing, _states(listing))
         return cls.parse(listing)
 
     @classmethod
     def parse(cls, listing: str) -> Self:
-        """The indexes in what ``pip config list`` printed; settings of other matters are passed over."""
+        """The indexes in what ``pip config list`` printed; other settings are ignored."""
         settings = _settings(listing)
         return cls(
             index_url=_located(settings["index-url"]) if settings.get("index-url") else None,
@@ -83,9 +93,9 @@ class Indexes(Struct, frozen=True):
         )
 
     def environment(self) -> dict[str, str]:
-        """The same places as environment variables for uv, to be put over those that are there.
+        """The same places as environment variables for uv, to be added to those of the process.
 
-        Several indexes are one to pip, the best version of all counts; uv needs to be told.
+        pip takes the best version from all indexes; uv does so only with its option unsafe-best-match.
         """
         env = {
             "UV_DEFAULT_INDEX": self.index_url or "",
@@ -103,47 +113,33 @@ class Indexes(Struct, frozen=True):
         return {name: text for name, text in env.items() if text}
 
 
-def _listing(env: Mapping[str, str]) -> str:
-    """What ``pip config list`` says, its files and their settings."""
-    command = [sys.executable, "-P", "-m", "pip", "config", "list", "-vvv"]
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
-        raise FetchError(f"pip config list: exit status {ran.returncode}: {last}")
-    return ran.stdout
-
-
 def _states(listing: str) -> tuple[tuple[int, int] | None, ...]:
-    """Size and time of each file that pip looked for, or None if it is not there."""
-    return tuple(
-        (found.st_size, found.st_mtime_ns) if (found := _stat(file)) else None for file in _FILE.findall(listing)
-    )
-
-
-def _stat(file: str) -> os.stat_result | None:
-    with suppress(OSError):
-        return Path(file).stat()
-    return None
+    """Size and time of each file that pip looked for, or None if it does not exist."""
+    states: list[tuple[int, int] | None] = []
+    for file in _FILE.findall(listing):
+        try:
+            found = Path(file).stat()
+        except OSError:
+            states.append(None)
+        else:
+            states.append((found.st_size, found.st_mtime_ns))
+    return tuple(states)
 
 
 def _settings(listing: str) -> dict[str, str]:
     sections: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
     for line in listing.splitlines():
         if match := _LINE.fullmatch(line):
-            sections[match["section"]][match["key"]] = _literal(line, match["value"])
+            try:
+                text = str(ast.literal_eval(match["value"])).strip()  # pip printed it with %r
+            except (ValueError, SyntaxError) as error:
+                raise FetchError(f"pip config list: {line!r} is not a setting that can be read") from error
+            sections[match["section"]][match["key"]] = text
     return {key: text for section in _SECTIONS for key, text in sections[section].items()}
 
 
-def _literal(line: str, text: str) -> str:
-    """The value that pip printed with ``%r``."""
-    try:
-        return str(ast.literal_eval(text)).strip()
-    except (ValueError, SyntaxError) as error:
-        raise FetchError(f"pip config list: {line!r} is not a setting that can be read") from error
-
-
 def _located(text: str) -> str:
-    """A URL as it is, a path as a URL: tools do not agree on where relative paths start."""
+    """A URL as it is, a path as a URL, because tools do not agree on where relative paths start."""
     try:
         return text if "://" in text else Path(text).expanduser().absolute().as_uri()
     except RuntimeError as error:  # no such user after ~
@@ -155,3 +151,25 @@ def _seconds(text: str) -> float:
         if 0 < (seconds := float(text)) < math.inf:
             return seconds
     raise FetchError(f"pip config list: timeout {text!r} is not a number of seconds")
+
+
+def venv_command(python: Path | str, folder: Path, *options: str) -> list[str]:
+    """The command that makes *folder* an environment of *python*."""
+    own = ("--no-project", "--no-python-downloads", "--python", str(python))
+    return [find_uv_bin(), "venv", *_UV_OPTIONS, *own, *options, str(folder)]
+
+
+def install_command(python: Path | str, *words: str) -> list[str]:
+    """The command that installs packages into the environment of *python*; *words* are options and packages."""
+    return [find_uv_bin(), "pip", "install", *_UV_OPTIONS, "--python", str(python), *words]
+
+
+def compile_command(python: Path | str, requirements: Path, output: Path, *options: str) -> list[str]:
+    """The command that resolves the file *requirements* for *python* and writes the packages to *output*."""
+    files = ("--python", str(python), "--output-file", str(output), str(requirements))
+    return [find_uv_bin(), "pip", "compile", *_UV_OPTIONS, *options, *files]
+
+
+def find_command(version: str) -> list[str]:
+    """The command that prints the path of an installed Python of *version*."""
+    return [find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", version]

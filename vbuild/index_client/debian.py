@@ -1,9 +1,9 @@
-"""Upstream sources as Debian has them: where the mirrors are, and one file from there, known by its hash alone.
+"""Upstream sources as Debian has them: where the mirrors are, and a download that only its hash identifies.
 
     VBUILD_DEBIAN_MIRROR, or apt's own sources (one-line and deb822) -> Mirror -> pool/main/g/gmp/gmp_6.3.0.orig.tar.xz
 
-A pool has all versions that any release of the distribution has, so a newer release's source is at hand on an older
-machine. Most mirrors are plain HTTP, as apt checks signatures; here it is the hash that says whether a file is right.
+A pool has all versions that any release of the distribution has, so an older machine finds a newer release's source.
+Most mirrors are plain HTTP, as apt checks signatures; here the hash shows whether a file is right.
 sources.list(5); Debian Policy, 5.6.12
 """
 
@@ -39,7 +39,7 @@ class Mirror(Struct, frozen=True):
     components: tuple[str, ...] = ("main",)
 
     def places(self, name: str, version: str) -> Iterator[str]:
-        """Where the upstream source of the source package *name* may be, in the order to look."""
+        """The URLs at which the upstream source of the source package *name* may be, in the order to try."""
         letter = name[:4] if name.startswith("lib") else name[:1]
         for component in self.components:
             for suffix in _SUFFIXES:
@@ -47,7 +47,7 @@ class Mirror(Struct, frozen=True):
 
 
 def mirrors(environment: Mapping[str, str] = os.environ, *, apt: Path = _APT) -> tuple[Mirror, ...]:
-    """The mirrors to ask, each once: that of `VARIABLE`, or those that apt is configured with in the folder *apt*."""
+    """The mirrors to ask, each once: that of `VARIABLE`, or those in apt's configuration, the folder *apt*."""
     if given := environment.get(VARIABLE):
         return (Mirror(given.rstrip("/")),)
     found: dict[str, dict[str, None]] = {}
@@ -60,10 +60,10 @@ def mirrors(environment: Mapping[str, str] = os.environ, *, apt: Path = _APT) ->
 def fetch_debian(
     name: str, version: str, sha256: str, target: Path, *, indexes: Indexes, known: Iterable[Mirror] | None = None
 ) -> None:
-    """Write the upstream source of *name* in *version* to *target*, where its hash is *sha256*.
+    """Write the upstream source of *name* in *version* with the hash *sha256* to *target*.
 
-    *known* are the mirrors, `mirrors()` where None; *indexes* say how to reach anything. `FetchError` where no mirror
-    has it; nothing is at *target* then.
+    *known* are the mirrors, by default `mirrors()`; *indexes* have proxy and certificates. Raises `FetchError` if no
+    mirror has it; then nothing is at *target*.
     """
     known = tuple(mirrors() if known is None else known)
     what = f"Debian source {name} {version}"
@@ -79,8 +79,12 @@ def fetch_debian(
             try:
                 digest = _saved(client, url, target, what)
             except httpx2.HTTPError as error:
-                problems[f"{Link(mirror.url).redacted}: {_said(error)}"] = None
-                if isinstance(error, httpx2.TransportError):  # so it would be for its other files
+                if isinstance(error, httpx2.HTTPStatusError):
+                    reason = f"{error.response.status_code} {error.response.reason_phrase}"
+                else:  # one line, without the URL, which may have a password
+                    reason = (str(error).splitlines() or [type(error).__name__])[0]
+                problems[f"{Link(mirror.url).redacted}: {reason}"] = None
+                if isinstance(error, httpx2.TransportError):  # its other files would fail, too
                     lost.add(mirror)
                 continue
             if digest == sha256:
@@ -89,8 +93,8 @@ def fetch_debian(
                 found[url.rpartition("/")[2]] = digest
     target.unlink(missing_ok=True)
     if found:
-        said = "; ".join(f"{file} with sha256 {digest}" for file, digest in found.items())
-        raise FetchError("; ".join((f"{what}: found {said}; the recipe expects sha256 {sha256}", *problems)))
+        files = "; ".join(f"{file} with sha256 {digest}" for file, digest in found.items())
+        raise FetchError("; ".join((f"{what}: found {files}; the recipe expects sha256 {sha256}", *problems)))
     asked = ", ".join(Link(mirror.url).redacted for mirror in known)
     none = f"{what}: no {name}_{version}.orig.tar.xz, .gz or .bz2 on {asked}"
     advice = f"expected an upstream version that is there, without epoch and revision, or another mirror in {VARIABLE}"
@@ -98,9 +102,9 @@ def fetch_debian(
 
 
 def _saved(client: PyPIClient, url: str, target: Path, what: str) -> str | None:
-    """The SHA-256 of the file behind *url*, now at *target*; None where there is none.
+    """Write the file behind *url* to *target*; returns its SHA-256, or None if the mirror does not have it.
 
-    `httpx2.HTTPError` where the mirror does not give it, and `FetchError` where *target* cannot be written.
+    Raises `httpx2.HTTPError` if the mirror does not answer, and `FetchError` if *target* cannot be written.
     """
     digest = hashlib.sha256()
     try:
@@ -109,7 +113,7 @@ def _saved(client: PyPIClient, url: str, target: Path, what: str) -> str | None:
                 return None
             response.raise_for_status()
             with replacing(target) as part, part.open("xb") as file:
-                for chunk in response.iter_raw():  # as they come: the file is compressed, and its transfer is not
+                for chunk in response.iter_raw():  # raw, as the file is compressed and its transfer is not
                     digest.update(chunk)
                     file.write(chunk)
     except OSError as error:
@@ -117,15 +121,8 @@ def _saved(client: PyPIClient, url: str, target: Path, what: str) -> str | None:
     return digest.hexdigest()
 
 
-def _said(error: httpx2.HTTPError) -> str:
-    """*error* in a few words, without the URL, which may have a password."""
-    if isinstance(error, httpx2.HTTPStatusError):
-        return f"{error.response.status_code} {error.response.reason_phrase}"
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 def _configured(apt: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The address and the components of every entry that is in use; what cannot be read has none."""
+    """The URL and the components of every entry in use; files that cannot be read are ignored."""
     for file in (apt / "sources.list", *sorted(apt.glob("sources.list.d/*"))):
         try:
             text = file.read_text(encoding="utf-8", errors="replace")
@@ -141,7 +138,7 @@ def _configured(apt: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _deb822(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The entries of *text* in paragraphs of fields, a field's further lines being indented."""
+    """The entries of *text*, which has paragraphs of fields; further lines of a field are indented."""
     lines = (line for line in text.splitlines() if not line.startswith("#"))
     for paragraph in re.split(r"\n[ \t]*\n", "\n".join(lines)):
         joined = re.sub(r"\n[ \t]+", " ", paragraph.strip())

@@ -1,4 +1,4 @@
-"""Find a file on the package indexes and bring it here: its hash, and nothing else, says that it is the right one."""
+"""Find a file on the package indexes and download it: only its hash shows that it is the right one."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from vbuild.index_client.places import Problems, client_of, finders, name_of, pa
 
 
 class Wanted(Struct, frozen=True):
-    """A file of a release, pinned by SHA-256: the wheel *file*, or any sdist where that is None."""
+    """A file of a release, pinned by SHA-256: the wheel *file*, or any sdist if that is None."""
 
     project: str
     version: Version
@@ -28,7 +28,7 @@ class Wanted(Struct, frozen=True):
         return f"{self.project}=={self.version}"
 
     def is_at(self, package: Package) -> bool:
-        """Whether *package* may be it, by its name."""
+        """Whether *package* may be this file, by its name."""
         if self.file is not None:
             return package.link.filename == self.file
         version = package.version
@@ -36,10 +36,10 @@ class Wanted(Struct, frozen=True):
 
 
 def download(wanted: Wanted, target: Path, *, indexes: Indexes, stop: Event | None = None) -> None:
-    """Write the *wanted* file to *target*, hashed on the way; `FetchError` where no index has a file with its hash.
+    """Write the *wanted* file to *target*, and check its hash.
 
-    An index that states hashes is believed where they differ, and nothing is downloaded from it. Nothing is left at
-    *target* after an error, a full disk included. `FetchError`, soon, where another thread sets *stop*.
+    A file for which an index states another hash is not downloaded. Raises `FetchError` if no index has a file with its
+    hash, if the disk is full, and soon after another thread sets *stop*; then nothing is left at *target*.
     """
     search = _Search(wanted, stop or Event())
     try:
@@ -57,7 +57,7 @@ def download(wanted: Wanted, target: Path, *, indexes: Indexes, stop: Event | No
 
 @dataclass(slots=True)
 class _Search:
-    """What has been looked at for a file so far, for the message when it is not found."""
+    """The places and files that were looked at so far, for the message if the file is not found."""
 
     wanted: Wanted
     stop: Event
@@ -80,12 +80,12 @@ class _Search:
         return sorted(fitting, key=lambda link: not link.filename.endswith(".tar.gz"))
 
     def saved(self, client: PyPIClient, link: Link, target: Path) -> bool:
-        """Whether the file behind *link*, written to *target*, has the hash; `FetchError` where there is no room."""
+        """Write the file at *link* to *target*; return whether it has the hash. `FetchError` if the disk is full."""
         digest = hashlib.sha256()
         try:
             with client.get_stream(link.url_without_fragment) as response, target.open("wb") as out:
                 response.raise_for_status()
-                for chunk in response.iter_raw():  # as they come, so that none is waited for
+                for chunk in response.iter_raw():  # of any size, so that *stop* is checked often
                     if self.stop.is_set():
                         raise FetchError(f"{self.wanted}: stopped")
                     digest.update(chunk)

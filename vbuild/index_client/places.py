@@ -1,14 +1,16 @@
-"""The places where package indexes are: a client with pip's certificates, proxy and credentials, and finders on it."""
+"""The places of package indexes, a client with pip's certificates, proxy and credentials, and the files there."""
 
 import logging
 import re
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import urlsplit
 
 import httpx2
+from packaging.version import Version
 from unearth import Link, Package, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
 from unearth.fetchers import Fetcher, PyPIClient
@@ -17,7 +19,7 @@ from unearth.utils import parse_netloc
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
 
-# what it warns of becomes part of an error, or is of no matter: a project that one of several places lacks
+# its warnings become part of an error, or do not matter: a project that one of several places lacks
 logging.getLogger("unearth").addHandler(logging.NullHandler())
 
 _LOGIN = re.compile(r"//[^/@]*@")
@@ -25,10 +27,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Problems(list[str]):
-    """What went wrong at the places so far, in the order it did."""
+    """What went wrong at the places so far, in order."""
 
     def note(self, response: httpx2.Response) -> None:
-        """Keep an index's refusal, which the finder takes for an empty page; 404 only says: no such project here."""
+        """Keep an index's refusal, which the finder takes for an empty page; 404 means that it lacks the project."""
         if response.is_error and response.status_code != httpx2.codes.NOT_FOUND:
             url = Link(str(response.url)).redacted
             self.append(f"{url}: {response.status_code} {response.reason_phrase}")
@@ -36,9 +38,9 @@ class Problems(list[str]):
 
 @contextmanager
 def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Iterator[PyPIClient]:
-    """An HTTP client that never asks on the terminal, and shows every response to *noted*.
+    """An HTTP client that never asks on the terminal, and calls *noted* with every response.
 
-    `FetchError` where pip's configuration has what no client can use.
+    Raises `FetchError` if pip's configuration has a value that no client can use.
     """
     with _configured("cert", indexes.cert):
         verify = ssl.create_default_context(cafile=indexes.cert) if indexes.cert else True
@@ -66,7 +68,7 @@ def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Ite
 
 
 def _refuse_elsewhere(response: httpx2.Response) -> None:
-    """`httpx2.UnsupportedProtocol` for a redirect to a file of this machine, which the client would read."""
+    """Raise `httpx2.UnsupportedProtocol` for a redirect to a file of this machine, which the client would read."""
     if response.has_redirect_location:
         scheme = response.headers["Location"].partition(":")[0].strip().lower()
         if scheme == "file":
@@ -76,13 +78,16 @@ def _refuse_elsewhere(response: httpx2.Response) -> None:
 def finders(client: PyPIClient, indexes: Indexes) -> list[PackageFinder]:
     """One finder for every place, so that one which cannot be reached does not hide the others; local ones first.
 
-    `FetchError` where there is no place, or one of them cannot be.
+    Raises `FetchError` if there is no place, or a URL is invalid.
     """
     urls = [] if indexes.no_index else [indexes.index_url, *indexes.extra_index_urls]
     for key, places in (("index-url", urls), ("find-links", indexes.find_links)):
         for url in filter(None, places):
             with _configured(key, url):
-                _check(url)
+                httpx2.URL(url)
+                urlsplit(url).port  # noqa: B018 - which is when it is checked
+                if (link := Link(url)).is_file:
+                    link.file_path  # noqa: B018 - as above
     # without an index the finder takes the default one, as pip does
     fetcher = cast("Fetcher", client)  # its own protocol is stricter than the library's own client
     found = [PackageFinder(fetcher, index_urls=[url] if url else [], ignore_compatibility=True) for url in urls]
@@ -94,45 +99,87 @@ def finders(client: PyPIClient, indexes: Indexes) -> list[PackageFinder]:
 
 @contextmanager
 def _configured(key: str, value: str | None) -> Iterator[None]:
-    """Say, as a `FetchError`, that *value* of pip's setting *key* is of no use; passwords are left out."""
+    """Raise `FetchError` if *value* of pip's setting *key* cannot be used; passwords are left out."""
     try:
         yield
     except (OSError, ValueError, ImportError, httpx2.InvalidURL) as error:
-        said = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
         shown = _LOGIN.sub("//****@", value or "of the environment")
-        raise FetchError(f"pip's configuration: {key} {shown}: {said.splitlines()[0]}") from error
-
-
-def _check(url: str) -> None:
-    """`ValueError` or `httpx2.InvalidURL` where *url* is none."""
-    httpx2.URL(url)
-    urlsplit(url).port  # noqa: B018 - which is when it is looked at
-    if (link := Link(url)).is_file:
-        link.file_path  # noqa: B018 - as above
+        raise FetchError(f"pip's configuration: {key} {shown}: {reason.splitlines()[0]}") from error
 
 
 def packages_at(finder: PackageFinder, project: str) -> list[Package]:
-    """The files of *project* in one place; `httpx2.HTTPError` where it cannot be asked, or has no index page."""
+    """The files of *project* in one place; raises `httpx2.HTTPError` if it cannot be asked, or has no index page."""
     try:
         return list(finder.find_all_packages(project, allow_yanked=True))
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError) as error:
-        # the finder reads a page as the HTML, or the JSON, that it ought to be
+        # the finder expects HTML or JSON, and checks neither
         raise httpx2.DecodingError(f"its page of {project} is no index page: {error}") from error
 
 
 def stated_sha256(link: Link) -> str | None:
-    """The SHA-256 that an index states for *link*; None without one, and for what is none.
+    """The SHA-256 that an index states for *link*, or None if it states none, or something else.
 
-    It becomes a file's name in caches, so a page may not put a path in its place.
+    It becomes a file name in caches, so it must not be a path.
     """
     try:
         stated = (link.hash_option or {}).get("sha256", [])
-    except AttributeError:  # JSON has something else where hashes should be
+    except AttributeError:  # JSON with another value instead of hashes
         return None
     found = [text.lower() for text in stated if isinstance(text, str)]
     return found[0] if found and _SHA256.fullmatch(found[0]) else None
 
 
 def name_of(finder: PackageFinder) -> str:
-    """The URL of the place that *finder* looks at, without a password."""
+    """The URL of the place of *finder*, without a password."""
     return Link(finder.sources[0]["url"]).redacted
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file of a project on an index, with the SHA-256 that the index states, or None.
+
+    *url* is where the bytes are. It says nothing about what the file is, so files with different ones may be equal.
+    """
+
+    file: str
+    version: Version
+    sha256: str | None = None
+    is_yanked: bool = False
+    url: str = field(default="", compare=False, repr=False)
+
+    @property
+    def is_wheel(self) -> bool:
+        return self.file.endswith(".whl")
+
+
+def files_of(project: str, *, indexes: Indexes) -> tuple[ListedFile, ...]:
+    """The files of *project* in all places, the newest release first; none if no place knows the project.
+
+    Of a file that several places have, the first place that states a hash counts. Raises `FetchError` if no place has
+    a file and some could not be asked.
+    """
+    problems = Problems()
+    found: dict[str, ListedFile] = {}
+    with client_of(indexes, problems.note) as client:
+        for finder in finders(client, indexes):
+            try:
+                packages = packages_at(finder, project)
+            except httpx2.HTTPError as error:
+                problems.append(f"{name_of(finder)}: {error}")
+                continue
+            for listed in listed_in(packages):
+                if listed.file not in found or not found[listed.file].sha256:
+                    found[listed.file] = listed
+    if problems and not found:
+        raise FetchError(f"{project}: {'; '.join(dict.fromkeys(problems))}")
+    return tuple(sorted(found.values(), key=lambda listed: (listed.version, listed.file), reverse=True))
+
+
+def listed_in(packages: Iterable[Package]) -> Iterator[ListedFile]:
+    """The files behind *packages* that are of a release."""
+    for package in packages:
+        link, version = package.link, package.version
+        if version:
+            is_yanked = link.yank_reason is not None
+            yield ListedFile(link.filename, Version(version), stated_sha256(link), is_yanked, link.url_without_fragment)

@@ -1,10 +1,10 @@
-"""A file behind a URL, read where it is: what nobody asks for is not transferred.
+"""A file behind a URL, read in parts: what nobody reads is not transferred.
 
     bytes=-131072        the first request: the end, where an archive has its directory, and the size of the whole
-    bytes=65536-131071   then what is asked for, in pieces; larger ones where somebody reads on
+    bytes=65536-131071   then what is read, in pieces; larger ones if it is read in order
 
-Everything is asked of the place that the index named, with pip's certificates, proxy and credentials. What comes is
-held against what was asked for; a server that sends the whole file instead is refused after its headers.
+All requests go to the URL that the index named, with pip's certificates, proxy and credentials. Each answer is compared
+with its request; a server that sends the whole file instead is refused after its headers.
 https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
 """
 
@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 import httpx2
 from unearth import Link
@@ -23,8 +23,7 @@ from unearth.fetchers import PyPIClient
 
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listing import ListedFile
-from vbuild.index_client.places import client_of
+from vbuild.index_client.places import ListedFile, client_of
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -39,26 +38,10 @@ _PATIENCE, _SLOWEST = 15, 1 << 12
 _NO_SUFFIXES = frozenset({400, 416, 501})
 
 
-class RangedSource(Protocol):
-    """Something of *size* bytes, of which the last *tail* came with the size; *transferred* is bytes so far."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def transferred(self) -> int: ...
-
-    @property
-    def tail(self) -> bytes: ...
-
-    def fetched(self, span: range) -> bytes:
-        """The bytes of *span*, all of them."""
-
-
 class Ranged(io.RawIOBase):
-    """A file that is somewhere else, for reading; `FetchError` from every read that its *source* cannot serve."""
+    """A file that is somewhere else, for reading; reads raise `FetchError` if its *source* does not answer."""
 
-    def __init__(self, source: RangedSource) -> None:
+    def __init__(self, source: "_Local | _Remote") -> None:
         super().__init__()
         self._source = source
         self._place = 0
@@ -72,7 +55,7 @@ class Ranged(io.RawIOBase):
 
     @property
     def transferred(self) -> int:
-        """Bytes that came over the network so far; none of a file that is on this machine."""
+        """Bytes that came over the network so far; 0 for a file of this machine."""
         return self._source.transferred
 
     def readable(self) -> bool:
@@ -87,7 +70,7 @@ class Ranged(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         place = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self.size}[whence] + offset
         if place < 0:
-            raise ValueError(f"a place in front of the file: {place}")
+            raise ValueError(f"a place before the file: {place}")
         self._place = place
         return place
 
@@ -108,7 +91,7 @@ class Ranged(io.RawIOBase):
         return found + self._source.tail[max(span.start - behind, 0) : max(span.stop - behind, 0)]
 
     def _piece(self, number: int, stop: int) -> bytes:
-        """Piece *number* of the file, fetched with those up to *stop*, or with more where somebody reads on."""
+        """Piece *number* of the file, fetched with those up to *stop*, or with more if pieces are read in order."""
         if number not in self._pieces:
             start, end = number * PIECE, self.size - len(self._source.tail)
             self._stride = min(self._stride * 2, _LARGEST) if number == self._last + 1 else PIECE
@@ -125,22 +108,26 @@ class Ranged(io.RawIOBase):
 
 @contextmanager
 def ranged(listed: ListedFile, *, indexes: Indexes) -> Iterator[Ranged]:
-    """The file that is *listed*, open for reading where it is; `FetchError` where that cannot be."""
+    """The *listed* file, open for reading in parts; raises `FetchError` if it cannot be opened."""
     with client_of(indexes, lambda _response: None) as client, opened(client, listed) as file:
         yield file
 
 
 @contextmanager
 def opened(client: PyPIClient, listed: ListedFile) -> Iterator[Ranged]:
-    """The same through *client*, which serves many files, in several threads as well."""
+    """The same through *client*, which serves many files, also in several threads."""
     link = Link(listed.url)
     with ExitStack() as stack:
         if link.is_file:
-            source: RangedSource = stack.enter_context(_local(link))
+            try:
+                file = stack.enter_context(link.file_path.open("rb"))
+            except OSError as error:
+                raise FetchError(f"{link.redacted}: cannot be read: {error.strerror}") from error
+            source: _Local | _Remote = _Local(file, link.redacted, os.fstat(file.fileno()).st_size)
         elif listed.url:
             source = _Remote.at(client, listed.url, link.redacted)
         else:
-            raise FetchError(f"{listed.file}: nobody said where it is")
+            raise FetchError(f"{listed.file}: the index states no URL for it")
         yield stack.enter_context(Ranged(source))
 
 
@@ -162,19 +149,9 @@ class _Local:
         return data
 
 
-@contextmanager
-def _local(link: Link) -> Iterator[_Local]:
-    try:
-        file = link.file_path.open("rb")
-    except OSError as error:
-        raise FetchError(f"{link.redacted}: cannot be read: {error.strerror}") from error
-    with file:
-        yield _Local(file, link.redacted, os.fstat(file.fileno()).st_size)
-
-
 @dataclass(slots=True)
 class _Remote:
-    """A file behind *url*, which is *shown* without a password."""
+    """A file of *size* bytes behind *url*, *shown* without a password; the last bytes, *tail*, came with its size."""
 
     client: PyPIClient
     url: str
@@ -186,10 +163,10 @@ class _Remote:
 
     @classmethod
     def at(cls, client: PyPIClient, url: str, shown: str) -> "_Remote":
-        """The file behind *url*, its size asked for."""
+        """The file behind *url*; requests its size."""
         source = cls(client, url, shown)
         source.tail = source._answer(f"-{TAIL}", None) or b""
-        if not source.tail:  # a server that knows no ranges which count from the end
+        if not source.tail:  # the server does not know ranges that count from the end
             source._answer(f"0-{PIECE - 1}", range(PIECE))
         return source
 
@@ -197,7 +174,7 @@ class _Remote:
         return self._answer(f"{span.start}-{span.stop - 1}", span) or b""
 
     def _answer(self, asked: str, span: range | None) -> bytes | None:
-        """The bytes that were *asked* for, which are *span*, or the end of the file; None where the end is not had."""
+        """The bytes that were *asked* for: *span*, or the end of the file; None if the server cannot send the end."""
         try:
             with self.client.get_stream(self.url, headers={"Range": f"bytes={asked}"}) as response:
                 if span is None and response.status_code in _NO_SUFFIXES:
@@ -207,7 +184,7 @@ class _Remote:
             raise FetchError(f"{self.shown}: {error or type(error).__name__}") from error
 
     def _checked(self, response: httpx2.Response, asked: str, span: range | None) -> range:
-        """The span that *response* says it has, which is the one that was *asked* for."""
+        """The span in *response*; raises `FetchError` if it is not the one that was *asked* for."""
         status = f"{response.status_code} {response.reason_phrase}"
         if response.status_code == httpx2.codes.OK:
             raise FetchError(
@@ -216,9 +193,9 @@ class _Remote:
             )
         if response.status_code != httpx2.codes.PARTIAL_CONTENT:
             raise FetchError(f"{self.shown}: {status}")
-        said = response.headers.get("Content-Range", "")
-        if not (match := _CONTENT_RANGE.fullmatch(said.strip())):
-            raise FetchError(f"{self.shown}: Content-Range {said!r} for bytes={asked}")
+        stated = response.headers.get("Content-Range", "")
+        if not (match := _CONTENT_RANGE.fullmatch(stated.strip())):
+            raise FetchError(f"{self.shown}: Content-Range {stated!r} for bytes={asked}")
         found, size = range(int(match["first"]), int(match["last"]) + 1), int(match["size"])
         if self.size < 0:
             self.size, self.etag = size, response.headers.get("ETag")
@@ -226,7 +203,7 @@ class _Remote:
             raise FetchError(f"{self.shown}: changed while it was read")
         expected = range(max(size - TAIL, 0), size) if span is None else range(span.start, min(span.stop, size))
         if found != expected or response.headers.get("Content-Encoding", "identity") != "identity":
-            raise FetchError(f"{self.shown}: Content-Range {said!r} for bytes={asked}")
+            raise FetchError(f"{self.shown}: Content-Range {stated!r} for bytes={asked}")
         return found
 
     def _body(self, response: httpx2.Response, span: range) -> bytes:
@@ -236,7 +213,7 @@ class _Remote:
             data += chunk
             if len(data) > len(span):
                 break
-            # a byte now and then is in time for every timeout
+            # a byte now and then is enough for every timeout
             if (time.monotonic() - begun - _PATIENCE) * _SLOWEST > len(data):
                 raise FetchError(f"{self.shown}: {len(data)} bytes in {_PATIENCE} seconds and more, which is too slow")
         if len(data) != len(span):

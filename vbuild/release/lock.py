@@ -24,7 +24,7 @@ from vbuild.build.source import digest
 from vbuild.errors import RecipeError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
-from vbuild.index_client.uv import compile_command
+from vbuild.index_client.configuration import compile_command
 from vbuild.process.run import run, supervised
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.lock import Hashes, Lock, LockedRequirement, hashed

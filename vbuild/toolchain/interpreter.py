@@ -23,7 +23,7 @@ from msgspec import Struct
 from vbuild.errors import BuildError
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import key_of
-from vbuild.index_client.uv import find_command
+from vbuild.index_client.configuration import find_command
 
 T = TypeVar("T")
 

@@ -37,8 +37,7 @@ from vbuild.config.table import Table
 from vbuild.errors import RecipeError, VariantError, at
 from vbuild.files.json_text import json_object
 from vbuild.hardware.machine import Features, Machine
-from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.uv import compile_command, install_command, venv_command
+from vbuild.index_client.configuration import Indexes, compile_command, install_command, venv_command
 from vbuild.recipe.variables import unconfigured
 from vbuild.variants.document import Document
 from vbuild.variants.metadata import VariantProvider

@@ -42,8 +42,7 @@ from vbuild.config.requirements import read_requirement, required_project
 from vbuild.elf.catalogue import TOOLKIT, is_official
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.errors import RepackageError
-from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.uv import install_command, venv_command
+from vbuild.index_client.configuration import Indexes, install_command, venv_command
 from vbuild.recipe.variables import for_installers, passed, undisturbed
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName

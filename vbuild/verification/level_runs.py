@@ -23,8 +23,7 @@ from msgspec import Struct
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
 from vbuild.hardware.cpu import X86_64_LEVELS
-from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.uv import find_command
+from vbuild.index_client.configuration import Indexes, find_command
 from vbuild.recipe.model import Check
 from vbuild.verification.environments import (
     TargetPython,
