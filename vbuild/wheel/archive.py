@@ -56,18 +56,34 @@ _ROW, _BLANK = 160, 1 << 12
 _SMALL = 1 << 20
 
 
-class Wheel:
+class _Members:
+    """The members of an open archive, by path."""
+
+    def __init__(self, source: ZipReader) -> None:
+        self.source = source
+        self.members = source.members
+        self._by_path = {member.path: member for member in self.members}
+
+    def find(self, path: str) -> Member | None:
+        return self._by_path.get(path)
+
+    def _known(self, member: Member | str) -> Member:
+        found = self.find(member) if isinstance(member, str) else member
+        if found is None:
+            raise WheelError(f"{member}: no such member")
+        return found
+
+
+class Wheel(_Members):
     """A wheel open for reading, whose archive is sound and whose RECORD lists exactly its members."""
 
     def __init__(self, path: Path, source: ZipReader) -> None:
+        super().__init__(source)
         self.path = path
-        self.source = source
         self.name = WheelName.parse(path.name)
         self._metadata: Metadata | None = None
         self._wheel_file: WheelFile | None = None
-        self.members = source.members
         self.comment = source.comment
-        self._by_path = {member.path: member for member in self.members}
         self.dist_info = _dist_info_in(source)
         check_dist_info(self.dist_info, self.name)
         source.check_layout()
@@ -85,9 +101,6 @@ class Wheel:
         self._check_record()
         self._check_installation()
 
-    def find(self, path: str) -> Member | None:
-        return self._by_path.get(path)
-
     def read(self, member: Member | str) -> bytes:
         """What *member*, or the member of that path, holds; `WheelError` as `chunks` has it, or if there is none."""
         return b"".join(self.chunks(member))
@@ -98,7 +111,7 @@ class Wheel:
             yield from self._checked(self._known(member))
 
     def head(self, member: Member | str, size: int) -> bytes:
-        """The first *size* bytes of *member*, or all it has, unchecked; none where it cannot be inflated."""
+        """The first *size* bytes of *member*, or all it has, unchecked; none if it cannot be inflated."""
         with at(self.path.name):
             return self.source.head(self._known(member), size)
 
@@ -149,12 +162,6 @@ class Wheel:
             for _ in self.chunks(member):
                 pass
 
-    def _known(self, member: Member | str) -> Member:
-        found = self.find(member) if isinstance(member, str) else member
-        if found is None:
-            raise WheelError(f"{member}: no such member")
-        return found
-
     def _checked(self, member: Member) -> Iterator[bytes]:
         expected = self.row(member).hash
         algorithm, _, digest = (expected or "sha256=").partition("=")
@@ -194,7 +201,7 @@ class Wheel:
 def open_wheel(path: Path, *, check: bool = False) -> Iterator[Wheel]:
     """The wheel at *path*; with *check*, the contents of every member are checked against RECORD first.
 
-    `WheelError` if the archive is damaged or ambiguous, or where RECORD does not list exactly its members.
+    `WheelError` if the archive is damaged or ambiguous, or if RECORD does not list exactly its members.
     """
     with _opened(path) as file:
         with at(path.name):
@@ -338,15 +345,13 @@ def room_for(folder: Path | None) -> Path | None:
 _LARGEST = 1 << 24
 
 
-class Distant:
+class Distant(_Members):
     """The wheel called *name* in *file*; `WheelError` if its directory is not sound, or is not a wheel's."""
 
     def __init__(self, file: BinaryIO, name: WheelName) -> None:
         self.name = name
         with at(name):
-            self._source = ZipReader(file, largest=_LARGEST)
-            self.members = self._source.members
-            self._by_path = {member.path: member for member in self.members}
+            super().__init__(ZipReader(file, largest=_LARGEST))
             self._dist_info = dist_info_of(self._by_path)
             check_dist_info(self._dist_info, name)
             self.metadata = self._text("METADATA", Metadata.parse)
@@ -355,9 +360,9 @@ class Distant:
     def head(self, path: str, size: int) -> bytes:
         """The first *size* bytes of the member at *path*, or all it has; `WheelError` if they cannot be inflated."""
         with at(self.name):
-            member = self._member(path)
+            member = self._known(path)
             wanted = min(size, member.size)
-            head = self._source.head(member, wanted) if wanted else b""
+            head = self.source.head(member, wanted) if wanted else b""
             if len(head) < wanted:
                 raise WheelError(f"{path}: damaged: its first {wanted} bytes cannot be inflated")
             return head
@@ -365,13 +370,8 @@ class Distant:
     def chunks(self, path: str) -> Iterator[bytes]:
         """What the member at *path* holds, in chunks of 1 MiB or less; `WheelError` unless size and CRC-32 agree."""
         with at(self.name):
-            yield from self._source.inflated(self._member(path))
-
-    def _member(self, path: str) -> Member:
-        if not (member := self._by_path.get(path)):
-            raise WheelError(f"{path}: no such member")
-        return member
+            yield from self.source.inflated(self._known(path))
 
     def _text(self, file: str, parse: Callable[[str], T]) -> T:
-        member = self._member(f"{self._dist_info}/{file}")
-        return _parsed(parse, _whole(self._source, member, most=_LARGEST), member.path)
+        member = self._known(f"{self._dist_info}/{file}")
+        return _parsed(parse, _whole(self.source, member, most=_LARGEST), member.path)

@@ -390,9 +390,10 @@ def _cuts(file: EditedFile) -> Iterator[_Cut]:
             if piece:
                 yield _Cut(tuple(piece))
             piece, room = [], grid
-            for span in _spans(part, grid):
-                place = (id(file.source.obj), span.start, span.stop)
-                yield _Cut((file.source[span.start : span.stop],), place)
+            # cut at multiples of the grid, none shorter than a quarter of it or longer than one and a half
+            first = -(-(part.start + grid // 4) // grid) * grid
+            for start, stop in pairwise((part.start, *range(first, part.stop - grid // 4, grid), part.stop)):
+                yield _Cut((file.source[start:stop],), (id(file.source.obj), start, stop))
             continue
         rest = buffer
         while len(rest) >= room:
@@ -402,11 +403,3 @@ def _cuts(file: EditedFile) -> Iterator[_Cut]:
             piece, room = [*piece, rest], room - len(rest)
     if piece:
         yield _Cut(tuple(piece))
-
-
-def _spans(part: range, grid: int) -> Iterator[range]:
-    """*part* cut at multiples of *grid*, none shorter than a quarter of it or longer than one and a half."""
-    short = grid // 4
-    first = -(-(part.start + short) // grid) * grid
-    bounds = (part.start, *range(first, part.stop - short, grid), part.stop)
-    return (range(start, stop) for start, stop in pairwise(bounds))

@@ -106,7 +106,13 @@ def check_placing(paths: Iterable[str], dist_info: str, name: WheelName, *, scri
     The files are those at *paths*, and the *scripts* that installers make.
     """
     data = dist_info.removesuffix("dist-info") + "data"
-    placed = _placed(paths, data)
+    placed: dict[str, str] = {}
+    for path in paths:
+        with at(path):
+            place = _place(path, data)
+            if other := placed.get(place):
+                raise WheelError(f"installed at the place of {other}")
+        placed[place] = path
     for script in scripts:
         place = f"{data}/data/bin/{script}"
         if other := placed.get(place):
@@ -121,18 +127,6 @@ def check_placing(paths: Iterable[str], dist_info: str, name: WheelName, *, scri
             raise WheelError(f"{place}: the same file as {other} on Windows or macOS, for which the wheel also is")
     with at("on Windows or macOS, for which the wheel also is"):
         check_places(seen)
-
-
-def _placed(paths: Iterable[str], data: str) -> dict[str, str]:
-    """Each place, with the path of what is put there."""
-    placed: dict[str, str] = {}
-    for path in paths:
-        with at(path):
-            place = _place(path, data)
-            if other := placed.get(place):
-                raise WheelError(f"installed at the place of {other}")
-        placed[place] = path
-    return placed
 
 
 def _place(path: str, data: str) -> str:

@@ -110,7 +110,10 @@ class ZipReader:
     def __init__(self, file: BinaryIO, *, largest: int = _LARGEST_DIRECTORY) -> None:
         self.file = file
         self._lock = Lock()
-        self._descriptor = _descriptor(file)
+        # what `os.pread` reads through, if the system has this call and the file is one of its own
+        self._descriptor: int | None = None
+        with suppress(OSError):  # io.UnsupportedOperation is one
+            self._descriptor = file.fileno() if hasattr(os, "pread") else None
         self._size = file.seek(0, os.SEEK_END)
         directory = Directory.found(self._read_at, self._size)
         if directory.size > largest:
@@ -127,10 +130,29 @@ class ZipReader:
 
     def data_offset(self, member: Member) -> int:
         """Where the data of *member* begin; `WheelError` if its local header contradicts the central one."""
-        if member.header_offset not in self._starts:
-            with at(member.path):
-                self._starts[member.header_offset] = self._start(member)
-        return self._starts[member.header_offset]
+        if (known := self._starts.get(member.header_offset)) is not None:
+            return known
+        with at(member.path):
+            expected = member.path.encode("utf-8" if member.header.flags & ZipFlag.UTF8 else "ascii")
+            # one read for all that most local headers are: no extra field
+            head = self._read_at(member.header_offset, LOCAL_SIZE + len(expected))
+            local, rest = CentralHeader.parse_local(head[:LOCAL_SIZE]), head[LOCAL_SIZE:]
+            if (length := local.name_length + local.extra_length) != len(rest):
+                rest = self._read_at(member.header_offset + LOCAL_SIZE, length)
+            name, extra = rest[: local.name_length], rest[local.name_length :]
+            if name != expected:
+                raise WheelError(f"the local header names it {name!r}")
+            fields = extra_fields(extra) if extra else {}
+            check_unicode_path(fields, name)
+            if wrong := _disagreement(local, fields, member):
+                raise WheelError(wrong)
+            if Extra.ZIP64 in fields:
+                self._wide.add(member.header_offset)
+            start = member.header_offset + LOCAL_SIZE + len(rest)
+            if start + member.compressed_size > self._directory_offset:
+                raise WheelError("truncated: its data run into the central directory")
+        self._starts[member.header_offset] = start
+        return start
 
     def check_layout(self) -> None:
         """`WheelError` if a local header disagrees, two members overlap, or something stands between them.
@@ -207,27 +229,6 @@ class ZipReader:
         except isal_zlib.error:  # type: ignore[misc] # its stub says that this class is an exception
             return b""
 
-    def _start(self, member: Member) -> int:
-        expected = member.path.encode("utf-8" if member.header.flags & ZipFlag.UTF8 else "ascii")
-        # one read for all that most local headers are: no extra field
-        head = self._read_at(member.header_offset, LOCAL_SIZE + len(expected))
-        local, rest = CentralHeader.parse_local(head[:LOCAL_SIZE]), head[LOCAL_SIZE:]
-        if (length := local.name_length + local.extra_length) != len(rest):
-            rest = self._read_at(member.header_offset + LOCAL_SIZE, length)
-        name, extra = rest[: local.name_length], rest[local.name_length :]
-        if name != expected:
-            raise WheelError(f"the local header names it {name!r}")
-        fields = extra_fields(extra) if extra else {}
-        check_unicode_path(fields, name)
-        if wrong := _disagreement(local, fields, member):
-            raise WheelError(wrong)
-        if Extra.ZIP64 in fields:
-            self._wide.add(member.header_offset)
-        start = member.header_offset + LOCAL_SIZE + len(rest)
-        if start + member.compressed_size > self._directory_offset:
-            raise WheelError("truncated: its data run into the central directory")
-        return start
-
     def _read_at(self, offset: int, size: int) -> bytes:
         if offset + size > self._size:
             raise WheelError(f"truncated: {size} bytes at {offset:#x} run past the end, {self._size:#x}")
@@ -244,13 +245,6 @@ class ZipReader:
         if len(data) != size:
             raise WheelError("truncated while it was read")
         return data
-
-
-def _descriptor(file: BinaryIO) -> int | None:
-    """What `os.pread` reads *file* through, or None if the system has no such call, or *file* is none of its own."""
-    with suppress(OSError):  # io.UnsupportedOperation is one
-        return file.fileno() if hasattr(os, "pread") else None
-    return None
 
 
 def _disagreement(local: CentralHeader, fields: dict[int, bytes], member: Member) -> str | None:
@@ -293,7 +287,13 @@ def _members(directory: bytes, entries: int) -> Iterator[Member]:
         offset = end + header.comment_length
         if offset > len(directory):
             raise WheelError("truncated: an entry of the central directory runs past its end")
-        path = _path(directory[start:middle], header.flags)
+        name, is_utf8 = directory[start:middle], header.flags & ZipFlag.UTF8
+        try:
+            # without the flag Python reads code page 437, others what they like
+            path = name.decode("utf-8" if is_utf8 else "ascii")
+        except UnicodeDecodeError as error:
+            missing = "" if is_utf8 else ", or has no flag that says so"
+            raise WheelError(f"{name!r}: a name that is not UTF-8{missing}") from error
         with at(_shown(path)):
             member = _member(path, packed, directory[middle:end])
             if path in paths:
@@ -336,12 +336,3 @@ def _member(path: str, packed: bytes, extra: bytes) -> Member:
     if header.method == ZipMethod.DEFLATED and size > compressed_size * _DEFLATE_RATIO:
         raise WheelError(f"declares {size} bytes, more than {compressed_size} can inflate to")
     return member
-
-
-def _path(name: bytes, flags: int) -> str:
-    try:
-        # without the flag Python reads code page 437, others what they like
-        return name.decode("utf-8" if flags & ZipFlag.UTF8 else "ascii")
-    except UnicodeDecodeError as error:
-        missing = "" if flags & ZipFlag.UTF8 else ", or has no flag that says so"
-        raise WheelError(f"{name!r}: a name that is not UTF-8{missing}") from error
