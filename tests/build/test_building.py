@@ -67,7 +67,7 @@ def test_each_build_system_makes_a_prefix_of_each_level(
         assert str(tmp_path) not in level_of(prefix)
         assert "PATH" not in dynamic(library(prefix))
         _check_usable(tmp_path, prefix)
-    assert works.said == ["native depth: building", "native depth: building"]
+    assert works.messages == ["native depth: building", "native depth: building"]
     assert not works.logs.exists() or not list(works.logs.iterdir())
     assert not list((works.folder / "stage/native").iterdir())
 
@@ -111,7 +111,7 @@ def test_what_is_the_same_for_all_levels_is_built_once_and_for_the_baseline(tmp_
     one, three = works.built(text, "x86-64", "x86-64-v3")
     assert one == three
     assert level_of(one).startswith("v1 ")
-    assert works.said == ["native depth: building"]
+    assert works.messages == ["native depth: building"]
 
 
 def test_what_is_the_same_for_all_levels_is_built_once_also_behind_a_step_that_is_not(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_what_is_the_same_for_all_levels_is_built_once_also_behind_a_step_that_i
     three, one = works.built(text, "x86-64-v3", "x86-64")
     assert one == three
     # one depth for the wheels of v3, and that of the baseline, against which the other is built
-    assert works.said == ["native depth: building"] * 2 + ["native deeper: building"]
+    assert works.messages == ["native depth: building"] * 2 + ["native deeper: building"]
     found = [step.prefix.cpu.level for step in works.native_builder(text).steps(Cpu.parse("x86-64-v3"))]
     assert found == ["v3", "v1"]
 
@@ -133,7 +133,7 @@ def test_a_later_step_is_built_against_the_earlier_ones(tmp_path: Path) -> None:
     user = step(tree(tmp_path / "deeper", {"deeper.c": USER}), "script", lines, name="deeper")
     (deeper,) = works.built(step(script_library(tmp_path / "depth"), "script") + user, "x86-64")
     assert "libdepth.so.1" in dynamic(deeper.folder / "lib/libdeeper.so")
-    assert works.said == ["native depth: building", "native deeper: building"]
+    assert works.messages == ["native depth: building", "native deeper: building"]
 
 
 def test_compilers_do_not_take_what_was_just_built_for_their_own(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_the_next_run_builds_nothing_again(tmp_path: Path) -> None:
     text = step(script_library(tmp_path / "depth"), "script")
     works = Works.at(tmp_path / "works")
     assert works.built(text, "x86-64") == works.built(text, "x86-64")
-    assert works.said == ["native depth: building"]
+    assert works.messages == ["native depth: building"]
 
 
 def test_a_fresh_run_builds_again_and_others_do_not_see_half_of_it(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_fresh_run_builds_again_and_others_do_not_see_half_of_it(tmp_path: Pat
     (before,) = works.built(text, "x86-64")
     made = (before.folder.parent / "entry.json").stat().st_mtime
     works.built(text, "x86-64", since=made + 1)
-    assert works.said == ["native depth: building", "native depth: building"]
+    assert works.messages == ["native depth: building", "native depth: building"]
     assert (before.folder.parent / "entry.json").stat().st_mtime > made
 
 
@@ -187,7 +187,7 @@ def test_what_a_build_depends_on_makes_it_another_one(tmp_path: Path, change: st
     (after,) = works.built(first + step(folder, "script", text), "x86-64")
     assert after.key != before.key
     assert before.folder.is_dir()
-    assert works.said[-1] == "native depth: building"
+    assert works.messages[-1] == "native depth: building"
     assert ("more" in (after.folder / "include/depth.h").read_text()) == (change == "patch")
 
 
@@ -212,7 +212,7 @@ def test_an_entry_that_was_damaged_is_built_again(tmp_path: Path) -> None:
     library(prefix).write_bytes(good[:100])
     works.built(text, "x86-64")
     assert library(prefix).read_bytes() == good
-    assert works.said == ["native depth: building", "native depth: building"]
+    assert works.messages == ["native depth: building", "native depth: building"]
 
 
 def test_looking_at_an_entry_takes_nothing_from_who_replaces_it_at_that_moment(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ APT::Sandbox::User "root";
 
 
 def arm_python(folder: Path) -> tuple[str, ...] | None:
-    """The command of an aarch64 CPython of this Python's version, laid out in *folder*; None where there is none."""
+    """The command of an aarch64 CPython of this Python's version, laid out in *folder*; or None if there is none."""
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     for name in ("lists/partial", "cache/archives/partial", "root"):
         (folder / name).mkdir(parents=True)
@@ -34,5 +34,5 @@ def arm_python(folder: Path) -> tuple[str, ...] | None:
     for package in folder.glob("*.deb"):
         subprocess.run(["dpkg-deb", "-x", package, folder / "root"], check=True)
     python = ("qemu-aarch64", "-L", str(folder / "root"), str(folder / "root" / "usr" / "bin" / f"python{version}"))
-    said = subprocess.run([*python, "-VV"], capture_output=True, text=True, check=False)
-    return python if re.match(rf"Python {re.escape(version)}\.", said.stdout) else None
+    printed = subprocess.run([*python, "-VV"], capture_output=True, text=True, check=False)
+    return python if re.match(rf"Python {re.escape(version)}\.", printed.stdout) else None

@@ -15,7 +15,7 @@ _BROWSERS_OWN = re.compile(r"\.(google|googleapis|gstatic)\.com$")
 
 @dataclass(frozen=True, slots=True)
 class Browsed:
-    """A page once its script ran: its elements as HTML, what the console said, and the hosts that it asked."""
+    """A page once its script ran: its elements as HTML, the messages of its console, and the hosts that it asked."""
 
     elements: str
     complaints: tuple[str, ...]

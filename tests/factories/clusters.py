@@ -67,12 +67,12 @@ def cluster(folder: Path, *, most: int = 1001) -> Iterator[dict[str, str]]:
 
 
 def _wait(folder: Path, found: dict[str, str]) -> None:
-    """Until the node is idle; `AssertionError` with what the daemons said where that is never."""
+    """Wait until the node is idle; `AssertionError` with the daemons' output if it never is."""
     for _ in range(60):
-        told = subprocess.run(
+        shown = subprocess.run(
             ["sinfo", "-h", "-o", "%T"], env={**os.environ, **found}, capture_output=True, text=True, check=False
         )
-        if told.stdout.strip() == "idle":
+        if shown.stdout.strip() == "idle":
             return
         time.sleep(0.5)
     raise AssertionError("\n".join(log.read_text()[-2000:] for log in folder.glob("*.log")))

@@ -14,7 +14,7 @@ from tests.factories.wheels import wheel
 LINKER = "nvidia-nvjitlink-cu12"
 VERSION, NEWER, LINKERS = "11.2.1.3", "11.3.0.4", "12.4.127"
 
-# large enough to have something beside its tables, and other in every version
+# large enough to contain more than its tables, and different in every version
 _SOURCE = "const char table[200000] = {{1, 2}}; int numbers[4000] = {{{0}}}; int {1}(void) {{ return numbers[0]; }}"
 _SCRIPT = "CUFFT_11 { global: fft; local: *; };"
 _CALLS = "int fft(void); int answer(void) { return fft(); }"

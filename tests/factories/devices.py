@@ -209,8 +209,8 @@ def _driver(prefix: str) -> bytes:
         return output.read_bytes()
 
 
-def said(data: bytes, *, toolchain: Toolchain = X86_64) -> list[str]:
-    """What a program prints that loads the library *data* with everything resolved and calls all that is in it."""
+def program_lines(data: bytes, *, toolchain: Toolchain = X86_64) -> list[str]:
+    """Returns what a program prints that loads the library *data*, resolves everything, and calls all that is in it."""
     with tempfile.TemporaryDirectory() as folder:
         driver, path = Path(folder) / "driver", Path(folder) / "lib.so"
         driver.write_bytes(_driver(toolchain.prefix))

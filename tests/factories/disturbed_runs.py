@@ -42,7 +42,7 @@ class DisturbedRun:
             top = Path(name).parts
             assert any(_IN_THE_MAKING.fullmatch(part) for part in top), name
         if self.fault and not self.fault.kind.is_signal:
-            self._check_said(self.fault)
+            self._check_output(self.fault)
         elif self.ended.err == _INTERRUPTED:
             assert self.place.left() == [], self.place.left()
         elif self.ended.status > 0:
@@ -73,16 +73,16 @@ class DisturbedRun:
         if self.ended.status == 0:
             assert there == self.whole
 
-    def _check_said(self, fault: Fault) -> None:
-        said = " ".join((self.ended.out + self.ended.err).split())  # on lines of any width
-        assert "Traceback" not in said, said
+    def _check_output(self, fault: Fault) -> None:
+        output = " ".join((self.ended.out + self.ended.err).split())  # on lines of any width
+        assert "Traceback" not in output, output
         assert self.ended.status in {0, 1}, self.ended
         if self.ended.status == 1:
-            assert self.ended.said
-            assert fault.kind is not Kind.SHORT, said
-            assert fault.kind.reason in said, said
+            assert self.ended.refusal
+            assert fault.kind is not Kind.SHORT, output
+            assert fault.kind.reason in output, output
             folders = (str(self.place.folder), "in/", "in:", "out", "tmp/", ".whl", ".json")
-            assert any(folder in said for folder in folders), said
+            assert any(folder in output for folder in folders), output
 
 
 def spread(calls: Sequence[Call], most: int, rng: random.Random) -> list[Call]:

@@ -113,8 +113,8 @@ def complaints(tool: str, data: bytes, *flags: str) -> set[str]:
         path = Path(folder) / "demo.so"
         path.write_bytes(data)
         run = subprocess.run([tool, *flags, path], check=False, capture_output=True, text=True)
-        told = run.stderr if tool == "readelf" else run.stdout + run.stderr
-        return {line.replace(str(path), "") for line in told.splitlines() if line != "No errors"}
+        output = run.stderr if tool == "readelf" else run.stdout + run.stderr
+        return {line.replace(str(path), "") for line in output.splitlines() if line != "No errors"}
 
 
 def program(source: str, *flags: str) -> bytes:

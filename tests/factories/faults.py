@@ -127,7 +127,7 @@ def layer() -> Path:
     library = folder / "faultlayer.so"
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(["gcc", *flags, "-o", library, _SOURCE, "-ldl"], check=True)
-    ctypes.CDLL(str(library))  # here, where it does nothing: an error in it is told now
+    ctypes.CDLL(str(library))  # here, where it does nothing: an error in it shows now
     return library
 
 
@@ -142,7 +142,7 @@ def calls(log: Path) -> list[Call]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended: its status, what it said, and how long it took, in seconds."""
+    """How a process ended: its status, what it printed, and how long it took, in seconds."""
 
     status: int
     out: str
@@ -150,8 +150,8 @@ class Ended:
     seconds: float
 
     @property
-    def said(self) -> str:
-        """What stands behind ``vbuild:`` in the one line of a refusal."""
+    def refusal(self) -> str:
+        """What follows ``vbuild:`` in the one line of a refusal."""
         assert self.status == 1, self
         assert self.err.startswith("vbuild: "), self
         assert self.err.count("\n") == 1, self

@@ -130,17 +130,19 @@ def archive(
     if wide is not None:
         whole += _wide_end({**truth, "end": len(whole), **wide})
     keys = ("disk", "start_disk", "here", "entries", "size", "offset", "comment_length")
-    said = {**truth, **(end or {})}
-    return bytes(whole + struct.pack("<IHHHHIIH", 0x06054B50, *(said[key] for key in keys)) + comment + behind)
+    fields = {**truth, **(end or {})}
+    return bytes(whole + struct.pack("<IHHHHIIH", 0x06054B50, *(fields[key] for key in keys)) + comment + behind)
 
 
-def _wide_end(said: Mapping[str, int]) -> bytes:
+def _wide_end(fields: Mapping[str, int]) -> bytes:
     """The zip64 end record, so many bytes *more* behind it, and its locator."""
     keys = ("disk", "start_disk", "here", "entries", "size", "offset")
-    more = said.get("more", 0)
-    length = said.get("length", 44 + more)
-    record = struct.pack("<IQHHIIQQQQ", 0x06064B50, length, 45, 45, *(said[key] for key in keys))
-    return record + bytes(more) + struct.pack("<IIQI", 0x07064B50, said["disk"], said["end"], said.get("disks", 1))
+    more = fields.get("more", 0)
+    length = fields.get("length", 44 + more)
+    record = struct.pack("<IQHHIIQQQQ", 0x06064B50, length, 45, 45, *(fields[key] for key in keys))
+    return (
+        record + bytes(more) + struct.pack("<IIQI", 0x07064B50, fields["disk"], fields["end"], fields.get("disks", 1))
+    )
 
 
 def basics(

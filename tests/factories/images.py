@@ -70,8 +70,8 @@ def labelled(
 ) -> Path:
     """A wheel of ``demo`` of the variant *label* that has these *properties*, and *files* in the package."""
     name = f"demo-1.0-{tag}-{label}.whl"
-    said = metadata(*(namespaces or dict.fromkeys(one.split(" ")[0] for one in properties)))
-    described = document(variant(label, *properties), metadata=said).pack()
+    shared = metadata(*(namespaces or dict.fromkeys(one.split(" ")[0] for one in properties)))
+    described = document(variant(label, *properties), metadata=shared).pack()
     whole = {f"demo/{key}.py": text for key, text in files.items()} | {"demo/__init__.py": ""}
     return wheel(folder, name, {**whole, f"{dist_info_of(name)}/variant.json": described})
 

@@ -32,9 +32,9 @@ _OWN = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one tool made of a wheel: what it *said* when it refused, or the *files* it wrote, with their hashes."""
+    """What one tool made of a wheel: its *refusal*, or the *files* it wrote, with their hashes."""
 
-    said: str | None
+    refusal: str | None
     files: Mapping[str, str]
 
 
@@ -50,8 +50,8 @@ def installer_outcomes(folder: Path, wheels: Iterable[Path]) -> dict[Path, dict[
                 "uv by HTTP": lambda path: f"{server.url}/{path.relative_to(folder)}",
             }
             for tool, place in places.items():
-                said = executor.map(partial(_by_uv, tool=tool, place=place), paths)
-                for path, words in zip(paths, said, strict=True):
+                refusals = executor.map(partial(_by_uv, tool=tool, place=place), paths)
+                for path, words in zip(paths, refusals, strict=True):
                     outcomes[path][tool] = Outcome(words, _written(path.parent / tool))
         for line in child.stdout or ():
             wheel, tool, words = json.loads(line)
@@ -61,7 +61,7 @@ def installer_outcomes(folder: Path, wheels: Iterable[Path]) -> dict[Path, dict[
 
 
 def _by_uv(path: Path, *, tool: str, place: Callable[[Path], str]) -> str | None:
-    """What uv said where it refused."""
+    """Why uv refused it, or None if it did not."""
     target = path.parent / tool / INSIDE
     source = place(path)
     # a cache, for to ask Python what it is takes longer than the rest; no two wheels have one path, and none is taken

@@ -1,8 +1,8 @@
 """pip and installer, each on many wheels in one process, for starting pip takes longer than what it does.
 
-    python installers.py TARGET wheel...  ->  a line of JSON for each wheel and tool: what it said, null where nothing
+    python installers.py TARGET wheel...  ->  a line of JSON for each wheel and tool: why it refused, or null
 
-The wheel goes to ``TARGET`` in the folders ``pip`` and ``installer`` beside it.
+The wheel goes to ``TARGET`` in the folders ``pip`` and ``installer`` next to it.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ class OutOfTimeError(BaseException):
 
 
 def by_pip(wheel: Path, target: Path) -> str | None:
-    """What pip said last where it refused."""
+    """The last line of pip if it refused, or None."""
     options = ["--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check", "--no-cache-dir", "--isolated"]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
             status = pip(["install", *options, "--target", str(target), str(wheel)])
         except (Exception, OutOfTimeError) as error:  # noqa: BLE001 - what ends pip is a refusal too
             return f"{type(error).__name__}: {error}"
-    lines = [line for line in said.getvalue().splitlines() if line.strip()]
+    lines = [line for line in output.getvalue().splitlines() if line.strip()]
     return lines[-1].strip() if status else None
 
 

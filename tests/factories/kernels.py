@@ -8,7 +8,7 @@ from tests.factories.workdir import Workdir
 # a matrix of one toolkit and two groups of GPUs
 TWO = 'cuda = [{ toolkit = "13.0", gpus = { sm80 = "80", sm90 = "90" } }]'
 
-# host code beside it, in which a loop tells the level that it is compiled for
+# host code next to it, in which a loop shows the level that it is compiled for
 CUDA = f"""
 __global__ void scale(float *x) {{ x[threadIdx.x] *= 2; }}
 extern "C" {{

@@ -36,7 +36,7 @@ def laid(root: Path, files: Mapping[str, bytes]) -> dict[str, Loading]:
 
 
 def found(root: Path, path: str) -> dict[str, str | None]:
-    """What the loader finds for the file at *path*: names, and paths below *root*; None where it finds nothing."""
+    """What the loader finds for the file at *path*: names, and paths below *root*; or None if it finds nothing."""
     command: list[str | Path] = ["ldd", root / path]
     ran = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True)
     answers = {}

@@ -20,12 +20,12 @@ def files() -> dict[str, bytes | str]:
     demo/_D -> libdeep-1a2b3c4d.so.1, only if something loaded it before
     libplugin.so is named in Python, libmore.so in the data of libtop.so; libidle.so nowhere
     """
-    here, beside = "$ORIGIN", "$ORIGIN/../demo.libs"
+    here, alongside = "$ORIGIN", "$ORIGIN/../demo.libs"
     opens = 'const char *more = "libmore.so";'
     away = ("libtorch.so", "libcufft.so.11", "libcuda.so.1", "libnowhere.so.3")
     return {
         "demo/__init__.py": "import ctypes\nctypes.CDLL('libplugin.so')\n",
-        "demo/_C.cpython-311-x86_64-linux-gnu.so": linked(MODULE, "libtop.so", *away, flags=rpath(beside)),
+        "demo/_C.cpython-311-x86_64-linux-gnu.so": linked(MODULE, "libtop.so", *away, flags=rpath(alongside)),
         "demo/_D.cpython-311-x86_64-linux-gnu.so": linked(MODULE, DEEP),
         "demo.libs/libtop.so": linked(opens, DEEP, soname="libtop.so", flags=rpath(here)),
         f"demo.libs/{DEEP}": linked("int deep[9000] = {1};", soname=DEEP),

@@ -121,11 +121,11 @@ def step(folder: Path, build: str, text: str = "", *, name: str = "depth") -> st
 
 @dataclass(frozen=True, slots=True)
 class Works:
-    """A place to build native dependencies in, with a shelf of its own; *said* is what was built here."""
+    """A place to build native dependencies in, with a cache of its own; *messages* are those of its builds."""
 
     folder: Path
     root: Path
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     @classmethod
     def at(cls, folder: Path, *, root: Path | None = None) -> "Works":
@@ -158,7 +158,7 @@ class Works:
         native_builder = self.native_builder(text, since=since)
         steps = [native_builder.steps(Cpu.parse(level)) for level in levels]
         for each in steps:
-            native_builder.build([one.prefix for one in each], on_progress=self.said.append)
+            native_builder.build([one.prefix for one in each], on_progress=self.messages.append)
         return tuple(each[-1].prefix for each in steps)
 
 

@@ -22,7 +22,7 @@ from vbuild.recipe.cuda import CudaBuild, CudaSettings, ToolkitSpec
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
 
-# the variables of a build that is told nothing
+# the variables of a build without a request
 OUTSIDE = {name: text for name, text in os.environ.items() if not name.startswith(("CUDA", "NVCC", "CMAKE"))}
 INTERPRETER = Interpreter.found("", OUTSIDE)
 COMPILERS = Compilers.found(INTERPRETER, OUTSIDE)
@@ -33,7 +33,7 @@ CALLED = "__device__ float twice(float x) { return 2 * x; }\n"
 
 
 class Build:
-    """A source tree with compiler wrappers beside it, and the variables of a build there for the GPUs of *request*."""
+    """A source tree with compiler wrappers next to it, and the variables of a build there for the GPUs of *request*."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class Build:
             cuda=plan.cuda,
             cache=cache,
         )
-        told = {**OUTSIDE, **dict(plan.environment)}
-        self.environment = {**told, **self.wrappers.environment(told)}
+        variables = {**OUTSIDE, **dict(plan.environment)}
+        self.environment = {**variables, **self.wrappers.environment(variables)}
 
     def call(self, *command: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         variables = self.environment if environment is None else environment

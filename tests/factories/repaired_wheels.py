@@ -1,4 +1,4 @@
-"""Wheels as auditwheel leaves them: libraries under hashed names in a folder beside the package, found by DT_RPATH."""
+"""Wheels as auditwheel leaves them: libraries under hashed names in a folder next to the package, found by DT_RPATH."""
 
 import hashlib
 import posixpath

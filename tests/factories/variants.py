@@ -63,7 +63,7 @@ def variant_wheel(folder: Path, filename: str, found: Document | None = None) ->
 def jsonified(**changes: Any) -> bytes:
     """The smallest sound document as JSON with some of its keys changed (dashes for underscores), or left out: None."""
     values: dict[str, Any] = {
-        "$schema": Schema.PEP_850.url,
+        "$schema": Schema.PEP_850.value,
         "default-priorities": {"namespace": ["blas"]},
         "providers": {"blas": {"static-properties": {"library": ["openblas", "mkl"]}}},
         "variants": {"ob": {"blas": {"library": ["openblas"]}}},

@@ -54,9 +54,9 @@ def _plain(text: str) -> str:
 
 def words(script: str, **variables: str) -> list[list[str]]:
     """What bash would start for *script*: each call of vbuild, as its arguments."""
-    told = 'vbuild() { printf "%s\\0" "$@"; printf "\\0\\0"; }\n'
+    recording = 'vbuild() { printf "%s\\0" "$@"; printf "\\0\\0"; }\n'
     ran = subprocess.run(
-        ["bash", "-euc", told + script], env=variables, capture_output=True, text=True, check=True, timeout=60
+        ["bash", "-euc", recording + script], env=variables, capture_output=True, text=True, check=True, timeout=60
     )
     return [call.split("\0") for call in ran.stdout.split("\0\0\0") if call]
 

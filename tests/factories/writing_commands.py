@@ -110,7 +110,7 @@ class CommandFolder:
         """The SHA-256 of each file in the output, by path; not of what has a name that begins with a dot."""
         found = file_digests(self.out) if self.out.exists() else {}
         return {
-            path: digest if Path(path).suffix != ".html" and Path(path).name != "report.json" else "told"
+            path: digest if Path(path).suffix != ".html" and Path(path).name != "report.json" else "not compared"
             for path, digest in found.items()
             if digest and not any(part.startswith(".") for part in Path(path).parts) and "logs" not in Path(path).parts
         }
@@ -132,15 +132,15 @@ class WritingCommand:
     """A command of vbuild: what *fill* puts into its folder of inputs, the *arguments*, and its *closed* outputs.
 
     Folders that are *closed* are whole or not there, and have to go before the command runs again. A command that
-    writes *beside* its inputs gets them in the output; one that *sweeps* leaves nothing of a run that was killed; one
-    that *takes* more seconds is disturbed less often by default.
+    writes *alongside* its inputs gets them in the output; one that *sweeps* leaves nothing of a killed run; one that
+    *takes* more seconds is disturbed less often by default.
     """
 
     name: str
     fill: Callable[[Path], object]
     arguments: tuple[str, ...]
     closed: tuple[str, ...] = ()
-    beside: bool = False
+    alongside: bool = False
     sweeps: bool = False
     takes: int = 1
 
@@ -152,7 +152,7 @@ class WritingCommand:
         (folder / "tmp").mkdir(parents=True)
         (folder / "cache/vbuild").mkdir(parents=True)
         shutil.copytree(inputs, folder / "in", copy_function=os.link)
-        if self.beside:
+        if self.alongside:
             shutil.copytree(inputs, folder / "out/dist", copy_function=os.link)
         return CommandFolder(folder, self.arguments)
 
@@ -236,7 +236,7 @@ WRITING_COMMANDS = (
         _plain,
         ("stamp", f"in/{hwcaps_wheels.NAME}", "-o", "out", "-l", "x86_64_v3", "-p", "x86_64::level::v3", "--check"),
     ),
-    WritingCommand("index", _labelled, ("index", "out/dist", "--simple", "out/site"), closed=("site",), beside=True),
+    WritingCommand("index", _labelled, ("index", "out/dist", "--simple", "out/site"), closed=("site",), alongside=True),
     WritingCommand(
         "publish",
         _levels,

@@ -1,4 +1,4 @@
-"""vbuild beside itself, on disks that are read-only, full or others, and what it had started when it is killed."""
+"""Several vbuilds at once, on disks that are read-only, full or others, and what it had started when it is killed."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_two_runs_into_one_folder_at_once_give_what_one_gives(undisturbed: Undis
         ends = [ended(process, begun) for process in two]
         for end in ends:
             # what needs an empty folder says that it is none; all others give the same twice
-            assert end.status == 0 or (undisturbed.command.closed and end.said.endswith(IN_USE)), end
+            assert end.status == 0 or (undisturbed.command.closed and end.refusal.endswith(IN_USE)), end
         assert any(end.status == 0 for end in ends)
         assert place.results() == undisturbed.whole
         assert place.left() == []
@@ -89,9 +89,9 @@ def test_an_output_that_is_read_only_is_refused_in_one_line(undisturbed: Undistu
         place.out.mkdir(exist_ok=True)
         before = place.results()
         read_only = mounted('mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"', str(place.out))
-        said = place.run(inside=read_only).said
-        assert said.startswith(("out", "demo-1.0-"))  # the folder, or the wheel for which it has no room
-        assert said.endswith(": Read-only file system")
+        refusal = place.run(inside=read_only).refusal
+        assert refusal.startswith(("out", "demo-1.0-"))  # the folder, or the wheel for which it has no room
+        assert refusal.endswith(": Read-only file system")
         assert place.results() == before
 
 
@@ -103,7 +103,7 @@ def test_a_temporary_folder_without_room_is_not_needed_or_told_of(undisturbed: U
         end = place.run(inside=mounted(full, str(place.folder / "tmp")))
         if end.status:
             assert "No space left on device" in " ".join((end.out + end.err).split())
-            assert end.said
+            assert end.refusal
         else:
             assert place.results() == undisturbed.whole
 

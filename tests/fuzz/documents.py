@@ -152,7 +152,7 @@ def _variants() -> Iterator[bytes]:
     plugin = VariantProvider(requires=("a-plugin >=1; python_version >= '3.11'",), plugin_api="a.b:c")
     both = metadata("nvidia", "blas", nvidia=plugin, blas=VariantProvider.static({"library": ["openblas", "mkl"]}))
     yield document(variant("cu_mkl", "nvidia :: sm :: 90", "blas :: library :: mkl"), metadata=both).pack()
-    alone = json.loads(document().pack()) | {"$schema": Schema.PEP_825.url}
+    alone = json.loads(document().pack()) | {"$schema": Schema.PEP_825.value}
     yield json.dumps({key: value for key, value in alone.items() if key != "providers"}).encode()
 
 

@@ -65,7 +65,7 @@ def chosen_by_vbuild(folder: Path, machine: Machine) -> str | None:
 def packed(providers: dict[str, Any], order: list[str], variants: dict[str, Any]) -> bytes:
     return json.dumps(
         {
-            "$schema": Schema.PEP_850.url,
+            "$schema": Schema.PEP_850.value,
             "default-priorities": {"namespace": order},
             "providers": providers,
             "variants": variants,

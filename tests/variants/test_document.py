@@ -124,7 +124,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "namespace 'a-b' may only hold a-z, 0-9 and _ (PEP 825, variant properties)",
     ),
     ({"providers": None}, "no provider of blas; give static-properties or requires (PEP 850)"),
-    ({"schema": Schema.PEP_825.url}, "providers in a document of PEP 825; expected none, or the schema of PEP 850"),
+    ({"schema": Schema.PEP_825.value}, "providers in a document of PEP 825; expected none, or the schema of PEP 850"),
     ({"more": 1}, "more: no such key; known here: $schema, default-priorities, providers, variants"),
     ({"variants": None}, "variants: missing; expected a table"),
     ({"variants": []}, "variants: expected a table, got []"),
@@ -365,7 +365,7 @@ CONTRADICTIONS = [
     ),
     (
         Document.of(variant("z", "n :: f :: 2"), A.metadata, schema=Schema.PEP_825),
-        f"two and one: different schemas: {Schema.PEP_825.url} and {Schema.PEP_850.url}",
+        f"two and one: different schemas: {Schema.PEP_825.value} and {Schema.PEP_850.value}",
     ),
 ]
 

@@ -1,6 +1,6 @@
 """What pip, uv or installer refuse, or read in two ways, vbuild refuses too, with one line.
 
-``attacks.json`` has what is said of each wheel of `tests.factories`, null where it is opened.
+``attacks.json`` has the message for each wheel of `tests.factories`, null if it is opened.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from vbuild.verification.verify import verify
 from vbuild.wheel.archive import open_wheel
 
 ATTACKS = HEADERS | ENDS | MEMBERS | PATHS | LISTED | METADATA_ATTACKS
-SAID = json.loads(Path(__file__).with_name("attacks.json").read_text())
+MESSAGES = json.loads(Path(__file__).with_name("attacks.json").read_text())
 # what installer alone refuses of how RECORD is written, and published wheels have or may have: every rewriting mends
 # it, and `vbuild verify` says this of it
 MENDED = {
@@ -59,7 +59,7 @@ def read(path: Path) -> dict[str, str]:
 
 
 def test_every_attack_has_its_answer() -> None:
-    assert list(SAID) == list(ATTACKS)
+    assert list(MESSAGES) == list(ATTACKS)
 
 
 @pytest.mark.sampled(323)
@@ -67,13 +67,13 @@ def test_every_attack_has_its_answer() -> None:
 def test_a_hostile_wheel_is_refused_in_one_line_or_opened(tmp_path: Path, attack: str) -> None:
     path = tmp_path / NAME
     path.write_bytes(ATTACKS[attack])
-    said = None
+    message = None
     try:
         read(path)
     except WheelError as refusal:
-        said = str(refusal)
-    assert said == (SAID[attack] and f"{NAME}: {SAID[attack]}")
-    assert said is None or len(said.splitlines()) == 1
+        message = str(refusal)
+    assert message == (MESSAGES[attack] and f"{NAME}: {MESSAGES[attack]}")
+    assert message is None or len(message.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -88,9 +88,11 @@ def test_what_installers_refuse_or_read_in_two_ways_is_refused(tmp_path: Path) -
     outcomes = {paths[path]: found for path, found in installer_outcomes(tmp_path, paths).items()}
     assert len(outcomes) == len(ATTACKS)
     for attack, found in outcomes.items():
-        print(f"{attack:45}", *(f"{tool}: {'no' if found[tool].said else 'yes':4}" for tool in found), SAID[attack])
+        print(
+            f"{attack:45}", *(f"{tool}: {'no' if found[tool].refusal else 'yes':4}" for tool in found), MESSAGES[attack]
+        )
     doubtful = {attack for attack, found in outcomes.items() if _is_doubtful(found)}
-    assert doubtful - MENDED.keys() - CHECKED.keys() <= {attack for attack in ATTACKS if SAID[attack]}
+    assert doubtful - MENDED.keys() - CHECKED.keys() <= {attack for attack in ATTACKS if MESSAGES[attack]}
     assert MENDED.keys() | CHECKED.keys() <= doubtful
 
 
@@ -112,14 +114,14 @@ def _is_doubtful(found: Mapping[str, Outcome]) -> bool:
     """Whether a tool refused, or two installed different files, or one a file outside of its folder."""
     first, *others = found.values()
     return (
-        any(outcome.said for outcome in found.values())
+        any(outcome.refusal for outcome in found.values())
         or any(outcome.files != first.files for outcome in others)
         or any(path.startswith("outside") for path in first.files)
     )
 
 
 def bombs() -> dict[str, tuple[bytes, str | None]]:
-    """Wheels of some kilobytes that claim to hold gigabytes, or that do, and what is said of each."""
+    """Wheels of some kilobytes that claim to hold gigabytes, or that do, and the message for each."""
     names = [f"demo/{number}" for number in range(200)]
     quoted = overlapping(quoted_overlap(names, bytes(1 << 20)))
     huge = {"size": 0xFFFFFFFE}
@@ -162,5 +164,5 @@ def test_a_small_wheel_takes_neither_memory_nor_time(tmp_path: Path, bomb: str) 
     )
     command = [sys.executable, "-c", script, str(path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, preexec_fn=limited)
-    said = f"{NAME}: {message}\n" if message else ""
-    assert (done.stdout, done.stderr, done.returncode) == (said, "", 0)
+    shown = f"{NAME}: {message}\n" if message else ""
+    assert (done.stdout, done.stderr, done.returncode) == (shown, "", 0)

@@ -134,8 +134,8 @@ def test_metadata_without_its_fields_is_refused(text: str, message: str) -> None
 
 @pytest.mark.parametrize("more", ["a:\n" * 2**14, "Summary: x\n" + " a\n" * 2**19], ids=["fields", "lines"])
 def test_headers_without_end_are_refused(more: str) -> None:
-    said = "more than 16384 fields or 1048576 characters of them, as no project has"
-    with pytest.raises(WheelError, match=f"^{said}$"):
+    message = "more than 16384 fields or 1048576 characters of them, as no project has"
+    with pytest.raises(WheelError, match=f"^{message}$"):
         Metadata.parse(METADATA.partition("\n\n")[0] + "\n" + more)
 
 
@@ -160,6 +160,6 @@ def test_a_sha256_comes_back_as_digits(digest: bytes, padding: str) -> None:
     assert recorded_sha256(f"sha256={unpadded(digest)}{padding}") == digest.hex()
 
 
-@pytest.mark.parametrize("said", [None, "", "sha256=", "sha256=a", "sha256=é", "sha256=YWJj", f"sha512={'A' * 43}"])
-def test_what_is_no_sha256_is_none(said: str | None) -> None:
-    assert recorded_sha256(said) is None
+@pytest.mark.parametrize("recorded", [None, "", "sha256=", "sha256=a", "sha256=é", "sha256=YWJj", f"sha512={'A' * 43}"])
+def test_what_is_no_sha256_is_none(recorded: str | None) -> None:
+    assert recorded_sha256(recorded) is None

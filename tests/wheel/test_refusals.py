@@ -1,4 +1,4 @@
-"""Every input that `open_wheel` refuses, with what is said of it."""
+"""Every input that `open_wheel` refuses, with the message."""
 
 import struct
 import zipfile
@@ -20,7 +20,7 @@ CASES: dict[str, tuple[Make, str]] = {}
 
 
 def refused(message: str) -> Callable[[Make], Make]:
-    """Enter a bad wheel into the table, with what is said of it."""
+    """Enter a bad wheel into the table, with the message."""
 
     def enter(make: Make) -> Make:
         CASES[make.__name__] = (make, message)

@@ -65,10 +65,6 @@ class Schema(Enum):
         raise VariantError(f"unknown variant schema {text!r}; expected {' or '.join(item.version for item in cls)}")
 
     @property
-    def url(self) -> str:
-        return self.value
-
-    @property
     def version(self) -> str:
         """The PEP and the version of the schema, as the end of its URL has them."""
         return "/".join(self.value.removesuffix(".json").rsplit("/", 2)[1:]).replace("/v", "/")
@@ -148,7 +144,7 @@ class Document(Struct, frozen=True):
             namespaces = variants.setdefault(variant.label, {})
             for feature in variant.features:
                 namespaces.setdefault(feature.namespace, {})[feature.name] = list(feature.values)
-        values = {"$schema": self.schema.url, **self.metadata.data(), "variants": variants}
+        values = {"$schema": self.schema.value, **self.metadata.data(), "variants": variants}
         return json.dumps(values, indent=2).encode() + b"\n"
 
     def only(self, label: str) -> Variant:
@@ -206,7 +202,7 @@ def combine(documents: Iterable[tuple[object, Document]]) -> Document:
 def _check_alike(document: Document, longest: Document) -> None:
     """Refuse *document* if it contradicts the one with the *longest* list of namespaces."""
     if document.schema is not longest.schema:
-        raise VariantError(f"different schemas: {document.schema.url} and {longest.schema.url}")
+        raise VariantError(f"different schemas: {document.schema.value} and {longest.schema.value}")
     mine, theirs = document.metadata.namespaces, longest.metadata.namespaces
     if theirs[: len(mine)] != mine:
         raise VariantError(

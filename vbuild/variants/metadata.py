@@ -20,7 +20,7 @@ from msgspec import Struct
 from vbuild.config.requirements import checked_requirement
 from vbuild.config.table import Table
 from vbuild.errors import VariantError, at
-from vbuild.variants.model import Property, Variant, checked_name, checked_value
+from vbuild.variants.model import Variant, checked_name, checked_value
 
 ABI_DEPENDENCY = "abi_dependency"
 
@@ -50,7 +50,11 @@ class VariantProvider(Struct, frozen=True):
         if twice := _first_twice(self.requires):
             raise VariantError(f"requires lists {twice!r} twice (PEP 850)")
         if self.plugin_api is not None:
-            self._check_plugin_api(self.plugin_api)
+            if self.static_properties:
+                raise VariantError("plugin-api with static-properties; expected it with requires only (PEP 850)")
+            if not _PLUGIN_API.fullmatch(self.plugin_api):
+                expected = "expected module[.sub][:object] (PEP 850)"
+                raise VariantError(f"plugin-api {self.plugin_api!r} is no object reference; {expected}")
         for feature, values in self.static_properties:
             checked_name(feature, "feature")
             _check_values(feature, values)
@@ -112,12 +116,6 @@ class VariantProvider(Struct, frozen=True):
         if self.optional:
             keys["optional"] = True
         return keys
-
-    def _check_plugin_api(self, text: str) -> None:
-        if self.static_properties:
-            raise VariantError("plugin-api with static-properties; expected it with requires only (PEP 850)")
-        if not _PLUGIN_API.fullmatch(text):
-            raise VariantError(f"plugin-api {text!r} is no object reference; expected module[.sub][:object] (PEP 850)")
 
     def _check_feature_order(self) -> None:
         features = [feature for feature, _ in self.static_properties]
@@ -181,7 +179,12 @@ class VariantMetadata(Struct, frozen=True):
         """Refuse a *variant* whose namespaces are not listed (V4), or an ill-formed ABI dependency (PEP 850)."""
         for prop in variant.properties:
             if prop.namespace == ABI_DEPENDENCY:
-                check_abi_dependency(prop)
+                if not _DISTRIBUTION.fullmatch(prop.feature):
+                    wrong = "feature is no normalised distribution name"
+                    raise VariantError(f"{prop}: {wrong}, as in abi_dependency :: torch :: 2.9")
+                if not _RELEASE.fullmatch(prop.value):
+                    wrong = "value is no release of one to three numbers"
+                    raise VariantError(f"{prop}: {wrong}, as in abi_dependency :: torch :: 2.9")
             elif prop.namespace not in self.namespaces:
                 listed = ", ".join(self.namespaces)
                 raise VariantError(f"{prop}: namespace missing from default-priorities, which lists {listed} (PEP 825)")
@@ -210,14 +213,6 @@ def placed(place: str) -> Iterator[None]:
         yield
     except VariantError as error:
         raise VariantError(f"{place}: {error}") from error
-
-
-def check_abi_dependency(prop: Property) -> None:
-    """Refuse a property of the reserved namespace that is not a distribution's name and release (PEP 850)."""
-    if not _DISTRIBUTION.fullmatch(prop.feature):
-        raise VariantError(f"{prop}: feature is no normalised distribution name, as in abi_dependency :: torch :: 2.9")
-    if not _RELEASE.fullmatch(prop.value):
-        raise VariantError(f"{prop}: value is no release of one to three numbers, as in abi_dependency :: torch :: 2.9")
 
 
 def _check_values(feature: str, values: tuple[str, ...]) -> None:

@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -49,7 +49,10 @@ class _Streams:
 
     def read(self, seconds: float) -> bool:
         """Whether there was something to read, after *seconds* at most."""
-        found = self._selector.select(seconds) if self._selector.get_map() else self._slept(seconds)
+        if not self._selector.get_map():
+            time.sleep(seconds)
+            return False
+        found = self._selector.select(seconds)
         for key, _ in found:
             name = key.data
             data = os.read(key.fd, _CHUNK)
@@ -61,10 +64,6 @@ class _Streams:
                 self.kept[name] = (self.kept[name] + data)[: self._most[name] + 1]
         return bool(found)
 
-    def _slept(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
-        time.sleep(seconds)
-        return []
-
 
 def main() -> None:
     order = json.loads(sys.argv[1])
@@ -73,11 +72,11 @@ def main() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGTERM, _ended)
     try:
-        said = _watched(order)
+        outcome = _watched(order)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left half ended
         _end_all()
-    sys.stdout.write(json.dumps(said))
+    sys.stdout.write(json.dumps(outcome))
 
 
 def _watched(order: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +94,9 @@ def _watched(order: dict[str, Any]) -> dict[str, Any]:
         preexec_fn=_limiting(order["limits"]),  # noqa: PLW1509 - this process has one thread
     )
     os.close(writing)
-    streams = _Streams({"answer": reading, **_numbers(process)}, order["most"])
+    pipes = {"stdout": process.stdout, "stderr": process.stderr}
+    numbers = {name: stream.fileno() for name, stream in pipes.items() if stream}
+    streams = _Streams({"answer": reading, **numbers}, order["most"])
     deadline = time.monotonic() + order["timeout"]
     is_crowded = False
     while (has_ended := process.poll()) is None and not (streams.is_overflowing or is_crowded):
@@ -115,11 +116,6 @@ def _watched(order: dict[str, Any]) -> dict[str, Any]:
         "stdout": streams.kept["stdout"].decode(errors="replace"),
         "stderr": streams.kept["stderr"].decode(errors="replace"),
     }
-
-
-def _numbers(process: subprocess.Popen[bytes]) -> dict[str, int]:
-    streams = {"stdout": process.stdout, "stderr": process.stderr}
-    return {name: stream.fileno() for name, stream in streams.items() if stream}
 
 
 def _limiting(limits: dict[str, int]) -> Callable[[], None]:
@@ -167,19 +163,15 @@ def _end_all() -> None:
 
 
 def _descendants(root: int) -> set[int]:
-    parents = dict(_parents())
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # "4711 (name) S 42 …": the parent is the second field after the name
+            parents[int(path.parent.name)] = int(path.read_bytes().rpartition(b")")[2].split()[1])
     found, new = set[int](), {root}
     while new:
         new = {number for number, parent in parents.items() if parent in new} - found
         found |= new
     return found
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    """Every process with its parent, as /proc/PID/stat says: ``4711 (name) S 42 …``."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            yield int(path.parent.name), int(path.read_bytes().rpartition(b")")[2].split()[1])
 
 
 def _prctl(option: int, value: int) -> None:

@@ -16,7 +16,7 @@ from tests.factories.devices import (
     blobs,
     checksum,
     library,
-    said,
+    program_lines,
     shortened,
 )
 from tests.factories.tools import needs
@@ -61,7 +61,7 @@ def slimmed(data: bytes, *, strip: Strip = Strip.NOTHING) -> bytes:
 def expected(data: bytes, toolchain: Toolchain = X86_64) -> list[str]:
     """What the library says after `slimmed`."""
     image = ElfImage.parse(data)
-    return [f"{checksum(image, shortened(image)):x}", *said(data, toolchain=toolchain)[1:]]
+    return [f"{checksum(image, shortened(image)):x}", *program_lines(data, toolchain=toolchain)[1:]]
 
 
 @pytest.mark.sampled(1)
@@ -70,7 +70,7 @@ def expected(data: bytes, toolchain: Toolchain = X86_64) -> list[str]:
 def test_a_library_reads_what_was_kept_and_is_smaller_by_the_rest(shape: str, before: Edit) -> None:
     data = before(library(*SHAPES[shape]))
     small = slimmed(data)
-    assert said(small) == expected(data)
+    assert program_lines(small) == expected(data)
     assert len(data) - len(small) in range(262144, 270336)
 
 
@@ -78,7 +78,7 @@ def test_a_library_reads_what_was_kept_and_is_smaller_by_the_rest(shape: str, be
 @every_shape
 def test_other_tools_can_edit_a_cut_library(shape: str, after: Edit) -> None:
     data = library(*SHAPES[shape])
-    assert said(after(slimmed(data))) == expected(data)
+    assert program_lines(after(slimmed(data))) == expected(data)
 
 
 @every_shape
@@ -87,7 +87,7 @@ def test_a_cut_library_can_be_cut_again(shape: str) -> None:
     image = ElfImage.parse(data)
     once = bytes(cut(image, [blob.keeping(image, *range(12)) for blob in blobs(image)]))
     twice = slimmed(once)
-    assert said(twice)[1:] == said(data)[1:]
+    assert program_lines(twice)[1:] == program_lines(data)[1:]
     assert len(twice) < len(once) < len(data)
 
 
@@ -114,7 +114,7 @@ def test_on_aarch64_holes_are_of_large_pages_and_starts_keep_their_alignment(
 ) -> None:
     data = before(library(toolchain=AARCH64, align=256))
     small = slimmed(data)
-    assert said(small, toolchain=toolchain) == expected(data, toolchain)
+    assert program_lines(small, toolchain=toolchain) == expected(data, toolchain)
     assert (len(data) - len(small)) % 0x10000 == 0
     assert len(data) - len(small) >= 0x30000
     assert {pointer.target % 256 for blob in blobs(ElfImage.parse(small)) for pointer in blob.pointers} == {0}
@@ -124,7 +124,7 @@ def test_what_no_replacement_covers_stays_and_makes_a_second_hole() -> None:
     data = library(gap=b"here I stay" * 9)
     image = ElfImage.parse(data)
     small = bytes(cut(image, shortened(image)))
-    assert said(small) == expected(data)
+    assert program_lines(small) == expected(data)
     parts = ElfImage.parse(small).named(".dev")
     assert [part.header.sh_type for part in parts] == [SectionType.PROGBITS] * 2
     assert bytes(ElfImage.parse(small).view(parts[1].span)).startswith(b"here I stay")

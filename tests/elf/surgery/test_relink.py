@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories import elf
-from tests.factories.devices import AARCH64, AARCH64_LARGE_PAGES, Toolchain, library, said, shortened
+from tests.factories.devices import AARCH64, AARCH64_LARGE_PAGES, Toolchain, library, program_lines, shortened
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Loading
@@ -244,7 +244,7 @@ def test_a_library_does_what_it_did_and_may_be_stripped_afterwards(linker: str, 
     data = before(library(*LINKERS[linker]))
     new = relink(data, Relink(rpath=("$ORIGIN/../lib",), added=("libm.so.6",)))
     for edited in (new, elf.stripped(new), elf.stripped(new, "--strip-debug"), elf.objcopied(new, "--strip-debug")):
-        assert said(edited) == said(data)
+        assert program_lines(edited) == program_lines(data)
     assert elf.complaints("readelf", new, "-aW") <= elf.complaints("readelf", data, "-aW")
 
 
@@ -254,7 +254,7 @@ def test_a_slimmed_library_is_relinked_in_the_same_rewrite(linker: str, before: 
     image = ElfImage.parse(before(library(*LINKERS[linker])))
     rope = cut(image, shortened(image), strip=Strip.UNNEEDED, force=True)
     with relinked(rope, Relink(rpath=("$ORIGIN/../lib",))) as new:
-        assert said(bytes(new)) == said(bytes(rope))
+        assert program_lines(bytes(new)) == program_lines(bytes(rope))
     with relinked(rope, Relink(rpath=())) as same:
         assert (bytes(same) == bytes(rope)) == (before is bytes)
 
@@ -266,7 +266,7 @@ def test_an_aarch64_library_does_what_it_did(toolchain: Toolchain) -> None:
         pytest.skip("no compiler or emulator for aarch64 on this machine")
     data = library(toolchain=toolchain)
     new = relink(data, Relink(rpath=("$ORIGIN/../lib",), added=("libm.so.6",)))
-    assert said(new, toolchain=toolchain) == said(data, toolchain=toolchain)
+    assert program_lines(new, toolchain=toolchain) == program_lines(data, toolchain=toolchain)
 
 
 @pytest.mark.parametrize("flags", [("-pie",), ("-pie", "-fuse-ld=lld")], ids=["bfd", "lld"])

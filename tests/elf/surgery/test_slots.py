@@ -3,7 +3,7 @@
 import pytest
 
 from tests.factories import elf
-from tests.factories.devices import checksum, library, said, shortened
+from tests.factories.devices import checksum, library, program_lines, shortened
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import SegmentType
@@ -25,8 +25,8 @@ def operation(data: bytes, *, force: bool = False) -> tuple[ElfImage, Operation]
 def ways(data: bytes, *, force: bool = False) -> tuple[PointerSlot, ...]:
     """The ways taken to cut *data*, which then still says what it should."""
     image, done = operation(data, force=force)
-    after = said(bytes(done.edited))
-    assert after == [f"{checksum(image, shortened(image)):x}", *said(data)[1:]]
+    after = program_lines(bytes(done.edited))
+    assert after == [f"{checksum(image, shortened(image)):x}", *program_lines(data)[1:]]
     return done.slots
 
 
@@ -85,7 +85,7 @@ def test_without_any_of_them_a_library_is_refused() -> None:
 def test_the_table_is_moved_only_by_force_and_the_library_loads() -> None:
     data = library(OLD_HASH, ONE, *NO_NOTES)
     assert ways(data, force=True) == (PointerSlot.MOVED,)
-    assert said(elf.patchelfed(bytes(operation(data, force=True)[1].edited)))[1:] == said(data)[1:]
+    assert program_lines(elf.patchelfed(bytes(operation(data, force=True)[1].edited)))[1:] == program_lines(data)[1:]
 
 
 def test_force_changes_nothing_where_it_is_not_needed() -> None:

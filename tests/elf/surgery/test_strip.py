@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories import elf
-from tests.factories.devices import checksum, library, said, shortened
+from tests.factories.devices import checksum, library, program_lines, shortened
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import SectionType
@@ -43,7 +43,7 @@ def test_the_file_is_as_small_as_gnu_strip_makes_it(strip: Strip) -> None:
 @pytest.mark.parametrize("linker", ["-Wl,-z,noseparate-code", pytest.param("-fuse-ld=lld", marks=needs("ld.lld"))])
 def test_a_stripped_library_does_what_it_did(linker: str, strip: Strip) -> None:
     data = library(linker, *DEBUG)
-    assert said(stripped(data, strip)) == said(data)
+    assert program_lines(stripped(data, strip)) == program_lines(data)
 
 
 @pytest.mark.parametrize("strip", FLAG)
@@ -54,7 +54,7 @@ def test_what_lies_before_the_segments_that_patchelf_appends_is_cut_in_pages(str
     assert symbols is not None
     assert symbols.span.start < max(load.p_offset for load in image.loads)
     small = stripped(data, strip)
-    assert said(small) == said(data)
+    assert program_lines(small) == program_lines(data)
     assert (len(data) - len(small)) % 4096 == 0
     assert len(data) > len(small)
 
@@ -66,7 +66,7 @@ def test_both_are_done_in_one_cut(edit: type[bytes], strip: Strip) -> None:
     image = ElfImage.parse(data)
     orders = shortened(image)
     small = bytes(cut(image, orders, strip=strip))
-    assert said(small) == [f"{checksum(image, orders):x}", *said(data)[1:]]
+    assert program_lines(small) == [f"{checksum(image, orders):x}", *program_lines(data)[1:]]
     assert len(small) < len(bytes(cut(image, orders))) < len(data)
     assert elf.complaints("readelf", small, "-aW") == elf.complaints("readelf", data, "-aW")
 
@@ -82,7 +82,7 @@ def test_other_tools_can_edit_a_stripped_library(strip: Strip) -> None:
     data = library(*DEBUG)
     small = stripped(data, strip)
     for edited in (elf.stripped(small), elf.objcopied(small, "--strip-debug"), elf.patchelfed(small)):
-        assert said(edited) == said(data)
+        assert program_lines(edited) == program_lines(data)
 
 
 def test_patchelf_has_nothing_to_warn_of() -> None:
