@@ -19,7 +19,7 @@ https://docs.nvidia.com/cuda/cuda-installation-guide-linux/#pip-wheels
 import posixpath
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
@@ -90,7 +90,7 @@ class Framework(Struct, frozen=True):
 
 def by_soname(name: str) -> tuple[CatalogueEntry, ...]:
     """The libraries with this SONAME: several where CUDA majors share it, one for each; the oldest first."""
-    return _by_soname().get(name, ())
+    return _entries().get(name, ())
 
 
 def by_stem(name: str) -> tuple[CatalogueEntry, ...]:
@@ -99,7 +99,9 @@ def by_stem(name: str) -> tuple[CatalogueEntry, ...]:
     Nearest first where the file name has a version: ``libcufft.so.11.2.1.3`` is libcufft.so.11 before all others.
     """
     stem, number = _parts(name)
-    return tuple(sorted(_by_stem().get(stem, ()), key=lambda entry: _distance(number, _parts(entry.soname)[1])))
+    return tuple(
+        sorted(_entries(by_stem=True).get(stem, ()), key=lambda entry: _distance(number, _parts(entry.soname)[1]))
+    )
 
 
 def is_driver(name: str) -> bool:
@@ -163,12 +165,16 @@ def _data() -> dict[str, Any]:
     return tomllib.loads(files("vbuild.elf").joinpath("catalogue.toml").read_text(encoding="utf-8"))
 
 
-def _entries() -> Iterator[CatalogueEntry]:
+@cache
+def _entries(*, by_stem: bool = False) -> Mapping[str, tuple[CatalogueEntry, ...]]:
+    """The libraries by SONAME, or by what stands before ``.so``; of several with one name the oldest first."""
     pathfinder = frozenset(_data()["pathfinder"])
+    found: dict[str, list[CatalogueEntry]] = {}
     for package in _data()["package"]:
         for soname in (*package["libraries"], *package.get("earlier", ())):
-            name = _parts(soname)[0].removeprefix("lib")
-            yield CatalogueEntry(
+            stem, _ = _parts(soname)
+            name = stem.removeprefix("lib")
+            entry = CatalogueEntry(
                 soname=soname,
                 project=package["project"],
                 cuda=package.get("cuda"),
@@ -176,19 +182,5 @@ def _entries() -> Iterator[CatalogueEntry]:
                 pathfinder=name if name in pathfinder else None,
                 folder=package["folder"],
             )
-
-
-@cache
-def _by_soname() -> Mapping[str, tuple[CatalogueEntry, ...]]:
-    found: dict[str, list[CatalogueEntry]] = {}
-    for entry in _entries():
-        found.setdefault(entry.soname, []).append(entry)
-    return {soname: tuple(sorted(entries, key=lambda entry: entry.cuda or 0)) for soname, entries in found.items()}
-
-
-@cache
-def _by_stem() -> Mapping[str, tuple[CatalogueEntry, ...]]:
-    found: dict[str, list[CatalogueEntry]] = {}
-    for entry in _entries():
-        found.setdefault(_parts(entry.soname)[0], []).append(entry)
-    return {stem: tuple(sorted(entries, key=lambda entry: entry.cuda or 0)) for stem, entries in found.items()}
+            found.setdefault(stem if by_stem else soname, []).append(entry)
+    return {name: tuple(sorted(entries, key=lambda entry: entry.cuda or 0)) for name, entries in found.items()}

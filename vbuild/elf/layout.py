@@ -10,7 +10,8 @@ The source is anything that can be sliced. https://gabi.xinuos.com/elf/
 """
 
 import itertools
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -23,6 +24,7 @@ from vbuild.elf.records import (
     MAGIC,
     PN_XNUM,
     SHN_XINDEX,
+    ElfRecord,
     Encoding,
     FileHeader,
     ProgramHeader,
@@ -32,6 +34,8 @@ from vbuild.elf.records import (
     SegmentType,
 )
 from vbuild.errors import BinaryError
+
+R = TypeVar("R", bound=ElfRecord)
 
 _ENCODINGS = {
     (size, order): Encoding(bits, code)
@@ -230,26 +234,28 @@ def _counts(source: Sliceable, header: FileHeader) -> tuple[int, int, int]:
 
 
 def _segments(source: Sliceable, header: FileHeader, count: int) -> tuple[ProgramHeader, ...]:
-    size = ProgramHeader.size(encoding := _encoding(header))
-    if count and header.e_phentsize != size:
-        raise BinaryError(f"program headers of {header.e_phentsize:#x} bytes each, expected {size:#x}")
-    table = _table(source, range(header.e_phoff, header.e_phoff + count * size), "program header table")
-    return tuple(ProgramHeader.rows(table, encoding))
+    found = _rows(source, ProgramHeader, header, (header.e_phoff, count, header.e_phentsize), "program header")
+    return tuple(found)
 
 
 def _sections(source: Sliceable, header: FileHeader, count: int) -> tuple[Section, ...]:
-    size = SectionHeader.size(encoding := _encoding(header))
-    if count and header.e_shentsize != size:
-        raise BinaryError(f"section headers of {header.e_shentsize:#x} bytes each, expected {size:#x}")
-    table = _table(source, range(header.e_shoff, header.e_shoff + count * size), "section header table")
-    return tuple(Section(index, "", row) for index, row in enumerate(SectionHeader.rows(table, encoding)))
+    found = _rows(source, SectionHeader, header, (header.e_shoff, count, header.e_shentsize), "section header")
+    return tuple(Section(index, "", row) for index, row in enumerate(found))
 
 
-def _table(source: Sliceable, span: range, what: str) -> bytes:
-    if not span:
-        return b""
-    _check_inside(span, len(source), what)
-    return bytes(source[span.start : span.stop])
+def _rows(
+    source: Sliceable, record: type[R], header: FileHeader, table: tuple[int, int, int], what: str
+) -> Iterator[R]:
+    """The records of a *table*: its offset, how many there are, and how large the file header says that each is."""
+    encoding = _encoding(header)
+    (start, count, claimed), size = table, record.size(encoding)
+    if not count:
+        return iter(())
+    if claimed != size:
+        raise BinaryError(f"{what}s of {claimed:#x} bytes each, expected {size:#x}")
+    span = range(start, start + count * size)
+    _check_inside(span, len(source), f"{what} table")
+    return record.rows(bytes(source[span.start : span.stop]), encoding)
 
 
 def _named(source: Sliceable, sections: tuple[Section, ...], names: int) -> tuple[Section, ...]:

@@ -103,7 +103,12 @@ class LinkGraph(Struct, frozen=True):
                     below[edge.consumer] = here
                     queue.append(edge.consumer)
         roots = (root for root in below if _is_started(self.files[root]) or not self.consumers(root))
-        found = (tuple(_downwards(root, below)) for root in roots)
+        found = []
+        for root in roots:
+            way = [root]
+            while (after := below[way[-1]]) is not None:
+                way.append(after)
+            found.append(tuple(way))
         return tuple(sorted(found, key=lambda way: (len(way), way))[:_MOST_CHAINS])
 
     def unneeded(self, named: Collection[str]) -> tuple[str, ...]:
@@ -145,7 +150,7 @@ class _UsedNames(Struct, frozen=True):
             return True
         names = {posixpath.basename(path), loading.outline.soname or ""} - {""}
         # code puts versions behind names: libx.so means libx.so.1 as well
-        starts = {name[:end] for name in names for end in (*_dots(name), len(name))}
+        starts = {start for name in names for start in itertools.accumulate(name.split("."), "{}.{}".format)}
         return any(start in self.named or self.mentioned.get(start, set()) - {path} for start in starts)
 
 
@@ -310,18 +315,6 @@ class _Loader:
     def _leads_out(self, folder: str) -> bool:
         """Whether *folder* belongs to another package, as far as paths can tell."""
         return bool(folder) and folder.partition("/")[0] not in self._tops
-
-
-def _downwards(root: str, below: Mapping[str, str | None]) -> Iterator[str]:
-    """*root*, and then what is *below* each."""
-    here: str | None = root
-    while here is not None:
-        yield here
-        here = below[here]
-
-
-def _dots(name: str) -> Iterator[int]:
-    return (place for place, character in enumerate(name) if character == ".")
 
 
 def _is_started(loading: Loading) -> bool:

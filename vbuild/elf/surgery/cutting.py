@@ -249,7 +249,8 @@ def _plan(image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...]
         kept = found[:count]
         holes = Holes.of([*kept, *gone])
         table = roomy(image, split(image, holes), holes)
-        return _Plan(tuple(bed for bed in beds if _has_any(bed, kept)), unneeded, holes, table) if table else None
+        cut_beds = tuple(bed for bed in beds if any(hole.start in bed.section.span for hole in kept))
+        return _Plan(cut_beds, unneeded, holes, table) if table else None
 
     # fewer holes need fewer program headers, so the most that fit are found by halves
     best, low, high = fitting(len(found)), 0, len(found) - 1
@@ -278,10 +279,6 @@ def _forced(
         if len(place) == shelf and (table := roomy(image, split(image, holes), holes, shelf=place)):
             return _Plan(beds, unneeded, holes, table)
     return None
-
-
-def _has_any(bed: _Bed, holes: Sequence[range]) -> bool:
-    return any(hole.start in bed.section.span for hole in holes)
 
 
 def _edits(image: ElfImage, plan: _Plan) -> list[Edit]:
@@ -328,7 +325,8 @@ def _slide_words(image: ElfImage, table: SlotTable) -> dict[int, int]:
     """The words of PT_DYNAMIC that tell where what slid is now."""
     if not table.slide:
         return {}
-    addresses = _addresses(image, table.slide.span)
+    span, start = table.slide.span, image.address(table.slide.span.start)
+    addresses = range(start, start + len(span)) if start is not None else range(0)
     offsets = image.dynamic_offsets()
     return {
         offsets[tag] + _WORD: value + table.slide.by
@@ -342,11 +340,6 @@ def _slid(image: ElfImage, table: SlotTable) -> list[Move]:
         return []
     found = [section.addresses for section in image.sections if section.span and section.span.start in slide.span]
     return [Move(each, range(each.start + slide.by, each.stop + slide.by)) for each in found if each]
-
-
-def _addresses(image: ElfImage, span: range) -> range:
-    start = image.address(span.start)
-    return range(start, start + len(span)) if start is not None else range(0)
 
 
 def _header_edits(image: ElfImage, plan: _Plan) -> list[Edit]:

@@ -56,22 +56,24 @@ class Strip(StrEnum):
 def stripped(image: ElfImage, strip: Strip) -> tuple[Section, ...]:
     """The sections of *image* that go: never loaded ones, and none that a kept section refers to."""
     is_linked = image.header.e_type in {FileType.DYN, FileType.EXEC}
-    if strip is Strip.NOTHING or not is_linked or any(map(_is_elsewhere, image.sections)):
+    # separate debug information: its code is in another file
+    is_debug_file = any(
+        section.header.sh_type == SectionType.NOBITS and section.header.sh_flags & SectionFlag.EXECINSTR
+        for section in image.sections
+    )
+    if strip is Strip.NOTHING or not is_linked or is_debug_file:
         return ()
     free = {section.index for section in image.sections if section.index and not _is_needed(image, section)}
     gone = {index for index in free if image.sections[index].name.startswith(_DEBUG)}
     if strip is Strip.UNNEEDED:
         symbols = {index for index in free if image.sections[index].header.sh_type in _SYMBOLS}
         gone |= symbols | {image.sections[index].header.sh_link for index in symbols} & free
-    gone |= {index for index in free if _relocates(image.sections[index]) in gone}
+    # with the sections go their relocations
+    relocating = {index for index in free if image.sections[index].header.sh_type in _RELOCATIONS}
+    gone |= {index for index in relocating if image.sections[index].header.sh_info in gone}
     while kept := _referred(image, gone):
         gone -= kept
     return tuple(image.sections[index] for index in sorted(gone))
-
-
-def _is_elsewhere(section: Section) -> bool:
-    """Whether it is code that another file has: then this one is the separate debug information of that."""
-    return section.header.sh_type == SectionType.NOBITS and bool(section.header.sh_flags & SectionFlag.EXECINSTR)
 
 
 def _is_needed(image: ElfImage, section: Section) -> bool:
@@ -80,11 +82,6 @@ def _is_needed(image: ElfImage, section: Section) -> bool:
         segment.span.start < section.span.stop and section.span.start < segment.span.stop for segment in image.segments
     )
     return section.is_loaded or mapped or section.index == image.header.e_shstrndx
-
-
-def _relocates(section: Section) -> int:
-    """The index of the section that it is the relocations of; 0 for none."""
-    return section.header.sh_info if section.header.sh_type in _RELOCATIONS else 0
 
 
 def _referred(image: ElfImage, gone: set[int]) -> set[int]:
