@@ -12,12 +12,12 @@ from tests.factories.elf import MODULE, program, rpath
 from tests.factories.linked_libraries import DEEP, NAME, files, linked
 from tests.factories.wheels import wheel
 from vbuild.elf.linkage import Via
+from vbuild.files.wording import WIDTH
 from vbuild.inspection.closure import Closure, ClosureRole, LinkedLibrary, Node, Official, repeats
 from vbuild.inspection.closure_text import closure_lines, closure_of, repeat_lines
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
 from vbuild.inspection.page import ClosureDrawing, depths
-from vbuild.inspection.text import WIDTH
 
 C, D = (f"demo/_{letter}.cpython-311-x86_64-linux-gnu.so" for letter in "CD")
 

@@ -12,10 +12,11 @@ from tests.factories.level_copies import BASE, STUB, level_members, leveled_whee
 from tests.factories.tools import needs
 from tests.factories.wheels import contents as unpacked
 from vbuild.elf.hwcaps_folders import at_level
+from vbuild.files.wording import WIDTH
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
 from vbuild.inspection.page import page
-from vbuild.inspection.text import WIDTH, summary
+from vbuild.inspection.text import summary
 
 SCHEMA = json.loads((Path(vbuild.inspection.__file__).parent / "schema.json").read_text())
 

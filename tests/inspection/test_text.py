@@ -7,10 +7,11 @@ import pytest
 from tests.factories.elf import MODULE, shared_object, stripped
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.wheels import wheel
+from vbuild.files.wording import WIDTH, percent, sized
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
-from vbuild.inspection.text import WIDTH, details, percent, shortened, sized, summary
+from vbuild.inspection.text import details, shortened, summary
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 FATBIN = fatbin(entry(arch=80, code=bytes(300_000)), entry(arch=90, code=bytes(600_000)), entry(FatbinKind.PTX, 90))

@@ -12,11 +12,12 @@ from jsonschema import Draft202012Validator
 
 import vbuild.inspection
 from tests.factories.elf import judged_by
+from vbuild.files.wording import WIDTH
 from vbuild.inspection.gpu_code import Runs
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
 from vbuild.inspection.page import page
-from vbuild.inspection.text import WIDTH, details, summary
+from vbuild.inspection.text import details, summary
 
 pytestmark = pytest.mark.network
 

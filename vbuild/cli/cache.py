@@ -7,6 +7,7 @@ import click
 
 from vbuild.cli import options, terminal
 from vbuild.cli.group import Commands
+from vbuild.files.wording import counted
 
 if TYPE_CHECKING:
     from vbuild.files.cache import Removed
@@ -81,5 +82,5 @@ def _removed(removed: "Iterable[Removed]") -> Iterator[str]:
     for one in removed:
         size += one.size
         if one.count:
-            yield f"{one.part}: {one.count} {'entry' if one.count == 1 else 'entries'} removed"
+            yield f"{one.part}: {counted(one.count, 'entry')} removed"
     yield f"{size / 1e6:.0f} MB free now"

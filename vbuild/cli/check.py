@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from vbuild.cli import options, terminal
-from vbuild.cli.render import counted, wrapped
 from vbuild.errors import WheelError
+from vbuild.files.wording import counted, wrapped
 
 if TYPE_CHECKING:
     from vbuild.publishing.check import Checklist

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vbuild.cli import options, terminal
-from vbuild.cli.render import show_release, wrapped
+from vbuild.cli.render import show_release
+from vbuild.files.wording import wrapped
 
 if TYPE_CHECKING:
     from vbuild.build.frontend import Job

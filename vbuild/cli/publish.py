@@ -8,8 +8,8 @@ import click
 
 from vbuild.api.options import Layout
 from vbuild.cli import options, terminal
-from vbuild.cli.render import counted, wrapped
 from vbuild.errors import HardwareError, RepackageError
+from vbuild.files.wording import counted, wrapped
 
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu

@@ -1,4 +1,4 @@
-"""Results of a release and of a split as lines for a terminal of 80 columns, and how long lines are wrapped."""
+"""Results of a release and of a split as lines for a terminal of 80 columns."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING
 
 from vbuild.cli import terminal
 from vbuild.errors import VbuildError
+from vbuild.files.wording import counted, mb, wrapped
 
 if TYPE_CHECKING:
     from vbuild.release.outcome import Failure, Product, ReleaseResult
     from vbuild.splitting.split import LibraryMove, Split, Thinned
 
-_WIDTH = 80
 _LABEL = 22
 _SHOWN = 5
 
-# a line may end behind blanks and, in lists, behind a comma
-_PIECE = re.compile(r"\S+?(?:\s+|,(?=\S)|$)")
 _WHEEL = re.compile(r"\S+\.whl: ")
 
 
@@ -85,8 +83,7 @@ def _built(product: "Product", before: set[tuple[str, ...]]) -> str:
 def _kept(release: "ReleaseResult") -> str:
     """What *release* took from an earlier run, in a few words; an empty text if nothing."""
     wheels = f"{release.kept} of {release.targets} wheels" if release.kept else ""
-    count = release.kept_builds
-    builds = f"{count} build{'' if count == 1 else 's'}" if count else ""
+    builds = counted(release.kept_builds, "build") if release.kept_builds else ""
     return " and ".join(filter(None, (wheels, builds)))
 
 
@@ -106,18 +103,6 @@ def _failure_lines(failures: Iterable["Failure"]) -> Iterator[str]:
                 yield from wrapped(f"  its log is {file}")
 
 
-def wrapped(text: str, *, indent: int = 2) -> Iterator[str]:
-    """*text* in lines of 80 columns, indented after the first; words are not broken, so that paths can be copied."""
-    begin = " " * (len(text) - len(text.lstrip()))
-    line = begin
-    for piece in _PIECE.findall(text):
-        if line.strip() and len(line) + len(piece.rstrip()) > _WIDTH:
-            yield line.rstrip()
-            line = " " * indent
-        line += piece
-    yield line.rstrip()
-
-
 def split_lines(split: "Split") -> Iterator[str]:
     """A split: what went where, what stayed and why, and each wheel before and after."""
     made = f" and {counted(len(split.companions), 'new wheel')}" if split.companions else ""
@@ -134,11 +119,11 @@ def split_lines(split: "Split") -> Iterator[str]:
             yield from wrapped(f"  {move.name} in {counted(len(move.wheels), 'wheel')}{proof}", indent=4)
         if len(moves) > len(shown):
             yield f"  and {len(moves) - len(shown)} more"
-    for beside in split.companions:
-        yield beside.name
-        packed = "" if beside.packed is None else f"{mb(beside.packed)} MB, "
-        files = counted(len(beside.files), "file")
-        yield f"  {packed}unpacked {mb(beside.unpacked)} MB, {files} for {counted(len(beside.wheels), 'wheel')}"
+    for companion in split.companions:
+        yield companion.name
+        packed = "" if companion.packed is None else f"{mb(companion.packed)} MB, "
+        files = counted(len(companion.files), "file")
+        yield f"  {packed}unpacked {mb(companion.unpacked)} MB, {files} for {counted(len(companion.wheels), 'wheel')}"
     for wheel in split.wheels:
         yield from _thinned_lines(wheel)
 
@@ -174,12 +159,3 @@ def _thinned_lines(wheel: "Thinned") -> Iterator[str]:
             yield from wrapped(f"    without {entry}", indent=6)
     for warning in wheel.warnings:
         yield from wrapped(f"  warning: {warning}", indent=4)
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def mb(size: int) -> str:
-    """*size* bytes in MB, 10^6 bytes."""
-    return f"{size / 1e6:.1f}"

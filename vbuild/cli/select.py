@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vbuild.cli import options, terminal
-from vbuild.cli.render import wrapped
 from vbuild.errors import VbuildError
+from vbuild.files.wording import wrapped
 
 if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine

@@ -8,7 +8,7 @@ import click
 
 from vbuild.cli import options, terminal
 from vbuild.cli.provenance import state
-from vbuild.cli.render import mb
+from vbuild.files.wording import counted, mb
 
 if TYPE_CHECKING:
     from vbuild.slimming.results import LibraryCut, Slimmed
@@ -103,16 +103,12 @@ def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
 def _cut_lines(cut: "LibraryCut") -> Iterator[str]:
     yield f"{cut.member}: {mb(cut.before)} -> {mb(cut.after)} MB"
     if cut.has_gpu_code:
-        pinned = f", {_fatbins(cut.pinned)} pinned" if cut.pinned else ""
+        pinned = f", {counted(cut.pinned, 'fatbin')} pinned" if cut.pinned else ""
         yield f"  {cut.kept} of {cut.kept + cut.dropped} entries kept{pinned}"
     for served in cut.served:
         jit = f", PTX in {served.jit} (compiled at first use)" if served.jit else ""
         nothing = f", nothing in {served.nothing}" if served.nothing else ""
-        yield f"  {served.device}: machine code in {_fatbins(served.machine)}{jit}{nothing}"
+        yield f"  {served.device}: machine code in {counted(served.machine, 'fatbin')}{jit}{nothing}"
     if cut.why_whole:
         yield f"  left as it was: {cut.why_whole}"
     yield from (f"  left alone: {note}" for note in cut.notes)
-
-
-def _fatbins(count: int) -> str:
-    return f"{count} fatbin{'' if count == 1 else 's'}"

@@ -8,8 +8,9 @@ import click
 
 from vbuild.cli import options, terminal
 from vbuild.cli.provenance import state
-from vbuild.cli.render import split_lines, wrapped
+from vbuild.cli.render import split_lines
 from vbuild.errors import VbuildError
+from vbuild.files.wording import wrapped
 
 if TYPE_CHECKING:
     from vbuild.verification.install_check import InstallCheck

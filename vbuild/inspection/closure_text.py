@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from vbuild.elf.linkage import Via
+from vbuild.files.wording import WIDTH, counted, percent, sized
 from vbuild.inspection.closure import HERE, Closure, ClosureRole, NeededLibrary, Node, Official, repeats
 from vbuild.inspection.model import Contents
-from vbuild.inspection.text import WIDTH, counted, finding, flaws, labelled, percent, shortened, sized, wrapped
+from vbuild.inspection.text import finding, flaws, labelled, shortened, wrapped
 
 _KIND, _SIZE = 8, 10
 _PATH = WIDTH - _KIND - _SIZE - 1

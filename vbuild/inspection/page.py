@@ -15,13 +15,13 @@ from typing import Any
 from vbuild.elf.layout import Section
 from vbuild.elf.linkage import Via
 from vbuild.files.html import rendered
+from vbuild.files.wording import counted, percent, sized
 from vbuild.gpu_code.model import GpuTarget
 from vbuild.hardware.gpu import GpuCodeKind
 from vbuild.inspection.closure import Closure, ClosureRole, NeededLibrary, Node
 from vbuild.inspection.closure_text import grouped, majors, officially, reasons_of, together
 from vbuild.inspection.gpu_code import Device, GpuCode, Sort, arch_order
 from vbuild.inspection.model import Contents, LibraryContents, Others
-from vbuild.inspection.text import counted, percent, sized
 
 Box = dict[str, Any]
 Card = dict[str, Any]

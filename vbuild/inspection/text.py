@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from vbuild.elf.policy import PlatformPolicy
+from vbuild.files.wording import WIDTH, counted, percent, sized
 from vbuild.inspection.gpu_code import Device, Outlook, Portion, arch_order
 from vbuild.inspection.model import ArchitectureSize, Contents, LibraryContents, bill_line
 
 Key = TypeVar("Key")
-
-WIDTH = 80
 
 # a space at which no line is broken
 _GLUE = "\N{NO-BREAK SPACE}"
@@ -24,8 +23,6 @@ _BAR = 12
 _ROWS = 16
 _LABEL = 11
 _GPUS = 26
-_SMALLEST_SHARE = 0.5
-_THOUSAND, _MILLION, _BILLION = 1e3, 1e6, 1e9
 
 
 def summary(contents: Contents) -> Iterator[str]:
@@ -72,27 +69,6 @@ def details(library: LibraryContents, devices: Sequence[Device]) -> Iterator[str
         yield from _gpu_details(library, devices)
     for note in library.gpu.notes:
         yield from labelled("note", note)
-
-
-def sized(size: float) -> str:
-    """*size* in bytes as people read it: 539.1 MB; kB = 1000 bytes."""
-    if size >= 10 * _BILLION:
-        return f"{size / _BILLION:.1f} GB"
-    if size >= 100 * _THOUSAND:
-        return f"{size / _MILLION:.1f} MB"
-    return f"{size / _THOUSAND:.1f} kB" if size >= _THOUSAND else f"{size:.0f} B"
-
-
-def percent(part: float, whole: float) -> str:
-    """*part* of *whole* in hundredths; what is not nothing does not become it."""
-    share = 100 * part / whole if whole else 0.0
-    return "<1 %" if 0 < share < _SMALLEST_SHARE else f"{share:.0f} %"
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 entry``, ``2 entries``."""
-    many = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else many}"
 
 
 def shortened(path: str, width: int) -> str:

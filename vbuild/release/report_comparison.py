@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from vbuild.inspection.text import counted, sized
+from vbuild.files.wording import counted, sized
 from vbuild.release.report import FailureEntry, Key, MachineChoice, Report, WheelEntry, kinds
 
 _SHOWN = 10

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from vbuild.build.trial import TrialResult
 from vbuild.files.html import rendered
-from vbuild.inspection.text import counted, percent, sized
+from vbuild.files.wording import counted, percent, sized
 from vbuild.release.report import FailureEntry, Key, MachineChoice, Report, WheelEntry, kinds
 from vbuild.release.report_comparison import Comparison, SizeChange, WheelChange, given, grown, titled
 from vbuild.verification.model import Severity

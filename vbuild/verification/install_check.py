@@ -26,6 +26,7 @@ from vbuild.elf.linkage import Via
 from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError, RepackageError, at
+from vbuild.files.wording import counted
 from vbuild.index_client.configuration import Indexes
 from vbuild.verification.environments import (
     Installer,
@@ -114,14 +115,10 @@ class InstallCheck(Struct, frozen=True):
         if not self.is_installed:
             return f"{self.installer} cannot install it"
         done = [f"{self.resolved} NEEDED resolved"]
-        done += [_counted(len(self.loaded), "file") + " loaded"] if self.loaded else []
+        done += [counted(len(self.loaded), "file") + " loaded"] if self.loaded else []
         done += [f"{', '.join(self.imported)} imported"] if self.imported else []
-        verdict = _counted(len(self.failures), "failure") if self.failures else "works"
+        verdict = counted(len(self.failures), "failure") if self.failures else "works"
         return f"installed with {self.installer}, {verdict}: {', '.join(done)}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _first(lines: Sequence[str]) -> Iterator[str]:

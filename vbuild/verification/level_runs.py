@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -22,6 +21,7 @@ from msgspec import Struct
 
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
+from vbuild.files.wording import counted, wrapped
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.index_client.configuration import Indexes, find_command
 from vbuild.recipe.model import Check
@@ -40,7 +40,6 @@ from vbuild.verification.level_probe import ProbeProcess, import_each, loaded
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
-_WIDTH = 80
 _SHOWN = 5  # libraries of a run; all wrong ones are shown
 
 
@@ -83,17 +82,17 @@ class LevelRun(Struct, frozen=True):
     def lines(self) -> Iterator[str]:
         """The run for a terminal: a summary, loaded libraries, failures, the last lines of a failed test."""
         if self.untried is not None:
-            yield from _wrapped(f"  {self}: not tried: {self.untried}")
+            yield from wrapped(f"  {self}: not tried: {self.untried}", indent=6)
             return
-        done = [_counted(len(self.imported), "module") + " imported"]
+        done = [counted(len(self.imported), "module") + " imported"]
         has_failed = any(failure.startswith("test: ") for failure in self.failures)
         done += ["test failed" if has_failed else "test passed"] if self.is_tested else []
-        yield from _wrapped(f"  {self}: {', '.join(done)}")
+        yield from wrapped(f"  {self}: {', '.join(done)}", indent=6)
         yield from (f"    {path}" for path in self.loaded[:_SHOWN])
         if len(self.loaded) > _SHOWN:
             yield f"    and {len(self.loaded) - _SHOWN} more"
         for failure in self.failures:
-            yield from _wrapped(f"    failed: {failure}")
+            yield from wrapped(f"    failed: {failure}", indent=8)
         yield from (f"    | {line}" for line in self.output.splitlines())
 
 
@@ -138,11 +137,11 @@ class LevelReport(Struct, frozen=True):
     def lines(self) -> Iterator[str]:
         """The result for a terminal of 80 columns; paths are not broken."""
         yield self.wheel
-        yield from _wrapped(f"  {self.summary}")
+        yield from wrapped(f"  {self.summary}", indent=6)
         for run in self.runs:
             yield from run.lines()
         for note in self.notes:
-            yield from _wrapped(f"  note: {note}")
+            yield from wrapped(f"  note: {note}", indent=6)
 
     @property
     def summary(self) -> str:
@@ -157,17 +156,6 @@ class LevelReport(Struct, frozen=True):
         parts += [f"fails as {', '.join(failed)}"] if failed else []
         parts += [f"{', '.join(self.untried)} not tried"] if self.untried else []
         return "; ".join(parts)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def _wrapped(text: str) -> Iterator[str]:
-    begin = " " * (len(text) - len(text.lstrip()))
-    yield from textwrap.wrap(
-        text, _WIDTH, subsequent_indent=f"{begin}    ", break_on_hyphens=False, break_long_words=False
-    )
 
 
 OnProgress = Callable[[str], None]

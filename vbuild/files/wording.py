@@ -1,0 +1,49 @@
+"""Sizes, counts and long lines as people read them."""
+
+import re
+from collections.abc import Iterator
+
+WIDTH = 80
+
+_SMALLEST_SHARE = 0.5
+_THOUSAND, _MILLION, _BILLION = 1e3, 1e6, 1e9
+# a line may end behind blanks and, in lists, behind a comma
+_PIECE = re.compile(r"\S+?(?:\s+|,(?=\S)|$)")
+
+
+def sized(size: float) -> str:
+    """*size* in bytes as people read it: 539.1 MB; kB = 1000 bytes."""
+    if size >= 10 * _BILLION:
+        return f"{size / _BILLION:.1f} GB"
+    if size >= 100 * _THOUSAND:
+        return f"{size / _MILLION:.1f} MB"
+    return f"{size / _THOUSAND:.1f} kB" if size >= _THOUSAND else f"{size:.0f} B"
+
+
+def mb(size: int) -> str:
+    """*size* bytes in MB, 10^6 bytes."""
+    return f"{size / _MILLION:.1f}"
+
+
+def percent(part: float, whole: float) -> str:
+    """*part* of *whole* in hundredths; what is not nothing does not become it."""
+    share = 100 * part / whole if whole else 0.0
+    return "<1 %" if 0 < share < _SMALLEST_SHARE else f"{share:.0f} %"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 entry``, ``2 entries``."""
+    many = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else many}"
+
+
+def wrapped(text: str, *, indent: int = 2) -> Iterator[str]:
+    """*text* in lines of 80 columns, indented after the first; words are not broken, so that paths can be copied."""
+    begin = " " * (len(text) - len(text.lstrip()))
+    line = begin
+    for piece in _PIECE.findall(text):
+        if line.strip() and len(line) + len(piece.rstrip()) > WIDTH:
+            yield line.rstrip()
+            line = " " * indent
+        line += piece
+    yield line.rstrip()
