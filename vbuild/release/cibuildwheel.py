@@ -63,7 +63,7 @@ def cibuildwheel(
     on_progress: OnProgress = lambda _target, _step: None,
     echo: Echo | None = None,
 ) -> ReleaseResult:
-    """Build the wheels of cibuildwheel with *arguments* into *folder*, for each of *variants*; all where none is named.
+    """Build the wheels of cibuildwheel with *arguments* into *folder*, for each of *variants*, by default all.
 
     The project is the one that *arguments* name, and the working folder has it, as for cibuildwheel. *on_progress*
     hears of each step of each target, and *echo* what cibuildwheel prints. The folder gets the finished wheels, the
@@ -99,7 +99,7 @@ def cibuildwheel(
             notes = [*unheard(recipe), *licences, *_omitted(targets, identifiers), *steps.notes(made)]
             wheels = ReleaseWheels(
                 [*steps.outcomes(made)],
-                _not_again,
+                lambda product, _find_links: replace(product, trial=TrialResult.NOT_RUN),  # its wheel has changed
                 _no_python,
                 notes,
                 siblings=lambda plain: [replace(target, python=plain.python) for target in targets],
@@ -162,11 +162,6 @@ def _omitted(targets: Sequence[Target], identifiers: Sequence[str]) -> Iterator[
         yield f"{', '.join(musl)}: nothing with CUDA, whose compiler needs glibc"
 
 
-def _not_again(product: Product, _beside: Path) -> Product:
-    """*product*, whose wheel is not the one any more that cibuildwheel has tested."""
-    return replace(product, trial=TrialResult.NOT_RUN)
-
-
 def _no_python(_target: Target) -> Interpreter:
     raise BuildError("cibuildwheel has tested the wheels that it is joined of")
 
@@ -196,7 +191,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
                     yield self._failure(replace(target, python=each.at_work or "all"), each, each.error)
 
     def notes(self, made: Sequence[ContainerResult]) -> Iterator[str]:
-        """What whoever builds should know of the wheels that are there, and of those that are not."""
+        """Notes on wheels that are missing, and on rules for nvcc that match nothing."""
         plain = next((each for each in made if each.run.targets[0].label is None and each.run.plan), None)
         for each in made:
             missing = [name for name in (plain.builds if plain else ()) if name in each.run.identifiers]
@@ -219,9 +214,9 @@ class _CibuildwheelSteps(Struct, frozen=True):
         except VbuildError as error:
             yield from (self._failure(target, made, error) for target in targets)
             return
-        held_against = _baseline(targets[0], identifier, all_of_them)
+        baseline_wheel = _baseline(targets[0], identifier, all_of_them)
         for target in targets:
-            yield self._product(target, made, build, cut, baseline=held_against)
+            yield self._product(target, made, build, cut, baseline=baseline_wheel)
 
     def _billed(self, run: CibuildwheelRun, target: Target, build: ContainerBuild) -> ContainerBuild:
         """*build*, of *run* for *target*, with a bill of materials in its wheel unless the recipe wants none."""

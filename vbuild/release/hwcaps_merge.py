@@ -7,7 +7,7 @@ were linked to them lead to the right ones, wherever these are; in a folder for 
 The other way round, a library that the split moves would leave its copies behind.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,7 +18,6 @@ from vbuild.build.identity import canonical, ourselves
 from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError, RecipeError, RepackageError, VbuildError
 from vbuild.files.hashing import key_of, sha256_of
-from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.process.run import supervised
 from vbuild.publishing.hwcaps.plan import joined as joined_wheel
@@ -33,7 +32,7 @@ from vbuild.release.outcome import Failure, Product
 from vbuild.release.pipeline import verified
 from vbuild.release.report import kinds
 from vbuild.verification.level_emulation import LevelMethod
-from vbuild.verification.level_runs import LevelReport, LevelSettings, run_levels
+from vbuild.verification.level_runs import LevelSettings, run_levels
 from vbuild.verification.level_runs import levels_of as levels_in
 from vbuild.verification.model import Verdict
 from vbuild.wheel.name import WheelName
@@ -61,7 +60,7 @@ class HwcapsMerge(Struct, frozen=True):
     """Merges the plain wheels of a release, after the split, with its builds for CPU levels.
 
     A plain wheel gets the levels of those of its siblings that are like it. It is tested as each level of this machine
-    sees it if its Python is here, and as it is otherwise. The notes of *wheels* get what whoever publishes should know.
+    sees it if its Python is here, and as it is otherwise.
     """
 
     context: ReleaseContext
@@ -86,16 +85,22 @@ class HwcapsMerge(Struct, frozen=True):
     def _outcome(self, outcome: Product | Failure, products: Sequence[Product]) -> Product | Failure:
         if isinstance(outcome, Failure) or not self._is_due(outcome):
             return outcome
-        self._log(outcome.target).unlink(missing_ok=True)  # an earlier run's
+        log = self.context.log(outcome.target).absolute()
+        log.unlink(missing_ok=True)  # an earlier run's
         wanted = self._levels(outcome.target)
-        found = _alike(outcome, products)
+        kind, bare = _kind(outcome), replace(outcome.target, python="")
+        found = {
+            product.target.cpu: product
+            for product in products
+            if _kind(product) == kind and replace(product.target, python="").is_level_of(bare)
+        }
         if lacking := [target for target in wanted if target.cpu not in found]:
             what = f"no wheel for {', '.join(str(target.cpu) for target in lacking)} to join the plain one with"
             return self.context.failure(outcome.target, RepackageError(f"{outcome.wheel.name}: {what}"))
         try:
             return self._joined(outcome, [found[target.cpu] for target in wanted])
         except VbuildError as error:
-            return self.context.failure(outcome.target, error, self._log(outcome.target))
+            return self.context.failure(outcome.target, error, log)
 
     def _is_due(self, product: Product) -> bool:
         """Whether *product* is to be joined: a plain wheel of the project, for glibc, without copies for levels.
@@ -147,10 +152,10 @@ class HwcapsMerge(Struct, frozen=True):
         return product
 
     def _tested(self, product: Product) -> tuple[Product, list[str]] | Failure:
-        """*product* as each level of this machine sees it, or as it is where its Python is elsewhere; and notes."""
+        """*product* as each level of this machine sees it, or as it is if its Python is elsewhere; and notes."""
         if product.trial is TrialResult.NONE:
             return product, [_summary(product.wheel, levels_in(product.wheel))]
-        if self.context.recipe.test.command is None:  # somebody else's test, of the wheel as it was before
+        if self.context.recipe.test.command is None:  # cibuildwheel's test, of the wheel as it was before
             return replace(product, trial=TrialResult.NOT_RUN), [f"{product.wheel.name}: joined, and not tested since"]
         try:
             python = self.wheels.python(product.target).path
@@ -159,7 +164,7 @@ class HwcapsMerge(Struct, frozen=True):
             tried = self.wheels.test_again(product, self._thin) if self.wheels.is_remote else untested
             note = f"{product.wheel.name}: joined, and not tested level by level: {error}"
             return tried if isinstance(tried, Failure) else (tried, [note])
-        log = self._log(product.target)
+        log = self.context.log(product.target).absolute()
         settings = LevelSettings(
             check=self.context.recipe.test,
             python=python,
@@ -170,7 +175,10 @@ class HwcapsMerge(Struct, frozen=True):
         )
         leveled = run_levels(product.wheel, settings)
         if not leveled.ok:
-            raise BuildError(f"{product.wheel.name}: {'; '.join(leveled.failures)}{_end(leveled, log)}")
+            end = f"; its log is {log}"
+            if first := next((run for run in leveled.runs if run.output), None):
+                end += f", which ends for {first.level}:\n{first.output}"
+            raise BuildError(f"{product.wheel.name}: {'; '.join(leveled.failures)}{end}")
         log.unlink(missing_ok=True)
         trial = TrialResult.PASSED if leveled.tried else TrialResult.NOT_RUN
         what = f"{_summary(product.wheel, leveled.levels)}; its test {leveled.summary}"
@@ -190,33 +198,12 @@ class HwcapsMerge(Struct, frozen=True):
             }
         )
 
-    def _log(self, target: Target) -> Path:
-        return self.context.log(target).absolute()
-
 
 def _summary(wheel: Path, levels: Sequence[str]) -> str:
     """Which *levels* are in *wheel*, in a line; there may be none but the baseline, whatever it was joined of."""
     if len(levels) == 1:
         return f"{wheel.name}: no copies for levels in it: the builds of all levels have the same code"
     return f"{wheel.name}: joined of {', '.join(levels)}"
-
-
-def _end(leveled: LevelReport, log: Path) -> str:
-    """Where the output of all levels is, with the last lines of the first test that failed."""
-    said = f"; its log is {log}"
-    first = next((run for run in leveled.runs if run.output), None)
-    return f"{said}, which ends for {first.level}:\n{first.output}" if first else said
-
-
-def _alike(plain: Product, products: Iterable[Product]) -> Mapping[Cpu, Product]:
-    """Those of *products* that differ from *plain* in a higher level alone, by that."""
-    kind = _kind(plain)
-    bare = replace(plain.target, python="")
-    return {
-        product.target.cpu: product
-        for product in products
-        if _kind(product) == kind and replace(product.target, python="").is_level_of(bare)
-    }
 
 
 def _kind(product: Product) -> tuple[object, ...]:

@@ -5,8 +5,8 @@
                                               /host/KIT/runs/RUN/logs/IDENTIFIER: what they write
 
 It starts with the Python of the identifier, which may be any that cibuildwheel builds for, down to 3.9, and goes on
-with a faster one where the image has one: compiler wrappers run once for each call of a compiler. What is wrong is
-said in one line that begins with ``vbuild:``.
+with a faster one if the image has one: compiler wrappers run once for each call of a compiler. An error is one line
+that begins with ``vbuild:``.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def main(run: Path, environment: dict[str, str]) -> None:
     settings = json.loads((run / "settings.json").read_text(encoding="utf-8"))
     if _CHOSEN not in environment:
         python = chosen(environment.get("PATH", os.defpath))
-        os.execve(python, [python, *_again()], {**environment, _CHOSEN: python})  # noqa: S606
+        os.execve(python, [python, "-I", "-S", "-B", *sys.argv], {**environment, _CHOSEN: python})  # noqa: S606
     if environment.get("PATH", "").split(os.pathsep)[0] != settings["wrappers"]:
         raise SystemExit(f"{SAID}{LOST}")
     if platform.machine() != settings["machine"]:
         raise SystemExit(f"{SAID}the image is of {platform.machine()}, expected {settings['machine']}")
     if settings["nvcc"] and sys.version_info < _PREFERRED:
         raise SystemExit(
-            f"{SAID}the wrapper of nvcc needs Python {_dotted(_PREFERRED)}, and the image has none: "
+            f"{SAID}the wrapper of nvcc needs Python {'.'.join(map(str, _PREFERRED))}, and the image has none: "
             f"expected one in {_PYTHONS} or on PATH"
         )
     logs = run / "logs" / environment.get("CIBUILDWHEEL_BUILD_IDENTIFIER", "build")
@@ -90,17 +90,33 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
     compilers = compiler_wrapper.programs(environment.get("PATH", os.defpath))
     rules: dict[str, tuple[str, ...]] = {name: tuple(value) for name, value in settings["rules"].items()}
     if not settings["is_baseline"] and compilers:
-        first = _first(compilers, environment.get("CC", ""))
+        # that of CC, or else one that a build is likely to take
+        words = [Path(word).name for word in environment.get("CC", "").split()]
+        named = [compilers[name] for name in (*words, *_FIRST) if name in compilers]
+        first = (named or list(compilers.values()))[0]
         check(first, settings)
-        if rules["link"] and not _succeeds(
-            compiler_wrapper.marking(str(first), settings["cpu"], str(logs / "empty.so"))
-        ):
+        marking = compiler_wrapper.marking(str(first), settings["cpu"], str(logs / "empty.so"))
+        if rules["link"] and subprocess.run(marking, capture_output=True, check=False).returncode:
             rules["link"] = ()
     folder.mkdir(parents=True)
     programs: dict[str, tuple[str, ...]] = {name: (str(path),) for name, path in compilers.items()}
     programs[rewriting.RUSTC] = tuple(environment.get(settings["wrapper"], "").split())
-    nvcc = settings["nvcc"]
+    nvcc, nvcc_settings = settings["nvcc"], None
     mapping = (f"-ffile-prefix-map={settings['project']}=.",)
+    if nvcc:
+        if not os.access(nvcc["nvcc"], os.X_OK):
+            what = f"{nvcc['nvcc']} cannot be run in the container; expected the toolkit of the host there"
+            raise SystemExit(f"{SAID}{what}")
+        # nvcc takes gcc by itself
+        host = "" if "gcc" in compilers or "clang++" not in compilers else "clang++"
+        aliases = tuple(map(tuple, nvcc["aliases"]))
+        nvcc_settings = {
+            "rules": {**nvcc, "aliases": aliases, "append": tuple(nvcc["append"]), "host": host},
+            "command": (nvcc["nvcc"],),
+            "mapping": mapping,
+            "compilers": {name: str(path) for name, path in compilers.items()},
+            "log": str(logs / "nvcc.jsonl"),
+        }
     compiler_wrapper.put(
         folder,
         {
@@ -112,17 +128,9 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
             "calls": str(logs / "calls"),
             "mapping": mapping,
             "rust_mapping": (f"--remap-path-prefix={settings['project']}=.",),
-            "nvcc": {
-                "rules": {**_tupled(nvcc), "host": _host(compilers)},
-                "command": (nvcc["nvcc"],),
-                "mapping": mapping,
-                "compilers": {name: str(path) for name, path in compilers.items()},
-                "log": str(logs / "nvcc.jsonl"),
-            }
-            if nvcc
-            else None,
+            "nvcc": nvcc_settings,
         },
-        toolkit=_toolkit(nvcc["nvcc"]) if nvcc else None,
+        toolkit=Path(nvcc["nvcc"]).parents[1] if nvcc else None,
     )
     if settings["auditwheel"]:
         text = _AUDITWHEEL.format(folder=shlex.quote(str(folder)), arguments=shlex.join(settings["auditwheel"]))
@@ -171,39 +179,6 @@ def _fast(python: str) -> str:
         return ""
     major, minor, program = rest.split(" ", 2)
     return program if (int(major), int(minor)) >= _PREFERRED else ""
-
-
-def _again() -> list[str]:
-    return ["-I", "-S", "-B", *sys.argv]
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
-
-
-def _first(compilers: dict[str, Path], command: str) -> Path:
-    """The compiler of the *command* in CC, or else one that a build is likely to take."""
-    words = [Path(word).name for word in command.split()]
-    return next((compilers[name] for name in (*words, *_FIRST) if name in compilers), next(iter(compilers.values())))
-
-
-def _succeeds(command: list[str]) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def _tupled(rules: dict[str, Any]) -> dict[str, Any]:
-    return {**rules, "aliases": tuple(map(tuple, rules["aliases"])), "append": tuple(rules["append"])}
-
-
-def _host(compilers: dict[str, Path]) -> str:
-    """The host compiler of nvcc, or empty if it is gcc, which nvcc takes by itself."""
-    return "" if "gcc" in compilers or "clang++" not in compilers else "clang++"
-
-
-def _toolkit(nvcc: str) -> Path:
-    if not os.access(nvcc, os.X_OK):
-        raise SystemExit(f"{SAID}{nvcc} cannot be run in the container; expected the toolkit of the host there")
-    return Path(nvcc).parents[1]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
 
-The folder on the host that containers see as part of /host: what runs there, for what, and what it tells.
+The folder on the host that containers see as part of /host: what runs there, its settings, and its logs.
 
     kit/vbuild/                          this package, for a Python without packages
     kit/runs/<run>/settings.json         what `vbuild.build.cibuildwheel.container` puts into the container
@@ -62,8 +62,12 @@ class ContainerSetup(Struct, frozen=True):
         try:
             shutil.copytree(Path(vbuild.__file__).parent, folder / "vbuild", ignore=_all_but_modules)
         except OSError as error:
+            why = error.strerror or str(error)
+            if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+                # of the reasons that shutil puts together, one for each file, the first
+                why = str(error.args[0][0][2]).partition("] ")[2].partition(": ")[0]
             raise BuildError(
-                f"{folder}: {_why(error)}; expected room for what containers run: point TMPDIR at a folder that has it"
+                f"{folder}: {why}; expected room for what containers run: point TMPDIR at a folder that has it"
             ) from error
         return cls(folder)
 
@@ -80,7 +84,7 @@ class ContainerSetup(Struct, frozen=True):
             (self._of(run) / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
 
     def record(self, run: CibuildwheelRun, identifier: str) -> WrapperRecord:
-        """What the compiler wrappers of *run* told of the build for *identifier*."""
+        """What the compiler wrappers of *run* recorded of the build for *identifier*."""
         logs = self._of(run) / "logs" / identifier
         calls, started = logs / "calls", logs / "started"
         return WrapperRecord(
@@ -92,13 +96,6 @@ class ContainerSetup(Struct, frozen=True):
 
     def _of(self, run: CibuildwheelRun) -> Path:
         return self.folder / "runs" / run.name
-
-
-def _why(error: OSError) -> str:
-    """Why a tree cannot be copied: the first of the reasons, one for each file, that shutil puts together."""
-    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
-        return str(error.args[0][0][2]).partition("] ")[2].partition(": ")[0]
-    return error.strerror or str(error)
 
 
 def _all_but_modules(folder: str, names: list[str]) -> set[str]:
@@ -155,8 +152,7 @@ class ContainerRunner(Struct, frozen=True):
         for folder in (output, scratch):
             folder.mkdir(parents=True, exist_ok=True)
         environment = {**self.environment, **dict(run.variables), "TMPDIR": str(scratch)}
-        error: BuildError | None = None
-        refused: BuildError | None = None
+        failure: BuildError | None = None
         start = time.time()
         try:
             with supervised():
@@ -168,35 +164,37 @@ class ContainerRunner(Struct, frozen=True):
                     log=log,
                     echo=self.echo,
                 )
-        except BuildError as raised:
-            refused = raised
+        except BuildError as error:
+            failure = error
         journal = Journal.parse(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else Journal()
         records = {identifier: self.setup.record(run, identifier) for identifier in run.identifiers}
-        if refused:
-            error = _never_put(run, journal, records) or failed(refused, journal)
+        if failure:
+            record = records.get(journal.at_work)
+            # behind before-build, and yet without compiler wrappers
+            is_unwrapped = run.plan and journal.step not in _BEFORE and record and not record.started
+            failure = BuildError(f"{journal.at_work}: {NOT_PUT}") if is_unwrapped else failed(failure, journal)
         wheels: dict[str, Path] = {}
         try:
             wheels = assigned(sorted(output.glob("*.whl")), run.identifiers)
-        except BuildError as unknown:
-            error = error or unknown
+        except BuildError as error:
+            failure = failure or error
         times = _seconds([records[identifier].started for identifier in run.identifiers], start, time.time())
         seconds = dict(zip(run.identifiers, times, strict=True))
+        untested = TrialResult.NOT_RUN if journal.has_test else TrialResult.NONE
         builds = {
-            identifier: ContainerBuild(wheel, records[identifier], _trial(identifier, journal), seconds[identifier])
+            identifier: ContainerBuild(
+                wheel,
+                records[identifier],
+                TrialResult.PASSED if identifier in journal.tested else untested,
+                seconds[identifier],
+            )
             for identifier, wheel in wheels.items()
         }
-        return ContainerResult(run, log, builds, error, journal.at_work)
-
-
-def _never_put(run: CibuildwheelRun, journal: Journal, records: Mapping[str, WrapperRecord]) -> BuildError | None:
-    """Why *run*, which failed behind before-build, had no compiler wrappers, or None if it had, or was to have none."""
-    if run.plan is None or journal.step in _BEFORE or journal.at_work not in records:
-        return None
-    return None if records[journal.at_work].started else BuildError(f"{journal.at_work}: {NOT_PUT}")
+        return ContainerResult(run, log, builds, failure, journal.at_work)
 
 
 def assigned(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Path]:
-    """*wheels* by the one of *identifiers* that each was built for, in the order of these.
+    """*wheels* by the identifier that each was built for, in the order of *identifiers*.
 
     `BuildError` for a wheel that is for none of them.
     """
@@ -259,15 +257,9 @@ def _minor(tag: Tag) -> int:
 
 
 def _seconds(starts: Sequence[float | None], first: float, last: float) -> list[float]:
-    """How long each took that began at one of *starts*; the whole time where that is not known."""
+    """How long each took that began at one of *starts*; the whole time for one whose start is not known."""
     ends = sorted(start for start in starts if start is not None)
     return [
         (next((end for end in ends if end > start), last) - start) if start is not None else last - first
         for start in starts
     ]
-
-
-def _trial(identifier: str, journal: Journal) -> TrialResult:
-    if identifier in journal.tested:
-        return TrialResult.PASSED
-    return TrialResult.NOT_RUN if journal.has_test else TrialResult.NONE
