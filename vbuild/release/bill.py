@@ -1,4 +1,4 @@
-"""The bill of materials that a build's wheel begins with; whatever is made of the wheel keeps it true.
+"""The bill of materials that a build's wheel begins with; each later step keeps it true.
 
     Job, Recipe, or what is known of a run of cibuildwheel -> Making -> the wheel with sboms/vbuild.cdx.json
 
@@ -7,7 +7,7 @@ of compilers, flags without paths. A project folder has no hash there: nothing p
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -20,12 +20,11 @@ from vbuild.recipe.source import Git, Sdist
 from vbuild.recipe.target import Target
 from vbuild.sbom.keeping import Changes, bill_of, path_of, revised
 from vbuild.sbom.model import Making, Material, MaterialRole, package_url
-from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.toolkit.model import Toolkit
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.write import edited
 
-# variables that tell compilers what code to make
+# variables that decide what code compilers make
 _FLAGS = re.compile(r"(C|CXX|CPP|LD|F|FC|RUST|NVCC_APPEND_|CUDA)FLAGS|CUDAARCHS|TORCH_CUDA_ARCH_LIST")
 _VERSION = re.compile(r"rustc (\d\S*)")
 
@@ -49,14 +48,17 @@ def patches_of(recipe: Recipe) -> tuple[Material, ...]:
 
 
 def making_of(job: Job, recipe: Recipe, patches: Iterable[Material]) -> Making:
-    """What the build *job* of *recipe*, with *patches* in its source, takes, and what it is told."""
+    """What the build *job* of *recipe*, with *patches* in its source, is made of and with, and its flags."""
+    compilers = job.compilers
+    name = f"zig ({compilers.family})" if compilers.zig_target else str(compilers.family)
+    parts = [*patches, Material(MaterialRole.COMPILER, name, ".".join(map(str, compilers.version)))]
+    if compilers.rust:
+        match = _VERSION.match(compilers.rust.about)
+        parts.append(Material(MaterialRole.COMPILER, "rustc", match[1] if match else None))
     return making(
         recipe,
         job.target,
-        parts=[
-            *patches,
-            *_compilers(job.compilers),
-        ],
+        parts=parts,
         toolkit=job.toolkit,
         environment=dict(job.plan.environment),
         natives={prefix.name for prefix in job.prefixes},
@@ -74,20 +76,30 @@ def making(
 ) -> Making:
     """What a build of *recipe* for *target* takes: its source, those *natives*, a *toolkit*, other *parts*; its flags.
 
-    Of the *environment* only flags are told, and of these none with a path.
+    Of the *environment* it has flags only, and of these none with a path.
     """
     named = {*natives}
+    sources = [native for native in recipe.natives if native.name in named]
     found = [
         _source(recipe.source, MaterialRole.SOURCE, recipe.name),
-        *(
-            _source(native.source, MaterialRole.NATIVE, native.name)
-            for native in recipe.natives
-            if native.name in named
-        ),
+        *(_source(native.source, MaterialRole.NATIVE, native.name) for native in sources),
         *parts,
-        *(_toolkit(toolkit) if toolkit else ()),
     ]
-    return Making(tuple(found), tuple(_told(target, environment or {})))
+    if toolkit:
+        # without packages of the index, only its identity says what it is
+        identity = None if toolkit.pins else toolkit.identity
+        found.append(Material(MaterialRole.TOOLKIT, "CUDA Toolkit", str(toolkit.version), identity=identity))
+        for pin in toolkit.pins:
+            purl = package_url(pin.project, pin.version, file=pin.file)
+            found.append(Material(MaterialRole.TOOLKIT, pin.project, pin.version, purl, pin.sha256))
+    settings = [("cpu", str(target.cpu))]
+    if target.cuda:
+        settings.append(("cuda-architectures", str(target.cuda.archs)))
+    for name, value in (environment or {}).items():
+        words = " ".join(word for word in value.split() if "/" not in word)
+        if words and _FLAGS.fullmatch(name):
+            settings.append((f"flags:{name}", words))
+    return Making(tuple(found), tuple(settings))
 
 
 def _source(source: NativeSource, role: MaterialRole, name: str) -> Material:
@@ -104,36 +116,9 @@ def _source(source: NativeSource, role: MaterialRole, name: str) -> Material:
 
 
 def _public(url: str) -> str | None:
-    """*url* without what lets somebody in; None for a place on this machine."""
+    """*url* without user and password; None for a place on this machine."""
     parts = urlsplit(url)
     if "://" not in url or parts.scheme == "file" or not parts.hostname:
         return None
     host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
-
-
-def _compilers(compilers: Compilers) -> Iterator[Material]:
-    name = f"zig ({compilers.family})" if compilers.zig_target else str(compilers.family)
-    yield Material(MaterialRole.COMPILER, name, ".".join(map(str, compilers.version)))
-    if compilers.rust:
-        match = _VERSION.match(compilers.rust.about)
-        yield Material(MaterialRole.COMPILER, "rustc", match[1] if match else None)
-
-
-def _toolkit(toolkit: Toolkit) -> Iterator[Material]:
-    """The packages that *toolkit* was laid out from; one that was installed is told by its identity."""
-    identity = None if toolkit.pins else toolkit.identity
-    yield Material(MaterialRole.TOOLKIT, "CUDA Toolkit", str(toolkit.version), identity=identity)
-    for pin in toolkit.pins:
-        purl = package_url(pin.project, pin.version, file=pin.file)
-        yield Material(MaterialRole.TOOLKIT, pin.project, pin.version, purl, pin.sha256)
-
-
-def _told(target: Target, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    yield "cpu", str(target.cpu)
-    if target.cuda:
-        yield "cuda-architectures", str(target.cuda.archs)
-    for name, value in environment.items():
-        words = " ".join(word for word in value.split() if "/" not in word)
-        if words and _FLAGS.fullmatch(name):
-            yield f"flags:{name}", words

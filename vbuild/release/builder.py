@@ -95,7 +95,7 @@ class Builder(Struct, frozen=True):
 
     *archive* is the source as it was fetched, and *project* a tree of it to read. *digest* names what is built, and
     *digest_now* what would be built now: a source folder may be edited meanwhile. *patches* are those in the source.
-    *cpu* is this machine's. *natives* builds what the wheels need. *notes* gathers what whoever builds should know.
+    *cpu* is this machine's. *natives* builds what the wheels need. *notes* are for the user.
     """
 
     context: ReleaseContext

@@ -280,7 +280,7 @@ def _of(target: Target, identifier: str) -> Target:
 
 
 def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
-    """`VbuildError` if *build* is not what *run* was for, whatever its name is going to say."""
+    """`VbuildError` if *build* is not what *run* was for, under whatever name."""
     if not same_project(WheelName.parse(build.wheel.name).distribution, recipe.name):
         raise BuildError(f"{build.wheel.name}: not of {recipe.name}, which the recipe builds")
     if run.plan and build.record.started is None:

@@ -62,8 +62,8 @@ def collect(
     Every wheel is verified; one that does not keep its promises, and what failed in a part, is a failure of the
     release, and so is what the *recipe* has and no part, and of two Pythons' wheels of one name the second. The recipe
     also says what may go above a level, and what is taken out of the wheels: those that change are tested again, where
-    this machine has their Python. The page tells what is not as in the report at *compare*. *on_progress* hears of
-    each step of each wheel.
+    this machine has their Python. The page shows what differs from the report at *compare*. *on_progress* is called
+    with each step of each wheel.
 
     A `VbuildError` is raised, and nothing written, where there are no parts, where one cannot be read or contradicts
     another, or where they are not of one release.
@@ -344,7 +344,7 @@ def _same(python: str, own: Sequence[str], folder: Path) -> str | None:
 
 
 def _tag(python: str) -> str | None:
-    """``cp312`` for whatever says 3.12; None for what says no version."""
+    """``cp312`` for any name of 3.12; None for a name without a version."""
     name = python.rpartition("/")[2]
     if match := _TAG.fullmatch(name):
         return match[1]
@@ -367,5 +367,5 @@ def _ordered(outcomes: Iterable[Product | Failure], recipe: Recipe | None) -> li
 
 
 def _place(target: Target) -> tuple[object, ...]:
-    """What tells *target* from all others of its release, whatever its label is hashed to."""
+    """What distinguishes *target* from all others of its release; its label may be hashed."""
     return (target.python, target.cpu, tuple(sorted(target.properties)), tuple(sorted(target.choices)))

@@ -75,7 +75,7 @@ class ReleaseContext(Struct, frozen=True, kw_only=True):
     of it. Builds and wheels of earlier runs are taken from *cache*, and None keeps nothing. *supply* gives CUDA
     toolkits and zig; by default they are fetched.
 
-    At the end, *split* says what is taken out of all wheels, and the report tells what differs from *before*. The
+    At the end, *split* says what is taken out of all wheels, and the report has what differs from *before*. The
     statement of provenance names *source*, the files in *inputs* and the folders in *parts*.
     """
 
@@ -113,7 +113,7 @@ class ReleaseWheels(Struct, frozen=True):
 
     *test_again* tests a wheel as it is now, with the wheels that it requires in a folder. *python* finds the Python of
     a target on this machine, or raises `BuildError`. *siblings* are the targets of the same Python, by default those of
-    the release. *notes* are for whoever builds. If the run *is_remote*, workers have made and tested them.
+    the release. *notes* are for the user. If the run *is_remote*, workers have made and tested them.
     *split_note* is a further note if wheels were split.
     """
 

@@ -33,7 +33,7 @@ class MatrixRequest(Struct, frozen=True, kw_only=True):
     those whose names *pass_env* has. If the run *is_locked*, it uses nothing that the recipe's lock does not name. What
     is *fresh* takes no build from the cache. A run that *is_part* of a release leaves out what needs all of it:
     `vbuild.release.collect` verifies across parts, splits, and joins them. *schema* is that of each variant.json, and
-    the report tells what differs from the one at *compare*.
+    the report has what differs from the one at *compare*.
     """
 
     jobs: int = 1

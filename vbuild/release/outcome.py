@@ -26,7 +26,7 @@ class Product(Struct, frozen=True):
     """A finished wheel: how it was built and in how many *seconds*, what is verified of it, what became of its test.
 
     *lists* are the lists of GPU architectures that were changed in commands of nvcc. It *is_built* in this run, or its
-    build is of an earlier one; *is_kept* where everything was done then.
+    build is of an earlier one; it *is_kept* if all of it is.
     """
 
     target: Target
@@ -130,8 +130,8 @@ class Failure(Struct, frozen=True):
 class ReleaseResult(Struct, frozen=True):
     """The outcome for every target of a recipe, in the recipe's order, and the indexes written for them.
 
-    *notes* tell the builder what to know about the tools, and *split* what was taken out of the finished wheels.
-    *choices* say what standard machines get, and *changes* what is not as in the release before, if that was given.
+    *notes* are what the user should know about the tools, and *split* is what was taken out of the finished wheels.
+    *choices* say what standard machines get, and *changes* how it differs from the release before, if that was given.
     """
 
     name: str

@@ -236,7 +236,7 @@ def slimmed_to_gpus(
 
     context.on_progress(first, "slimming")
     shares = [Share(target.gpus, context.family.label(target), context.family.document(target)) for target in targets]
-    # whoever builds a project may change what comes of it; whether it has a bill of materials, its build has decided
+    # who builds a project may change its wheels; whether it has a bill of materials, its build has decided
     cuts = Cuts(unsupported=True, bill=False)
     cut = slim_wheel(wheel, context.place("divided", first), shares=shares, cuts=cuts, accept_license=True)
     if len(cut) != len(targets):  # it passes a wheel without GPU code as it is

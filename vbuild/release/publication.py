@@ -31,7 +31,7 @@ def published(
 ) -> ReleaseResult:
     """Index the finished wheels with those of the same release in the folder of results, then move all of it there.
 
-    ``report.json`` and ``report.html`` go with them; the page also tells what differs from the report *before*. If
+    ``report.json`` and ``report.html`` go with them; the page also shows what differs from the report *before*. If
     there are wheels, ``provenance.json`` is a statement on them, on the context's inputs, and on the wheels that its
     parts were made of. *split* is the account of what was taken out of the wheels.
     """

@@ -100,7 +100,7 @@ class _Remote(Struct, frozen=True):
     def _submitted(
         self, groups: Mapping[tuple[str, ...], Sequence[Target]], source: Promise, found: dict[Target, Any]
     ) -> dict[Promise, Sequence[Target]]:
-        """The last jobs of all *groups*, each of targets with one build; *found* gets those that nobody can build."""
+        """The last jobs of all *groups*, each of targets with one build; *found* gets what no worker can build."""
         there = self.cluster.resources()
         builds: dict[tuple[str, ...], Promise] = {}
         for key, group in groups.items():
@@ -124,7 +124,7 @@ class _Remote(Struct, frozen=True):
         message = packed(self.message)
         task = packed(Task(tuple(map(self.places.__getitem__, targets)), tuple(targets)))
         inputs = [argument.key if isinstance(argument, Promise) else argument for argument in arguments]
-        # two runs of the same are one job, whoever's they are
+        # two runs of the same are one job, also of two clients
         content = packed([replace(self.message, name=""), list(targets), inputs])
         return self.cluster.submit(
             f"{_JOBS}:{function}",
@@ -137,7 +137,7 @@ class _Remote(Struct, frozen=True):
         )
 
     def _sent(self, file: Path) -> Promise:
-        """The bytes of *file*, which go out once whatever their name is."""
+        """The bytes of *file*, which go out once, also under several names."""
         key = f"vbuild-bytes-{sha256_of(file)}"
         if key not in self.sent:
             self.sent[key] = self.cluster.brought(file.read_bytes(), key=key)

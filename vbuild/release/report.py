@@ -36,7 +36,7 @@ from vbuild.wheel.name import WheelName
 FORMAT = 1
 REPORT = "report.json"
 
-# what tells a wheel, or one that failed, from the others of its release, and is the same in the next release
+# what distinguishes a wheel, or one that failed, from others of its release, and is the same in the next release
 Key = tuple[object, ...]
 
 # manylinux1, manylinux2014, manylinux_2_28
@@ -113,7 +113,7 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def target_key(self) -> Key:
-        """What tells the target from others, in this release and the next, whether its wheel failed or not."""
+        """What distinguishes the target from others, in this release and the next, also if its wheel failed."""
         # a path says nothing on another machine
         return ("" if "/" in self.python else self.python, *self._variant)
 

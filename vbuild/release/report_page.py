@@ -227,7 +227,7 @@ class Gauge(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True):
-    """The release in a line, and what else should be said at once."""
+    """The release in a line, and what to know first."""
 
     mood: Mood
     text: str
@@ -338,7 +338,7 @@ def delta(change: SizeChange[Any]) -> str:
 
 
 def leaning(change: SizeChange[Any]) -> Mood | str:
-    """The colour of a change in size: none for one that nobody would notice."""
+    """The colour of a change in size, or none for a small one."""
     if abs(change.share) < _NOTICED:
         return ""
     return Mood.BAD if change.grown > 0 else Mood.GOOD

@@ -128,7 +128,7 @@ class WorkerState:
             return replace(builder, project=self._project)
 
     def close(self) -> None:
-        """Remove its folder, and from the stores what nobody has used for long."""
+        """Remove its folder, and sweep the caches."""
         shutil.rmtree(self.folder, ignore_errors=True)
         sweep_daily()
 

@@ -1,10 +1,10 @@
-"""A Dask scheduler and its workers, as whoever has jobs for them sees them.
+"""A Dask scheduler and its workers, as a client uses them.
 
     connected(executor) -> Cluster.submit(function, arguments, key, needs) -> Cluster.each -> results, or BuildErrors
 
-Three kinds of failure are kept apart. What a job says of its own failure is a result like any other. A worker that is
-lost is Dask's business: the job is done elsewhere, until it has cost several workers. A scheduler or a last worker
-that is gone is the end of all that is not finished. Dask's own package is an extra, and imported when it is used.
+There are three kinds of failure. A job that fails by itself returns that as its result. If a worker is lost, Dask does
+the job elsewhere, until it has cost several workers. If the scheduler or the last worker is lost, all that is not
+finished fails. Dask's own package is an extra, and imported when it is used.
 """
 
 import importlib
@@ -33,12 +33,12 @@ JOINS = 10.0  # seconds in which a first worker has to be there
 PATIENCE = 30.0  # seconds that jobs wait for a worker that can do them, when there was one before
 _LOOKS = 2.0  # seconds between two looks at which workers there are
 _BRINGS = 600.0  # seconds that a result may take from where it is
-_LEAVES = 3.0  # seconds that a scheduler may take to hear that we leave
+_LEAVES = 3.0  # seconds that a scheduler may take until it knows that we leave
 
 _GREETING = 1 << 16  # bytes; more than any
 _PRELOAD = "--preload vbuild.workers.worker"
 
-# of jobs that were stopped as nobody wanted them, and then somebody did: see `worker.while_wanted`
+# of jobs that were stopped because no client wanted them, and then one did: see `executor.while_wanted`
 _RETRIES = 1
 
 
@@ -122,7 +122,7 @@ class Cluster:
         return next(result for _, result in self.each({promise: None}))
 
     def listen(self, heard: Callable[[Mapping[str, Any]], None]) -> None:
-        """Call *heard*, from a thread of Dask's, with everything that jobs tell while they are done, anybody's."""
+        """Call *heard*, from a thread of Dask's, with every event that jobs of any client send while they run."""
         self._client.subscribe_topic(TOPIC, lambda event: heard(event[1]))
 
     def resources(self) -> list[Mapping[str, float]]:
@@ -168,12 +168,12 @@ class Cluster:
         return BuildError(f"{self._executor}: the scheduler was lost before this was done; what is done is kept")
 
     def _vbuild_of(self, worker: str, answer: object) -> str:
-        """What the vbuild of *worker* is, of which *answer* is what it said of itself."""
-        said = self._client.run(version, vbuild.DISTRIBUTION, workers=[worker], on_error="return").get(worker)
-        if not isinstance(answer, str) and not isinstance(said, str):
+        """How the vbuild of *worker*, whose fingerprint is *answer*, differs from this one."""
+        found = self._client.run(version, vbuild.DISTRIBUTION, workers=[worker], on_error="return").get(worker)
+        if not isinstance(answer, str) and not isinstance(found, str):
             return f"has no vbuild; {_EXPECTED}"
-        if isinstance(said, str) and said != vbuild.__version__:
-            return f"has vbuild {said}, and this is {vbuild.__version__}; {_EXPECTED}"
+        if isinstance(found, str) and found != vbuild.__version__:
+            return f"has vbuild {found}, and this is {vbuild.__version__}; {_EXPECTED}"
         return f"has a vbuild with other files, {vbuild.__version__} too; {_EXPECTED}"
 
     def _outcome(self, promise: Promise) -> Any:  # noqa: ANN401 - whatever the job gives
@@ -209,7 +209,7 @@ class _Stuck:
         """Those of *waiting*, each with what is missing."""
         try:
             there = self._resources()
-        except BuildError:  # lost for a moment, or for good: then the promises are told
+        except BuildError:  # lost for a moment, or for good: then the promises fail by themselves
             return
         now = time.monotonic()
         for promise in waiting:
@@ -226,7 +226,7 @@ class _Stuck:
 
 @contextmanager
 def connected(executor: Executor) -> Iterator[Cluster]:
-    """The cluster of *executor*; whatever is not done when the block is left is cancelled.
+    """The cluster of *executor*; jobs that are not done when the block is left are cancelled.
 
     `BuildError` if Dask is not installed, no scheduler answers, there is no worker, or one with another vbuild.
     """

@@ -175,12 +175,13 @@ def unheard(recipe: Recipe) -> tuple[str, ...]:
         "native": (recipe.natives, "build what it lists in before-all"),
         "test": (recipe.test.command, "its own test-command counts"),
     }
-    told = (f"{key}: has no effect with cibuildwheel; {advice}" for key, (is_set, advice) in found.items() if is_set)
-    return tuple(told)
+    return tuple(
+        f"{key}: has no effect with cibuildwheel; {advice}" for key, (is_set, advice) in found.items() if is_set
+    )
 
 
 def _is_for(identifier: str, target: Target) -> bool:
-    """Whether *target* can be built for *identifier*: on its machine, and nvcc runs on glibc alone."""
+    """Whether *target* can be built for *identifier*: on its machine, and CUDA with glibc only."""
     return machine_of(identifier) == target.cpu.machine and not (target.cuda and "musllinux" in identifier)
 
 
