@@ -6,8 +6,8 @@ import pytest
 from msgspec import convert, to_builtins
 
 from tests.factories.variants import document, metadata, tiny_wheel, variant, variant_wheel
+from vbuild.release.publication import STANDARD, choices
 from vbuild.release.report import MachineChoice
-from vbuild.release.report_machines import STANDARD, choices
 from vbuild.variants.index import index
 
 V3, V4 = "x86_64 :: level :: v3", "x86_64 :: level :: v4"

@@ -21,8 +21,8 @@ from vbuild.hardware.machine import Machine
 from vbuild.release.collect import collect
 from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.outcome import ReleaseResult
+from vbuild.release.publication import STANDARD
 from vbuild.release.report import Report, schema
-from vbuild.release.report_machines import STANDARD
 from vbuild.variants.select import select
 
 pytestmark = [
