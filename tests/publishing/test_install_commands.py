@@ -3,7 +3,7 @@
 import pytest
 
 from vbuild.errors import RepackageError
-from vbuild.publishing.install_commands import folder_url, install_commands, place_below
+from vbuild.publishing.model import folder_url, install_commands, place_below
 
 
 @pytest.mark.parametrize(

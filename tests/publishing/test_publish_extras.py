@@ -13,7 +13,7 @@ from tests.factories.variants import variant
 from tests.factories.virtual_environments import VirtualEnvironment, serving_folder
 from tests.factories.wheels import contents, record_of, with_entries
 from vbuild.publishing.extras import Extras
-from vbuild.publishing.install_commands import install_commands
+from vbuild.publishing.model import install_commands
 from vbuild.publishing.publish import PublishedLayout, publish
 from vbuild.variants.stamp import stamped
 from vbuild.wheel.simple_index import write_simple

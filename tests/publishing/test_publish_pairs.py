@@ -21,9 +21,8 @@ from tests.factories.virtual_environments import VirtualEnvironment
 from vbuild.publishing.check import check
 from vbuild.publishing.extras import Extras
 from vbuild.publishing.hwcaps.plan import Hwcaps
-from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.local import Local
-from vbuild.publishing.model import PublishLayout
+from vbuild.publishing.model import PublishLayout, PublishRule
 from vbuild.publishing.publish import publish
 from vbuild.publishing.redirect.plan import Redirect
 from vbuild.publishing.suffix import Suffix

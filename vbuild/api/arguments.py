@@ -29,7 +29,7 @@ def level_named(text: str) -> "Cpu":
 
 
 def layout_of(name: Layout, asked: PublishOptions) -> "PublishLayout":  # noqa: PLR0911 - a layout, a line
-    from vbuild.publishing.install_commands import folder_url
+    from vbuild.publishing.model import folder_url
     from vbuild.splitting.request import project_name
 
     below = f"{folder_url(url)}/{name}" if (url := asked.get("url")) else None

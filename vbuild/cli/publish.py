@@ -36,7 +36,7 @@ _MEANT_FOR = {
 _UNASKED = (None, (), False)
 _SHIPPED = (".whl", ".tar.gz", ".conda", "oci-layout")
 _FILES = 12
-_URL = options.Value("url", "vbuild.publishing.install_commands:folder_url")
+_URL = options.Value("url", "vbuild.publishing.model:folder_url")
 
 
 @click.command(epilog=options.example("vbuild publish dist --layout hwcaps --layout local -o site"))

@@ -6,11 +6,12 @@
 Nothing is changed, and no payload is read: a thousand wheels of fifty files take a second.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.errors import RepackageError
 from vbuild.publishing import extras_check as extras
@@ -18,11 +19,9 @@ from vbuild.publishing import local_check as local
 from vbuild.publishing import suffix, variants
 from vbuild.publishing.conda import check as conda
 from vbuild.publishing.hwcaps import check as hwcaps
-from vbuild.publishing.lint.agreement import collisions, metadata_problems, sdist_problems
+from vbuild.publishing.lint.agreement import collisions, label_problems, metadata_problems, sdist_problems
 from vbuild.publishing.lint.files import files_in, lacking_companions, releases_among, spelling_twins, stray_documents
-from vbuild.publishing.lint.index_rules import refusals, totals
-from vbuild.publishing.lint.labels import label_problems
-from vbuild.publishing.lint.model import DEFAULT_LIMIT, IndexRules, merged_findings
+from vbuild.publishing.lint.index import DEFAULT_LIMIT, IndexRules, refusals, totals
 from vbuild.publishing.oci import check as oci
 from vbuild.publishing.redirect import check as redirect
 from vbuild.verification.model import Finding
@@ -122,3 +121,12 @@ def check(folder: Path, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Ch
         problems += metadata_problems(release, beside=beside - {release.project})
         problems += sdist_problems(release, terms)
     return Checklist(folder, tuple(map(str, known)), there.count, merged_findings(problems))
+
+
+def merged_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The *findings*, errors first; equal ones about several files become one."""
+    alike: dict[Finding, list[str]] = {}
+    for finding in findings:
+        alike.setdefault(replace(finding, places=()), []).extend(finding.places)
+    merged = (replace(finding, places=tuple(sorted(set(files)))) for finding, files in alike.items())
+    return tuple(sorted(merged, key=lambda finding: (not finding.is_error, finding.places, finding.what)))

@@ -47,9 +47,18 @@ from vbuild.publishing.extras_plugin import (
     variable,
     with_loader,
 )
-from vbuild.publishing.install_commands import install_commands
-from vbuild.publishing.lint.names import slots
-from vbuild.publishing.model import ConsumerUse, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex, renamed
+from vbuild.publishing.lint.metadata import slots
+from vbuild.publishing.model import (
+    ConsumerUse,
+    LinkedFile,
+    Member,
+    NewWheel,
+    PublishPlan,
+    Put,
+    SimpleIndex,
+    install_commands,
+    renamed,
+)
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, releases_with_variants
 from vbuild.splitting.bundle import WheelReader
 from vbuild.variants.model import NULL_LABEL

@@ -21,9 +21,9 @@ from vbuild.errors import VbuildError
 from vbuild.publishing.extras_plugin import MODULE, group
 from vbuild.publishing.lint.agreement import collisions
 from vbuild.publishing.lint.files import files_in, releases_among
-from vbuild.publishing.lint.index_check import index_problems, wheels_in
-from vbuild.publishing.lint.model import PublishRule
-from vbuild.publishing.lint.names import slots
+from vbuild.publishing.lint.index import index_problems, wheels_in
+from vbuild.publishing.lint.metadata import slots
+from vbuild.publishing.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import Wheel, open_wheel

@@ -31,9 +31,20 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from vbuild.errors import RepackageError
-from vbuild.publishing.install_commands import RIVALS, install_commands, place_below
 from vbuild.publishing.lint.metadata import INSTALLER_FIELDS, MetadataDifference, metadata_view
-from vbuild.publishing.model import ConsumerUse, LinkedFile, NewWheel, PublishPlan, SimpleIndex, Text, renamed, renaming
+from vbuild.publishing.model import (
+    RIVALS,
+    ConsumerUse,
+    LinkedFile,
+    NewWheel,
+    PublishPlan,
+    SimpleIndex,
+    Text,
+    install_commands,
+    place_below,
+    renamed,
+    renaming,
+)
 from vbuild.publishing.releases import (
     OfferedRelease,
     OfferedWheel,

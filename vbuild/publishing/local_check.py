@@ -15,10 +15,10 @@ from packaging.version import Version
 
 from vbuild.config.requirements import admits, read_requirement
 from vbuild.errors import RepackageError
-from vbuild.publishing.lint.index_check import index_problems, wheels_in
+from vbuild.publishing.lint.index import index_problems, wheels_in
 from vbuild.publishing.lint.metadata import INSTALLER_FIELDS, metadata_view
-from vbuild.publishing.lint.model import PublishRule
 from vbuild.publishing.local import PLAIN, check_labels, local_part
+from vbuild.publishing.model import PublishRule
 from vbuild.publishing.releases import EXACT_OPERATORS, OfferedWheel
 from vbuild.verification.model import Finding, Severity
 

@@ -27,18 +27,20 @@ from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import admits, read_requirement, required_project
 from vbuild.errors import RepackageError, at
-from vbuild.publishing.install_commands import RIVALS, install_commands, place_below
-from vbuild.publishing.lint.index_check import index_problems, wheels_in
-from vbuild.publishing.lint.model import PublishRule
+from vbuild.publishing.lint.index import index_problems, wheels_in
 from vbuild.publishing.model import (
+    RIVALS,
     ConsumerUse,
     Copied,
     LinkedFile,
     Member,
     NewWheel,
     PublishPlan,
+    PublishRule,
     Put,
     SimpleIndex,
+    install_commands,
+    place_below,
     renamed,
     renaming,
 )

@@ -14,12 +14,19 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from vbuild.publishing.install_commands import RIVALS, install_commands, uv_index_option
-from vbuild.publishing.lint.agreement import metadata_problems
+from vbuild.publishing.lint.agreement import label_problems, metadata_problems
 from vbuild.publishing.lint.files import files_in, releases_among, spelling_twins, stray_documents
-from vbuild.publishing.lint.index_check import index_problems
-from vbuild.publishing.lint.labels import label_problems
-from vbuild.publishing.model import ConsumerUse, LinkedFile, PublishPlan, SimpleIndex, Text
+from vbuild.publishing.lint.index import index_problems
+from vbuild.publishing.model import (
+    RIVALS,
+    ConsumerUse,
+    LinkedFile,
+    PublishPlan,
+    SimpleIndex,
+    Text,
+    install_commands,
+    uv_index_option,
+)
 from vbuild.publishing.releases import OfferedRelease, latest
 from vbuild.variants.document import combine
 from vbuild.verification.model import Finding

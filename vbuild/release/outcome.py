@@ -191,6 +191,6 @@ class ReleaseResult(Struct, frozen=True):
 
 def limits() -> PypiLimits:
     """PyPI's limits, by its documentation, "Storage limits"."""
-    from vbuild.publishing.lint.model import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
+    from vbuild.publishing.lint.index import DEFAULT_LIMIT, LARGEST_LIMIT, MB, PROJECT_LIMIT
 
     return PypiLimits(DEFAULT_LIMIT * MB, LARGEST_LIMIT * MB, PROJECT_LIMIT)

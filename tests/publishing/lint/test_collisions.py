@@ -7,7 +7,7 @@ import pytest
 from tests.factories.release_folders import LINUX, release_folder, release_wheel
 from tests.factories.wheels import wheel
 from vbuild.publishing.check import check
-from vbuild.publishing.lint.model import PublishRule
+from vbuild.publishing.model import PublishRule
 from vbuild.verification.model import Finding
 
 INIT = {"demo/__init__.py": "from demo import _c\n", "demo/_c.so": "code"}

@@ -7,7 +7,8 @@ from itertools import chain
 import pytest
 from packaging import tags
 
-from vbuild.publishing.lint.names import is_bare_linux, is_taken, machine, serves
+from vbuild.publishing.lint.index import is_bare_linux, is_taken
+from vbuild.publishing.lint.metadata import machine, serves
 
 TAKEN = [
     "any",

@@ -3,7 +3,7 @@
 import pytest
 from packaging.tags import compatible_tags, cpython_tags
 
-from vbuild.publishing.lint.names import FileSlot, covers, slots
+from vbuild.publishing.lint.metadata import FileSlot, covers, slots
 from vbuild.wheel.name import WheelName
 
 LINUX = "manylinux_2_28_x86_64"

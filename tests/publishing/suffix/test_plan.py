@@ -10,8 +10,7 @@ import pytest
 from tests.factories.releases import LICENCE, V3, V4, companion, offered, release
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError
-from vbuild.publishing.lint.model import PublishRule
-from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, Put
+from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, PublishRule, Put
 from vbuild.publishing.publish import publish
 from vbuild.publishing.suffix import Suffix, guard, problems
 from vbuild.publishing.suffix_names import suffixed, wired

@@ -18,7 +18,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.publishing.conda.hardware import LEVEL_PACKAGE
 from vbuild.publishing.conda.package import NOARCH, OpenCondaPackage, open_package
 from vbuild.publishing.conda.writing import listed
-from vbuild.publishing.lint.model import PublishRule
+from vbuild.publishing.model import PublishRule
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import Record, recorded_sha256
 

@@ -21,8 +21,8 @@ from vbuild.elf.linkage import Edge, Via
 from vbuild.errors import VbuildError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.hwcaps.build import MOVED, missed
-from vbuild.publishing.lint.index_check import index_problems, wheels_in
-from vbuild.publishing.lint.model import PublishRule
+from vbuild.publishing.lint.index import index_problems, wheels_in
+from vbuild.publishing.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
 from vbuild.verification.levels import Claim, Levels

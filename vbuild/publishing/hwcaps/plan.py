@@ -34,8 +34,17 @@ from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.publishing.hwcaps.build import BASELINE, Judge, LevelBuild, LevelFile, platform_fault, shown
 from vbuild.publishing.hwcaps.join import Join, LevelFamily
 from vbuild.publishing.hwcaps.places import Placement, further_members
-from vbuild.publishing.install_commands import install_commands
-from vbuild.publishing.model import ConsumerUse, Copied, LinkedFile, Member, NewWheel, PublishPlan, Put, SimpleIndex
+from vbuild.publishing.model import (
+    ConsumerUse,
+    Copied,
+    LinkedFile,
+    Member,
+    NewWheel,
+    PublishPlan,
+    Put,
+    SimpleIndex,
+    install_commands,
+)
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON

@@ -28,9 +28,8 @@ from packaging.version import Version
 from vbuild.config.requirements import read_requirement
 from vbuild.errors import RepackageError, VbuildError, at
 from vbuild.files.archives import BoundedInfo
-from vbuild.publishing.lint.metadata import MetadataView, metadata_view
-from vbuild.publishing.lint.model import PublishRule
-from vbuild.publishing.lint.names import FileSlot, slots
+from vbuild.publishing.lint.metadata import FileSlot, MetadataView, metadata_view, slots
+from vbuild.publishing.model import PublishRule
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON, is_companion, is_dist_info

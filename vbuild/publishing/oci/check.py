@@ -20,7 +20,7 @@ from isal import isal_zlib
 
 from vbuild.errors import VbuildError
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.lint.model import PublishRule
+from vbuild.publishing.model import PublishRule
 from vbuild.publishing.oci.model import (
     GZIP_TYPE,
     INDEX_TYPE,

@@ -21,7 +21,7 @@ from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.archives import BoundedInfo
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.lint.metadata import metadata_view
-from vbuild.publishing.lint.model import PublishRule
+from vbuild.publishing.model import PublishRule
 from vbuild.publishing.redirect.plan import PINS, WHEELS
 from vbuild.publishing.redirect.sdist import PKG_INFO, TABLE, left_out, release_order, row_of
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel

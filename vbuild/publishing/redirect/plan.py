@@ -21,8 +21,7 @@ from msgspec.structs import replace
 
 from vbuild.errors import RepackageError, at
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.install_commands import folder_url
-from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text
+from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text, folder_url
 from vbuild.publishing.redirect.sdist import HAZARD, RedirectSource, is_handed_over, packed
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, labels_of
 

@@ -1,0 +1,383 @@
+"""What PyPI refuses, by its upload handler, and whether a static simple index on disk is that of its files.
+
+    a file of more than 100 MB, or what the project was granted, 1024 MB at most; 10 GB are the default for a project
+    a version with a local part (PEP 440), a name that is not normalised (PEP 427, PEP 625)
+    platform tags of one machine only, and those of systems that no specification defines
+    a variant label: packaging's parse_wheel_filename does not know PEP 825's file names, and PyPI uses it
+    a zip archive with a comment, with members that are not stored or deflated, or that unpacks to 50 times its size
+    requirements that are URLs or cannot be read, License-File without the file (PEP 639), metadata that are invalid
+
+Other indexes take most of it. Whether the description renders is left to `twine check`. PyPI takes these platform tags:
+
+    any, win32, win_amd64, win_arm64                                     as they are
+    manylinux1_, manylinux2010_, manylinux2014_, manylinux_X_Y_          glibc (PEP 513, 571, 599, 600)
+    musllinux_X_Y_                                                       musl (PEP 656)
+    macosx_10_Y_, macosx_X_0_ from X = 11 on                             two ways to count versions
+    ios_X_Y_ARCH_DEVICE, android_X_ARCH, pyemscripten_X_Y_wasm32         PEP 730, 738, 783
+    linux_armv6l, linux_armv7l                                           no other linux_: it does not name a libc
+
+A static index lists, and everything it lists is compared with the files:
+
+    simple/index.json, index.html              the projects that have a folder
+    simple/{project}/index.json, index.html    URL, SHA-256, size, Requires-Python, METADATA's SHA-256 of every file
+    wheels next to the index                   = those in it
+
+PyPI's documentation, "Storage limits" and "Archives", and file_upload in warehouse/forklift/legacy.py and
+warehouse/utils/wheel.py of https://github.com/pypi/warehouse.
+https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
+https://packaging.python.org/en/latest/specifications/simple-repository-api/
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+from packaging.version import Version
+
+from vbuild.errors import RepackageError, VbuildError
+from vbuild.files.hashing import sha256_of
+from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel
+from vbuild.publishing.lint.metadata import shortened
+from vbuild.publishing.model import PublishRule
+from vbuild.publishing.releases import OfferedWheel
+from vbuild.verification.model import Finding, Severity
+from vbuild.wheel.metadata import Metadata
+from vbuild.wheel.name import escaped
+from vbuild.wheel.simple_index import IndexedFile, project_link
+
+# PyPI's MB and GB are 1024 times 1024, and 1024 times that, bytes: MAX_FILESIZE and UPLOAD_LIMIT_CAP of its source
+MB = 1 << 20
+GB = 1 << 30
+# bytes of all files of a project that never asked for more
+PROJECT_LIMIT = 10 * GB
+DEFAULT_LIMIT = 100
+LARGEST_LIMIT = 1024
+
+
+class IndexRules(Struct, frozen=True):
+    """Where the files go: to PyPI, where one may have *limit* MB, or to an index that takes whatever wheels it gets.
+
+    PyPI's documentation, "Storage limits".
+    """
+
+    is_pypi: bool = False
+    limit: int = DEFAULT_LIMIT
+
+    def __post_init__(self) -> None:
+        if not 0 < self.limit <= LARGEST_LIMIT:
+            raise RepackageError(f"a limit of {self.limit} MB a file: expected 1 to {LARGEST_LIMIT}, PyPI's largest")
+
+    @property
+    def severity(self) -> Severity:
+        """The severity of what only PyPI refuses."""
+        return Severity.ERROR if self.is_pypi else Severity.WARNING
+
+
+# warehouse looks at the ratio from 64 MB unpacked on
+_BOMB = 64 * MB
+_RATIO = 50
+_OF_VARIANTS = "variant_"
+_TAGS = "https://packaging.python.org/en/latest/specifications/platform-compatibility-tags"
+_LIMITS = "PyPI's help has a page on storage limits"
+
+
+def refusals(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
+    """What PyPI refuses of *release*; for other indexes only what installers mind as well, as warnings."""
+    for file in release.distributions:
+        yield from _size(file, terms)
+        yield from _requirements(file, terms)
+        if terms.is_pypi:
+            yield from _metadata(file)
+    for wheel in release.wheels:
+        yield from _names(wheel, terms)
+        yield from _platforms(wheel, terms)
+        yield from _archive(wheel, terms)
+    if terms.is_pypi:
+        yield from _local(release)
+        yield from _variants(release)
+
+
+def totals(releases: Iterable[LintedRelease], terms: IndexRules) -> Iterator[Finding]:
+    """The projects whose files here are alone more than PyPI gives a project."""
+    sizes: dict[str, int] = {}
+    for release in releases:
+        sizes[release.project] = sizes.get(release.project, 0) + release.size
+    for project, size in sizes.items():
+        if terms.is_pypi and size > PROJECT_LIMIT:
+            yield Finding(
+                Severity.WARNING,
+                PublishRule.SIZE,
+                (project,),
+                f"{size} bytes in all; PyPI gives a project {PROJECT_LIMIT} ({PROJECT_LIMIT // GB} GB) by default, "
+                f"earlier releases included",
+                f"ask for more, or remove old releases: {_LIMITS}",
+            )
+
+
+def _size(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[Finding]:
+    limit = terms.limit * MB
+    if file.size <= limit:
+        return
+    what = f"{file.size} bytes; PyPI takes {limit} ({terms.limit} MB) at most"
+    advice = f"make it smaller (vbuild slim, vbuild split), or ask for a larger limit and give it: {_LIMITS}"
+    if file.size > LARGEST_LIMIT * MB:
+        what = f"{file.size} bytes; PyPI takes {LARGEST_LIMIT * MB} (1 GB) at most, whatever limit it grants"
+        advice = "make it smaller (vbuild slim, vbuild split), or serve it from an index of your own"
+    elif terms.limit != DEFAULT_LIMIT:
+        what = f"{file.size} bytes; the limit that was given is {limit} ({terms.limit} MB)"
+    yield Finding(terms.severity, PublishRule.SIZE, (file.file,), what, advice)
+
+
+def _names(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
+    expected = escaped(wheel.name.distribution)
+    if wheel.name.distribution != expected:
+        yield Finding(
+            terms.severity,
+            PublishRule.NAME,
+            (wheel.file,),
+            f"begins with {wheel.name.distribution!r}, which is not normalised (PEP 427)",
+            f"build it with a backend that writes {expected!r}",
+        )
+
+
+def _platforms(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
+    for platform in wheel.name.platform.split("."):
+        if is_bare_linux(platform):
+            what = f"platform tag {platform} says neither which libc it needs nor which version"
+            advice = "repair the wheel: vbuild repair, or auditwheel"
+        elif terms.is_pypi and not is_taken(platform):
+            what = f"platform tag {platform} is not one that PyPI takes"
+            advice = f"give it one of {_TAGS}"
+        else:
+            continue
+        yield Finding(terms.severity, PublishRule.PLATFORM, (wheel.file,), what, advice)
+
+
+def _archive(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
+    if not terms.is_pypi:
+        return
+    advice = "write it again as other wheels are: vbuild stamp, or wheel unpack and pack"
+    if wheel.has_comment:
+        what = "its archive has a comment, which PyPI refuses"
+        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, advice)
+    for method in wheel.methods:
+        what = f"members are compressed with method {method}; PyPI takes stored and deflated ones"
+        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, advice)
+    if wheel.unpacked > max(_BOMB, _RATIO * wheel.size):
+        yield Finding(
+            Severity.ERROR,
+            PublishRule.ARCHIVE,
+            (wheel.file,),
+            f"unpacks from {wheel.size} to {wheel.unpacked} bytes; PyPI takes {_RATIO} times the size at most",
+            "leave out what is only zeros: vbuild slim, strip",
+        )
+
+
+def _requirements(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[Finding]:
+    for line, reason in file.metadata.unreadable:
+        advice = "write it as installers read it (PEP 508)"
+        if _OF_VARIANTS in line:
+            advice = "write what every installer knows: none of today knows markers of variants (PEP 825)"
+        what = f"Requires-Dist {shortened(line)!r} cannot be read: {reason}"
+        yield Finding(terms.severity, PublishRule.REQUIREMENT, (file.file,), what, advice)
+    for line in file.metadata.direct if terms.is_pypi else ():
+        yield Finding(
+            Severity.ERROR,
+            PublishRule.REQUIREMENT,
+            (file.file,),
+            f"Requires-Dist {shortened(line)!r} is a URL, which PyPI refuses",
+            "require a release of it by version",
+        )
+
+
+def _metadata(file: ReadyWheel | ReadySdist) -> Iterator[Finding]:
+    for reason in file.metadata.refused:
+        what = f"its metadata say what PyPI refuses: {reason}"
+        yield Finding(Severity.ERROR, PublishRule.METADATA, (file.file,), what, "put it right in pyproject.toml")
+    for path in file.lacks:
+        where = "wheel's licenses folder" if isinstance(file, ReadyWheel) else "sdist"
+        what = f"License-File {path!r} is not in the {where}, which PyPI refuses (PEP 639)"
+        yield Finding(Severity.ERROR, PublishRule.LICENSE, (file.file,), what, "add the file, or take the line out")
+
+
+def _local(release: LintedRelease) -> Iterator[Finding]:
+    version = Version(release.version)
+    if version.local:
+        yield Finding(
+            Severity.ERROR,
+            PublishRule.LOCAL_VERSION,
+            release.files,
+            f"version {version} has the local part +{version.local}, and PyPI takes none (PEP 440)",
+            f"publish {version.public}: variants can say what the local part does",
+        )
+
+
+def _variants(release: LintedRelease) -> Iterator[Finding]:
+    if labelled := tuple(wheel.file for wheel in release.variants):
+        yield Finding(
+            Severity.ERROR,
+            PublishRule.VARIANT,
+            labelled,
+            "PyPI takes no variant wheels yet, nor variants.json (PEP 825)",
+            "upload the other files alone, and serve these from an index of your own: vbuild index --simple",
+        )
+
+
+_AS_THEY_ARE = frozenset({"any", "win32", "win_amd64", "win_arm64", "win_ia64", "linux_armv6l", "linux_armv7l"})
+_JOINT = "x86_64|i686|aarch64|armv7l|ppc64le|s390x|riscv64"
+_MAC = "ppc|ppc64|i386|x86_64|arm64|intel|fat|fat3|fat64|universal|universal2"
+_TAKEN = re.compile(
+    rf"""
+    manylinux(1|2010)_(x86_64|i686)
+    | manylinux2014_(x86_64|i686|aarch64|armv7l|ppc64|ppc64le|s390x)
+    | manylinux_\d+_\d+_({_JOINT}|ppc64) | musllinux_\d+_\d+_({_JOINT})
+    | macosx_10_\d+_({_MAC}) | macosx_(1[1-5]|26)_0_({_MAC})
+    | ios_\d+_\d+_(arm64|x86_64)_(iphoneos|iphonesimulator)
+    | android_\d+_(armeabi_v7a|arm64_v8a|x86|x86_64)
+    | pyemscripten_\d+_\d+_wasm32
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_BARE_LINUX = "linux_"
+
+
+def is_taken(platform: str) -> bool:
+    """Whether PyPI takes wheels with this platform tag, one of those that dots join."""
+    return platform in _AS_THEY_ARE or _TAKEN.fullmatch(platform) is not None
+
+
+def is_bare_linux(platform: str) -> bool:
+    """Whether the tag is of the Linux machine that the wheel was built on, whatever its libc."""
+    return platform.startswith(_BARE_LINUX) and platform not in _AS_THEY_ARE
+
+
+INDEX = "simple"
+
+_AGAIN = "publish the wheels again into an empty folder: vbuild publish"
+_LISTED = (".whl", "-variants.json")
+_LINK = re.compile(r"<a [^>]*>[^<]*</a>")
+
+
+def wheels_in(folder: Path, found: list[OfferedWheel]) -> Iterator[Finding]:
+    """The wheels in *folder*, by file name, put into *found*; what cannot be read is a problem."""
+    for path in sorted(folder.glob("*.whl")):
+        try:
+            found.append(OfferedWheel.of(path))
+        except VbuildError as error:
+            what = str(error).removeprefix(f"{path}: ").removeprefix(f"{path.name}: ")
+            yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (path.name,), what, _AGAIN)
+
+
+def index_problems(folder: Path) -> Iterator[Finding]:
+    """What is wrong with the index in *folder*/simple of the wheels and variants.json files in *folder*."""
+    simple = folder / INDEX
+    if not simple.is_dir():
+        yield _wrong(simple, "there is no index here")
+        return
+    beside = {path.name: path for path in folder.iterdir() if _is_listed(path)}
+    projects = sorted(path for path in simple.iterdir() if path.is_dir())
+    yield from _root(simple, {path.name for path in projects})
+    for project in projects:
+        yield from _project(project, beside)
+    there = {path.name for project in projects for path in project.iterdir()}
+    yield from (_wrong(beside[name], f"is not in {INDEX}") for name in sorted(beside.keys() - there))
+
+
+def _is_listed(path: Path) -> bool:
+    return path.name.endswith(_LISTED) and path.is_file()
+
+
+def _root(simple: Path, projects: set[str]) -> Iterator[Finding]:
+    page = simple / "index.json"
+    listed = {str(_within(project, "name")) for project in _rows(page, "projects")}
+    if listed != projects:
+        names = ", ".join(sorted(listed ^ projects))
+        yield _wrong(page, f"lists other projects than have a folder: {names}")
+    yield from _links(simple / "index.html", {project_link(project) for project in listed})
+
+
+def _project(folder: Path, beside: dict[str, Path]) -> Iterator[Finding]:
+    page = folder / "index.json"
+    files = {str(_within(file, "filename")): file for file in _rows(page, "files")}
+    there = {path.name for path in folder.iterdir() if _is_listed(path)}
+    for name in sorted(files.keys() ^ there):
+        what = f"lists {name}, which is not there" if name in files else f"does not list {name}"
+        yield _wrong(page, what)
+    for name in sorted(files.keys() & there):
+        yield from _file(folder / name, files[name], beside.get(name))
+    yield from _links(folder / "index.html", {_listed(name, file).link() for name, file in files.items()})
+
+
+def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Finding]:  # noqa: ANN401 - as JSON has it
+    page = path.with_name("index.json")
+    digest = sha256_of(path)
+    if (listed_digest := _within(listed, "hashes", "sha256")) != digest:
+        yield _wrong(page, f"gives {path.name} the SHA-256 {listed_digest}; it is {digest}")
+    if (size := _within(listed, "size")) != path.stat().st_size:
+        yield _wrong(page, f"gives {path.name} {size} bytes; it has {path.stat().st_size}")
+    if other is None:
+        yield _wrong(path, "is in the index only")
+    elif not other.samefile(path) and sha256_of(other) != digest:
+        yield _wrong(path, "is another file than the one of its name beside the index")
+    if (url := _within(listed, "url")) != quote(path.name):
+        yield _wrong(page, f"gives {path.name} the URL {url}; expected {quote(path.name)}")
+    if path.suffix == ".whl":
+        metadata = _wheel_metadata(path)
+        beside = path.with_name(f"{path.name}.metadata")
+        listed_digest = _within(listed, "core-metadata", "sha256")
+        if not beside.is_file() or sha256_of(beside) != listed_digest or beside.read_bytes() != str(metadata).encode():
+            yield _wrong(beside, "is not METADATA of the wheel, or not of the SHA-256 that the index gives")
+        if metadata and (asked := _within(listed, "requires-python")) != metadata.requires_python:
+            what = f"gives {path.name} Requires-Python {asked}; its METADATA says {metadata.requires_python}"
+            yield _wrong(page, what)
+
+
+def _wheel_metadata(path: Path) -> Metadata | None:
+    try:
+        return OfferedWheel.of(path).metadata
+    except VbuildError:
+        return None
+
+
+def _listed(name: str, row: Any) -> IndexedFile:  # noqa: ANN401 - as JSON has it
+    """The file *name* as *row* of index.json gives it, as far as a link says that."""
+    asked, metadata = _within(row, "requires-python"), _within(row, "core-metadata", "sha256")
+    digest = str(_within(row, "hashes", "sha256"))
+    return IndexedFile(name, "", 0, digest, str(asked) if asked else None, str(metadata) if metadata else None)
+
+
+def _links(page: Path, expected: Collection[str]) -> Iterator[Finding]:
+    """What is wrong with the *page* of links, of which there should be the *expected*, each once."""
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    if sorted(_LINK.findall(text)) != sorted(expected):
+        yield _wrong(page, "does not say what index.json says")
+
+
+def _rows(page: Path, key: str) -> list[Any]:
+    """What the JSON *page* lists under *key*; nothing where it is none."""
+    try:
+        rows = _within(json.loads(page.read_bytes()), key)
+    except (OSError, ValueError, RecursionError):
+        return []
+    return rows if isinstance(rows, list) else []
+
+
+def _within(value: Any, *keys: str) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """What *value* has below *keys*, or None if that is not there."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _wrong(path: Path, what: str) -> Finding:
+    """A problem with the file at *path* of an index, called by the last parts of its path."""
+    parts = path.parts
+    place = "/".join(parts[parts.index(INDEX) :] if INDEX in parts else parts[-1:])
+    return Finding(Severity.ERROR, PublishRule.INDEX, (place,), what, _AGAIN)
