@@ -17,7 +17,7 @@ from tests.factories.wheels import entry, everything, hashed, record_of, wheel
 from tests.fuzz.target import Target, folder, written
 from vbuild.build.source import unpack
 from vbuild.errors import VbuildError
-from vbuild.publishing.conda.package import open_package
+from vbuild.publishing.conda.reading import open_package
 from vbuild.publishing.lint.files import ReadySdist
 from vbuild.publishing.lint.metadata import metadata_view
 from vbuild.wheel.archive import open_wheel, peek

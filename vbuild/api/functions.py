@@ -269,7 +269,7 @@ def select_image(folder: StrPath, *, machine: "StrPath | Machine | None" = None)
     A layout with several indexes is ``DIR:NAME``. *machine* is as for `select`. `RepackageError` if there is no such
     layout or index, or no image fits. Nothing is written.
     """
-    from vbuild.publishing.oci.reading import placed
+    from vbuild.publishing.oci.model import placed
     from vbuild.publishing.oci.select import select_image as verb
 
     place, ref = placed(Path(folder))

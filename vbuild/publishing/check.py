@@ -17,13 +17,13 @@ from vbuild.errors import RepackageError
 from vbuild.publishing import extras_check as extras
 from vbuild.publishing import local_check as local
 from vbuild.publishing import suffix, variants
-from vbuild.publishing.conda import check as conda
+from vbuild.publishing.conda import reading as conda
 from vbuild.publishing.hwcaps import check as hwcaps
 from vbuild.publishing.lint.agreement import collisions, label_problems, metadata_problems, sdist_problems
 from vbuild.publishing.lint.files import files_in, lacking_companions, releases_among, spelling_twins, stray_documents
 from vbuild.publishing.lint.index import DEFAULT_LIMIT, IndexRules, refusals, totals
 from vbuild.publishing.oci import check as oci
-from vbuild.publishing.redirect import check as redirect
+from vbuild.publishing.redirect import plan as redirect
 from vbuild.verification.model import Finding
 
 _CHECKS: Mapping[str, Callable[[Path], Iterator[Finding]]] = {

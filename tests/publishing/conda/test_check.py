@@ -16,9 +16,8 @@ from tests.factories.variants import variant
 from tests.factories.wheels import hashed, wheel
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.check import check_layout
-from vbuild.publishing.conda.check import problems
 from vbuild.publishing.conda.plan import Conda
-from vbuild.publishing.conda.writing import listed
+from vbuild.publishing.conda.reading import listed, problems
 from vbuild.publishing.publish import publish
 from vbuild.variants.stamp import stamped
 

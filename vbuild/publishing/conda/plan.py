@@ -33,14 +33,25 @@ from vbuild.publishing.conda.depends import (
     NEWEST,
     CondaNames,
     DependencyRun,
+    Tags,
+    condition,
+    conditions,
     depends_on_machine,
     extras_of,
+    level_packages,
     patches_of,
     resolved,
+    tags_of,
 )
-from vbuild.publishing.conda.hardware import LEVEL_PACKAGE, Tags, condition, conditions, level_packages, tags_of
-from vbuild.publishing.conda.package import NOARCH, CondaRecord, Independent
-from vbuild.publishing.conda.writing import CondaIndex, CondaPackage, platforms, system_requirements
+from vbuild.publishing.conda.reading import LEVEL_PACKAGE, NOARCH
+from vbuild.publishing.conda.writing import (
+    CondaIndex,
+    CondaPackage,
+    CondaRecord,
+    Independent,
+    platforms,
+    system_requirements,
+)
 from vbuild.publishing.model import ConsumerUse, PublishPlan
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.variants.document import Document, combine

@@ -25,6 +25,7 @@ import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -34,20 +35,79 @@ from msgspec.structs import replace
 
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
+from vbuild.hardware.conda import MACHINES
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import Dotted
-from vbuild.publishing.conda.hardware import LEVEL_PACKAGE
-from vbuild.publishing.conda.package import (
-    NOARCH,
-    PLACEHOLDER,
-    CondaRecord,
-    Independent,
-    open_package,
-)
-from vbuild.publishing.installing import InstalledFile, installed, moment_of, scripts_of
+from vbuild.publishing.conda.reading import LEVEL_PACKAGE, NOARCH, listed, open_package
+from vbuild.publishing.installing import InstalledFile, InstallEnvironment, installed, moment_of, scripts_of
 from vbuild.wheel.archive import Wheel, mapped, open_wheel
 from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.zip_write import PassedStream, write_stored
+
+# what clients replace by the prefix of the environment, in a file that paths.json says to hold it; conda's own choice
+PLACEHOLDER = "/opt/anaconda1anaconda2anaconda3"
+
+
+class Independent(StrEnum):
+    """What a package does not depend on: with ``python``, the version of Python, be it for one machine or for all."""
+
+    PYTHON = "python"
+    GENERIC = "generic"
+
+
+class CondaRecord(Struct, frozen=True):
+    """One package; *depends* are conda's match specifications, and the highest *number* of those that fit wins.
+
+    *python* is the Python whose folder its files are in, as ``3.11`` or ``3.13t``, or None if it is independent of it.
+    *label* is that of the variant it was made of.
+    """
+
+    name: str
+    version: str
+    build: str
+    number: int
+    subdir: str
+    depends: tuple[str, ...]
+    independent: Independent | None = None
+    python: str | None = None
+    license: str | None = None
+    label: str | None = None
+
+    @property
+    def stem(self) -> str:
+        """What the file and the archives in it are called after."""
+        return f"{self.name}-{self.version}-{self.build}"
+
+    @property
+    def target(self) -> PurePosixPath:
+        """Where it lies in the channel."""
+        return PurePosixPath(self.subdir, f"{self.stem}.conda")
+
+    @property
+    def environment(self) -> InstallEnvironment:
+        """What its files are installed into."""
+        folder = f"python{self.python}" if self.python else None
+        return InstallEnvironment("conda", f"{PLACEHOLDER}/bin/python", folder, has_placeholder=True)
+
+    def data(self) -> dict[str, Any]:
+        """``index.json``."""
+        data: dict[str, Any] = {
+            "build": self.build,
+            "build_number": self.number,
+            "constrains": [],
+            "depends": list(self.depends),
+            "name": self.name,
+            "subdir": self.subdir,
+            "version": self.version,
+        }
+        if self.subdir != NOARCH:
+            data |= {"arch": MACHINES[self.subdir], "platform": "linux"}
+        if self.independent:
+            data["noarch"] = str(self.independent)
+        if self.license:
+            data["license"] = self.license
+        return data
+
 
 # of the files, several hundred MB of code at times; what clients read first is small
 _LEVEL, _SMALL_LEVEL = 3, 19
@@ -135,12 +195,6 @@ def write_repodata(index: CondaIndex, folder: Path, *, digests: Digests) -> None
     data = _json(repodata)
     target.write_bytes(data)
     target.with_name(f"{target.name}.zst").write_bytes(zstandard.ZstdCompressor(level=_SMALL_LEVEL).compress(data))
-
-
-def listed(path: Path, *, sha256: str) -> dict[str, Any]:
-    """What repodata says of the package at *path*, whose SHA-256 is *sha256*."""
-    with open_package(path) as package:
-        return {**package.index(), "sha256": sha256, "size": path.stat().st_size}
 
 
 def _information(

@@ -28,12 +28,13 @@ from vbuild.publishing.oci.model import (
     MANIFEST_TYPE,
     ZSTD_TYPE,
     Descriptor,
+    ImageFolder,
+    Manifest,
     OciPlatform,
     document_key,
     label_key,
     properties_key,
 )
-from vbuild.publishing.oci.reading import ImageFolder, Manifest
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
 from vbuild.verification.model import Finding, Severity

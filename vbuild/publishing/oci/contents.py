@@ -38,12 +38,13 @@ from vbuild.publishing.oci.model import (
     Base,
     Descriptor,
     File,
+    ImageFolder,
     Layer,
     MemberFile,
     NewFile,
     OciPlatform,
+    placed,
 )
-from vbuild.publishing.oci.reading import ImageFolder, placed
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, required_companions
 from vbuild.wheel.archive import open_wheel
 

@@ -15,8 +15,16 @@ from msgspec import Struct
 from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
-from vbuild.publishing.oci.model import INDEX_TYPE, Descriptor, OciPlatform, document_key, label_key, properties_key
-from vbuild.publishing.oci.reading import ImageFolder, ref_of
+from vbuild.publishing.oci.model import (
+    INDEX_TYPE,
+    Descriptor,
+    ImageFolder,
+    OciPlatform,
+    document_key,
+    label_key,
+    properties_key,
+    ref_of,
+)
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import Property, Variant

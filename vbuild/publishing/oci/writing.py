@@ -52,8 +52,8 @@ from vbuild.publishing.oci.model import (
     Layer,
     MemberFile,
     OciImage,
+    digest_of,
 )
-from vbuild.publishing.oci.reading import digest_of
 from vbuild.wheel.archive import Wheel, fed, open_wheel
 from vbuild.wheel.zip_format import ZipMethod
 from vbuild.wheel.zip_read import Member

@@ -8,22 +8,49 @@
 
 It is for wheels that are too large for an index. Every installer builds sdists (PEP 517), so every installer gets the
 wheel. By default tags alone choose it: the caches of pip and uv do not know machines.
+
+The check of a folder compares pins and PKG-INFO with the wheels:
+
+    demo-1.0.tar.gz: wheels.json   = the wheels in the folder wheels: each exists, as described; no more
+    demo-1.0.tar.gz: PKG-INFO      = METADATA of each wheel, with the fields that wheels.json has for it (PEP 643)
+    requirements.txt               = sha256 of the sdists and wheels next to it
 """
 
+import gzip
 import hashlib
+import json
+import re
+import tarfile
+import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from shlex import quote as quoted
+from typing import Any, Self
 from urllib.parse import quote
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
-from vbuild.errors import RepackageError, at
+from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text, folder_url
-from vbuild.publishing.redirect.sdist import HAZARD, RedirectSource, is_handed_over, packed
+from vbuild.files.archives import BoundedInfo
+from vbuild.publishing.lint.metadata import metadata_view
+from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, PublishRule, Text, folder_url
+from vbuild.publishing.redirect.sdist import (
+    HAZARD,
+    PKG_INFO,
+    TABLE,
+    RedirectSource,
+    is_handed_over,
+    left_out,
+    packed,
+    release_order,
+    row_of,
+)
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, labels_of
+from vbuild.verification.model import Finding, Severity
+from vbuild.wheel.name import WheelName
 
 WHEELS = "wheels"
 PINS = "requirements.txt"
@@ -161,3 +188,141 @@ def _links(offers: Sequence[OfferedRelease]) -> Iterator[Output]:
 def _is_served(wheel: OfferedWheel) -> bool:
     """Whether *wheel* is fetched by the backend, and no file for the index."""
     return is_handed_over(wheel) and not wheel.is_companion
+
+
+_AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout redirect"
+# bytes, as many as are read of a file in the sdist
+_LIMIT = 1 << 26
+_DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError, RecursionError)
+_HASH = re.compile("sha256:([0-9a-f]*)")
+
+
+class _Sdist(Struct, frozen=True):
+    """An sdist as it is: its PKG-INFO, the rows of its wheels.json by file, and the order of its variants, if any."""
+
+    path: Path
+    pkg_info: bytes
+    rows: dict[str, dict[str, Any]]
+    order: list[Any] | None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The sdist at *path*; `RepackageError` if it is none, or none of this layout."""
+        top = path.name.removesuffix(".tar.gz")
+        try:
+            with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
+                files = {entry.name: _data(archive, entry) for entry in archive if entry.isreg()}
+            table = json.loads(files.get(f"{top}/{TABLE}", b"{}"))
+        except _DAMAGE as error:
+            raise RepackageError(f"cannot be read: {error}") from error
+        try:
+            rows = {row["file"]: _checked(row) for row in table["wheels"]}
+            return cls(path, files[f"{top}/{PKG_INFO}"], rows, table.get("order"))
+        except (KeyError, TypeError, AttributeError, WheelError) as error:
+            raise RepackageError(f"has no {PKG_INFO} and {TABLE} as a redirecting sdist has them") from error
+
+
+def problems(folder: Path) -> Iterator[Finding]:
+    """What is wrong with the sdists in *folder*, and with the wheels in its folder ``wheels``."""
+    paths = sorted(folder.glob("*.tar.gz"))
+    if not paths:
+        yield _problem(PublishRule.SDIST, folder.name, "has no sdist")
+    known: set[str] = set()
+    for path in paths:
+        try:
+            sdist = _Sdist.read(path)
+            project, version = parse_sdist_filename(path.name)
+        except (RepackageError, InvalidSdistFilename) as error:
+            yield _problem(PublishRule.ARCHIVE, path.name, str(error))
+            continue
+        known |= sdist.rows.keys()
+        wheels: list[OfferedWheel] = []
+        for file, row in sdist.rows.items():
+            yield from _row_problems(folder / WHEELS / file, row, wheels)
+        release = OfferedRelease(canonicalize_name(project), str(version), tuple(wheels))
+        yield from _statements(sdist, release)
+        yield from _ranking(sdist, release)
+    yield from _pin_problems(folder / PINS)
+    for path in sorted((folder / WHEELS).glob("*")):
+        if path.name not in known:
+            yield _problem(PublishRule.PINS, path.name, f"is in no {TABLE}, so it is never installed")
+
+
+def _data(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    stream = archive.extractfile(entry)
+    return stream.read(_LIMIT) if stream else b""
+
+
+def _checked(row: dict[str, Any]) -> dict[str, Any]:
+    """*row* where it pins a file by its name; `TypeError` or `KeyError` otherwise."""
+    WheelName.parse(row["file"])
+    return {"size": row["size"], "sha256": row["sha256"], **row}
+
+
+def _row_problems(path: Path, row: dict[str, Any], wheels: list[OfferedWheel]) -> Iterator[Finding]:
+    """Where the wheel at *path* is not as *row* pins it; added to *wheels* where it can be read."""
+    try:
+        size, sha256 = path.stat().st_size, sha256_of(path)
+    except OSError as error:
+        yield _problem(PublishRule.PINS, path.name, f"is pinned, and cannot be read: {error.strerror}")
+        return
+    if (size, sha256) != (row["size"], row["sha256"]):
+        what = f"{size} bytes of sha256 {sha256}, pinned {row['size']} of {row['sha256']}"
+        yield _problem(PublishRule.PINS, path.name, what)
+        return
+    try:
+        wheel = OfferedWheel.of(path)
+    except VbuildError as error:
+        yield _problem(PublishRule.ARCHIVE, path.name, str(error).removeprefix(f"{path.name}: "))
+        return
+    wheels.append(wheel)
+    expected = {"label": None, **row_of(wheel)}
+    for key, value in expected.items():
+        if row.get(key) != value:
+            what = f"{TABLE} says {key} {json.dumps(row.get(key))}, expected {json.dumps(value)}"
+            yield _problem(PublishRule.PINS, path.name, what)
+
+
+def _statements(sdist: _Sdist, release: OfferedRelease) -> Iterator[Finding]:
+    """Where PKG-INFO, and what wheels.json adds for a wheel, are not what the wheel says."""
+    known_to_lack = {*left_out(release.wheels), "Description", "Description-Content-Type"}
+    for wheel in release.wheels:
+        fields = sdist.rows[wheel.path.name].get("fields", "")
+        try:
+            with at(PKG_INFO):
+                stated = metadata_view(str(fields).encode() + sdist.pkg_info)
+        except VbuildError as error:
+            yield _problem(PublishRule.METADATA, sdist.path.name, str(error))
+            return
+        if (wheel.name.project, canonicalize_name(stated.name)) != (release.project, release.project):
+            what = f"hands over {wheel.path.name}, and its {PKG_INFO} is of {stated.name}"
+            yield _problem(PublishRule.METADATA, sdist.path.name, what)
+        for difference in stated.differences(metadata_view(str(wheel.metadata).encode())):
+            if difference.field not in known_to_lack:
+                what = f"{wheel.path.name} is not as its {PKG_INFO} says: {difference}"
+                yield _problem(PublishRule.METADATA, sdist.path.name, what)
+
+
+def _ranking(sdist: _Sdist, release: OfferedRelease) -> Iterator[Finding]:
+    if sdist.order is None:
+        return
+    try:
+        expected = [choice.data() for choice in release_order(release)]
+    except VbuildError as error:
+        yield _problem(PublishRule.VARIANT, sdist.path.name, str(error))
+        return
+    if expected != sdist.order:
+        yield _problem(PublishRule.VARIANT, sdist.path.name, "has its variants in another order than their wheels give")
+
+
+def _pin_problems(pins: Path) -> Iterator[Finding]:
+    """Where *pins* has a hash that is of no file alongside it."""
+    pinned = _HASH.findall(pins.read_text("utf-8", "replace")) if pins.is_file() else []
+    there = {sha256_of(path) for path in pins.parent.glob("*.*") if path.is_file()} if pinned else set()
+    for found in pinned:
+        if found not in there:
+            yield _problem(PublishRule.PINS, pins.name, f"pins sha256 {found}, which no file here has")
+
+
+def _problem(demand: PublishRule, place: str, what: str) -> Finding:
+    return Finding(Severity.ERROR, demand, (place,), what, _AGAIN)

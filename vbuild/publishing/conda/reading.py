@@ -1,30 +1,146 @@
-"""Check a channel of conda packages: repodata against files, and files against their descriptions.
+"""Read a conda channel: packages of format 2, and what is wrong in the channel.
 
+    {name}-{version}-{build}.conda in the folder linux-64, linux-aarch64 or noarch
+    noarch: python     files in site-packages/, put where the Python of the environment has it
+    noarch: generic    no files for a machine or a Python
+
+open_package(path) -> OpenCondaPackage -> .index(), .information(), .entries()
 repodata.json, repodata.json.zst -> each package: size, hashes, index.json -> paths.json -> its files -> RECORD
+https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html
 """
 
 import hashlib
+import io
 import json
 import posixpath
 import tarfile
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import zstandard
+from msgspec import Struct
 
-from vbuild.errors import VbuildError
+from vbuild.errors import RepackageError, VbuildError, at
+from vbuild.files.archives import BoundedInfo
 from vbuild.files.hashing import sha256_of
-from vbuild.publishing.conda.hardware import LEVEL_PACKAGE
-from vbuild.publishing.conda.package import NOARCH, OpenCondaPackage, open_package
-from vbuild.publishing.conda.writing import listed
+from vbuild.files.json_text import json_object
+from vbuild.files.records import Buffer
 from vbuild.publishing.model import PublishRule
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import Record, recorded_sha256
+from vbuild.wheel.zip_read import Member, ZipReader
+from vbuild.wheel.zip_write import open_stored
+
+NOARCH = "noarch"
+LEVEL_PACKAGE = "_x86_64-microarch-level"
+
+_METADATA = "metadata.json"
+# bytes of what describes a package: paths.json of a hundred thousand files; and of the window of its archives' frames
+_LARGEST = 1 << 25
+_WINDOW = 1 << 27
+_READ = 1 << 20
+
+
+class OpenCondaPackage(Struct, frozen=True):
+    """A package open for reading as *source*: *files* is the archive of its files, *described* the other one."""
+
+    source: ZipReader
+    files: Member
+    described: Member
+
+    def information(self) -> dict[str, bytes]:
+        """The members of the describing archive, by path; `RepackageError` if it is damaged, or unheard-of large."""
+        found: dict[str, bytes] = {}
+        left = _LARGEST
+        with self._opened(self.described) as archive:
+            for entry in archive:
+                if entry.isfile():
+                    if (left := left - entry.size) < 0:
+                        raise RepackageError(f"{entry.name}: more than {_LARGEST} bytes to describe a package")
+                    found[entry.name] = b"".join(_chunks(archive, entry))
+        return found
+
+    def index(self) -> dict[str, Any]:
+        """``info/index.json``."""
+        data = self.information().get("info/index.json", b"")
+        with at("info/index.json"):
+            return json_object(data, RepackageError)
+
+    def entries(self) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
+        """What is in the archive of its files, with the chunks of each, to be read before the next one."""
+        with self._opened(self.files) as archive:
+            for entry in archive:
+                yield entry, _chunks(archive, entry)
+
+    @contextmanager
+    def _opened(self, member: Member) -> Iterator[tarfile.TarFile]:
+        """The archive that *member* is, to be read from start to end."""
+        with at(member.path), _reading():
+            chunks = io.BufferedReader(_Chunks(self.source.inflated(member)))
+            stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(chunks)
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
+                yield archive
+
+
+@contextmanager
+def open_package(path: Path) -> Iterator[OpenCondaPackage]:
+    """The package at *path*; `VbuildError` if it is damaged or of another format."""
+    with open_stored(path) as source:
+        stem = path.name.removesuffix(".conda")
+        members = {member.path: member for member in source.members}
+        names = (_METADATA, f"pkg-{stem}.tar.zst", f"info-{stem}.tar.zst")
+        for name in names:
+            if name not in members:
+                raise RepackageError(f"{path.name}: no {name}; expected a package of conda's format 2")
+        yield OpenCondaPackage(source, members[names[1]], members[names[2]])
+
+
+class _Chunks(io.RawIOBase):
+    """*chunks* as a file that can be read from the start."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:  # type: ignore[override] # bytes are never read into
+        self._rest = self._rest or next(self._chunks, b"")
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except (zstandard.ZstdError, tarfile.TarError, EOFError) as error:
+        raise RepackageError(
+            f"damaged: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
+
+
+def _chunks(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]:
+    file = archive.extractfile(entry) if entry.isfile() else None
+    while file and (chunk := file.read(_READ)):
+        yield chunk
+
+
+def listed(path: Path, *, sha256: str) -> dict[str, Any]:
+    """What repodata says of the package at *path*, whose SHA-256 is *sha256*."""
+    with open_package(path) as package:
+        return {**package.index(), "sha256": sha256, "size": path.stat().st_size}
+
 
 _REPODATA = "repodata.json"
 # bytes of a whole channel's repodata
-_LARGEST = 1 << 30
+_LARGEST_REPODATA = 1 << 30
 
 
 def problems(folder: Path) -> Iterator[Finding]:
@@ -75,7 +191,7 @@ def _repodata(subdir: Path) -> Generator[Finding, None, Mapping[str, Mapping[str
 
 def _is_same(path: Path, data: bytes) -> bool:
     try:
-        return zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=_LARGEST) == data
+        return zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=_LARGEST_REPODATA) == data
     except (OSError, zstandard.ZstdError):
         return False
 
