@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from vbuild.errors import RepackageError
 from vbuild.publishing import extras_check as extras
-from vbuild.publishing import local_check as local
-from vbuild.publishing import suffix, variants
+from vbuild.publishing import local, suffix, variants
 from vbuild.publishing.conda import reading as conda
 from vbuild.publishing.hwcaps import check as hwcaps
 from vbuild.publishing.lint.agreement import collisions, label_problems, metadata_problems, sdist_problems

@@ -8,6 +8,7 @@ Contents match RECORD, and no two wheels that are installed together contain the
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -21,15 +22,15 @@ from vbuild.errors import VbuildError
 from vbuild.publishing.extras_plugin import MODULE, group
 from vbuild.publishing.lint.agreement import collisions
 from vbuild.publishing.lint.files import files_in, releases_among
-from vbuild.publishing.lint.index import index_problems, wheels_in
+from vbuild.publishing.lint.index import index_problems, layout_problem, wheels_in
 from vbuild.publishing.lint.metadata import slots
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
-from vbuild.verification.model import Finding, Severity
+from vbuild.verification.model import Finding
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.name import escaped
 
-_AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout extras"
+_problem = partial(layout_problem, "extras")
 _FILE = f"/{MODULE}.py"
 _INIT = "__init__.py"
 # as loader.py.jinja has it, and vbuild.publishing.extras in a plugin
@@ -108,7 +109,7 @@ def problems(folder: Path) -> Iterator[Finding]:
         yield from _plugin(plugin, bases)
     parts = {part.wheel.name.project for part in (*bases, *plugins)}
     for problem in collisions([release for release in releases_among(files_in(folder)) if release.project in parts]):
-        yield replace(problem, advice=_AGAIN, severity=Severity.ERROR)
+        yield replace(_problem(PublishRule.SHARED_FILES, "", problem.what), places=problem.places)
 
 
 def _damaged(wheels: Sequence[OfferedWheel], sound: list[OfferedWheel]) -> Iterator[Finding]:
@@ -178,7 +179,3 @@ def _plugin(plugin: _Part, bases: Sequence[_Part]) -> Iterator[Finding]:
         yield _problem(
             PublishRule.METADATA, wheel.path.name, f"has no entry point {point} in the group {group(project)}"
         )
-
-
-def _problem(demand: PublishRule, place: str, what: str) -> Finding:
-    return Finding(Severity.ERROR, demand, (place,), what, _AGAIN)

@@ -16,6 +16,13 @@ releases without variants. uv reads the METADATA of one wheel for all of a versi
 require the same. ``==1.0+label`` is never found anywhere else: PyPI does not accept local versions.
 https://packaging.python.org/en/latest/specifications/version-specifiers/#local-version-identifiers
 https://docs.astral.sh/uv/concepts/indexes/#pinning-a-package-to-an-index
+
+The check of a folder:
+
+    x86_64_v3/*.whl    all wheels of a release are +x86.64.v3, or none is, if the release has no such variant
+                       METADATA of a version is the same in all its wheels; siblings are pinned to that label
+    x86_64_v3/simple   lists each file as it is
+    index.html         exists
 """
 
 import html
@@ -23,14 +30,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, combinations
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, structs
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vbuild.config.requirements import admits, read_requirement
 from vbuild.errors import RepackageError
+from vbuild.publishing.lint.index import index_problems, layout_problem, wheels_in
 from vbuild.publishing.lint.metadata import INSTALLER_FIELDS, MetadataDifference, metadata_view
 from vbuild.publishing.model import (
     RIVALS,
@@ -38,6 +47,7 @@ from vbuild.publishing.model import (
     LinkedFile,
     NewWheel,
     PublishPlan,
+    PublishRule,
     SimpleIndex,
     Text,
     install_commands,
@@ -46,9 +56,11 @@ from vbuild.publishing.model import (
     renaming,
 )
 from vbuild.publishing.releases import (
+    EXACT_OPERATORS,
     OfferedRelease,
     OfferedWheel,
     check_siblings,
+    companion_wheels,
     companions_with,
     labels_of,
     latest,
@@ -59,6 +71,7 @@ from vbuild.publishing.releases import (
     variants_of,
     wheels_labelled,
 )
+from vbuild.verification.model import Finding, Severity
 
 _HTML = """<!DOCTYPE html>
 <html>
@@ -76,6 +89,7 @@ _HTML = """<!DOCTYPE html>
   </body>
 </html>
 """
+_ROW = '      <tr><td><a href="{label}/simple/">{label}</a></td><td>{version}</td><td>{machines}</td></tr>'
 
 
 def uses(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | None) -> Iterator[ConsumerUse]:
@@ -105,12 +119,8 @@ def page(offers: Sequence[OfferedRelease], labels: Sequence[str], *, has_plain: 
         text = ", ".join(map(str, variant.features)) or "anything"
         rows.append((label, f"+{local_part(label)}", text))
     title = ", ".join(map(str, offers))
-    return _HTML.format(title=html.escape(title), rows="\n".join(_row(*row) for row in rows))
-
-
-def _row(label: str, version: str, machines: str) -> str:
-    link = f'<a href="{label}/simple/">{label}</a>'
-    return f"      <tr><td>{link}</td><td>{version}</td><td>{html.escape(machines)}</td></tr>"
+    lines = (_ROW.format(label=label, version=version, machines=html.escape(text)) for label, version, text in rows)
+    return _HTML.format(title=html.escape(title), rows="\n".join(lines))
 
 
 def _tables(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | None) -> str:
@@ -129,33 +139,25 @@ def _tables(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str
     lines += ["", "[tool.uv.sources]"]
     projects = dict.fromkeys(each.partition("==")[0] for wanted in extras.values() for each in wanted)
     for project in projects:
-        sources = [label for label, wanted in extras.items() if any(_names_project(each, project) for each in wanted)]
-        lines += [f"{project} = [", *(f"    {_source(label)}," for label in sources), "]"]
+        of_it = [label for label, wanted in extras.items() if any(each.startswith(f"{project}==") for each in wanted)]
+        sources = (f'    {{ index = "{_extra(label)}", extra = "{_extra(label)}" }},' for label in of_it)
+        lines += [f"{project} = [", *sources, "]"]
     return "\n".join(lines) + "\n"
-
-
-def _source(label: str) -> str:
-    return f'{{ index = "{_extra(label)}", extra = "{_extra(label)}" }}'
-
-
-def _names_project(requirement: str, project: str) -> bool:
-    return requirement.partition("==")[0] == project
 
 
 def _exact_pins(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
     """The exact requirements that get the wheels of *label*, and the plain ones of projects that have no such."""
     for offer in _latest(offers, label):
-        if label in offer.labels:
-            yield f"{offer.project}=={local_version(offer.version, label)}"
-        elif offer.plain:
-            yield f"{offer.project}=={offer.version}"
+        if label in offer.labels or offer.plain:
+            version = local_version(offer.version, label) if label in offer.labels else offer.version
+            yield f"{offer.project}=={version}"
 
 
 def _required_companions(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
     """The companions that these require: an explicit index is asked only for what a project names."""
     wheels = [wheel for offer in _latest(offers, label) for wheel in wheels_labelled(offer, label) or offer.plain]
-    known = [wheel for offer in offers if offer.is_companion for wheel in offer.wheels]
-    found = {(wheel.name.project, wheel.name.normalised().version) for wheel in required_companions(wheels, known)}
+    companions = required_companions(wheels, companion_wheels(offers))
+    found = {(wheel.name.project, wheel.name.normalised().version) for wheel in companions}
     yield from (f"{project}=={version}" for project, version in sorted(found))
 
 
@@ -172,6 +174,7 @@ def _extra(label: str) -> str:
 PLAIN = "plain"
 
 _NUMBER = re.compile(r"[0-9]+")
+# where a dot may go: cu126 becomes cu.126
 _GLUED = re.compile(r"(?<=[a-z])(?=[0-9])")
 
 
@@ -184,6 +187,10 @@ def local_version(version: str, label: str) -> str:
             f"label {label!r}: no local version (PEP 440); expected letters and digits with single . or _ between "
             "them: stamp the wheels under another label"
         ) from error
+
+
+def _version(label: str) -> Version:
+    return Version(local_version("0", label))
 
 
 def local_part(label: str) -> str:
@@ -205,11 +212,12 @@ def check_labels(labels: Iterable[str]) -> None:
                 "in more than separators: stamp one of them again"
             )
         low, high = sorted((one, other), key=lambda label: known[label])
-        if _pattern(low) == _pattern(high) and _numbers(low) > _numbers(high):
+        (text, numbers), (other_text, others) = _parts(low), _parts(high)
+        if text == other_text and numbers > others:
             raise RepackageError(
                 f"labels {low!r} and {high!r}: compared as text (PEP 440), {high} is the later of the two, which an "
-                f"unpinned request would take; expected numbers that are parts of their own, as in {_apart(high)} and "
-                f"{_apart(low)}: stamp them again"
+                f"unpinned request would take; expected numbers that are parts of their own, as in "
+                f"{_GLUED.sub('.', high)} and {_GLUED.sub('.', low)}: stamp them again"
             )
 
 
@@ -218,22 +226,10 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(labels, key=_version))
 
 
-def _version(label: str) -> Version:
-    return Version(local_version("0", label))
-
-
-def _apart(label: str) -> str:
-    """The label with a dot before each number that follows a letter: ``cu126`` as ``cu.126``."""
-    return _GLUED.sub(".", label)
-
-
-def _pattern(label: str) -> str:
-    """The label with its numbers left open: what is called by one pattern is expected to be in their order."""
-    return _NUMBER.sub("#", local_part(label))
-
-
-def _numbers(label: str) -> list[int]:
-    return [int(number) for number in _NUMBER.findall(local_part(label))]
+def _parts(label: str) -> tuple[str, list[int]]:
+    """The label with its numbers left open, and these: labels of one pattern are expected to be in their order."""
+    part = local_part(label)
+    return _NUMBER.sub("#", part), [int(number) for number in _NUMBER.findall(part)]
 
 
 class Local(Struct, frozen=True):
@@ -249,59 +245,44 @@ class Local(Struct, frozen=True):
         its label, or wheels of one local version ask for different things.
         """
         known = releases_with_variants(offers)
-        labels = in_order(_checked(labels_of(known)))
+        check_labels(labels_of(known))
+        labels = in_order(labels_of(known))
         check_siblings(offers)
-        indexes = {label: (*_of_label(offers, label),) for label in labels}
-        if plain := (*_plain(offers),):
+        indexes = {label: tuple(_of_label(offers, label)) for label in labels}
+        plain_wheels = [wheel for offer in offers if not offer.is_companion for wheel in offer.plain]
+        if plain := tuple(_linked(PLAIN, plain_wheels, offers)):
             indexes = {PLAIN: plain, **indexes}
         wheels = chain.from_iterable(indexes.values())
         # last: the wheels are hashed while further ones are written
-        pages = (_index(label, files) for label, files in indexes.items())
+        pages = (
+            SimpleIndex(PurePosixPath(label, "simple"), tuple(file.target for file in files))
+            for label, files in indexes.items()
+        )
         root = Text(PurePosixPath("index.html"), page(known, labels, has_plain=bool(plain)).encode())
         found = tuple(uses(offers, labels, url=self.url))
         return PublishPlan(self.name, (*wheels, root, *pages), found, tuple(_notes(offers, labels)))
 
 
-def _checked(labels: tuple[str, ...]) -> tuple[str, ...]:
-    check_labels(labels)
-    return labels
-
-
-def _index(label: str, files: Sequence[LinkedFile | NewWheel]) -> SimpleIndex:
-    return SimpleIndex(PurePosixPath(label, "simple"), tuple(file.target for file in files))
-
-
-def _plain(offers: Sequence[OfferedRelease]) -> Iterator[LinkedFile]:
-    """The plain wheels of all, and the companions of these."""
-    wheels = [wheel for offer in offers if not offer.is_companion for wheel in offer.plain]
-    return _linked(PLAIN, [*wheels, *companions_with(wheels, _companions(offers))])
-
-
 def _of_label(offers: Sequence[OfferedRelease], label: str) -> Iterator[LinkedFile | NewWheel]:
     """What the index of *label* has: wheels of that label, and of releases without it those that are plain."""
     own = [wheel for offer in offers for wheel in wheels_labelled(offer, label)]
-    others = [
-        wheel for offer in offers if not offer.is_companion and label not in offer.labels for wheel in offer.plain
-    ]
+    without = [offer for offer in offers if not offer.is_companion and label not in offer.labels]
+    others = [wheel for offer in without for wheel in offer.plain]
     _check_agreement(own, label)
-    yield from (_local(wheel, label, offers) for wheel in own)
-    yield from _linked(label, [*others, *companions_with([*own, *others], _companions(offers))])
+    for wheel in own:
+        # as local version, siblings pinned to the same label
+        name = structs.replace(wheel.name.normalised().plain(), version=local_version(wheel.name.version, label))
+        metadata = renaming(wheel, name).metadata(wheel.metadata, requirement=partial(_pinned, wheel, label, offers))
+        yield renamed(wheel, name, folder=label, metadata=metadata)
+    yield from _linked(label, others, offers, own)
 
 
-def _linked(label: str, wheels: Sequence[OfferedWheel]) -> Iterator[LinkedFile]:
-    return (LinkedFile(PurePosixPath(label, wheel.path.name), wheel.path) for wheel in wheels)
-
-
-def _companions(offers: Sequence[OfferedRelease]) -> list[OfferedWheel]:
-    return [wheel for offer in offers if offer.is_companion for wheel in offer.wheels]
-
-
-def _local(wheel: OfferedWheel, label: str, offers: Sequence[OfferedRelease]) -> NewWheel:
-    """The wheel as local version, siblings pinned to the same label."""
-    version = local_version(wheel.name.version, label)
-    name = replace(wheel.name.normalised().plain(), version=version)
-    metadata = renaming(wheel, name).metadata(wheel.metadata, requirement=partial(_pinned, wheel, label, offers))
-    return renamed(wheel, name, folder=label, metadata=metadata)
+def _linked(
+    label: str, wheels: Sequence[OfferedWheel], offers: Sequence[OfferedRelease], others: Sequence[OfferedWheel] = ()
+) -> Iterator[LinkedFile]:
+    """The *wheels* in the index of *label*, and the companions of these and *others*, as they are."""
+    for wheel in (*wheels, *companions_with([*others, *wheels], companion_wheels(offers))):
+        yield LinkedFile(PurePosixPath(label, wheel.path.name), wheel.path)
 
 
 def _pinned(wheel: OfferedWheel, label: str, offers: Sequence[OfferedRelease], line: str) -> str:
@@ -339,13 +320,20 @@ def _notes(offers: Sequence[OfferedRelease], labels: Sequence[str]) -> Iterator[
     *others, last = (f"+{local_part(label)}" for label in labels)
     order = f"{last}, which comes after {', '.join(others)}" if others else last
     yield f"Keep to one of the indexes: of several, a request without +label takes {order}, whatever the machine."
-    whole, one = known[0].version, Version(known[0].version).public
-    alone = f", ==={whole} the plain one alone," if known[0].plain else ""
+    one = Version(known[0].version).public
+    alone = f", ==={known[0].version} the plain one alone," if known[0].plain else ""
     yield f"=={one} takes every local version of {one}{alone} and >{one} none (PEP 440)."
     for offer in known:
         yield from _missing(offer, labels)
-        yield from _unpinned(offer, offers)
-        yield from _unlike(offer)
+        lines = {need.line: need for wheel in offer.variants for need in sibling_requirements(wheel, offers)}
+        for line, need in lines.items():
+            if need.is_tied and not need.admitted:
+                there = ", ".join(map(str, need.releases))
+                yield f"{offer}: requires {line}, which {there} is not; left as it is."
+        # the plain wheels stay as they are
+        for wheel in offer.plain[1:]:
+            for difference in _differences(offer.plain[0], wheel):
+                yield f"{wheel.path.name}: not as in {offer.plain[0].path.name}: {difference}; uv takes one's for all."
 
 
 def _missing(offer: OfferedRelease, labels: Sequence[str]) -> Iterator[str]:
@@ -363,17 +351,100 @@ def _missing(offer: OfferedRelease, labels: Sequence[str]) -> Iterator[str]:
             yield f"{offer}: there is no {', '.join(found)} for {', '.join(lacks)}; that index has nothing there."
 
 
-def _unpinned(offer: OfferedRelease, offers: Sequence[OfferedRelease]) -> Iterator[str]:
-    """The requirements of *offer* for another release of a sibling than those published."""
-    lines = {need.line: need for wheel in offer.variants for need in sibling_requirements(wheel, offers)}
-    for line, need in lines.items():
-        if need.is_tied and not need.admitted:
-            there = ", ".join(map(str, need.releases))
-            yield f"{offer}: requires {line}, which {there} is not; left as it is."
+_problem = partial(layout_problem, "local")
+_LABELLED = "has a variant label, which only installers of variants read"
 
 
-def _unlike(offer: OfferedRelease) -> Iterator[str]:
-    """Where the plain wheels, which stay as they are, ask for different things."""
-    for wheel in offer.plain[1:]:
-        for difference in _differences(offer.plain[0], wheel):
-            yield f"{wheel.path.name}: not as in {offer.plain[0].path.name}: {difference}; uv takes one's for all."
+def problems(folder: Path) -> Iterator[Finding]:
+    """What is wrong with the indexes in *folder*."""
+    places = sorted(path for path in folder.iterdir() if path.is_dir())
+    labels = [place.name for place in places if place.name != PLAIN]
+    if not labels:
+        yield _problem(PublishRule.LABELS, folder.resolve().name, "has no index of a label; expected a folder for each")
+    try:
+        check_labels(labels)
+    except RepackageError as error:
+        yield _problem(PublishRule.LABELS, folder.resolve().name, str(error))
+        return
+    if labels and not (folder / "index.html").is_file():
+        what = "is missing; expected the page that lists which index is for which machines"
+        yield _problem(PublishRule.INDEX, "index.html", what)
+    for place in places:
+        for problem in _place(place, labels):
+            yield structs.replace(problem, places=tuple(f"{place.name}/{file}" for file in problem.places))
+
+
+def _place(place: Path, labels: Sequence[str]) -> Iterator[Finding]:
+    """What is wrong in the folder *place* of one index."""
+    wheels: list[OfferedWheel] = []
+    yield from wheels_in(place, wheels)
+    if place.name == PLAIN:
+        yield from (_problem(PublishRule.VARIANT, wheel.path.name, _LABELLED) for wheel in wheels if wheel.label)
+    else:
+        yield from _checked_index(wheels, place.name, labels)
+    yield from _unlike_index(wheels)
+    yield from index_problems(place)
+
+
+def _checked_index(wheels: Sequence[OfferedWheel], label: str, labels: Sequence[str]) -> Iterator[Finding]:
+    """What is wrong among the *wheels* in the index of *label*, one of *labels*."""
+    own = {_release(wheel) for wheel in wheels if _ends(wheel.name.version, label)}
+    if not own:
+        yield _problem(PublishRule.LOCAL_VERSION, "*.whl", f"none is of a version +{local_part(label)}")
+    for wheel in wheels:
+        if wheel.label:
+            yield _problem(PublishRule.VARIANT, wheel.path.name, _LABELLED)
+        if not _ends(wheel.name.version, label):
+            if _release(wheel) in own:
+                what = f"is not +{local_part(label)}, as others of {' '.join(_release(wheel))} in this index are"
+                yield _problem(PublishRule.LOCAL_VERSION, wheel.path.name, what)
+            elif other := next((other for other in labels if _ends(wheel.name.version, other)), None):
+                yield _problem(PublishRule.LOCAL_VERSION, wheel.path.name, f"is of the index {other}")
+        yield from _pins(wheel, wheels, label)
+
+
+def _pins(wheel: OfferedWheel, wheels: Sequence[OfferedWheel], label: str) -> Iterator[Finding]:
+    """The requirements of *wheel* for siblings that are not pinned to *label*, or to what is not there."""
+    varied = {other.name.project for other in wheels if _ends(other.name.version, label)} - {wheel.name.project}
+    for line in wheel.metadata.requires_dist:
+        found = read_requirement(line)
+        project = canonicalize_name(found.name) if found else ""
+        tied = [one for one in found.specifier if one.operator in EXACT_OPERATORS] if found else []
+        if not found or project not in varied or not tied:
+            continue
+        admitted = [
+            other for other in wheels if other.name.project == project and admits(found, project, other.name.version)
+        ]
+        is_pinned = any(one.operator == "==" and _ends(one.version, label) for one in tied)
+        if not admitted:
+            what = f"requires {line}, and only other releases are in this index"
+            yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.path.name,), what, "publish that one, too")
+        elif not is_pinned and any(_ends(other.name.version, label) for other in admitted):
+            what = f"requires {line}, which other builds than +{local_part(label)} are, too"
+            yield _problem(PublishRule.REQUIREMENT, wheel.path.name, what)
+
+
+def _unlike_index(wheels: Sequence[OfferedWheel]) -> Iterator[Finding]:
+    first: dict[tuple[str, Version], OfferedWheel] = {}
+    for wheel in wheels:
+        like = first.setdefault((wheel.name.project, Version(wheel.name.version)), wheel)
+        for difference in () if wheel.is_companion else _differences(like, wheel):
+            what = f"not as in {like.path.name}: {difference}"
+            advice = "state the same in all: uv takes one wheel's METADATA for all of a version"
+            # the plain wheels are as their publisher made them
+            severity = Severity.ERROR if Version(wheel.name.version).local else Severity.WARNING
+            yield Finding(severity, PublishRule.METADATA, (wheel.path.name,), what, advice)
+
+
+def _release(wheel: OfferedWheel) -> tuple[str, str]:
+    """Project and version of *wheel*, without the local part of that."""
+    return wheel.name.project, Version(wheel.name.version).public
+
+
+def _ends(version: str, label: str) -> bool:
+    """Whether *version* is a local one of *label*, whatever local part it had before."""
+    try:
+        local = Version(version).local or ""
+    except ValueError:  # ==1.*
+        return False
+    return f".{local}".endswith(f".{local_part(label)}")

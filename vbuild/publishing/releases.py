@@ -245,6 +245,11 @@ def check_siblings(offers: Sequence[OfferedRelease]) -> None:
                     )
 
 
+def companion_wheels(offers: Sequence[OfferedRelease]) -> tuple[OfferedWheel, ...]:
+    """The companions among the wheels of *offers*."""
+    return tuple(wheel for offer in offers if offer.is_companion for wheel in offer.wheels)
+
+
 def required_companions(wheels: Sequence[OfferedWheel], companions: Sequence[OfferedWheel]) -> tuple[OfferedWheel, ...]:
     """Those of *companions* that *wheels* require, and what those require."""
     asked, found = list(wheels), set[OfferedWheel]()

@@ -27,7 +27,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import admits, read_requirement, required_project
 from vbuild.errors import RepackageError, at
-from vbuild.publishing.lint.index import index_problems, wheels_in
+from vbuild.publishing.lint.index import index_problems, layout_problem, wheels_in
 from vbuild.publishing.model import (
     RIVALS,
     ConsumerUse,
@@ -188,7 +188,7 @@ def requirements(metadata: Metadata, project: str) -> tuple[str, ...]:
     return (f"{project}=={metadata.version}", *pins)
 
 
-_AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout suffix"
+_problem = partial(layout_problem, "suffix")
 
 
 def problems(folder: Path) -> Iterator[Finding]:
@@ -234,10 +234,6 @@ def _requirements(wheel: OfferedWheel, files: Mapping[OfferedWheel, frozenset[st
         elif not there:
             what = f"requires {line}, and only other releases are here"
             yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.path.name,), what, "publish that one, too")
-
-
-def _problem(demand: PublishRule, place: str, what: str) -> Finding:
-    return Finding(Severity.ERROR, demand, (place,), what, _AGAIN)
 
 
 Names = Mapping[tuple[str, str], str]

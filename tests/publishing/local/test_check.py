@@ -8,8 +8,7 @@ import pytest
 
 from tests.factories.releases import V3, V4, release
 from tests.factories.wheels import wheel
-from vbuild.publishing.local import Local
-from vbuild.publishing.local_check import problems
+from vbuild.publishing.local import Local, problems
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.publish import publish
 

@@ -11,7 +11,7 @@ A wheel whose fast copies are never taken passes every test, as slowly as before
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from vbuild.elf.code import Elf
@@ -21,7 +21,7 @@ from vbuild.elf.linkage import Edge, Via
 from vbuild.errors import VbuildError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.hwcaps.build import MOVED, missed
-from vbuild.publishing.lint.index import index_problems, wheels_in
+from vbuild.publishing.lint.index import index_problems, layout_problem, wheels_in
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
@@ -30,7 +30,7 @@ from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.paths import installed_path
 
-_AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout hwcaps"
+_problem = partial(layout_problem, "hwcaps")
 _FOUND = (Via.OWN, Via.INHERITED)
 
 
@@ -39,7 +39,7 @@ def problems(folder: Path) -> Iterator[Finding]:
     wheels: list[OfferedWheel] = []
     yield from wheels_in(folder, wheels)
     if not wheels:
-        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (folder.name,), "has no wheel", _AGAIN)
+        yield _problem(PublishRule.ARCHIVE, folder.name, "has no wheel")
     for offered in wheels:
         try:
             with open_wheel(offered.path, check=True) as wheel:
@@ -47,8 +47,7 @@ def problems(folder: Path) -> Iterator[Finding]:
                 found = [f"{path}: {what}" for path, what in check.found()]
         except VbuildError as error:
             found = [str(error).removeprefix(f"{offered.path.name}: ")]
-        for what in found:
-            yield Finding(Severity.ERROR, PublishRule.LEVELS, (offered.path.name,), what, _AGAIN)
+        yield from (_problem(PublishRule.LEVELS, offered.path.name, what) for what in found)
     yield from index_problems(folder)
 
 

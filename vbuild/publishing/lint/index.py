@@ -262,6 +262,11 @@ _LISTED = (".whl", "-variants.json")
 _LINK = re.compile(r"<a [^>]*>[^<]*</a>")
 
 
+def layout_problem(layout: str, rule: PublishRule, place: str, what: str) -> Finding:
+    """The error *what* at *place* in a folder of *layout*, which has to be made again."""
+    return Finding(Severity.ERROR, rule, (place,), what, f"{_AGAIN} --layout {layout}")
+
+
 def wheels_in(folder: Path, found: list[OfferedWheel]) -> Iterator[Finding]:
     """The wheels in *folder*, by file name, put into *found*; what cannot be read is a problem."""
     for path in sorted(folder.glob("*.whl")):

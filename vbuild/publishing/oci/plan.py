@@ -54,7 +54,7 @@ from vbuild.publishing.oci.model import (
     label_key,
 )
 from vbuild.publishing.oci.writing import Images
-from vbuild.publishing.releases import OfferedRelease, OfferedWheel
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel, companion_wheels
 from vbuild.variants.document import combine
 from vbuild.variants.model import Variant
 from vbuild.wheel.archive import open_wheel
@@ -100,7 +100,7 @@ class Oci(Struct, frozen=True):
                 f"annotation key {self.key!r}: {_RESERVED}* is the OCI's; expected your own, as in {KEY}"
             )
         base = BaseFolder.of(self.base) if self.base else None
-        companions = tuple(wheel for offer in offers if offer.is_companion for wheel in offer.wheels)
+        companions = companion_wheels(offers)
         releases = [_Release(self, offer, companions, base) for offer in offers if not offer.is_companion]
         if not releases:
             raise RepackageError("no wheel of a release; expected one that images can be made of")

@@ -23,6 +23,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from shlex import quote as quoted
 from typing import Any, Self
@@ -33,8 +34,9 @@ from msgspec.structs import replace
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
-from vbuild.files.hashing import sha256_of
 from vbuild.files.archives import BoundedInfo
+from vbuild.files.hashing import sha256_of
+from vbuild.publishing.lint.index import layout_problem
 from vbuild.publishing.lint.metadata import metadata_view
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, PublishRule, Text, folder_url
 from vbuild.publishing.redirect.sdist import (
@@ -49,7 +51,7 @@ from vbuild.publishing.redirect.sdist import (
     row_of,
 )
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, labels_of
-from vbuild.verification.model import Finding, Severity
+from vbuild.verification.model import Finding
 from vbuild.wheel.name import WheelName
 
 WHEELS = "wheels"
@@ -190,7 +192,7 @@ def _is_served(wheel: OfferedWheel) -> bool:
     return is_handed_over(wheel) and not wheel.is_companion
 
 
-_AGAIN = "publish the wheels again into an empty folder: vbuild publish --layout redirect"
+_problem = partial(layout_problem, "redirect")
 # bytes, as many as are read of a file in the sdist
 _LIMIT = 1 << 26
 _DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError, RecursionError)
@@ -322,7 +324,3 @@ def _pin_problems(pins: Path) -> Iterator[Finding]:
     for found in pinned:
         if found not in there:
             yield _problem(PublishRule.PINS, pins.name, f"pins sha256 {found}, which no file here has")
-
-
-def _problem(demand: PublishRule, place: str, what: str) -> Finding:
-    return Finding(Severity.ERROR, demand, (place,), what, _AGAIN)
