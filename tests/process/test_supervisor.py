@@ -38,20 +38,22 @@ def test_no_command_outlives_a_process_that_is_killed(
     until(lambda: not is_running(pid))
 
 
-def test_the_keeper_ends_with_its_process(tmp_path: Path) -> None:
+def test_the_supervisor_ends_with_its_process(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", f"{RUN}\ninput()", "true"], cwd=tmp_path, stdin=subprocess.PIPE)
     until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text().count("$ true") == 2)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     until(lambda: len(children.read_text().split()) == 1)
-    keeper = int(children.read_text())
+    supervisor = int(children.read_text())
     process.communicate(b"\n")
-    until(lambda: not is_running(keeper))
+    until(lambda: not is_running(supervisor))
 
 
 @pytest.mark.nightly
-def test_a_build_goes_on_where_its_keeper_was_killed(tmp_path: Path) -> None:
+def test_a_build_goes_on_if_its_supervisor_was_killed(tmp_path: Path) -> None:
     program = f"{RUN}\nimport vbuild.process.run as p, os\n"
-    kill = "p._running.keeper._process.kill(); p._running.keeper._process.wait()\nrun(['true'], log=Path('log'))\n"
+    kill = (
+        "p._running.supervisor._process.kill(); p._running.supervisor._process.wait()\nrun(['true'], log=Path('log'))\n"
+    )
     process = subprocess.run([sys.executable, "-c", program + kill, "true"], cwd=tmp_path, check=False)
     assert process.returncode == 0
     assert (tmp_path / "log").read_text().count("$ true") == 3

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from vbuild.errors import RecipeError
-from vbuild.recipe.native import ToolkitLibrary
+from vbuild.recipe.source import ToolkitLibrary
 
 ONE, OTHER = "1" * 64, "a" * 64
 

@@ -11,8 +11,7 @@ from tests.factories.recipes import HASH, SOURCE, project, recipe
 from vbuild.errors import VbuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Recipe
-from vbuild.recipe.native import Debian, Native, NativeSystem
-from vbuild.recipe.source import Folder
+from vbuild.recipe.source import Debian, Folder, Native, NativeSystem
 
 CPU = '[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
 DEBIAN = f'source = {{ debian = "gmp", version = "6.3.0+dfsg", sha256 = "{HASH}" }}'

@@ -11,8 +11,7 @@ from vbuild.errors import WheelError
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.model import Recipe
-from vbuild.recipe.native import Debian, Native, NativeSystem
-from vbuild.recipe.source import Folder, Git, Sdist, Source
+from vbuild.recipe.source import Debian, Folder, Git, Native, NativeSystem, Sdist, Source
 from vbuild.recipe.target import Target
 from vbuild.release.bill import making
 from vbuild.sbom.model import Material, MaterialRole

@@ -32,8 +32,7 @@ from vbuild.errors import VbuildError
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.debian import VARIABLE
 from vbuild.recipe.lock import Lock, LockedRequirement
-from vbuild.recipe.native import Debian
-from vbuild.recipe.source import Sdist
+from vbuild.recipe.source import Debian, Sdist
 from vbuild.toolchain import zig
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit.cache import ToolkitCache

@@ -17,9 +17,7 @@ https://gcc.gnu.org/onlinedocs/gcc/Environment-Variables.html
 
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +27,7 @@ from vbuild.errors import at
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import install_command, venv_command
 from vbuild.process.run import run
+from vbuild.process.threads import OncePerKey
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.variables import for_installers, undisturbed
 from vbuild.toolchain.interpreter import Interpreter
@@ -71,8 +70,7 @@ class Environments:
         self._configuration = configuration
         self._asked = tuple(asked)
         self._listed = lock
-        self._lock = threading.Lock()
-        self._made: dict[Path, Future[BuildEnvironment]] = {}
+        self._made = OncePerKey[Path, BuildEnvironment](keeps_errors=True)
 
     def place(self, interpreter: Interpreter) -> Path:
         """The folder of the environments of *interpreter*, in which their names do not depend on where that is."""
@@ -86,16 +84,7 @@ class Environments:
         locked = self._listed.packages(requirements, interpreter.kind) if self._listed and requirements else None
         # with a lock, what hooks ask for besides is in the first environment already
         folder = self.place(interpreter) / _digest(requirements if locked is None else locked)
-        with self._lock:
-            is_first = folder not in self._made
-            made = self._made.setdefault(folder, Future())
-        if is_first:
-            try:
-                made.set_result(self._make(folder, requirements, interpreter, locked))
-            except BaseException as error:
-                made.set_exception(error)
-                raise
-        return made.result()
+        return self._made.get(folder, lambda: self._make(folder, requirements, interpreter, locked))
 
     def _make(
         self, folder: Path, requirements: Collection[str], interpreter: Interpreter, locked: Collection[str] | None

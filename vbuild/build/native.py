@@ -20,8 +20,8 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -37,9 +37,10 @@ from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import sealed, unsealed
 from vbuild.hardware.cpu import Cpu
 from vbuild.process.run import check_running, run
+from vbuild.process.threads import OncePerKey
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import HostSettings
-from vbuild.recipe.native import Native
+from vbuild.recipe.source import Native
 from vbuild.recipe.spelling import baseline
 from vbuild.recipe.variables import passed, undisturbed
 from vbuild.toolchain.toolkit.provision import Supply
@@ -150,7 +151,7 @@ class NativeBuilder:
         self._lock = threading.Lock()
         self._digests: dict[str, str] = {}
         self._steps: dict[Cpu, tuple[BuildStep, ...]] = {}
-        self._made: dict[str, Future[None]] = {}
+        self._made = OncePerKey[str, None](keeps_errors=True)
 
     def steps(self, cpu: Cpu) -> tuple[BuildStep, ...]:
         """The steps for wheels for *cpu*; `BuildError` if this machine cannot take them."""
@@ -190,17 +191,7 @@ class NativeBuilder:
     ) -> None:
         """See to *prefixes*, of *steps*, one by one, each once in this run whoever asks."""
         for prefix in prefixes:
-            with self._lock:
-                is_first = prefix.key not in self._made
-                made = self._made.setdefault(prefix.key, Future())
-            if is_first:
-                try:
-                    self._see_to(steps[prefix], steps, cache, on_progress)
-                    made.set_result(None)
-                except BaseException as error:
-                    made.set_exception(error)
-                    raise
-            made.result()
+            self._made.get(prefix.key, partial(self._see_to, steps[prefix], steps, cache, on_progress))
 
     def _see_to(
         self, step: BuildStep, steps: Mapping[Prefix, BuildStep], cache: Running | None, on_progress: OnProgress

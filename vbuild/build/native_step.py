@@ -43,7 +43,7 @@ from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.process.run import run
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import HostSettings
-from vbuild.recipe.native import Native, NativeSystem
+from vbuild.recipe.source import Native, NativeSystem
 from vbuild.recipe.variables import passed
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter, facts, named

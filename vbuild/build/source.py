@@ -47,8 +47,7 @@ from vbuild.files.staging import STAGE
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.debian import fetch_debian
 from vbuild.index_client.download import Wanted, download
-from vbuild.recipe.native import Debian, NativeSource
-from vbuild.recipe.source import Folder, Git, Sdist
+from vbuild.recipe.source import Debian, Folder, Git, NativeSource, Sdist
 
 _LATEST = 1 << 33
 

@@ -2,13 +2,25 @@
 
 Each command leads a session of its own: Ctrl-C on the terminal reaches vbuild alone, and vbuild then stops the whole
 process group, the compilers that a backend started included. Output goes to a log file, never to the terminal.
+
+A process that is killed, as Dask kills its workers, or the system if memory ends, cannot stop its commands, and a
+compiler may run for hours. A second, small process, the supervisor, does that:
+
+    process -> "? 64513 9" before a command starts, "+ 4711" when it runs, "- 4711" when it has ended -> supervisor
+
+The pipe between them closes when the process ends, for whatever reason, then the supervisor ends what is left.
+A command of which the process had no time to report the start is found by its output, a file of that device and inode.
+``PR_SET_PDEATHSIG``, which is meant for this, belongs to the thread that starts a command, and would have to be set
+between fork and exec, where a process with threads may do next to nothing.
 """
 
+import atexit
 import os
 import re
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -19,7 +31,73 @@ from typing import BinaryIO
 
 from vbuild.errors import BuildError
 from vbuild.process.signals import interruptible
-from vbuild.process.supervisor import Supervisor
+
+_SUPERVISOR = """
+import os, signal, sys, time
+process = int(sys.argv[2])
+left, starting = set(), None
+for line in sys.stdin:
+    sign, *numbers = line.split()
+    starting = tuple(map(int, numbers)) if sign == "?" else None
+    if sign != "?":
+        (left.add if sign == "+" else left.discard)(int(numbers[0]))
+while starting and os.getppid() == process:
+    time.sleep(0.01)  # its files are closed before it is gone
+for entry in os.listdir("/proc") if starting else ():
+    try:
+        output, stat = os.stat(f"/proc/{entry}/fd/1"), open(f"/proc/{entry}/stat").read()
+        parent, group = map(int, stat.rpartition(")")[2].split()[1:3])
+        if (output.st_dev, output.st_ino) == starting and parent == os.getppid() and group == int(entry):
+            left.add(group)
+    except (OSError, ValueError):
+        pass
+for number in (signal.SIGTERM, signal.SIGKILL):
+    for pid in left:
+        try:
+            os.killpg(pid, number)
+        except OSError:
+            pass
+    if left and number == signal.SIGTERM:
+        time.sleep(float(sys.argv[1]))
+"""
+
+
+class Supervisor:
+    """The supervisor of this process, which gives commands *grace* seconds to end by themselves."""
+
+    def __init__(self, grace: float) -> None:
+        self._lock = threading.Lock()
+        # of a session of its own: what is meant for the process's group, such as Ctrl-C, does not end the supervisor
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _SUPERVISOR, str(grace), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=os.sep,
+            start_new_session=True,
+        )
+        atexit.register(self._end)
+
+    def starting(self, output: int) -> None:
+        """A command is about to start whose output goes to the file with the descriptor *output*."""
+        file = os.fstat(output)
+        self.report("?", file.st_dev, file.st_ino)
+
+    def report(self, sign: str, *numbers: int) -> None:
+        """Report a command: "+" its process, from now on to be ended; "-" its process, to be forgotten, or 0."""
+        if stdin := self._process.stdin:
+            # the supervisor was killed, or this process is about to end: no reason for a build to fail
+            with self._lock, suppress(OSError, ValueError):
+                stdin.write(f"{sign} {' '.join(map(str, numbers))}\n".encode())
+                stdin.flush()
+
+    def _end(self) -> None:
+        """Let the supervisor end with this process, which ends by itself."""
+        if stdin := self._process.stdin:
+            with suppress(OSError):
+                stdin.close()
+        self._process.wait()
+
 
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 UMASK = 0o022  # of all commands: the modes of what they make are those of members of wheels, whoever builds
@@ -33,7 +111,7 @@ _Process = subprocess.Popen[bytes]
 class _Running:
     """The commands that run now, each with its thread; whether new ones may start, and in which threads they may not.
 
-    The *keeper*, where there is one, ends them when this process is killed.
+    The *supervisor*, if there is one, ends them when this process is killed.
     """
 
     def __init__(self) -> None:
@@ -41,7 +119,7 @@ class _Running:
         self.leaders: dict[_Process, int] = {}
         self.open = True
         self.stopped: set[int] = set()
-        self.keeper: Supervisor | None = None
+        self.supervisor: Supervisor | None = None
 
     @property
     def is_open(self) -> bool:
@@ -50,13 +128,13 @@ class _Running:
 
     def add(self, process: _Process) -> None:
         self.leaders[process] = threading.get_ident()
-        if self.keeper:
-            self.keeper.started(process.pid)
+        if self.supervisor:
+            self.supervisor.report("+", process.pid)
 
     def discard(self, process: _Process) -> None:
         self.leaders.pop(process, None)
-        if self.keeper:
-            self.keeper.ended(process.pid)
+        if self.supervisor:
+            self.supervisor.report("-", process.pid)  # its number may soon be another's
 
 
 _running = _Running()
@@ -110,7 +188,7 @@ def check_running() -> None:
 def keep_watch() -> None:
     """From now on, let no command outlive this process, even if it is killed."""
     with _running.lock:
-        _running.keeper = _running.keeper or Supervisor(GRACE)
+        _running.supervisor = _running.supervisor or Supervisor(GRACE)
 
 
 @contextmanager
@@ -191,8 +269,8 @@ def _started(
     with _running.lock:
         if not _running.is_open:
             raise BuildError(f"{name} was not started: the build was stopped")
-        if _running.keeper:
-            _running.keeper.starting(output)
+        if _running.supervisor:
+            _running.supervisor.starting(output)
         try:
             process = subprocess.Popen(
                 command,
@@ -205,8 +283,8 @@ def _started(
                 umask=UMASK,
             )
         except OSError as error:
-            if _running.keeper:
-                _running.keeper.failed()
+            if _running.supervisor:
+                _running.supervisor.report("-", 0)  # it did not start
             raise BuildError(f"{command[0]} cannot be run: {error.strerror}") from error
         _running.add(process)
     try:

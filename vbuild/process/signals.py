@@ -41,13 +41,6 @@ class Interruption:
             if not self.held:
                 raise KeyboardInterrupt
 
-    def release(self) -> None:
-        """Leave one of the blocks that hold it; `KeyboardInterrupt` if it is due and this was the last."""
-        self.held -= 1
-        if self.is_due and not self.held:
-            self.is_due = False
-            raise KeyboardInterrupt
-
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
@@ -84,4 +77,7 @@ def uninterrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        handler.release()
+        handler.held -= 1
+        if handler.is_due and not handler.held:
+            handler.is_due = False
+            raise KeyboardInterrupt

@@ -58,14 +58,18 @@ def several_at_once(work: Callable[[T], R], things: Iterable[T]) -> Iterator[Ite
 
 
 class OncePerKey(Generic[K, R]):
-    """Remembers one result for each key; threads that ask for a key wait for the thread that computes it."""
+    """Remembers one result for each key; threads that ask for a key wait for the thread that computes it.
 
-    def __init__(self) -> None:
+    An error, which all of these threads get, is remembered only with *keeps_errors*.
+    """
+
+    def __init__(self, *, keeps_errors: bool = False) -> None:
+        self._keeps_errors = keeps_errors
         self._made: dict[K, Future[R]] = {}
         self._lock = Lock()
 
     def get(self, key: K, make: Callable[[], R]) -> R:
-        """Return the result for *key*, computed by *make* the first time; an error is not remembered."""
+        """Return the result for *key*, computed by *make* the first time."""
         with self._lock:
             future = self._made.get(key)
             if is_mine := future is None:
@@ -75,8 +79,9 @@ class OncePerKey(Generic[K, R]):
             try:
                 future.set_result(make())
             except BaseException as error:
-                with self._lock:
-                    del self._made[key]
+                if not self._keeps_errors:
+                    with self._lock:
+                        del self._made[key]
                 future.set_exception(error)
                 raise
         return future.result()

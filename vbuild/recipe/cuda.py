@@ -51,7 +51,7 @@ class Strategy(StrEnum):
 class ToolkitSpec:
     """A CUDA toolkit as a recipe asks for it: installed at *path*, or found where that is None.
 
-    *libraries* are texts as `vbuild.recipe.native.Library` writes them.
+    *libraries* are texts as `vbuild.recipe.source.Library` writes them.
     """
 
     version: Dotted

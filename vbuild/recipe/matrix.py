@@ -33,7 +33,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Compress, Strategy, ToolkitSpec, gpu_list
-from vbuild.recipe.native import ToolkitLibrary
+from vbuild.recipe.source import ToolkitLibrary
 from vbuild.recipe.spelling import free_property, interpreter, label, located, variables
 
 NAMESPACE = "nvidia"

@@ -19,8 +19,7 @@ from vbuild.errors import RecipeError, at
 from vbuild.recipe.cuda import CudaSettings
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import NAMESPACE, HostCompiler, HostSettings, Matrix, read_matrix
-from vbuild.recipe.native import Native, check_levels, read_natives
-from vbuild.recipe.source import Folder, Sdist, Source, read_source
+from vbuild.recipe.source import Folder, Git, Native, Sdist, Source, check_levels, read_natives, read_source
 from vbuild.recipe.spelling import existing_patch, located, pattern, requirement, variables
 from vbuild.recipe.target import Draft, Target, evaluated, merged, read_drafts
 from vbuild.recipe.variables import variable_pattern
@@ -210,7 +209,7 @@ class Recipe:
         name = table.text("name")
         with table.table("source") as source_table:
             source = read_source(source_table, path.parent)
-            found, variant = _stated(source)
+            found, variant = (source.name, None) if isinstance(source, Sdist) else _stated(source)
             if found and canonicalize_name(found) != canonicalize_name(name):
                 raise source_table.wrong(f"is of {found!r}, and the recipe builds {name!r}")
         return cls._read(table, name, source, path, variant)
@@ -266,10 +265,8 @@ def lock_file(recipe: Path) -> Path:
     return recipe.with_name("vbuild.lock") if recipe.name == "pyproject.toml" else recipe.with_suffix(".lock")
 
 
-def _stated(source: Source) -> tuple[str | None, Table | None]:
+def _stated(source: Folder | Git) -> tuple[str | None, Table | None]:
     """The name and the ``[variant]`` table of the project in *source*, as far as known before it is fetched."""
-    if isinstance(source, Sdist):
-        return source.name, None
     path = source.path / source.subdirectory / "pyproject.toml" if isinstance(source, Folder) else None
     if path is None or not path.is_file():
         return None, None

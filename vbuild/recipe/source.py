@@ -1,15 +1,29 @@
-"""Where the code to build comes from, as a recipe names it: an sdist and its hash, a folder, or a commit."""
+"""What a recipe builds and adds: its source, its native dependencies, and the libraries of a CUDA toolkit.
+
+    [source]    an sdist and its hash, a folder, or a commit
+    [[native]]  name, source, build, arguments -> Native: built for each CPU level, or once for all levels
+    libraries   cublas                               of the toolkit's own version
+                nccl==2.28.9                         of this version
+                nccl==2.28.9 sha256:4b0d… sha256:…   one of these wheels: there may be one for each machine
+
+Native dependencies are built in their order, before the wheels. A later one, and the project itself, see what the
+earlier ones installed.
+"""
 
 import re
+from collections.abc import Collection, Iterator
+from enum import StrEnum
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from vbuild.config.table import Table
-from vbuild.errors import RecipeError
-from vbuild.recipe.spelling import located
+from vbuild.config.table import Env, Table
+from vbuild.errors import RecipeError, at
+from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.spelling import existing_patch, located, requirement, variables
 
 _SDIST = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) *== *(?P<version>[^\s=]+)")
 # patterns, and why a text that does not match is refused
@@ -103,3 +117,192 @@ def parse_subdirectory(text: str) -> str:
     if path.is_absolute() or ".." in path.parts or "\\" in text:
         raise RecipeError(f"{text!r} does not stay inside the source; expected a path below it with /")
     return str(path) if path.parts else ""
+
+
+# patterns, and why a text that does not match is refused
+_NAME = (
+    re.compile(r"[a-z0-9][a-z0-9+._-]*"),
+    "is not a name for it; expected a-z, 0-9, +, ., _ and -, a letter or digit first",
+)
+# Debian Policy, 5.6.1 and 5.6.12: a source package, and an upstream version, which epoch and revision are no part of
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+"), "is not the name of a Debian source package"
+_VERSION = (
+    re.compile(r"[0-9][A-Za-z0-9.+~-]*"),
+    "is not an upstream version; expected it as in 6.3.0+dfsg, without epoch",
+)
+_ALL = "all"
+
+
+class NativeSystem(StrEnum):
+    """What builds a native dependency."""
+
+    AUTOTOOLS = "autotools"
+    CMAKE = "cmake"
+    MESON = "meson"
+    SCRIPT = "script"
+
+
+class Debian(Struct, frozen=True):
+    """The upstream source of a Debian source package, as Debian has it, pinned by version and SHA-256."""
+
+    name: str
+    version: str
+    sha256: str
+    subdirectory: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+NativeSource = Source | Debian
+
+
+class Native(Struct, frozen=True):
+    """One native dependency: what it is built of, and how; *per_level* for each CPU level, else once for all.
+
+    *arguments* are for configuring it: for every level those without one, then those of the level itself.
+    """
+
+    name: str
+    source: NativeSource
+    system: NativeSystem
+    per_level: bool = True
+    arguments: tuple[tuple[Cpu | None, tuple[str, ...]], ...] = ()
+    env: Env = ()
+    before_build: tuple[str, ...] = ()
+    script: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    patches: tuple[Path, ...] = ()
+    keep_flags: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, table: Table, folder: Path) -> Self:
+        """The step that *table* describes; its paths start at *folder*, where the recipe stands."""
+        name = table.matched("name", *_NAME)
+        with table.table("source") as source_table:
+            source = _source(source_table, folder)
+        table.text("build")  # there is no default for it
+        system = NativeSystem(table.one_of("build", NativeSystem))
+        per_level = table.flag("per-level", default=True)
+        _check_fit(table, system)
+        return cls(
+            name=name,
+            source=source,
+            system=system,
+            per_level=per_level,
+            arguments=tuple(_arguments(table, per_level=per_level)),
+            env=variables(table, "env"),
+            before_build=table.texts("before-build", ()),
+            script=table.texts("script", ()),
+            requires=table.parsed_texts("requires", requirement, ()),
+            patches=table.parsed_texts("patches", lambda text: existing_patch(text, folder), ()),
+            keep_flags=table.texts("keep-flags", ()),
+        )
+
+    def arguments_for(self, cpu: Cpu) -> tuple[str, ...]:
+        """What it is configured with for *cpu*."""
+        return tuple(word for level, words in self.arguments if level in {None, cpu} for word in words)
+
+
+def read_natives(recipe: Table, folder: Path) -> tuple[Native, ...]:
+    """The ``native`` tables of *recipe*, in their order, or none if there are none."""
+    natives: list[Native] = []
+    for table in recipe.tables("native"):
+        native = Native.read(table, folder)
+        table.finish()
+        if native.name in {other.name for other in natives}:
+            raise table.refuse("name", f"{native.name!r} is there twice; expected each native dependency once")
+        natives.append(native)
+    return tuple(natives)
+
+
+def check_levels(natives: Collection[Native], levels: Collection[Cpu]) -> None:
+    """`RecipeError` for arguments of a level that is none of *levels*, those of the targets."""
+    for native in natives:
+        for cpu, _ in native.arguments:
+            if cpu is not None and cpu not in levels:
+                there = ", ".join(dict.fromkeys(map(str, levels)))
+                raise RecipeError(f"native {native.name}: configure: no wheel is for {cpu}; there are {there}")
+
+
+def _check_fit(table: Table, system: NativeSystem) -> None:
+    """Refuse what would have no effect with *system*."""
+    if system is NativeSystem.SCRIPT:
+        if "configure" in table:
+            raise table.refuse("configure", "would have no effect, as build is 'script'; write it into the script")
+        if not table.texts("script"):
+            raise table.refuse("script", "found no line; expected the commands that build and install")
+    elif "script" in table:
+        raise table.refuse("script", f"would have no effect, as build is '{system}'; before-build is for what precedes")
+
+
+def _arguments(table: Table, *, per_level: bool) -> Iterator[tuple[Cpu | None, tuple[str, ...]]]:
+    """An array for all levels; or a table of arrays, by level, of which ``all`` is for all and comes first."""
+    if not isinstance(table.raw("configure"), dict):
+        if words := table.texts("configure", ()):
+            yield None, words
+        return
+    with table.table("configure") as levels:
+        if words := levels.texts(_ALL, ()):
+            yield None, words
+        for key in levels:
+            if key == _ALL:
+                continue
+            with at(levels.place(key)):
+                cpu = Cpu.parse(key)
+            if not per_level:
+                raise levels.refuse(key, "would have no effect, as per-level is false; expected an array for all")
+            yield cpu, levels.texts(key)
+
+
+def _source(table: Table, folder: Path) -> NativeSource:
+    if "debian" not in table:
+        return read_source(table, folder, also=("debian",))
+    others = [key for key in ("sdist", "path", "git") if key in table]
+    if others:
+        raise table.wrong(f"found debian and {' and '.join(others)}; expected exactly one of debian, sdist, path, git")
+    return Debian(
+        name=table.matched("debian", *_PACKAGE),
+        version=table.matched("version", *_VERSION),
+        sha256=table.matched("sha256", *SHA256),
+        subdirectory=table.optional_parsed("subdirectory", parse_subdirectory) or "",
+    )
+
+
+_LIBRARY = re.compile(
+    r"""
+    (?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)
+    (?: \s* == \s* (?P<version>[^\s=]+) (?P<hashes>(?:\s+sha256:[0-9a-f]{64})*) )?
+    """,
+    re.VERBOSE | re.ASCII,
+)
+
+
+class ToolkitLibrary(Struct, frozen=True):
+    """A library by its normalized name, with the *version* and the *hashes* of wheels, 64 hex digits, where given."""
+
+    name: str
+    version: Version | None = None
+    hashes: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The library that *text* names; `RecipeError` if it is none."""
+        if not (match := _LIBRARY.fullmatch(text.strip())):
+            raise RecipeError(
+                f"{text!r} is no library of CUDA; expected as in cublas, nccl==2.28.9, or nccl==2.28.9 sha256:…"
+            )
+        hashes = frozenset(part.removeprefix("sha256:") for part in (match["hashes"] or "").split())
+        try:
+            version = Version(match["version"]) if match["version"] else None
+        except ValueError as error:  # InvalidVersion, or Python's limit of digits in an integer
+            raise RecipeError(f"{text!r}: {match['version']!r} is not a version (PEP 440)") from error
+        return cls(str(canonicalize_name(match["name"])), version, hashes)
+
+    def __str__(self) -> str:
+        return " ".join((self.release, *(f"sha256:{sha256}" for sha256 in sorted(self.hashes))))
+
+    @property
+    def release(self) -> str:
+        """It without the hashes."""
+        return self.name if self.version is None else f"{self.name}=={self.version}"

@@ -15,8 +15,7 @@ from vbuild.build.frontend import Job
 from vbuild.errors import at
 from vbuild.files.hashing import sha256_of
 from vbuild.recipe.model import Recipe
-from vbuild.recipe.native import Debian, NativeSource
-from vbuild.recipe.source import Git, Sdist
+from vbuild.recipe.source import Debian, Git, NativeSource, Sdist
 from vbuild.recipe.target import Target
 from vbuild.sbom.keeping import Changes, bill_of, path_of, revised
 from vbuild.sbom.model import Making, Material, MaterialRole, package_url

@@ -29,8 +29,7 @@ from vbuild.process.run import run, supervised
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.lock import Hashes, Lock, LockedRequirement, hashed
 from vbuild.recipe.model import Recipe, lock_file
-from vbuild.recipe.native import NativeSource
-from vbuild.recipe.source import Folder
+from vbuild.recipe.source import Folder, NativeSource
 from vbuild.recipe.variables import for_installers
 from vbuild.release.builder import Builder
 from vbuild.release.context import ReleaseContext, slug

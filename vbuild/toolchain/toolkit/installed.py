@@ -20,7 +20,7 @@ from vbuild.errors import BuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.recipe.native import ToolkitLibrary
+from vbuild.recipe.source import ToolkitLibrary
 from vbuild.toolchain.toolkit.model import Toolkit
 
 VARIABLES = ("CUDA_HOME", "CUDA_PATH")

@@ -39,7 +39,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.places import ListedFile, files_of
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.recipe.native import ToolkitLibrary
+from vbuild.recipe.source import ToolkitLibrary
 
 EULA = "https://docs.nvidia.com/cuda/eula/"
 

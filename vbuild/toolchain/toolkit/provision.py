@@ -31,7 +31,7 @@ from vbuild.files.cache import sweep_daily
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.recipe.native import ToolkitLibrary
+from vbuild.recipe.source import ToolkitLibrary
 from vbuild.toolchain.toolkit.cache import KeptToolkit, OnProgress, ToolkitCache, kept_in, silently
 from vbuild.toolchain.toolkit.cache import prune as prune_cache
 from vbuild.toolchain.toolkit.installed import Installed, installed, matching, named, passed_over
