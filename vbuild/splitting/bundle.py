@@ -6,11 +6,10 @@ code, texts, the data of ELF files -> the names of libraries, and of their folde
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -36,10 +35,8 @@ Origin = Provenance | Unproved | None
 _REPAIRED = re.compile(r"\.(libs|dylibs)$")
 
 
-class OriginFinder(Protocol):
-    """A function that finds out where a bundled library comes from."""
-
-    def __call__(self, name: str, loading: Loading, data: memoryview, sha256: str, /) -> Origin: ...
+# finds out where a bundled library comes from, by its file name, its headers, its bytes and its SHA-256
+OriginFinder = Callable[[str, Loading, memoryview, str], Origin]
 
 
 class WheelBinary(Struct, frozen=True, eq=False):
@@ -187,7 +184,12 @@ class WheelReader:
             else:
                 binaries[path] = WheelBinary(member, path, loading, sha256, origin)
         ordered = {path: binaries[path] for path in sorted(binaries)}
-        names = {name for binary in ordered.values() if binary.is_library for name in _names(binary)}
+        names: set[str] = set()
+        for binary in (one for one in ordered.values() if one.is_library):
+            for name in (binary.name, binary.loading.outline.soname or binary.name):
+                names.update(spellings(name, is_bundled=binary.is_bundled))
+            if _REPAIRED.search(binary.folder):
+                names.add(binary.folder.rpartition("/")[2])
         mentions = self._mentions.names(wheel, names)
         for path, loading in (*outside.items(), *((path, binary.loading) for path, binary in ordered.items())):
             for name in loading.mentioned:
@@ -210,11 +212,3 @@ class WheelReader:
                 return str(error).removeprefix(f"{member.path}: ")
         self.on_progress(member.size)
         return self._known[key]
-
-
-def _names(binary: WheelBinary) -> Iterator[str]:
-    """Yield the names by which code may open *binary*."""
-    for name in (binary.name, binary.loading.outline.soname or binary.name):
-        yield from spellings(name, is_bundled=binary.is_bundled)
-    if _REPAIRED.search(binary.folder):
-        yield binary.folder.rpartition("/")[2]

@@ -112,7 +112,7 @@ class Decisions(Struct, frozen=True, eq=False):
     pools: tuple[Pool, ...] = ()
 
     def of(self, bundle: Bundle, path: str) -> LibraryDecision:
-        """Return the decision about the file at *path*; a file that is no library stays."""
+        """Return the decision about the file at *path*; every file other than a library stays."""
         return self.by_bundle[bundle].get(path) or LibraryDecision(DecisionKind.KEEP)
 
 

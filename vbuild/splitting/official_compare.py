@@ -230,7 +230,11 @@ class _Pair(Struct, frozen=True):
 
     def is_same(self, section: Section, copy: Section) -> bool:
         """Whether the official *section* became *copy*."""
-        if not _is_alike(section, copy):
+        one, other = section.header, copy.header
+        is_free = one.sh_type in TOUCHED or one.sh_type == SectionType.DYNAMIC
+        same_size = one.sh_size == other.sh_size or section.name in {".dynstr", ".dynamic"}
+        same_place = one.sh_addr == other.sh_addr or is_free
+        if (one.sh_type, one.sh_flags) != (other.sh_type, other.sh_flags) or not (same_size and same_place):
             return False
         here, there = self.data[section.span.start : section.span.stop], self.bundled.view(copy.span)
         match section.header.sh_type:
@@ -262,15 +266,6 @@ def _unreachable_section(bundled: ElfImage) -> str | None:
         if target and target.header.sh_addr != value:
             return target.name
     return None
-
-
-def _is_alike(section: Section, copy: Section) -> bool:
-    """Whether the headers are equal in all that may not differ."""
-    one, other = section.header, copy.header
-    is_free = one.sh_type in TOUCHED or one.sh_type == SectionType.DYNAMIC
-    same_size = one.sh_size == other.sh_size or section.name in {".dynstr", ".dynamic"}
-    same_place = one.sh_addr == other.sh_addr or is_free
-    return (one.sh_type, one.sh_flags) == (other.sh_type, other.sh_flags) and same_size and same_place
 
 
 def _comparable(dynamic: memoryview, names: DynamicNames) -> tuple[Counter[Entry], list[str]]:

@@ -137,7 +137,7 @@ class RequirementWriter(Struct, frozen=True):
                 missing.append(one)
         new = self._of_one_cuda(missing)
         toolkits: dict[str, set[str]] = {}
-        if self._is_exact(OfficialPin.EXACT):
+        if (self.request.pin or OfficialPin.EXACT) is OfficialPin.EXACT:
             lines = [self.exactly(wheel.project, wheel.version) for wheel in replaced]
         else:
             lines = [*self._compatible(replaced, toolkits)]
@@ -181,15 +181,12 @@ class RequirementWriter(Struct, frozen=True):
         """Return the line for exactly that release."""
         return exact(project, version, machine=self.machine)
 
-    def _is_exact(self, default: OfficialPin) -> bool:
-        return (self.request.pin or default) is OfficialPin.EXACT
-
     def _package_lines(self, packages: Iterable[LibraryPackage], toolkits: dict[str, set[str]]) -> Iterator[str]:
         for package in packages:
             wheel, entry = package.wheel, package.entry
             if wheel is None or entry is None:
                 continue
-            if self._is_exact(OfficialPin.COMPATIBLE):
+            if self.request.pin is OfficialPin.EXACT:
                 yield self.exactly(wheel.project, wheel.version)
             elif entry.extra and entry.cuda and entry.cuda >= _FIRST_TOOLKIT:
                 cuda = self.request.cuda or (entry.cuda,)

@@ -29,10 +29,9 @@ from vbuild.splitting.bundle import Bundle, Origin, WheelReader
 from vbuild.splitting.companion import Companion, LibsContents, libs_version, licence_lines, licence_texts
 from vbuild.splitting.decisions import Pool, check_drivers, pool_of
 from vbuild.splitting.official import Officials
-from vbuild.splitting.other_packages import LibraryPackage, PackageFinder, RequirementWriter, required
+from vbuild.splitting.other_packages import PackageFinder, RequirementWriter, required
 from vbuild.splitting.output_wheels import DevWheel, OutputWheel, dev_wheels, libs_wheel, thin_wheel
 from vbuild.splitting.patch_plan import PatchedFile, Patcher, PatchPlan, libs_owner, plan_patches
-from vbuild.splitting.patches import FilePatch
 from vbuild.splitting.preloads import PreloadFiles, preload_files
 from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.archive import Wheel
@@ -95,15 +94,15 @@ class MachinePlan(Struct, frozen=True, eq=False):
     def absent(self) -> Iterator[str]:
         """The libraries to which nothing leads: neither a path before, nor the patches and requirements."""
         majors = {None, self.request.cuda[0]} if self.request.cuda else None
-
-        def is_installed(patch: FilePatch, package: LibraryPackage) -> bool:
-            """Whether *package* is certainly installed with the wheel: it is required now, or was already."""
-            is_required_now = package.entry and (majors is None or package.entry.cuda in majors)
-            return bool(is_required_now) or required(patch.bundle.wheel.metadata(), package.project) is not None
-
         files = chain.from_iterable((*self.patches.staying.values(), *self.patches.moving.values()))
         for patch in (file.patch for file in files):
-            found = {package.library for package in patch.packages if is_installed(patch, package)}
+            # those certainly installed with the wheel: it requires them now, or did before
+            found = {
+                package.library
+                for package in patch.packages
+                if (package.entry and (majors is None or package.entry.cuda in majors))
+                or required(patch.bundle.wheel.metadata(), package.project) is not None
+            }
             for edge in patch.bundle.graph.needs(patch.binary.path):
                 is_elsewhere = edge.provider is None and edge.via in {Via.MISSING, Via.OUTSIDE}
                 if (is_elsewhere and edge.name not in found) or (edge.via is Via.NAME and not self.request.rpath):

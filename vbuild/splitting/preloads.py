@@ -173,18 +173,16 @@ def hooks(
     packages: set[str] = set()
     unserved = []
     for consumer in consumers:
-        users = [consumer, *(path for path, text in (sources or {}).items() if _uses(text, consumer))]
+        name = consumer.partition(".")[0]
+        users = [consumer]
+        if name.startswith("_") and "/" not in name:
+            word = re.compile(rf"\b{re.escape(name)}\b")
+            users += (path for path, text in (sources or {}).items() if word.search(text))
         found = {package for path in users if (package := package_of(path, files, namespaces=namespaces))}
         packages |= found
         if not found:
             unserved.append(consumer)
     return tuple(sorted(packages)), tuple(sorted(unserved))
-
-
-def _uses(source: str, consumer: str) -> bool:
-    """Whether *source* names the private module *consumer*, which begins with an underscore."""
-    name = consumer.partition(".")[0]
-    return name.startswith("_") and "/" not in name and bool(re.search(rf"\b{re.escape(name)}\b", source))
 
 
 PATHFINDER = "cuda-pathfinder"

@@ -146,12 +146,8 @@ class Split(Struct, frozen=True, kw_only=True):
 
     def moved(self, folder: Path) -> Self:
         """Return the result after all written files moved to *folder*."""
-
-        def new(path: Path | None) -> Path | None:
-            return folder / path.name if path else None
-
-        wheels = tuple(replace(wheel, path=new(wheel.path)) for wheel in self.wheels)
-        companions = tuple(replace(one, path=new(one.path)) for one in self.companions)
+        wheels = tuple(replace(wheel, path=wheel.path and folder / wheel.path.name) for wheel in self.wheels)
+        companions = tuple(replace(one, path=one.path and folder / one.path.name) for one in self.companions)
         return replace(self, wheels=wheels, companions=companions)
 
     @property
