@@ -12,6 +12,7 @@ import ast
 import re
 import warnings
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -34,7 +35,6 @@ _CACHED = re.compile(r"(?:__pycache__/)?(?P<name>[^/]+?)(?:\.[\w-]+)?\.pyc$")
 # bytes; a larger text is data, and no list of libraries
 _LARGEST_TEXT = 1 << 20
 _LARGEST_SOURCE = 1 << 26
-_UNREADABLE = b"("
 
 _SUFFIX = re.compile(rb"\.so(?:\.[\w.+-]{0,250}|(?![\w-]))")
 # matched backwards from the suffix
@@ -146,16 +146,22 @@ def _in_code(source: bytes) -> Iterator[str]:
                 yield from (pattern,) if len(pattern) <= _LONGEST else ()
 
 
+def parsed_source(source: str | bytes) -> ast.Module | None:
+    """Return the tree of Python *source*, or None if this Python cannot parse it, or it is larger than a text.
+
+    A tree takes more than a hundred times the memory of its source.
+    """
+    with warnings.catch_warnings(), suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        warnings.simplefilter("ignore")  # about escapes that a later Python will refuse
+        return ast.parse(source) if len(source) <= _LARGEST_TEXT else None
+    return None
+
+
 def _strings(source: bytes) -> Iterator[str]:
     """Yield the one-line strings in *source*, or its lines if it cannot be parsed; documentation is ignored."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            # a tree takes more than a hundred times the memory of its source
-            tree = ast.parse(source if len(source) <= _LARGEST_TEXT else _UNREADABLE)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            yield from source.decode(errors="replace").splitlines()
-            return
+    if (tree := parsed_source(source)) is None:
+        yield from source.decode(errors="replace").splitlines()
+        return
     nodes = [*ast.walk(tree)]
     # to something else: f"{x}.libs", x + ".libs"
     appended = {id(text) for node in nodes if isinstance(node, ast.JoinedStr) for text in node.values[1:]}

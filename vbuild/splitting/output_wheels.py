@@ -24,7 +24,6 @@ Wheels of a release with the same such files get one -dev wheel.
 
 import ast
 import re
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -38,6 +37,7 @@ from vbuild.sbom.model import BillChange, Gone, Treatment, package_url
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion, dev_companion, licence_texts
 from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.library_mentions import parsed_source
 from vbuild.splitting.other_packages import merged
 from vbuild.splitting.patch_plan import PatchedFile, PatchPlan
 from vbuild.wheel.archive import Wheel, forget
@@ -58,8 +58,6 @@ _LIBTOOL = b"libtool library file"
 _PKG_CONFIG = re.compile(rb"^(Name|Description|Version):", re.MULTILINE)
 # a string with spaces is prose, and a longer one is data
 _LONGEST = 255
-# characters; a larger source is not parsed
-_LARGEST_SOURCE = 1 << 20
 # bytes at the beginning of a file that show what it is
 _HEAD = 1024
 
@@ -259,12 +257,7 @@ def named_by(sources: Iterable[str]) -> frozenset[str]:
 
 
 def _names(source: str) -> Iterator[str]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about escapes that a later Python will refuse
-            # a tree takes more than a hundred times the memory of its source
-            tree = ast.parse(source if len(source) <= _LARGEST_SOURCE else "(")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if (tree := parsed_source(source)) is None:
         yield from re.findall(r"[\w.+-]+", source)
         return
     for node in ast.walk(tree):

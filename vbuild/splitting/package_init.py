@@ -78,7 +78,13 @@ def _added(source: str, prelude: Sequence[ast.stmt], rest: Sequence[ast.stmt], s
     """Return *source* with *statement* between its *prelude* and the *rest*."""
     lines = [match[0] for match in _LINE.finditer(source)]
     newline = next((end for end in ("\r\n", "\r", "\n") if lines[0].endswith(end)), "\n")
-    place = _end(lines, prelude[-1]) if prelude else _start(rest[0]) if rest else len(lines)
+    if prelude:
+        place = _end(lines, prelude[-1])
+    elif rest:  # before decorators
+        decorators = getattr(rest[0], "decorator_list", ())
+        place = min([rest[0].lineno, *(decorator.lineno for decorator in decorators)]) - 1
+    else:
+        place = len(lines)
     if rest and rest[0].lineno <= place:
         number, offset = rest[0].lineno - 1, rest[0].col_offset  # in bytes of UTF-8
         line = lines[number].encode()
@@ -120,13 +126,3 @@ def _is_prelude(statement: ast.stmt, number: int) -> bool:
             return True
         case _:
             return False
-
-
-def _start(statement: ast.stmt) -> int:
-    """Return the number of lines before *statement* and its decorators."""
-    match statement:
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            starts = [decorator.lineno for decorator in statement.decorator_list]
-        case _:
-            starts = []
-    return min([statement.lineno, *starts]) - 1
