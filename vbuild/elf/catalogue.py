@@ -96,7 +96,7 @@ def by_soname(name: str) -> tuple[CatalogueEntry, ...]:
 def by_stem(name: str) -> tuple[CatalogueEntry, ...]:
     """The libraries of every CUDA major that the file *name* may be, by what stands before ``.so``, hashes aside.
 
-    Nearest first where the file name has a version: ``libcufft.so.11.2.1.3`` is libcufft.so.11 before all others.
+    Nearest first if the file name has a version: ``libcufft.so.11.2.1.3`` is libcufft.so.11 before all others.
     """
     stem, number = _parts(name)
     return tuple(
@@ -124,7 +124,12 @@ def cuda_of(names: Iterable[str]) -> int | None:
     """The one CUDA major to which all *names*, SONAMEs or file names, can belong; None if several or none are left."""
     left: set[int] | None = None
     for name in names:
-        majors = {entry.cuda for entry in _fitting(name) if entry.cuda}
+        # by the SONAME, or by the first number of a file name such as libx.so.11.2.1
+        number = _parts(name)[1][:1]
+        fitting = by_soname(plain(name)) or [
+            entry for entry in by_stem(name) if number and _parts(entry.soname)[1][:1] == number
+        ]
+        majors = {entry.cuda for entry in fitting if entry.cuda}
         if majors:
             left = majors if left is None else left & majors
     return left.pop() if left and len(left) == 1 else None
@@ -136,14 +141,6 @@ def framework(name: str) -> Framework | None:
         if any(fnmatchcase(name, pattern) for pattern in entry["libraries"]):
             return Framework(entry["project"], entry["folder"])
     return None
-
-
-def _fitting(name: str) -> tuple[CatalogueEntry, ...]:
-    """The libraries that *name* says: by the SONAME, or by the first number of a file name such as libx.so.11.2.1."""
-    if found := by_soname(plain(name)):
-        return found
-    number = _parts(name)[1]
-    return tuple(entry for entry in by_stem(name) if number and _parts(entry.soname)[1][:1] == number[:1])
 
 
 def _parts(name: str) -> tuple[str, tuple[int, ...]]:

@@ -48,7 +48,7 @@ _MOVING = frozenset(
 
 
 class Versioned(Struct, frozen=True):
-    """A symbol's name, and its version where it has one: ``foo`` or ``foo@V1``."""
+    """A symbol's name, and its version if it has one: ``foo`` or ``foo@V1``."""
 
     name: str
     version: str | None = None

@@ -35,7 +35,7 @@ _MOST_CHAINS = 5
 class Via(StrEnum):
     """How the loader comes from a NEEDED name to a library.
 
-    INHERITED where one of the files that load the consumer leads there: it may be loaded by others as well, which do
+    INHERITED if one of the files that load the consumer leads there: it may be loaded by others as well, which do
     not. NAME is found only where something else has loaded it before.
     """
 

@@ -38,7 +38,7 @@ from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import X86_64_LEVELS
 
-# e_machine as platform tags spell it; as the specification spells it where no tag has it
+# e_machine as platform tags spell it; as the specification spells it if no tag has it
 _MACHINES = {
     3: "i686",
     22: "s390x",
@@ -88,7 +88,7 @@ _SUFFIX = re.compile(rb"\.so")
 # what begins otherwise is a library's name only if it is all of a string, or the last part of a path
 _LIBRARY = re.compile(rb"(?<![\w.+-])lib[\w.+-]*?\.so(?:\.\w+)*(?![\w+-])|(?<![^\0/])\w[\w.+-]*?\.so(?:\.\w+)*(?=\0)")
 _LONGEST = 255  # bytes, NAME_MAX
-# each a name, or several with colons between them; glibc looks for them as it does for what is NEEDED
+# what it is a filter for, and what is to audit it: names with colons between them, which glibc looks for as for NEEDED
 _OPENED_ALONG = frozenset({DynamicTag.FILTER, DynamicTag.AUXILIARY, DynamicTag.AUDIT, DynamicTag.DEPAUDIT})
 
 
@@ -174,7 +174,8 @@ class Loading(Struct, frozen=True):
             given = tuple(_given(dynamic))
             # libc.so.6 and libcap.so.2 have an interpreter as well: they can be run, but they are libraries by SONAME
             has_interpreter = any(segment.p_type == SegmentType.INTERP for segment in image.segments)
-            opened = {*_mentioned(dynamic), *_opened_along(dynamic)}
+            along = (path for value in _texts(dynamic, *_OPENED_ALONG) for path in value.split(":"))
+            opened = {*_mentioned(dynamic), *(path.rpartition("/")[2] for path in along)} - {""}
             return cls(
                 outline=outline,
                 taken=tuple(LoadedName(each.library, tuple(name for *_, name in each.versions)) for each in required),
@@ -291,12 +292,6 @@ def _dynamic_symbols(dynamic: Dynamic) -> Iterator[tuple[int, ...]]:
         behind = [row.value for row in dynamic.rows if row.tag in ADDRESS_TAGS and row.value > begin]
         size = min(behind, default=begin + image.size) - begin
     return SymbolEntry.tuples(image.view(range(start, start + size)), encoding)
-
-
-def _opened_along(dynamic: Dynamic) -> Iterator[str]:
-    """The file names of the libraries that it is a filter for, and of those that are to audit it."""
-    for value in _texts(dynamic, *_OPENED_ALONG):
-        yield from (name for path in value.split(":") if (name := path.rpartition("/")[2]))
 
 
 def _mentioned(dynamic: Dynamic) -> Iterator[str]:

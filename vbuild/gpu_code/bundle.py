@@ -102,7 +102,7 @@ Sizes = Sizes2 | Sizes3
 
 
 def extent(data: memoryview, room: range) -> range:
-    """The bundle that begins where *room* does; `BinaryError` if none does, or where it does not fit in."""
+    """The bundle that begins where *room* does; `BinaryError` if none does, or if it does not fit in."""
     start = room.start
     if bytes(data[start : min(start + len(COMPRESSED_MAGIC), room.stop)]) == COMPRESSED_MAGIC:
         _, sizes, header = _compressed(data[: room.stop], start)

@@ -157,7 +157,7 @@ HEADER_SIZE = FatbinHeader.layout.size
 
 
 def extent(data: memoryview, room: range) -> range:
-    """The fatbin that begins where *room* does; `BinaryError` if none does, or where it does not fit in."""
+    """The fatbin that begins where *room* does; `BinaryError` if none does, or if it does not fit in."""
     start = room.start
     header = FatbinHeader.parse(data[: room.stop], start)
     if header.magic != MAGIC:

@@ -81,7 +81,7 @@ class GpuEntry(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """What the entry takes up in the file, its header included; an estimate where it has a *share* only."""
+        """What the entry takes up in the file, its header included; an estimate if it has a *share* only."""
         return len(self.span) or self.share
 
     @property
@@ -129,7 +129,7 @@ class Container(Struct, frozen=True):
 
     @property
     def smallest(self) -> GpuEntry | None:
-        """The entry that takes the fewest bytes, the first of several: what is kept where nothing has to be."""
+        """The entry that takes the fewest bytes, the first of several: what is kept if nothing has to be."""
         return min(self.entries, key=lambda entry: entry.size, default=None)
 
     def keeping(self, kept: Collection[GpuEntry], *, written: Writing = verbatim) -> tuple[Part, ...]:

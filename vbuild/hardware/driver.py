@@ -64,7 +64,7 @@ class Nvidia(NamedTuple):
 
     @classmethod
     def detected(cls) -> Self:
-        """What NVML says about this machine; nothing if there is no driver, or where it does not answer."""
+        """What NVML says about this machine; nothing if there is no driver, or if it does not answer."""
         if (library := _library()) is None or library.nvmlInit_v2():
             return cls()
         try:

@@ -188,7 +188,7 @@ class GpuList:
 
     @classmethod
     def of(cls, requests: Iterable[GpuRequest]) -> Self:
-        """The GPUs of all *requests*: with PTX where one of them asks for it, and so with machine code."""
+        """The GPUs of all *requests*: with PTX if one of them asks for it, and so with machine code."""
         grouped = groupby(sorted(requests), key=lambda request: request.arch)
         found = []
         for arch, group in grouped:
@@ -272,7 +272,7 @@ class Service(StrEnum):
 
 
 class Ptx(StrEnum):
-    """Which PTX is kept: where a GPU has no machine code; also the newest, for later GPUs; none at all."""
+    """Which PTX is kept: if a GPU has no machine code; also the newest, for later GPUs; none at all."""
 
     AUTO = "auto"
     KEEP = "keep"

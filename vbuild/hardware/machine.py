@@ -202,7 +202,7 @@ def _compressed(tags: tuple[str, ...], platforms: tuple[str, ...]) -> Iterator[s
 
 
 def _array(key: str, texts: tuple[str, ...]) -> list[str]:
-    """The lines of an array: one where it fits, else one for each text."""
+    """The lines of an array: one if it fits, else one for each text."""
     quoted = [_quoted(text) for text in texts]
     line = f"{key} = [{', '.join(quoted)}]"
     if len(line) <= _LINE:

@@ -60,11 +60,6 @@ class ContainerDecision(Struct, frozen=True):
         return cls(container, kept or _least(container, cuts), serves)
 
     @property
-    def kept_whole(self) -> Self:
-        """The decision to keep the whole container after all."""
-        return replace(self, kept=self.container.entries)
-
-    @property
     def is_cut(self) -> bool:
         return len(self.kept) < len(self.container.entries)
 
@@ -141,7 +136,8 @@ class GpuLibrary(Struct, frozen=True):
         replaced = {each.span for each in operation.replaced}
         # a container whose cut would not free a whole page is unchanged
         decisions = tuple(
-            decision if decision.container.span in replaced else decision.kept_whole for decision in decisions
+            decision if decision.container.span in replaced else replace(decision, kept=decision.container.entries)
+            for decision in decisions
         )
         rewritten = (entry for decision in decisions if decision.container.span in replaced for entry in decision.kept)
         is_recompressed = cuts.zstd and any(entry.compression is not Compression.ZSTD for entry in rewritten)

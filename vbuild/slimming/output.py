@@ -27,6 +27,7 @@ from msgspec import Struct
 from vbuild.errors import RepackageError
 from vbuild.files.edited import EditedFile
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
+from vbuild.hardware.gpu import Arch
 from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
 from vbuild.sbom.model import BillChange, Gone, Treatment
 from vbuild.slimming.library import SlimPlan
@@ -61,7 +62,11 @@ def claimed_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tupl
     Raises `RepackageError` if no property can say what the wheel is for.
     """
     with_code = tuple(cut for cut in cuts if cut.has_gpu_code)
-    values = (*_real(with_code), *_virtual(with_code))
+    # GPUs that run machine code of some library: what single fatbins lack, they lacked before
+    real = {served.device.number for cut in with_code for served in cut.served if served.machine}
+    # GPUs of a new major that PTX of every library serves
+    shared = frozenset.intersection(*(frozenset(cut.virtual) for cut in with_code)) if with_code else frozenset[Arch]()
+    values = [*(f"{number}_real" for number in sorted(real)), *(f"{arch.number}_virtual" for arch in sorted(shared))]
     if not values:
         raise RepackageError("PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others")
     properties = [Property(NAMESPACE, "sm_arch", value) for value in values]
@@ -70,23 +75,6 @@ def claimed_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tupl
         oldest = max(first, ZSTD_SINCE) if any(cut.zstd for cut in with_code) else first
         properties.append(Property(NAMESPACE, "cuda_version_lower_bound", str(oldest)))
     return tuple(properties)
-
-
-def _real(cuts: tuple[LibraryCut, ...]) -> Iterator[str]:
-    """Yield each GPU that runs machine code of some library; what single fatbins lack, they lacked before."""
-    yield from sorted(
-        {f"{served.device.number}_real" for cut in cuts for served in cut.served if served.machine}, key=_number
-    )
-
-
-def _virtual(cuts: tuple[LibraryCut, ...]) -> Iterator[str]:
-    """Yield each GPU of a new major that PTX of every library serves."""
-    shared = frozenset.intersection(*(frozenset(cut.virtual) for cut in cuts)) if cuts else frozenset()
-    yield from (f"{arch.number}_virtual" for arch in sorted(shared))
-
-
-def _number(value: str) -> int:
-    return int(value.partition("_")[0])
 
 
 _LICENCE = re.compile(r"(^|/)(licen[cs]es?|copying|eula|notice)[^/]*($|/)", re.IGNORECASE)
@@ -206,7 +194,8 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
 
     Raises `RepackageError` if the result would be a variant that contradicts the wheel's own claims.
     """
-    claimed = _claimed(wheel)
+    path = f"{wheel.dist_info}/{VARIANT_JSON}"
+    claimed = Document.parse(wheel.read(path)) if wheel.find(path) else None
     if not plan.has_gpu_code:
         yield SlimOutput(wheel.name, plan.files(0), plan.cuts(0))
         return
@@ -227,12 +216,6 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
                     f"variants {other!r} and {share.label!r} would be for the same GPUs; expected others"
                 )
             yield SlimOutput(wheel.name.normalised().labelled(share.label), plan.files(place), cuts, document)
-
-
-def _claimed(wheel: Wheel) -> Document | None:
-    """Return the variant.json of *wheel*, or None if it is no variant."""
-    path = f"{wheel.dist_info}/{VARIANT_JSON}"
-    return Document.parse(wheel.read(path)) if wheel.find(path) else None
 
 
 def _document(

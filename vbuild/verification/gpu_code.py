@@ -173,7 +173,11 @@ class GpuCodeCheck:
                 yield from self._real_findings(path, served[device], code)
             for device in self._claim.virtual:
                 yield from _virtual_findings(path, code, device)
-            yield from self._driver_findings(path, code)
+            bound = self._claim.lower_bound
+            if code.zstd and bound and bound < ZSTD_SINCE:
+                what = f"{code.zstd} entries are compressed with zstd, which drivers read from CUDA {ZSTD_SINCE} on"
+                text = f"{what}; the variant admits CUDA {bound}"
+                yield Finding(Severity.WARNING, VerifyRule.GPU_DRIVER, (path,), text)
 
     def _real_findings(self, path: str, served: GpuServed, code: LibraryCode) -> Iterator[Finding]:
         device, total = served.device, served.fatbins
@@ -191,12 +195,6 @@ class GpuCodeCheck:
         if served.nothing:
             what = f"{served.nothing} of {total} fatbins have no code for {device}: their kernels are for other GPUs"
             yield Finding(Severity.NOTE, VerifyRule.GPU_MISSING, (path,), what)
-
-    def _driver_findings(self, path: str, code: LibraryCode) -> Iterator[Finding]:
-        bound = self._claim.lower_bound
-        if code.zstd and bound and bound < ZSTD_SINCE:
-            what = f"{code.zstd} entries are compressed with zstd, which drivers read from CUDA {ZSTD_SINCE} on"
-            yield Finding(Severity.WARNING, VerifyRule.GPU_DRIVER, (path,), f"{what}; the variant admits CUDA {bound}")
 
 
 def _virtual_findings(path: str, code: LibraryCode, device: Arch) -> Iterator[Finding]:

@@ -8,7 +8,7 @@
 Addresses stay: code, data and symbols find each other as before, and the hole is never mapped. Only the replaced spans
 have new ones, inside their section, and everything that leads there is known or the file is refused.
 
-Edits of a file put together into an edited file over it: ranges where nothing changed, new bytes where something did.
+Edits of a file put together into an edited file over it: ranges of what did not change, and new bytes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -112,7 +112,7 @@ class Operation(Struct, frozen=True):
 def cut(
     image: ElfImage, replacements: Sequence[Replacement], *, strip: Strip = Strip.NOTHING, force: bool = False
 ) -> EditedFile:
-    """*image* with *replacements* and without what *strip* drops, proved; `EditedFile.whole` where nothing is gained.
+    """*image* with *replacements* and without what *strip* drops, proved; `EditedFile.whole` if nothing is gained.
 
     `BinaryError` if it cannot be done without a risk. *force* also allows what GNU strip would destroy later.
     """

@@ -89,7 +89,8 @@ def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
     if left == Relink():
         return None
     _check_movable(dynamic)
-    _patch(_copied(data, path), _ready(dynamic, left))
+    path.write_bytes(data)
+    _patch(path, _ready(dynamic, left))
     _run_patchelf(path, left)
     if before.header.e_type == FileType.EXEC and path.stat().st_size != before.size:
         raise BinaryError("program for fixed addresses (ET_EXEC): patchelf moves its headers to make room for names")
@@ -154,7 +155,7 @@ def _with_rows(dynamic: Dynamic, order: Relink) -> bytes:
 
 
 def _restored(before: ElfImage, after: ElfImage) -> Mapping[int, bytes]:
-    """The bytes by file offset that give the PT_LOADs of *after* the alignment that they had, where they keep it."""
+    """The bytes by file offset that give the PT_LOADs of *after* the alignment that they had, if they keep it."""
     alignments = {load.p_vaddr: load.p_align for load in before.loads}
     return {
         _alignment_place(after, number): alignment.to_bytes(8, "little")
@@ -194,11 +195,6 @@ def _run_patchelf(path: Path, order: Relink) -> None:
             reason = f"ended: {signal.strsignal(-ended.returncode)}"
         is_short = -ended.returncode in _ENDED_BY or reason.endswith(tuple(map(os.strerror, _SHORT_OF)))
         raise (BuildError if is_short else BinaryError)(f"patchelf: {reason}")
-
-
-def _copied(data: memoryview, path: Path) -> Path:
-    path.write_bytes(data)
-    return path
 
 
 def _written(pieces: Iterator[memoryview], path: Path) -> memoryview:

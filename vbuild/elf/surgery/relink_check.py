@@ -44,7 +44,7 @@ from vbuild.files.records import Buffer
 
 _SYMBOL = SymbolEntry.layout
 _SYMBOLS = frozenset({SectionType.DYNSYM, SectionType.SYMTAB})
-# besides those that a cut moves: only PT_DYNAMIC says where they are
+# in addition to those that a cut moves: only PT_DYNAMIC says where they are
 _MOVABLE = SLIDING | {SectionType.STRTAB, SectionType.DYNAMIC, SectionType.RELA, SectionType.RELR}
 _GROWING = frozenset({SectionType.STRTAB, SectionType.DYNAMIC})
 _LED = frozenset({SegmentType.DYNAMIC, SegmentType.INTERP})
@@ -135,7 +135,10 @@ def _same_memory(case: _RelinkCase) -> None:
     free += [old.span for old, new in case.sections if old.index in case.rewritten or _has_moved(old, new)]
     free += [each.span for each in case.before.sections if each.is_loaded and each.header.sh_type in _SYMBOLS]
     # longer program headers stand in the padding behind them, or where something moved away
-    free.append(_in_before(case, _table(case.after)))
+    table = _table(case.after)
+    address = case.after.address(table.start)
+    if address is not None and (start := case.before.offset(address)) is not None:
+        free.append(range(start, start + len(table)))
     for load in case.before.loads:
         found = _load_of(case.after, load)
         if found.p_flags != load.p_flags:
@@ -152,13 +155,6 @@ def _same_memory(case: _RelinkCase) -> None:
 def _table(image: ElfImage) -> range:
     """The file offsets of the program headers."""
     return range(image.header.e_phoff, image.header.e_phoff + ROW * image.header.e_phnum)
-
-
-def _in_before(case: _RelinkCase, table: range) -> range:
-    """The old file offsets of what is loaded now from the new *table*."""
-    address = case.after.address(table.start)
-    start = None if address is None else case.before.offset(address)
-    return range(0) if start is None else range(start, start + len(table))
 
 
 def _has_moved(old: Section, new: Section) -> bool:

@@ -150,7 +150,7 @@ def roomy(
 ) -> SlotTable | None:
     """A table for *headers*, offsets those of the file without *holes*; None if there is no room for it.
 
-    *shelf* are file offsets that the table may move to where nothing else helps.
+    *shelf* are file offsets that the table may move to if nothing else helps.
     """
     if len(headers) > image.header.e_phnum:
         headers = tuple(header for header in headers if header.p_type != SegmentType.NULL)
@@ -229,7 +229,7 @@ def _shifted(header: ProgramHeader, by: int) -> ProgramHeader:
 
 
 def _up_to_hash(image: ElfImage, end: int) -> list[Section]:
-    """The sections from *end* up to ``.gnu.hash``, in the order of the file; none where one of them cannot move."""
+    """The sections from *end* up to ``.gnu.hash``, in the order of the file; none if one of them cannot move."""
     behind = sorted(
         (each for each in image.sections if each.span and each.span.start >= end), key=lambda each: each.span.start
     )

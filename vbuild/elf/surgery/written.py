@@ -66,15 +66,14 @@ class WrittenElf(Struct, frozen=True, eq=False):
                 if (place := _difference(self._bytes(piece), original, cursor, words)) is not None:
                     return place
             elif strange := [
-                at for at in words if cursor - 8 < at < cursor + len(piece) and not _holds(original, at, words)
+                at
+                for at in words
+                if cursor - 8 < at < cursor + len(piece)
+                and int.from_bytes(original[at : at + 8], "little") != words[at]
             ]:
                 return min(strange)
             cursor += len(piece)
         return None if cursor == start + len(span) else cursor
-
-
-def _holds(original: memoryview, at: int, words: dict[int, int]) -> bool:
-    return int.from_bytes(original[at : at + 8], "little") == words[at]
 
 
 def _difference(found: memoryview, original: memoryview, start: int, words: dict[int, int]) -> int | None:
