@@ -47,15 +47,6 @@ class Sort(Struct, frozen=True):
     def of(cls, entry: GpuEntry, section: str) -> Self:
         return cls(entry.vendor, section, entry.arch, entry.kind, entry.code, entry.compression)
 
-    def data(self) -> dict[str, Any]:
-        return {
-            "vendor": str(self.vendor),
-            "section": self.section,
-            "arch": str(self.arch),
-            "kind": self.kind,
-            "compression": str(self.compression),
-        }
-
 
 class Portion(Struct, frozen=True):
     """All GPU code of one sort in a library: entries, bytes as stored with headers, and bytes without compression."""
@@ -67,7 +58,11 @@ class Portion(Struct, frozen=True):
 
     def data(self) -> dict[str, Any]:
         return {
-            **self.sort.data(),
+            "vendor": self.sort.vendor,
+            "section": self.sort.section,
+            "arch": str(self.sort.arch),
+            "kind": self.sort.kind,
+            "compression": self.sort.compression,
             "entries": self.entries,
             "bytes": self.size,
             "uncompressed_bytes": self.uncompressed_size,

@@ -25,7 +25,7 @@ from vbuild.errors import WheelError
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
 from vbuild.sbom.keeping import bill_of
-from vbuild.sbom.model import Material, MaterialRole, package_url
+from vbuild.sbom.model import MaterialRole, package_url
 from vbuild.wheel.archive import open_wheel
 
 PROVENANCE = "provenance.json"
@@ -58,7 +58,11 @@ def statement(
         makings = bill.makings if bill else ()
         parts = dict.fromkeys(part for making in makings for part in making.materials)
         compilers = sorted(str(part) for part in parts if part.role is MaterialRole.COMPILER)
-        taken = [_of_material(part) for part in parts if part.role is not MaterialRole.COMPILER]
+        taken = [
+            _dependency(f"{part.role}: {part}", uri=part.purl or part.url, sha256=part.sha256, gitCommit=part.commit)
+            for part in parts
+            if part.role is not MaterialRole.COMPILER
+        ]
         found += filter(_is_dependency, taken)
         subjects.append({"name": wheel.name, "digest": {"sha256": sha256_of(wheel)}})
         about.append(
@@ -69,6 +73,8 @@ def statement(
                 "unpinned": sorted({one["name"] for one in taken if not _is_dependency(one)}),
             }
         )
+    # each once, by name
+    known = {(each["name"], json.dumps(each, sort_keys=True)): each for each in (*found, *map(dict, earlier))}
     whole = {
         "_type": _STATEMENT,
         "subject": subjects,
@@ -77,7 +83,7 @@ def statement(
             "buildDefinition": {
                 "buildType": _BUILD.format(verb),
                 "externalParameters": {**(asked or {}), "wheels": about},
-                "resolvedDependencies": _each_once([*found, *map(dict, earlier)]),
+                "resolvedDependencies": [known[key] for key in sorted(known)],
             },
             "runDetails": {
                 "builder": {"id": package_url(DISTRIBUTION, __version__), "version": {"vbuild": __version__}},
@@ -122,15 +128,6 @@ def dependencies_at(folder: Path) -> tuple[_Json, ...]:
 def _dependency(name: str, *, uri: str | None = None, **digest: str | None) -> _Json:
     known = {algorithm: value for algorithm, value in digest.items() if value}
     return {"name": name, **({"uri": uri} if uri else {}), **({"digest": known} if known else {})}
-
-
-def _of_material(part: Material) -> _Json:
-    return _dependency(f"{part.role}: {part}", uri=part.purl or part.url, sha256=part.sha256, gitCommit=part.commit)
-
-
-def _each_once(dependencies: Iterable[_Json]) -> list[_Json]:
-    known = {json.dumps(each, sort_keys=True): each for each in dependencies}
-    return sorted(known.values(), key=lambda each: (each["name"], json.dumps(each, sort_keys=True)))
 
 
 def _is_dependency(each: object) -> bool:
