@@ -325,18 +325,18 @@ def _notes(releases: Iterable[_Release]) -> Iterator[str]:
     for release in releases:
         project, named = release.offer.project, variable(release.offer.project)
         extras = ", ".join(backend.extra for backend in release.backends)
-        yield f"Extras of {project}: {extras}; of one that it does not have, pip and uv only warn, if that."
+        yield f"Extras of {project}: {extras}; pip and uv only warn, at most, about an extra that it does not have."
         yield (
             f"The wheel of {project} here has a build tag: installers prefer it to the plain wheel of the same tags. "
-            "Publish it beside that one, or in its stead."
+            "Publish it next to that one, or instead of it."
         )
         plugins = ", ".join(backend.plugin for backend in release.backends)
         yield f"Anybody may take these names on an index that has none: register {plugins} there first."
         if len(release.backends) == 1:
             continue
         yield (
-            f"Of several backends that are installed, and differ in the x86-64 level alone, {project} takes the best "
-            f"that the CPU runs; of others, {named} has to name one. GPUs are not looked for."
+            f"If several backends are installed that differ in the x86-64 level only, {project} takes the best that "
+            f"the CPU runs; of others, {named} has to name one. The loader does not look for GPUs."
         )
 
 

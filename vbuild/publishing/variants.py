@@ -78,7 +78,7 @@ def _files(offer: OfferedRelease) -> Iterator[LinkedFile | Text]:
 
 def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
     if any(offer.variants for offer in offers):
-        yield "An index that is made by other means must list each variants.json beside the wheels: uv reads it first."
+        yield "An index that is made by other means must list each variants.json next to the wheels: uv reads it first."
     for offer in offers:
         plain = {wheel.tag for wheel in offer.plain}
         if lacks := dict.fromkeys("-".join(wheel.tag) for wheel in offer.variants if wheel.tag not in plain):

@@ -267,10 +267,10 @@ def test_consumers_are_told_every_extra_and_how_to_see_what_is_used(tmp_path: Pa
         "uv pip install --index https://example.org/extras/simple 'levels[x86-64-v4]==1.0'",
     ]
     assert texts[-2:] == [ask, f"LEVELS_BACKEND=plain {ask}"]
-    assert plan.notes[0].startswith("Extras of levels: x86-64-v4, x86-64-v3; of one that it does not have, pip")
+    assert plan.notes[0].startswith("Extras of levels: x86-64-v4, x86-64-v3; pip and uv only warn")
     plugins = "levels-x86-64-v4-plugin, levels-x86-64-v3-plugin"
     assert f"names on an index that has none: register {plugins} there first." in plan.notes[2]
-    assert plan.notes[3].startswith("Of several backends that are installed")
+    assert plan.notes[3].startswith("If several backends are installed")
 
 
 def test_of_several_versions_consumers_are_told_of_the_latest(tmp_path: Path) -> None:
