@@ -284,7 +284,7 @@ def test_what_is_done_in_threads_comes_in_order_and_keeps_to_its_bounds() -> Non
         return str(size)
 
     sizes = [90, 80, 80, 50, 30, 20, *range(10)]
-    assert in_threads(work, sizes, size=int, threads=4, beside=100) == [*map(str, sizes)]
+    assert in_threads(work, sizes, size=int, threads=4, at_work=100) == [*map(str, sizes)]
     assert max(map(len, seen)) == 4
     assert max(sum(several) - max(several) for several in seen) <= 100
     assert not in_threads(work, [], size=int, threads=4)
@@ -299,7 +299,7 @@ def test_after_an_error_in_a_thread_nothing_is_begun() -> None:
             raise ValueError(number)
 
     with pytest.raises(ValueError, match="2"):
-        in_threads(work, range(100), size=int, threads=2, beside=1000)
+        in_threads(work, range(100), size=int, threads=2, at_work=1000)
     assert len(begun) <= 5
 
 

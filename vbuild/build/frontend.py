@@ -45,7 +45,7 @@ _LEGACY = "setuptools.build_meta:__legacy__"  # PEP 517: for projects that name 
 # pyproject-hooks warns again, in this process and thus on the terminal, what a backend has warned
 _QUIET = {"PYTHONWARNINGS": "ignore::UserWarning"}
 
-# what gcc and clang say where a file has intrinsics that its flags do not allow
+# messages of gcc and clang about a file with intrinsics that its flags do not allow
 _MISMATCHES = ("target specific option mismatch", "always_inline function", "requires target feature")
 
 _NO_HEADERS = re.compile(r"Python\.h'? ?(?:file not found|: No such file)")
@@ -71,7 +71,7 @@ class Job(Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What whoever builds should know of the tools: a licence that was met just now, a compiler taken for want."""
+        """What a user should know of the tools: a licence that is new here, a compiler taken for lack of another."""
         licence = self.toolkit.licence if self.toolkit and self.toolkit.is_new else ""
         return tuple(note for note in (licence, self.compilers.why) if note)
 
@@ -116,7 +116,7 @@ def prepared(
 ) -> Job:
     """The job of building *target* from a tree of *project*; nothing of it is built, installed or written.
 
-    *toolkits* gives the toolkit of a build with CUDA, *supply* zig where that is the compiler. `BuildError` if this
+    *toolkits* gives the toolkit of a build with CUDA, *supply* zig if that is the compiler. `BuildError` if this
     machine lacks the interpreter or a compiler for it, `BuildError` if it lacks the toolkit, or that does not take
     the compiler.
     """
@@ -163,7 +163,7 @@ def prepared(
 
 
 def recognised(project: Path) -> BuildBackend:
-    """The backend of *project*; setuptools where it has no ``pyproject.toml`` or names none."""
+    """The backend of *project*; setuptools if it has no ``pyproject.toml`` or that names none."""
     file = project / "pyproject.toml"
     table = Table.load(file) if file.exists() else Table({})
     system = table.handed("build-system") if "build-system" in table else Table({})
@@ -190,7 +190,7 @@ def build_wheel(
 def required(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> frozenset[str]:
     """What the build of *job* requires of the package index, its hooks asked in the tree *project*; as `build_wheel`.
 
-    Nothing where it is not isolated.
+    Nothing if it is not isolated.
     """
     shell = _shell(job, project, folder, log=log, environments=environments, cache=None)
     with _explained(job, shell.wrappers, log), _refused():

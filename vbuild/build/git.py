@@ -14,7 +14,7 @@ _RUNS_NOTHING = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnul
 
 
 def checkout(url: str, commit: str, *, folder: Path) -> None:
-    """Fill the empty *folder* with *commit* and its submodules; `BuildError` with git's last words where it fails."""
+    """Fill the empty *folder* with *commit* and its submodules; `BuildError` with git's last line if it fails."""
     _git(folder, "init", "--quiet")
     try:
         _git(folder, "fetch", "--quiet", "--depth", "1", "--no-tags", "--", url, commit)

@@ -8,7 +8,7 @@
 Two builds with one key may be one build. The key is on the safe side: it holds all variables that are passed but known
 noise, every compiler on PATH, and the state of the system's package database, as nobody can say what a project's build
 reads. A variable that is held back has no part in it.
-What it does not hold: which versions the package index offers for the build's requirements, where no lock says it, and
+What it does not hold: which versions the package index offers for the build's requirements, if no lock has them, and
 files outside of packages (``/usr/local/include``); ``--fresh`` is for those.
 """
 

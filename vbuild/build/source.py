@@ -347,9 +347,9 @@ def _is_staged(name: str) -> bool:
     return STAGE in name and any(part.startswith(STAGE) for part in name.split("/"))
 
 
-def _not_sources(*besides: Path | None) -> Callable[[str, list[str]], set[str]]:
-    """What is no part of a project: version control, caches, virtual environments; and the folders *besides*."""
-    left_out = {path.resolve() for path in besides if path}
+def _not_sources(*excluded: Path | None) -> Callable[[str, list[str]], set[str]]:
+    """What is no part of a project: version control, caches, virtual environments; and the folders *excluded*."""
+    left_out = {path.resolve() for path in excluded if path}
 
     def found(folder: str, names: list[str]) -> set[str]:
         here = Path(folder).resolve()
@@ -404,7 +404,7 @@ def _add_tree(tar: tarfile.TarFile, path: Path, name: str) -> None:
     info = tar.gettarinfo(path, name)
     info.uid = info.gid = 0
     info.uname = info.gname = ""
-    if info.islnk():  # a second name of a file is a file of its own where it is unpacked
+    if info.islnk():  # a second name of a file is a file of its own when it is unpacked
         info.type, info.size, info.linkname = tarfile.REGTYPE, path.stat().st_size, ""
     if info.isreg():
         with path.open("rb") as file:

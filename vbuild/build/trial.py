@@ -1,4 +1,4 @@
-"""Test a finished wheel: install it where nothing else is, then run the recipe's command.
+"""Test a finished wheel: install it into a new environment, then run the recipe's command.
 
 The wheel is installed under its plain name, which every installer reads.
 """

@@ -14,9 +14,9 @@ from vbuild.process.signals import uninterrupted
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The path beside *path* to write a new file to, which takes the place of *path* where the block ends well.
+    """The path of a new file in *path*'s folder, which takes the place of *path* if the block ends well.
 
-    After an error or an interrupt nothing stays beside; `OSError` of both passes. The name is made up before there is
+    After an error or an interrupt no new file is left; `OSError` of both passes. The name is made up before there is
     a file, so that no interrupt can come between.
     """
     part = path.with_name(f".{secrets.token_hex(8)}.part")

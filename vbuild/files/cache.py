@@ -167,7 +167,7 @@ class Cache(Struct, frozen=True):
             try:
                 is_held = stack.enter_context(locked(locks / path.name, wait=wait, check=check))
                 if is_held:
-                    with locked(locks / _GATE, check=check):  # until whoever empties the cache has done so
+                    with locked(locks / _GATE, check=check):  # until a process that empties the cache has done so
                         pass
                     for left in path.parent.glob(f".{glob.escape(path.name)}.*part*"):
                         remove(left)

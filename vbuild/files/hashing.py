@@ -1,4 +1,4 @@
-"""The hash by which files are told apart and pinned."""
+"""The hash by which files are distinguished and pinned."""
 
 import hashlib
 import json

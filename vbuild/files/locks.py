@@ -31,7 +31,7 @@ def locked(path: Path, *, wait: bool = True, check: Callable[[], None] = proceed
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
         try:
             is_held = lock_descriptor(descriptor, blocking=False)
-            # whoever held it before may have removed the file: then this lock is of no use to anybody
+            # the holder before may have removed the file: then this lock is of no use
             if is_held and os.fstat(descriptor).st_nlink == 0:
                 continue
             if is_held or not wait:

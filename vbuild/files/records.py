@@ -39,7 +39,7 @@ class Packed(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: Buffer, offset: int = 0) -> Self:
-        """Read the record at *offset*; the room's error where it runs past the end."""
+        """Read the record at *offset*; the room's error if it runs past the end."""
         if not 0 <= offset <= len(data) - cls.layout.size:
             raise cls.REFUSAL(f"{cls.__name__} at {offset:#x} runs past the end, {len(data):#x}")
         return cls(*cls.layout.unpack_from(data, offset))

@@ -100,7 +100,7 @@ class Supervisor:
 
 
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
-UMASK = 0o022  # of all commands: the modes of what they make are those of members of wheels, whoever builds
+UMASK = 0o022  # of all commands: the modes of what they make are those of members of wheels, whatever the user's umask
 LAST_LINES = 25  # of a failed command's output, shown with the error
 
 _FRAME = re.compile(rb'  File ".*", line \d+, in ')  # of a Python traceback; its source follows, further in
@@ -241,7 +241,7 @@ def _opened(log: Path) -> BinaryIO:
 def _last_lines(output: BinaryIO, begin: int) -> str:
     """The last lines of *output*, from byte *begin* on, to be shown with an error.
 
-    Of a Python traceback only the innermost frame counts: a backend's are enough to hide what the compiler said.
+    Of a Python traceback only the innermost frame counts: a backend's are enough to hide the compiler's message.
     """
     output.seek(begin)
     kept = deque(_with_innermost_frames(output), LAST_LINES)

@@ -14,7 +14,7 @@ from types import FrameType
 
 _CLEANING = 10.0  # seconds after an interrupt in which further ones are not heard; systems send SIGKILL then
 
-# what Python does with each, where nobody has asked for something else
+# what Python does with each, unless somebody has asked for something else
 _USUAL = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,

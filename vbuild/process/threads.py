@@ -10,16 +10,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 K = TypeVar("K", bound=Hashable)
 
-_BESIDE = 1 << 27
+_AT_WORK = 1 << 27
 _AT_ONCE = 8
 
 
 def in_threads(
-    work: Callable[[T], R], things: Sequence[T], *, size: Callable[[T], int], threads: int, beside: int = _BESIDE
+    work: Callable[[T], R], things: Sequence[T], *, size: Callable[[T], int], threads: int, at_work: int = _AT_WORK
 ) -> list[R]:
     """What *work* makes of *things*, in their order; one that begins earlier is earlier among them if it fits.
 
-    Those at work together have *beside* bytes by *size* at most, not counting the largest of them. After an error
+    Those at work together have *at_work* bytes by *size* at most, not counting the largest of them. After an error
     nothing is begun any more; of several, that of the first thing is raised.
     """
     left = dict(enumerate(things))
@@ -28,7 +28,7 @@ def in_threads(
 
     def fits(thing: T) -> bool:
         sizes = [*running.values(), size(thing)]
-        return sum(sizes) - max(sizes) <= beside
+        return sum(sizes) - max(sizes) <= at_work
 
     def following() -> int | None:
         return next((place for place, thing in left.items() if fits(thing)), None) if len(running) < threads else None

@@ -1,4 +1,4 @@
-"""What a recipe says of CUDA: toolkits, what is compiled with them, and how nvcc is told.
+"""What a recipe says of CUDA: toolkits, what is compiled with them, and the options that nvcc gets.
 
 matrix.cuda[].toolkit, libraries   -> ToolkitSpec
 build.cuda                         -> CudaSettings, the same for every backend
@@ -49,7 +49,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolkitSpec:
-    """A CUDA toolkit as a recipe asks for it: installed at *path*, or found where that is None.
+    """A CUDA toolkit as a recipe asks for it: installed at *path*, or found if that is None.
 
     *libraries* are texts as `vbuild.recipe.source.Library` writes them.
     """

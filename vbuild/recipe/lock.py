@@ -1,6 +1,6 @@
 """The lock of a recipe: what its sources, toolkits and build requirements were found to be, each with its hash.
 
-    demo.toml -> demo.lock        pyproject.toml -> vbuild.lock        beside the recipe
+    demo.toml -> demo.lock        pyproject.toml -> vbuild.lock        in the recipe's folder
 
     {"lock": 1,
      "vbuild": "0.5",                                                 what wrote it
@@ -11,8 +11,8 @@
                        "requires": ["setuptools>=61"],
                        "packages": ["setuptools==80.9.0 --hash=sha256:… --hash=sha256:…"]}]}
 
-JSON, since a program writes it and Python has no writer of TOML; sorted, one fact a line, so that a change is told by a
-diff. A folder has no hash in it: nothing of it is fetched, and the tree that is there is the one that is built.
+JSON, since a program writes it and Python has no writer of TOML; sorted, one fact a line, so that a diff shows a
+change. A folder has no hash in it: nothing of it is fetched, and the tree that is there is the one that is built.
 """
 
 import json

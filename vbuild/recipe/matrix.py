@@ -38,7 +38,7 @@ from vbuild.recipe.spelling import free_property, interpreter, label, located, v
 
 NAMESPACE = "nvidia"
 
-# the value that stands beside the groups for builds without CUDA
+# the value of the axis cuda, next to the groups, for builds without CUDA
 NONE = "none"
 
 _VERSION = re.compile(r"\d{1,2}\.\d{1,2}", re.ASCII)
@@ -306,7 +306,7 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
 
 
 def _check_joinable(table: Table, matrix: Matrix) -> None:
-    """Refuse ``plain = "hwcaps"`` where there are no CPU levels that glibc could choose from, or GPUs besides."""
+    """Refuse ``plain = "hwcaps"`` if there are no CPU levels that glibc could choose from, or if there are GPUs."""
     if matrix.cuda:
         raise table.refuse("plain", "'hwcaps' is for CPU levels alone; with matrix.cuda expected 'cuda' or 'cpu'")
     if matrix.cpus and matrix.cpus[0].machine != "x86_64":

@@ -107,7 +107,7 @@ class Repair(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """A command run against each installed wheel, and what it needs besides the wheel."""
+    """A command run against each installed wheel, and what it needs in addition to the wheel."""
 
     command: str | None = None
     requires: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ class Recipe:
     def chosen(self, *, only: Collection[str] = (), pythons: Collection[str] = ()) -> tuple[Target, ...]:
         """The targets called as in *only*, for those of *pythons*; all if one is empty; `RecipeError` for others.
 
-        A Python that is a path may be given as in the recipe, by the way from where that stands.
+        A Python that is a path may be given as in the recipe, relative to its folder.
         """
         targets = self.targets()
         labels = dict.fromkeys(map(str, targets))

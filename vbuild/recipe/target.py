@@ -34,7 +34,7 @@ _Build = tuple[ToolkitSpec | str | None, ...]
 
 
 class Target(Struct, frozen=True):
-    """One wheel: for one Python, running on *cpu* and all above it, under *label*, or plain where that is None.
+    """One wheel: for one Python, running on *cpu* and all above it, under *label*, or plain if that is None.
 
     It is what a build with *cuda*, None for one without, leaves for *gpus*, None for all of it.
     """
@@ -325,7 +325,7 @@ def _cuda_build(entry: MatrixEntry, archs: GpuList) -> CudaBuild:
 
 
 def _check_levels(targets: Iterable[Target]) -> None:
-    """Refuse a plain wheel that is to be joined of builds for levels, where a Python has none that are like it."""
+    """Refuse a plain wheel to be joined of builds for levels if its Python has none that are like it."""
     found = tuple(targets)
     for plain in (target for target in found if target.label is None):
         if not any(other.is_level_of(plain) for other in found):

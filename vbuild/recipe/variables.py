@@ -6,7 +6,7 @@
     keys of builds                                    what the project's code sees
 
 Asked for are names, or patterns such as ``DEMO_*``: ``--pass-env``, or a recipe's ``build.pass-env``. A variable of the
-table is held back all the same where its name speaks of a secret (``CARGO_REGISTRIES_MINE_TOKEN``), or where there is a
+table is held back all the same if its name speaks of a secret (``CARGO_REGISTRIES_MINE_TOKEN``), or if there is a
 login in a URL in it (``https://me:word@proxy``), unless it is asked for.
 
 HOME is the user's own: compilers and their managers live there (``~/.cargo``, ``~/.rustup``, ``~/.ccache``), and

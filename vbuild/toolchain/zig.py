@@ -98,7 +98,7 @@ _MACHINES = ("x86_64", "aarch64")
 _C, _CXX = ("cc", "gcc", "clang"), ("c++", "g++", "clang++")
 _TOOLS = ("ar", "ranlib")
 
-# zig turns the sanitizer on where a command has no -O; and libc++'s debug information, which it links with the rest,
+# zig turns the sanitizer on if a command has no -O; and libc++'s debug information, which it links with the rest,
 # is ten times the size of its code and full of this machine's paths
 _ALWAYS = ("-fno-sanitize=undefined", "-s")
 

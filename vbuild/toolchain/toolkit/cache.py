@@ -47,7 +47,7 @@ def silently(_step: str) -> None:
 
 
 class ToolkitCache(Struct, frozen=True):
-    """The cache in *folder*; `BuildError` from all of it where nothing can be written there."""
+    """The cache in *folder*; all of it raises `BuildError` if nothing can be written there."""
 
     folder: Path
 

@@ -7,12 +7,12 @@
     lib64, nvvm/lib64                    links to lib
     targets/x86_64-linux/{include,lib}   links to the same in the root; nvcc.profile of 13.0 and CMake look there
     lib/libcudart.so                     a link to libcudart.so.13, so for every library
-lib/stubs/libcuda.so                 made here, to link with where no driver is
+lib/stubs/libcuda.so                 made here, to link with if there is no driver
     version.json                         what the components are
 
 Files are hard links to those of the unpacked wheels where the file system has them.
 
-Libraries to link with where a driver is missing: they have the names of the real one and nothing behind them.
+Libraries to link with if the driver is missing: they have the names of the real one and nothing behind them.
 
     include/cuda.h -> lib/stubs/libcuda.so        SONAME libcuda.so.1, which comes with the driver
     include/nvml.h -> lib/stubs/libnvidia-ml.so   SONAME libnvidia-ml.so.1
@@ -116,7 +116,7 @@ def stamp_of(folder: Path) -> dict[str, Any] | None:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether all files of *folder* are as they were made; what somebody put there besides is no damage."""
+    """Whether all files of *folder* are as they were made; files that somebody added are no damage."""
     stamp = stamp_of(folder)
     try:
         contents = stamp["contents"] if stamp else None
@@ -210,7 +210,7 @@ def _place(path: PurePosixPath, pin: ToolkitPin) -> str | None:
     if first.endswith(".dist-info"):
         is_licence = rest[0] == "licenses" or rest[0].lower().startswith("licen")
         return f"licenses/{pin.project}/{rest[-1]}" if is_licence else None
-    # the second folder is cu13, nccl, …; files and folders with a dot are notes of whoever made the package
+    # the second folder is cu13, nccl, …; files and folders with a dot are notes of the package's makers
     if first != _SHARED or len(rest) < 3 or any(part.startswith(".") for part in rest) or rest[-1] == "__init__.py":  # noqa: PLR2004 - as above
         return None
     _, top, *inner = rest
