@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from vbuild.publishing.check import Checklist as Checklist
     from vbuild.publishing.oci.select import ImageSelection as ImageSelection
     from vbuild.publishing.publish import PublishedLayout as PublishedLayout
-    from vbuild.release.outcome import ReleaseResult as ReleaseResult
+    from vbuild.release.model import ReleaseResult as ReleaseResult
     from vbuild.slimming.results import Slimmed as Slimmed
     from vbuild.splitting.split import Split as Split
     from vbuild.variants.doctor import Diagnosis as Diagnosis
@@ -63,7 +63,7 @@ _NAMES = {
     "publishing.check": "Checklist",
     "publishing.oci.select": "ImageSelection",
     "publishing.publish": "PublishedLayout",
-    "release.outcome": "ReleaseResult",
+    "release.model": "ReleaseResult",
     "slimming.results": "Slimmed",
     "splitting.split": "Split",
     "variants.doctor": "Diagnosis",

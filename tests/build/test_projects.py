@@ -16,7 +16,7 @@ import pytest
 from vbuild.hardware.driver import Nvidia
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix
-from vbuild.release.outcome import Product, ReleaseResult
+from vbuild.release.model import Product, ReleaseResult
 
 PROJECTS = Path(__file__).parents[1] / "projects"
 TOOLKIT = '[[matrix.cuda]]\ntoolkit = "13.0"\n'

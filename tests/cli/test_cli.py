@@ -20,7 +20,7 @@ from vbuild.cli.render import release_lines
 from vbuild.errors import VariantError, VbuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.target import Target
-from vbuild.release.outcome import Failure, ReleaseResult
+from vbuild.release.model import Failure, ReleaseResult
 
 WIDTH = 80
 

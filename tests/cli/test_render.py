@@ -13,7 +13,7 @@ from tests.factories.workdir import WIDTH, Workdir
 from vbuild.cli.render import release_lines
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.target import Target
-from vbuild.release.outcome import Failure, ReleaseResult
+from vbuild.release.model import Failure, ReleaseResult
 
 LONG = "all_the_older_ones_of_the_institute"
 RECIPE = f"""

@@ -12,7 +12,7 @@ from pathlib import Path
 from vbuild.hardware.gpu import GpuList
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix
-from vbuild.release.outcome import Product, ReleaseResult
+from vbuild.release.model import Product, ReleaseResult
 
 PROJECTS = Path(__file__).parents[1] / "projects"
 

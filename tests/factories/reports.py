@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from vbuild.release.outcome import limits
+from vbuild.release.model import limits
 from vbuild.release.report import MachineChoice, Report
 
 MANYLINUX = "manylinux_2_28_x86_64"

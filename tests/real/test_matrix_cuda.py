@@ -24,7 +24,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.fatbin import MAGIC_BYTES
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import GpuList
-from vbuild.release.outcome import Product, ReleaseResult
+from vbuild.release.model import Product, ReleaseResult
 from vbuild.variants.index import index
 from vbuild.verification.model import Severity
 from vbuild.verification.verify import verify

@@ -17,7 +17,7 @@ from vbuild.elf.read import Loading
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.release.matrix import matrix
-from vbuild.release.outcome import ReleaseResult
+from vbuild.release.model import ReleaseResult
 
 pytestmark = [
     pytest.mark.network,

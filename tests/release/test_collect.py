@@ -21,7 +21,7 @@ from vbuild.build.trial import TrialResult
 from vbuild.cli.render import release_lines
 from vbuild.release.collect import collect
 from vbuild.release.matrix import MatrixRequest, matrix
-from vbuild.release.outcome import ReleaseResult
+from vbuild.release.model import ReleaseResult
 from vbuild.release.report import schema
 
 LEVELS = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\n'

@@ -20,7 +20,7 @@ from vbuild.errors import VariantError, VbuildError
 from vbuild.recipe.model import Recipe
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix, planned
-from vbuild.release.outcome import ReleaseResult
+from vbuild.release.model import ReleaseResult
 
 LEVELS = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]'
 TEST = "[test]\ncommand = \"python -c 'import demo'\"\n"

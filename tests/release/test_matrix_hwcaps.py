@@ -20,7 +20,7 @@ from vbuild.hardware.machine import Machine
 from vbuild.release.cache import BuildCache
 from vbuild.release.collect import collect
 from vbuild.release.matrix import MatrixRequest, matrix, planned
-from vbuild.release.outcome import ReleaseResult
+from vbuild.release.model import ReleaseResult
 from vbuild.release.report import schema
 from vbuild.verification.level_runs import levels_of
 

@@ -20,7 +20,7 @@ from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
 from vbuild.release.collect import collect
 from vbuild.release.matrix import MatrixRequest, matrix
-from vbuild.release.outcome import ReleaseResult
+from vbuild.release.model import ReleaseResult
 from vbuild.release.publication import STANDARD
 from vbuild.release.report import Report, schema
 from vbuild.variants.select import select

@@ -18,7 +18,7 @@ from vbuild.build.trial import TrialResult
 from vbuild.errors import VbuildError
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix, planned
-from vbuild.release.outcome import ReleaseResult
+from vbuild.release.model import ReleaseResult
 from vbuild.variants.index import index
 
 pytestmark = [

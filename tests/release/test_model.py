@@ -9,7 +9,7 @@ from msgspec import to_builtins
 
 from tests.factories.reports import data, entry, failure, report
 from vbuild.errors import RecipeError, VbuildError
-from vbuild.release.outcome import limits
+from vbuild.release.model import limits
 from vbuild.release.report import Report, check, kinds
 from vbuild.wheel.name import WheelName
 

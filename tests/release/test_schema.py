@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from tests.factories.reports import choice, data, entry, failure, finding, override
 from vbuild.build.trial import TrialResult
 from vbuild.errors import RecipeError
-from vbuild.release.outcome import Product
+from vbuild.release.model import Product
 from vbuild.release.report import FORMAT, Report, check, schema
 from vbuild.release.report_page import page
 from vbuild.splitting.decisions import DecisionKind

@@ -23,7 +23,7 @@ from vbuild.build.trial import TrialResult
 from vbuild.hardware.machine import Machine
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix
-from vbuild.release.outcome import ReleaseResult
+from vbuild.release.model import ReleaseResult
 
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\n'
 TEST = "[test]\ncommand = \"python -c 'import demo'\"\n"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from vbuild.publishing.oci.select import ImageSelection
     from vbuild.publishing.publish import PublishedLayout
     from vbuild.recipe.target import Target
-    from vbuild.release.outcome import ReleaseResult
+    from vbuild.release.model import ReleaseResult
     from vbuild.slimming.results import Slimmed
     from vbuild.splitting.split import Split
     from vbuild.variants.doctor import Diagnosis

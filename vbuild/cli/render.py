@@ -9,7 +9,7 @@ from vbuild.errors import VbuildError
 from vbuild.files.wording import counted, mb, wrapped
 
 if TYPE_CHECKING:
-    from vbuild.release.outcome import Failure, Product, ReleaseResult
+    from vbuild.release.model import Failure, Product, ReleaseResult
     from vbuild.splitting.split import LibraryMove, Split, Thinned
 
 _LABEL = 22

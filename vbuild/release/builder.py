@@ -31,8 +31,7 @@ from vbuild.recipe.source import Sdist, same_project
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
 from vbuild.release.cache import BuildKind, KeptBuild
-from vbuild.release.context import ReleaseContext
-from vbuild.release.outcome import Failure
+from vbuild.release.model import Failure, ReleaseContext
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.toolkit.model import Toolkit

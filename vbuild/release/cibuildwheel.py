@@ -33,8 +33,15 @@ from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.bill import billed, making
 from vbuild.release.builder import lists_of
-from vbuild.release.context import OnProgress, ReleaseContext, ReleaseFamily, ReleaseWheels
-from vbuild.release.outcome import Failure, Product, ReleaseResult
+from vbuild.release.model import (
+    Failure,
+    OnProgress,
+    Product,
+    ReleaseContext,
+    ReleaseFamily,
+    ReleaseResult,
+    ReleaseWheels,
+)
 from vbuild.release.pipeline import check_request, released, slimmed_to_gpus, staged, stamped, verified, without_cpu
 from vbuild.release.report import Report
 from vbuild.toolchain.interpreter import Interpreter

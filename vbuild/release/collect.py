@@ -30,8 +30,7 @@ from vbuild.recipe.source import Folder
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.builder import index_variables, interpreter_of
-from vbuild.release.context import OnProgress, ReleaseContext, ReleaseWheels
-from vbuild.release.outcome import Failure, Product, ReleaseResult
+from vbuild.release.model import Failure, OnProgress, Product, ReleaseContext, ReleaseResult, ReleaseWheels
 from vbuild.release.parts import FoundWheel, ReleasePart, name_of, parts_at, wheels_of
 from vbuild.release.pipeline import released, split_request, staged, verified, without_cpu
 from vbuild.release.report import REPORT, Report, kinds

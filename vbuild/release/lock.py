@@ -32,7 +32,7 @@ from vbuild.recipe.model import Recipe, lock_file
 from vbuild.recipe.source import Folder, NativeSource
 from vbuild.recipe.variables import for_installers
 from vbuild.release.builder import Builder
-from vbuild.release.context import ReleaseContext, slug
+from vbuild.release.model import ReleaseContext, slug
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit.model import Toolkit
 

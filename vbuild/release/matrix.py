@@ -16,8 +16,7 @@ from vbuild.build.frontend import Job
 from vbuild.recipe.model import Recipe, lock_file
 from vbuild.release.builder import Builder
 from vbuild.release.cache import BuildCache
-from vbuild.release.context import OnProgress, ReleaseContext, ReleaseFamily, ReleaseWheels
-from vbuild.release.outcome import ReleaseResult
+from vbuild.release.model import OnProgress, ReleaseContext, ReleaseFamily, ReleaseResult, ReleaseWheels
 from vbuild.release.pipeline import check_request, released, staged, wheels_made
 from vbuild.release.report import Report
 from vbuild.toolchain.toolkit.provision import FORESEEN

@@ -23,8 +23,7 @@ from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.bill import patches_of
 from vbuild.release.builder import RepairedWheel
-from vbuild.release.context import ReleaseContext, ReleaseFamily
-from vbuild.release.outcome import Product
+from vbuild.release.model import Product, ReleaseContext, ReleaseFamily
 from vbuild.sbom.model import Material
 
 LOGS_HERE = "\0logs\0"  # stands for the folder of logs in the text of an error

@@ -32,8 +32,7 @@ from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpreter_of
 from vbuild.release.cache import BuildKind, product_key
-from vbuild.release.context import ReleaseContext, ReleaseWheels
-from vbuild.release.outcome import Failure, Product, ReleaseResult
+from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult, ReleaseWheels
 from vbuild.toolchain.interpreter import Interpreter
 
 if TYPE_CHECKING:

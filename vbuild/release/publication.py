@@ -30,8 +30,7 @@ from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.gpu import Arch
 from vbuild.hardware.machine import Machine
 from vbuild.recipe.target import Target
-from vbuild.release.context import ReleaseContext
-from vbuild.release.outcome import Failure, Product, ReleaseResult
+from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult
 from vbuild.release.report import REPORT, MachineChoice
 from vbuild.release.report_comparison import Comparison
 from vbuild.release.report_page import PAGE, page

@@ -26,9 +26,8 @@ from vbuild.process.run import supervised
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.builder import check_identity, digest_of, interpreter_of
-from vbuild.release.context import ReleaseContext, ReleaseWheels
 from vbuild.release.messages import LOGS_HERE, RemoteFailure, RemoteWheels, RunMessage, Task, written
-from vbuild.release.outcome import Failure, Product
+from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseWheels
 from vbuild.release.pipeline import baseline_of
 from vbuild.wheel.name import WheelName
 from vbuild.workers.cluster import Cluster, Promise, connected

@@ -34,7 +34,6 @@ from vbuild.recipe.target import Target
 from vbuild.release import pipeline
 from vbuild.release.builder import Builder, PlannedWheel, interpreter_of
 from vbuild.release.cache import BuildCache
-from vbuild.release.context import OnProgress, ReleaseContext, slug
 from vbuild.release.messages import (
     LOGS_HERE,
     RemoteBuild,
@@ -44,7 +43,7 @@ from vbuild.release.messages import (
     Task,
     written,
 )
-from vbuild.release.outcome import Failure, Product
+from vbuild.release.model import Failure, OnProgress, Product, ReleaseContext, slug
 from vbuild.workers.executor import opened, packed, scratch, tell, while_wanted
 
 Result = tuple[bytes, ...]  # what was packed, then the bytes of wheels

@@ -19,7 +19,7 @@ from tests.factories.projects import tree
 from vbuild.build.trial import TrialResult
 from vbuild.hardware.machine import Machine
 from vbuild.release.cibuildwheel import cibuildwheel, planned
-from vbuild.release.outcome import ReleaseResult
+from vbuild.release.model import ReleaseResult
 from vbuild.verification.verify import verify
 
 pytestmark = [

@@ -16,7 +16,7 @@ from tests.factories.projects import KERNEL
 from vbuild.build.cibuildwheel.program import Cibuildwheel
 from vbuild.errors import BuildError, VbuildError
 from vbuild.release.cibuildwheel import cibuildwheel, planned
-from vbuild.release.outcome import ReleaseResult
+from vbuild.release.model import ReleaseResult
 
 IDENTIFIER = "cp311-manylinux_x86_64"
 ONLY_LINUX = "only wheels for Linux have variants of CPU levels and GPUs; expected linux: run cibuildwheel itself for"
