@@ -79,15 +79,15 @@ class RepackageError(VbuildError):
 
 
 def reason_of(error: OSError) -> str:
-    """Why something cannot be read or written; of a tree that shutil copies, the first of the reasons, one a file."""
+    """Returns why something cannot be read or written; of a tree that shutil copies, the reason of the first file."""
     if error.errno is None and error.args and isinstance(error.args[0], list):
-        file, _, said = error.args[0][0]
-        return f"{file}: {str(said).partition('] ')[2].partition(': ')[0] or said}"
+        file, _, message = error.args[0][0]
+        return f"{file}: {str(message).partition('] ')[2].partition(': ')[0] or message}"
     return error.strerror or str(error)
 
 
 def refusal_of(error: OSError, *, where: object = "a file") -> str | None:
-    """What to tell of an *error* that is the machine's: the file it names, or else *where*, and why; None of others."""
+    """Returns the file that *error* names, or else *where*, and why the machine refuses; None for other errors."""
     if error.errno not in _REFUSED:
         return None
     return f"{error.filename or where}: cannot be read or written: {error.strerror}"
