@@ -11,7 +11,7 @@ from vbuild.cli.render import split_lines
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.split import CompanionResult, EditedLibrary, LibraryMove, Split, Thinned, split
+from vbuild.splitting.split import CompanionResult, EditedLibrary, LibraryMove, Split, SplitWheel, split
 
 pytestmark = needs("gcc")
 
@@ -89,7 +89,7 @@ def test_long_names_fit_a_terminal() -> None:
     edited = EditedLibrary(
         f"{long}/_core/_c.abi3.so", ("$ORIGIN/../../a/lib", f"$ORIGIN/../{long}_libs/lib"), {}, ("/opt/x: a folder",)
     )
-    thinned = Thinned(
+    thinned = SplitWheel(
         wheel=Path(wheel),
         path=Path(wheel),
         before=6_000_000,

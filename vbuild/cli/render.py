@@ -10,7 +10,7 @@ from vbuild.files.wording import counted, mb, wrapped
 
 if TYPE_CHECKING:
     from vbuild.release.model import Failure, Product, ReleaseResult
-    from vbuild.splitting.split import LibraryMove, Split, Thinned
+    from vbuild.splitting.split import LibraryMove, Split, SplitWheel
 
 _LABEL = 22
 _SHOWN = 5
@@ -125,7 +125,7 @@ def split_lines(split: "Split") -> Iterator[str]:
         files = counted(len(companion.files), "file")
         yield f"  {packed}unpacked {mb(companion.unpacked)} MB, {files} for {counted(len(companion.wheels), 'wheel')}"
     for wheel in split.wheels:
-        yield from _thinned_lines(wheel)
+        yield from _wheel_lines(wheel)
 
 
 def _becomes(move: "LibraryMove") -> str:
@@ -142,7 +142,7 @@ def _becomes(move: "LibraryMove") -> str:
             return f"left as it was, because {move.reason}"
 
 
-def _thinned_lines(wheel: "Thinned") -> Iterator[str]:
+def _wheel_lines(wheel: "SplitWheel") -> Iterator[str]:
     yield wheel.name
     if wheel.is_untouched:
         yield "  unchanged: nothing in it to take out"

@@ -5,7 +5,8 @@
            -> requirements, -libs and -dev wheels, bills of materials
            -> all wheels in one go: compressed bytes as they are, except for what was patched
 
-The wheels of a run appear together or not at all: a thin wheel is useless without those that it requires.
+The wheels of a run appear together or not at all: a thin wheel is useless without those that it requires. Sizes in the
+result are bytes: packed as in the wheel, unpacked as installed; a packed size is None if nothing was written.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -41,7 +42,6 @@ Written = Mapping[str, Path]
 
 _ORDER = (DecisionKind.REPLACE, DecisionKind.SHARE, DecisionKind.DROP, DecisionKind.KEEP)
 
-
 # keys in JSON
 _COMPANION_KEYS = {"name": "wheel", "packed": "packed_bytes", "unpacked": "bytes", "wheels": "for"}
 
@@ -73,7 +73,7 @@ class EditedLibrary(Struct, frozen=True):
     removed: tuple[str, ...] = ()
 
 
-class Thinned(Struct, frozen=True, kw_only=True):
+class SplitWheel(Struct, frozen=True, kw_only=True):
     """One wheel before and after; *path* is None if nothing was written, *requires* are the new lines of METADATA."""
 
     wheel: Path
@@ -121,7 +121,7 @@ class Split(Struct, frozen=True, kw_only=True):
     *absent* are libraries that wheels need and to which no path led before or leads now: something opens them first.
     """
 
-    wheels: tuple[Thinned, ...]
+    wheels: tuple[SplitWheel, ...]
     companions: tuple[CompanionResult, ...] = ()
     libraries: tuple[LibraryMove, ...] = ()
     transferred: int = 0
@@ -262,7 +262,7 @@ def split_result(plan: SplitPlan, written: Written) -> Split:
     """Return the result of *plan*; nothing is *written* in a dry run."""
     return Split(
         wheels=tuple(
-            _thinned(plan, machine, bundle, written) for machine in plan.machines for bundle in machine.bundles
+            _split_wheel(plan, machine, bundle, written) for machine in plan.machines for bundle in machine.bundles
         ),
         companions=tuple(_companions(plan, written)),
         libraries=tuple(move for machine in plan.machines for move in _moves(plan, machine)),
@@ -271,7 +271,7 @@ def split_result(plan: SplitPlan, written: Written) -> Split:
     )
 
 
-def _thinned(plan: SplitPlan, machine: MachinePlan, bundle: Bundle, written: Written) -> Thinned:
+def _split_wheel(plan: SplitPlan, machine: MachinePlan, bundle: Bundle, written: Written) -> SplitWheel:
     wheel, output = bundle.wheel, plan.thin_wheels[bundle]
     path = written.get(wheel.path.name)
     record = wheel.find(f"{wheel.dist_info}/RECORD")
@@ -281,7 +281,7 @@ def _thinned(plan: SplitPlan, machine: MachinePlan, bundle: Bundle, written: Wri
         rpath, loading = patch.relink.rpath, patch.binary.loading
         gone = () if rpath is None else removed_entries(patch.binary.path, loading, left=rpath)
         edited.append(EditedLibrary(patch.path, rpath, dict(patch.relink.renamed), gone))
-    return Thinned(
+    return SplitWheel(
         wheel=wheel.path,
         path=path,
         before=wheel.path.stat().st_size,
