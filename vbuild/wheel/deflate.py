@@ -14,19 +14,18 @@ been inflated to the right bytes; for a stream that cannot be opened the result 
 https://www.rfc-editor.org/rfc/rfc1951 (section 3.2.3); the idea is that of gzjoin.c in zlib's examples
 """
 
+import struct
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from struct import Struct
 from tempfile import TemporaryFile
 from threading import Lock
 from types import TracebackType
@@ -34,6 +33,7 @@ from typing import IO, Self
 
 import deflate
 from isal import isal_zlib
+from msgspec import Struct
 
 from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
@@ -50,7 +50,7 @@ _STEPS = (32, 8)
 # the first three bits of a block that is the last one: with fixed codes, with codes of its own
 _LAST_BLOCKS = (0b011, 0b101)
 _LONGEST_HEADER = 512
-_STORED = Struct("<HH")
+_STORED = struct.Struct("<HH")
 _FULL16 = 0xFFFF
 _BLOCK_LEVEL = 6
 # a last block, stored, that holds these bytes
@@ -88,8 +88,7 @@ def proved(stream: bytes, plain: Buffer) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Trace:
+class _Trace(Struct, frozen=True):
     """What inflating a stream step by step showed of its last blocks."""
 
     stalled: range  # bits of the stream, among which the last header stands before which it yielded nothing
@@ -225,8 +224,7 @@ class Codec(StrEnum):
     ISAL = "isal"
 
 
-@dataclass(frozen=True, slots=True)
-class DeflatedPart:
+class DeflatedPart(Struct, frozen=True):
     """Consecutive bytes of a file as they were, and what they are in the archive."""
 
     plain: tuple[memoryview, ...]
@@ -369,8 +367,7 @@ class _Store:
             self._sources.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
+class _Cut(Struct, frozen=True):
     """A piece to be: its bytes and, where they are one range of the source, whose and which."""
 
     plain: tuple[memoryview, ...]
