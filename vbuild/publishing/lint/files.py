@@ -80,7 +80,10 @@ class ReadyWheel:
     def read(cls, path: Path) -> Self:
         """The wheel at *path*; `WheelError` if its name, its archive or its METADATA is none."""
         with open_wheel(path) as wheel:
-            metadata = _stated(wheel)
+            member_path = f"{wheel.dist_info}/METADATA"
+            data = wheel.read(member_path)
+            with at(path.name), at(member_path):
+                metadata = metadata_view(data)
             document = wheel.find(f"{wheel.dist_info}/{VARIANT_JSON}")
             return cls(
                 path,
@@ -102,24 +105,10 @@ def _installs(wheel: Wheel) -> Iterator[tuple[str, str]]:
     """Where the files of *wheel* come to lie, with their hashes; what many wheels have is in memory once."""
     for row in wheel.record.rows:
         if not is_dist_info(row.path):
-            place = installed_path(row.path) or _elsewhere(row.path)
-            yield sys.intern(place), sys.intern(row.hash or "")
-
-
-def _elsewhere(path: str) -> str:
-    """Where the member *path* comes to lie, not below site-packages: ``.data/scripts/tool``.
-
-    Headers have a folder for each distribution.
-    """
-    _, _, rest = path.partition("/")
-    return path if rest.startswith("headers/") else f".data/{rest}"
-
-
-def _stated(wheel: Wheel) -> MetadataView:
-    path = f"{wheel.dist_info}/METADATA"
-    data = wheel.read(path)
-    with at(wheel.path.name), at(path):
-        return metadata_view(data)
+            _, _, rest = row.path.partition("/")
+            # elsewhere than in site-packages, as in .data/scripts/tool; headers have a folder for each distribution
+            elsewhere = row.path if rest.startswith("headers/") else f".data/{rest}"
+            yield sys.intern(installed_path(row.path) or elsewhere), sys.intern(row.hash or "")
 
 
 class ReadySdist(Struct, frozen=True):
@@ -138,11 +127,6 @@ class ReadySdist(Struct, frozen=True):
     @property
     def file(self) -> str:
         return self.path.name
-
-    @property
-    def expected(self) -> str:
-        """The only file name that PEP 625 gives the sdist."""
-        return sdist_name(self.project, str(self.version))
 
     @classmethod
     def read(cls, path: Path) -> Self:

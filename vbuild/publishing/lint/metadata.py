@@ -18,6 +18,7 @@ and https://github.com/pypi/warehouse warehouse/forklift/metadata.py.
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Self
 
@@ -115,25 +116,26 @@ def metadata_view(data: bytes) -> MetadataView:
         raise WheelError("not UTF-8") from error
     headers = metadata.headers
     names = dict.fromkeys(name for name, _ in headers.fields if name not in _OF_THE_FILE and name != "description")
-    fields = {_NAMES.get(name, name.title()): _values(name, headers.values(name)) for name in names}
+    fields = {
+        _NAMES.get(name, name.title()): tuple(sorted({_spelled(name, value) for value in headers.values(name)}))
+        for name in names
+    }
     description = "\n".join(headers.values("description")) + headers.rest
     if words := " ".join(description.split()):
         fields[_DESCRIPTION] = (hashlib.sha256(words.encode(errors="surrogatepass")).hexdigest(),)
+    reasons = ((line, _unreadable(line)) for line in metadata.requires_dist)
+    unreadable = tuple((line, reason) for line, reason in reasons if reason is not None)
     return MetadataView(
         metadata.name,
         metadata.version,
         tuple(fields.items()),
         frozenset(value.lower() for value in headers.values("dynamic")),
-        is_static=_is_static(headers.value("metadata-version") or ""),
-        unreadable=tuple(_unreadable(metadata.requires_dist)),
+        is_static=_is_since(headers, _DYNAMIC_SINCE),
+        unreadable=unreadable,
         direct=tuple(line for line in metadata.requires_dist if (found := read_requirement(line)) and found.url),
-        licenses=headers.values("license-file") if has_license_files(headers) else (),
+        licenses=headers.values("license-file") if _is_since(headers, _LICENSE_FILE_SINCE) else (),
         refused=tuple(refused(text, headers)),
     )
-
-
-def _values(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted({_spelled(name, value) for value in values}))
 
 
 def _spelled(name: str, value: str) -> str:
@@ -141,33 +143,20 @@ def _spelled(name: str, value: str) -> str:
         case "requires-dist":
             return spelled(value)
         case "requires-python":
-            return _specifiers(value)
+            with suppress(InvalidSpecifier):
+                return str(SpecifierSet(value))
         case "provides-extra":
             return canonicalize_name(value)
-        case _:
-            return " ".join(value.split())
+    return " ".join(value.split())
 
 
-def _specifiers(text: str) -> str:
+def _unreadable(line: str) -> str | None:
+    """Why installers cannot read the requirement *line*, or None if they can."""
     try:
-        return str(SpecifierSet(text))
-    except InvalidSpecifier:
-        return " ".join(text.split())
-
-
-def _unreadable(lines: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        try:
-            parsed_requirement(line)
-        except InvalidRequirement as error:
-            yield line, str(error)
-
-
-def _is_static(metadata_version: str) -> bool:
-    try:
-        return Version(metadata_version) >= _DYNAMIC_SINCE
-    except InvalidVersion:
-        return False
+        parsed_requirement(line)
+    except InvalidRequirement as error:
+        return str(error)
+    return None
 
 
 _LICENSE_FILE_SINCE = Version("2.4")
@@ -190,10 +179,10 @@ def shortened(text: str) -> str:
     return text if len(text) <= _MOST else f"{text[:_MOST]}..."
 
 
-def has_license_files(headers: MetadataHeaders) -> bool:
-    """Whether License-File means a path in the file's licences (PEP 639), as it does from version 2.4 on."""
+def _is_since(headers: MetadataHeaders, version: Version) -> bool:
+    """Whether the file is of that *version* of the format, or of a later one."""
     try:
-        return Version(headers.value("Metadata-Version") or "0") >= _LICENSE_FILE_SINCE
+        return Version(headers.value("metadata-version") or "0") >= version
     except InvalidVersion:
         return False
 
@@ -204,7 +193,10 @@ def _invalid(text: str, headers: MetadataHeaders) -> Iterator[str]:
     except ExceptionGroup as group:  # packaging tells all that is wrong at once
         for error in group.exceptions:
             if isinstance(error, packaging_metadata.InvalidMetadata) and not _is_let_pass(error, headers):
-                yield _reason(error, headers)
+                # packaging lists the content types that are expected in another order each time
+                value = headers.value(error.field)
+                what = f"Description-Content-Type {value!r}, expected text/plain, text/x-rst or text/markdown in UTF-8"
+                yield what if error.field == "description-content-type" else str(error)
     except RecursionError:
         yield "brackets in brackets, too deep to be read"
 
@@ -212,15 +204,7 @@ def _invalid(text: str, headers: MetadataHeaders) -> Iterator[str]:
 def _is_let_pass(error: packaging_metadata.InvalidMetadata, headers: MetadataHeaders) -> bool:
     if error.field in _ELSEWHERE or str(error).startswith("unrecognized field"):
         return True
-    return error.field == "license-file" and not has_license_files(headers)
-
-
-def _reason(error: packaging_metadata.InvalidMetadata, headers: MetadataHeaders) -> str:
-    if error.field == "description-content-type":
-        # packaging lists what is expected in another order each time
-        value = headers.value(error.field)
-        return f"Description-Content-Type {value!r}, expected text/plain, text/x-rst or text/markdown in UTF-8"
-    return str(error)
+    return error.field == "license-file" and not _is_since(headers, _LICENSE_FILE_SINCE)
 
 
 def _own_rules(headers: MetadataHeaders) -> Iterator[str]:
@@ -272,9 +256,8 @@ class FileSlot(Struct, frozen=True, order=True):
 
     def serves(self, wanted: Self) -> bool:
         """Whether who asks for *wanted* can have a wheel of this slot instead."""
-        return serves(self.machine, wanted.machine) and self._runs_on(wanted)
-
-    def _runs_on(self, wanted: Self) -> bool:
+        if not serves(self.machine, wanted.machine):
+            return False
         if (self.python, self.abi) == (wanted.python, wanted.abi):
             return True
         mine, theirs = _PYTHON.fullmatch(self.python), _PYTHON.fullmatch(wanted.python)

@@ -83,7 +83,8 @@ class _LayoutCheck:
         blobs = self._path / "blobs" / "sha256"
         for blob in sorted(blobs.iterdir()) if blobs.is_dir() else ():
             if f"sha256:{blob.name}" not in self._seen:
-                yield _warning(PublishRule.BLOB, self._name(f"sha256:{blob.name}"), "nothing in the layout needs it")
+                place, what = self._name(f"sha256:{blob.name}"), "nothing in the layout needs it"
+                yield Finding(Severity.WARNING, PublishRule.BLOB, (place,), what, _AGAIN)
 
     def _descriptor(self, folder: ImageFolder, descriptor: Descriptor) -> Iterator[Finding]:
         place = self._name(descriptor.digest)
@@ -256,9 +257,5 @@ def _unzstd(file: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def _error(demand: PublishRule, place: str, what: str, advice: str = _AGAIN) -> Finding:
-    return Finding(Severity.ERROR, demand, (place,), what, advice)
-
-
-def _warning(demand: PublishRule, place: str, what: str) -> Finding:
-    return Finding(Severity.WARNING, demand, (place,), what, _AGAIN)
+def _error(rule: PublishRule, place: str, what: str, advice: str = _AGAIN) -> Finding:
+    return Finding(Severity.ERROR, rule, (place,), what, advice)

@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from msgspec import Struct
 
@@ -105,7 +105,9 @@ def is_for_linux(wheel: OfferedWheel) -> bool:
 
 
 def _group(ref: str, machine: str, wheels: Sequence[OfferedWheel], anywhere: Sequence[OfferedWheel]) -> ImageGroup:
-    kept = _without_plain_for_any(wheels)
+    # of plain wheels for the machine and for any, those for the machine
+    has_own = any(wheel.label is None and wheel.machine for wheel in wheels)
+    kept = [wheel for wheel in wheels if wheel.machine or wheel.label is not None or not has_own]
     if not any(_is_plain(wheel, machine) for wheel in kept):
         kept += [wheel for wheel in anywhere if wheel.label is None and "py3" in wheel.name.python.split(".")][:1]
     labels = [name_of(wheel) for wheel in kept]
@@ -119,12 +121,6 @@ def _group(ref: str, machine: str, wheels: Sequence[OfferedWheel], anywhere: Seq
             f"give the plain wheel"
         )
     return ImageGroup(ref, machine, tuple(sorted(kept, key=lambda wheel: _order(wheel, machine))))
-
-
-def _without_plain_for_any(wheels: Sequence[OfferedWheel]) -> list[OfferedWheel]:
-    """*wheels*; where plain ones are for the machine and for any, those for the machine."""
-    has_own = any(wheel.label is None and wheel.machine for wheel in wheels)
-    return [wheel for wheel in wheels if wheel.machine or wheel.label is not None or not has_own]
 
 
 def _order(wheel: OfferedWheel, machine: str) -> tuple[int, int, str]:
@@ -161,10 +157,9 @@ def name_of(wheel: OfferedWheel) -> str:
 
 def _ref(wheel: OfferedWheel) -> str:
     """What the index of *wheel* is called: cp311, cp313t, cp311-abi3, py3, cp311-musl."""
-    python, abi, _ = wheel.tag
+    python, abi, platform = wheel.tag
     parts = [python] if abi in {python, "none"} else [abi] if abi == f"{python}t" else [python, abi]
-    is_musl = wheel.name.platform.startswith("musllinux")
-    return "-".join([*parts, "musl"] if is_musl else parts)
+    return "-".join([*parts, "musl"] if platform.startswith("musllinux") else parts)
 
 
 PREFIX = "usr/local"
@@ -263,18 +258,14 @@ def _files(wheel: OfferedWheel, python: Python) -> Iterator[File]:
 
 def layered(images: Mapping[str, Sequence[File]], *, release: str) -> dict[str, tuple[Layer, ...]]:
     """The layers of each of *images*, files by name: first one of what all have in common, then one of its own."""
-    keys = [{_key(file) for file in files} for files in images.values()]
-    common = set.intersection(*keys) if len(keys) > 1 else set()
-    shared = tuple(file for file in next(iter(images.values())) if _key(file) in common)
+    keyed = {name: {(file.path, file.mode, file.digest): file for file in files} for name, files in images.items()}
+    common = set.intersection(*map(set, keyed.values())) if len(keyed) > 1 else set()
+    shared = tuple(file for key, file in next(iter(keyed.values())).items() if key in common)
     below = (Layer(shared, f"{release}: what all variants have in common"),) if shared else ()
     return {
-        name: (*below, Layer(tuple(file for file in files if _key(file) not in common), f"{release}: {name}"))
-        for name, files in images.items()
+        name: (*below, Layer(tuple(file for key, file in files.items() if key not in common), f"{release}: {name}"))
+        for name, files in keyed.items()
     }
-
-
-def _key(file: File) -> tuple[str, int, str]:
-    return file.path, file.mode, file.digest
 
 
 _LAYERS = (LAYER_TYPE, GZIP_TYPE, ZSTD_TYPE)
@@ -306,15 +297,13 @@ class BaseFolder(Struct, frozen=True):
 
         `RepackageError` if there is none for its machine, or a blob of it is missing or damaged.
         """
-        found = [(mine.rank, image) for image in self.images if (mine := _cpu(image)) and cpu.runs(mine)]
+        linux = ((image, image.platform) for image in self.images if image.platform and image.platform.os == "linux")
+        found = [(mine.rank, image) for image, platform in linux if (mine := platform.cpu) and cpu.runs(mine)]
         if not found:
             there = ", ".join(str(image.platform) for image in self.images) or "no image"
             raise RepackageError(f"base: {self.place}: has {there}; expected an image for {OciPlatform.of(cpu)}")
         with at("base"):
             return self._base(max(found, key=itemgetter(0))[1])
-
-    def blob(self, descriptor: Descriptor) -> Path:
-        return self.folder.blob(descriptor)
 
     def _base(self, image: Descriptor) -> tuple[Base, str | None]:
         manifest = self.folder.manifest(image)
@@ -329,14 +318,7 @@ class BaseFolder(Struct, frozen=True):
             raise RepackageError(
                 f"{self.place}: {layers} layers and {digests} diff_ids; expected the same number: the base is damaged"
             )
-        return Base(image.digest, json.dumps(config).encode(), manifest.layers), _python(config)
-
-
-def _cpu(image: Descriptor) -> Cpu | None:
-    return image.platform.cpu if image.platform and image.platform.os == "linux" else None
-
-
-def _python(config: dict[str, Any]) -> str | None:
-    """The version of Python that the official images say they have."""
-    lines = (config.get("config") or {}).get("Env") or ()
-    return next((match["version"] for line in lines if (match := _PYTHON.fullmatch(line))), None)
+        # the official images say which Python they have
+        lines = (config.get("config") or {}).get("Env") or ()
+        python = next((match["version"] for line in lines if (match := _PYTHON.fullmatch(line))), None)
+        return Base(image.digest, json.dumps(config).encode(), manifest.layers), python

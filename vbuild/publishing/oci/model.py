@@ -58,16 +58,22 @@ class OciPlatform(Struct, frozen=True):
     @classmethod
     def of(cls, cpu: Cpu) -> Self:
         """The platform of *cpu*; baselines have no variant, so that clients that ask for none find them."""
-        return cls(_ARCHITECTURES[cpu.machine], None if cpu.is_baseline else _variant(cpu))
+        variant = cpu.level if cpu.machine == "x86_64" else f"v{cpu.level.removesuffix('a').removesuffix('.0')}"
+        return cls(_ARCHITECTURES[cpu.machine], None if cpu.is_baseline else variant)
 
     @property
     def cpu(self) -> Cpu | None:
         """The processors it is for, or None if vbuild knows no such processors."""
         machine = _MACHINES.get(self.architecture)
-        if machine is None:
-            return None
+        if machine == "aarch64":
+            if not (match := _ARM.fullmatch(self.variant or "v8")):
+                return None
+            major, minor = match["major"], match["minor"] or "0"
+            level = f"{major}.{minor}a" if (major, minor) != ("8", "0") else "8a"
+        else:
+            level = self.variant or "v1"
         try:
-            return Cpu.known(machine, self._level(machine))
+            return Cpu.known(machine, level) if machine else None
         except HardwareError:
             return None
 
@@ -78,18 +84,6 @@ class OciPlatform(Struct, frozen=True):
         """The platform as an index and a config hold it."""
         values = {"architecture": self.architecture, "os": self.os}
         return {**values, "variant": self.variant} if self.variant else values
-
-    def _level(self, machine: str) -> str:
-        if machine == "x86_64":
-            return self.variant or "v1"
-        if not (match := _ARM.fullmatch(self.variant or "v8")):
-            return ""
-        major, minor = match["major"], match["minor"]
-        return f"{major}.{minor or 0}a" if major == "9" or minor not in {None, "0"} else "8a"
-
-
-def _variant(cpu: Cpu) -> str:
-    return cpu.level if cpu.machine == "x86_64" else f"v{cpu.level.removesuffix('a').removesuffix('.0')}"
 
 
 class Descriptor(Struct, frozen=True):
@@ -199,21 +193,17 @@ class ImageFamily(Struct, frozen=True):
 
 def label_key(key: str) -> str:
     """Where the label stands that belongs to the properties under *key*."""
-    return f"{_stem(key)}.label"
+    return f"{key.removesuffix('.properties')}.label"
 
 
 def document_key(key: str) -> str:
     """Where an index holds the variants.json whose variants' properties stand under *key*."""
-    return f"{_stem(key)}.document"
+    return f"{key.removesuffix('.properties')}.document"
 
 
 def properties_key(annotations: Mapping[str, str]) -> str | None:
     """Returns the key of *annotations* that holds properties, or None; the label next to it tells which that is."""
     return next((key for key in annotations if label_key(key) in annotations), None)
-
-
-def _stem(key: str) -> str:
-    return key.removesuffix(".properties")
 
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
@@ -250,7 +240,8 @@ class ImageFolder(Struct, frozen=True):
                 if version != _VERSION:
                     raise RepackageError(f"imageLayoutVersion {version!r}; only {_VERSION} is known")
             with _reading("index.json"):
-                return cls(path, _manifests(Table(json_object(_file(path / "index.json"), RepackageError))))
+                index = Table(json_object(_file(path / "index.json"), RepackageError))
+                return cls(path, _descriptors(index, "manifests"))
 
     @property
     def refs(self) -> tuple[str, ...]:
@@ -298,7 +289,7 @@ class ImageFolder(Struct, frozen=True):
         """What the index that *descriptor* names lists, and its annotations."""
         with self._parsed(descriptor) as values:
             table = Table(values)
-            return _manifests(table), dict(table.pairs("annotations"))
+            return _descriptors(table, "manifests"), dict(table.pairs("annotations"))
 
     def manifest(self, descriptor: Descriptor) -> Manifest:
         """The manifest that *descriptor* names; `RepackageError` if it is none of the OCI's."""
@@ -308,7 +299,7 @@ class ImageFolder(Struct, frozen=True):
             table = Table(values)
             return Manifest(
                 _descriptor(table.handed("config")),
-                tuple(map(_descriptor, table.tables("layers"))),
+                _descriptors(table, "layers"),
                 dict(table.pairs("annotations")),
                 _descriptor(table.handed("subject")) if "subject" in table else None,
             )
@@ -333,7 +324,8 @@ class ImageFolder(Struct, frozen=True):
         """
         if descriptor.media_type == INDEX_TYPE:
             listed, annotations = self.index(descriptor)
-            return tuple(image for image in listed if _is_image(image)), annotations
+            images = (one for one in listed if one.media_type == MANIFEST_TYPE)
+            return tuple(one for one in images if one.platform and one.platform.architecture != "unknown"), annotations
         if descriptor.platform:
             return (descriptor,), {}
         config = self.config(self.manifest(descriptor).config)
@@ -357,11 +349,6 @@ def placed(place: Path) -> tuple[Path, str | None]:
 def ref_of(descriptor: Descriptor) -> str | None:
     """The name that index.json gives what *descriptor* names."""
     return dict(descriptor.annotations).get(REF_NAME)
-
-
-def _is_image(descriptor: Descriptor) -> bool:
-    platform = descriptor.platform
-    return descriptor.media_type == MANIFEST_TYPE and platform is not None and platform.architecture != "unknown"
 
 
 @contextmanager
@@ -388,26 +375,26 @@ def _check_config(values: Table) -> None:
         settings.pairs("Labels")
 
 
-def _manifests(values: Table) -> tuple[Descriptor, ...]:
-    return tuple(map(_descriptor, values.tables("manifests")))
+def _descriptors(values: Table, key: str) -> tuple[Descriptor, ...]:
+    return tuple(map(_descriptor, values.tables(key)))
 
 
 def _descriptor(values: Table) -> Descriptor:
     digest = values.text("digest")
     if not _DIGEST.fullmatch(digest):
         raise values.refuse("digest", f"{digest!r}; expected sha256: and 64 hexadecimal digits")
+    media_type, size, platform = values.text("mediaType"), values.number("size"), None
+    if "platform" in values:
+        named = values.handed("platform")
+        platform = OciPlatform(named.text("architecture"), named.optional_text("variant") or None, named.text("os"))
     return Descriptor(
-        values.text("mediaType"),
+        media_type,
         digest,
-        values.number("size"),
-        _platform(values.handed("platform")) if "platform" in values else None,
+        size,
+        platform,
         values.pairs("annotations"),
         values.optional_text("artifactType"),
     )
-
-
-def _platform(values: Table) -> OciPlatform:
-    return OciPlatform(values.text("architecture"), values.optional_text("variant") or None, values.text("os"))
 
 
 def _file(path: Path) -> bytes:

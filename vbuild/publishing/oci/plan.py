@@ -127,22 +127,24 @@ class _Release:
         self._notes: list[str] = []
         self._lacking: dict[str, None] = {}
         self._families = self._made()
-        self._told = tuple(text for family in self._families for text in self._emitted(family))
+        self._texts = tuple(text for family in self._families for text in self._emitted(family))
 
     def outputs(self) -> Iterator[Output]:
         # links first: what an image brings and its base has already is not written over them
         if self._base:
             for layer in dict.fromkeys(layer for base in self._below.values() for layer in base.layers):
-                blob = self._base.blob(layer)
+                blob = self._base.folder.blob(layer)
                 yield LinkedFile(PurePosixPath(self._name) / "blobs" / "sha256" / blob.name, blob)
+        with ExitStack() as stack:
+            moment = moment_of([stack.enter_context(open_wheel(wheel.path)) for wheel in self._offer.wheels])
         yield Images(
             PurePosixPath(self._name) / "index.json",
             tuple(self._layers),
             self._families,
             ((_TITLE, self._offer.project), (_VERSION, self._offer.version)),
-            self._moment(),
+            moment,
         )
-        yield from self._told
+        yield from self._texts
 
     def uses(self) -> Iterator[ConsumerUse]:
         family = self._families[0]
@@ -160,7 +162,7 @@ class _Release:
                 "The rules for nodes beside them, where NFD looks for what refers to an image:",
                 _pushed(self._name, ruled, name),
             )
-        for claim in (text.target.name for text in self._told if text.target.name.endswith(_CLAIM)):
+        for claim in (text.target.name for text in self._texts if text.target.name.endswith(_CLAIM)):
             yield ConsumerUse(
                 f"The claim that pods make of a device; {claim} says which image is for which:",
                 f"kubectl apply -f {quote(claim)}",
@@ -181,7 +183,11 @@ class _Release:
         yield from self._notes
 
     def _made(self) -> tuple[ImageFamily, ...]:
-        machines = tuple(machine for machine in BASELINES if self._has(machine))
+        machines = tuple(
+            machine
+            for machine, cpu in BASELINES.items()
+            if self._base is None or OciPlatform.of(cpu).architecture in self._base.architectures
+        )
         found, passed = groups(self._offer, machines or tuple(BASELINES))
         for wheel in passed:
             self._notes.append(f"{wheel.path.name} is not for Linux on x86_64 or aarch64, and is in no image")
@@ -203,9 +209,6 @@ class _Release:
                 f"._- between them: give the variant another label"
             )
         return tuple(ImageFamily(ref, tuple(images), self._said(found, ref)) for ref, images in gathered.items())
-
-    def _has(self, machine: str) -> bool:
-        return self._base is None or OciPlatform.of(BASELINES[machine]).architecture in self._base.architectures
 
     def _images(self, group: ImageGroup, *, several: bool) -> list[OciImage]:
         """The images of *group*, their layers taken up; none where the base has another Python."""
@@ -247,10 +250,6 @@ class _Release:
         self._lacking |= dict.fromkeys(lacking(wheel, companions, python, group.machine))
         return files_of((wheel, *companions), python)
 
-    def _moment(self) -> int:
-        with ExitStack() as stack:
-            return moment_of([stack.enter_context(open_wheel(wheel.path)) for wheel in self._offer.wheels])
-
     def _annotations(self, wheel: OfferedWheel) -> tuple[tuple[str, str], ...]:
         if wheel.label is None:
             return ()
@@ -263,7 +262,8 @@ class _Release:
         documents = [(wheel.path.name, wheel.document) for wheel in wheels if wheel.document]
         if not documents:
             return ()
-        return ((document_key(self._layout.key), _compact(combine(documents).pack())),)
+        document = json.dumps(json.loads(combine(documents).pack()), separators=(",", ":"))
+        return ((document_key(self._layout.key), document),)
 
     def _artifacts(self, wheel: OfferedWheel) -> tuple[Artifact, ...]:
         if Emit.NFD not in self._layout.emits or wheel.variant is None:
@@ -297,7 +297,3 @@ def _pushed(layout: str, refs: Sequence[str], repository: str) -> str:
             "done",
         )
     )
-
-
-def _compact(data: bytes) -> str:
-    return json.dumps(json.loads(data), separators=(",", ":"))

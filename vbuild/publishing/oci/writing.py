@@ -56,7 +56,6 @@ from vbuild.publishing.oci.model import (
 )
 from vbuild.wheel.archive import Wheel, fed, open_wheel
 from vbuild.wheel.zip_format import ZipMethod
-from vbuild.wheel.zip_read import Member
 
 _LEVEL = 6
 _GATHERED = 1 << 20
@@ -143,11 +142,8 @@ def _take(wheel: Wheel, file: MemberFile, gzip: "_Gzip", tar: "hashlib._Hash") -
         if not is_alone:
             gzip.add(chunk)
     if is_alone:
-        gzip.add_deflated(_raw(wheel, member), crc=member.header.crc, size=member.size)
-
-
-def _raw(wheel: Wheel, member: Member) -> Iterator[bytes]:
-    yield from wheel.source.raw(wheel.source.data_offset(member), member.compressed_size)
+        raw = wheel.source.raw(wheel.source.data_offset(member), member.compressed_size)
+        gzip.add_deflated(raw, crc=member.header.crc, size=member.size)
 
 
 class _Gzip:
