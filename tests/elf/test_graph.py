@@ -8,8 +8,8 @@ import pytest
 from tests.factories.elf import MODULE, object_file, program, stripped
 from tests.factories.ldd import found, laid, library
 from tests.factories.tools import needs
+from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.elf.linkage import Edge, LinkGraph, Via, searched
-from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading
 
 BY_PATH = {Via.OWN, Via.INHERITED}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vbuild.elf.policy import PlatformPolicy
+from vbuild.elf.catalogue import PlatformPolicy
 
 
 def platform(tag: str) -> PlatformPolicy:

@@ -22,9 +22,8 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.elf.catalogue import by_soname, framework, is_driver
+from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver
 from vbuild.elf.hwcaps_folders import replaced_library
-from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading, Outline
 
 ORIGIN_TOKEN = re.compile(r"\$(?:ORIGIN(?![A-Za-z0-9_])|\{ORIGIN\})")

@@ -16,9 +16,8 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.elf.catalogue import CatalogueEntry, Hashed, by_soname, by_stem, cuda_of, framework, hashed
+from vbuild.elf.catalogue import CatalogueEntry, Hashed, PlatformPolicy, by_soname, by_stem, cuda_of, framework, hashed
 from vbuild.elf.linkage import LinkGraph, Via
-from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading
 from vbuild.wheel.paths import installed_path
 

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
 
+from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.elf.image import ElfImage
-from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading, Outline
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, RepackageError, VariantError, WheelError, at

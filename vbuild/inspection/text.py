@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from vbuild.elf.policy import PlatformPolicy
+from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.files.wording import WIDTH, counted, percent, sized
 from vbuild.inspection.gpu_code import Device, Outlook, Portion, arch_order
 from vbuild.inspection.model import ArchitectureSize, Contents, LibraryContents, bill_line

@@ -13,10 +13,9 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from vbuild.elf.catalogue import hashed, is_shared_object
+from vbuild.elf.catalogue import PlatformPolicy, hashed, is_shared_object
 from vbuild.elf.hwcaps_folders import replaced_library
 from vbuild.elf.linkage import LinkGraph
-from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, at

@@ -17,7 +17,7 @@ from typing import Any, Self
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from vbuild.elf.policy import PlatformPolicy
+from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.errors import at
 from vbuild.files.cache import sweep_daily
 from vbuild.index_client.configuration import Indexes

@@ -39,8 +39,7 @@ from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import read_requirement, required_project
-from vbuild.elf.catalogue import TOOLKIT, is_official
-from vbuild.elf.policy import PlatformPolicy
+from vbuild.elf.catalogue import TOOLKIT, PlatformPolicy, is_official
 from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes, install_command, venv_command
 from vbuild.recipe.variables import for_installers, passed, undisturbed

@@ -15,9 +15,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.elf.catalogue import is_driver
+from vbuild.elf.catalogue import PlatformPolicy, is_driver
 from vbuild.elf.linkage import Via, expanded, fits, rpath_files
-from vbuild.elf.policy import PlatformPolicy
 from vbuild.elf.read import Outline
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
