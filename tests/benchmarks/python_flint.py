@@ -29,7 +29,7 @@ from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.download import Wanted, download
 from vbuild.recipe.model import Recipe
-from vbuild.toolchain.toolkit.provision import FETCHED
+from vbuild.toolchain.toolkit_provision import FETCHED
 
 WHEEL = "python_flint-0.9.0-cp310-abi3-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"
 SHA256 = "376b88cacd30612479e839ffdba887599d3f9c8c0e214852bf80bb2b194e4d76"

@@ -37,7 +37,7 @@ from vbuild.recipe.source import Folder, Git, Sdist
 from vbuild.recipe.target import Target
 from vbuild.toolchain.compilers import CompilerFamily, Compilers, Rust
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.toolkit.model import Toolkit
+from vbuild.toolchain.toolkit import Toolkit
 
 V3 = Cpu.parse("x86-64-v3")
 

@@ -14,9 +14,9 @@ from tests.factories.workdir import WIDTH, Workdir, file_digests, refusal, witho
 from vbuild.cli.toolkit import toolkit
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.cache import ToolkitCache
-from vbuild.toolchain.toolkit.model import releases
-from vbuild.toolchain.toolkit.provision import packaged
+from vbuild.toolchain.toolkit import releases
+from vbuild.toolchain.toolkit_cache import ToolkitCache
+from vbuild.toolchain.toolkit_provision import packaged
 
 VERSION = Dotted(13, 0)
 NEWEST = str(max(releases()))

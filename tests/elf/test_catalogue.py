@@ -12,7 +12,7 @@ from vbuild.elf.catalogue import CatalogueEntry, Framework, by_soname, by_stem, 
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.places import files_of
 from vbuild.index_client.ranged import ranged
-from vbuild.toolchain.toolkit.model import releases
+from vbuild.toolchain.toolkit import releases
 
 # no types, and not its public face
 DESCRIPTOR_CATALOG = import_module("cuda.pathfinder._dynamic_libs.descriptor_catalog").DESCRIPTOR_CATALOG

@@ -15,7 +15,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
-from vbuild.toolchain.toolkit.model import Toolkit
+from vbuild.toolchain.toolkit import Toolkit
 
 CP311 = "cp311-manylinux_x86_64"
 CP312 = "cp312-manylinux_x86_64"

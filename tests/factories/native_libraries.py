@@ -12,7 +12,7 @@ from vbuild.build.native import NativeBuilder, NativeCache, NativeSettings
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
-from vbuild.toolchain.toolkit.provision import FETCHED
+from vbuild.toolchain.toolkit_provision import FETCHED
 
 DEPTH = r"""
 #include "depth.h"

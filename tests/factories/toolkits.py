@@ -8,8 +8,8 @@ from tests.factories.sources import sha256
 from tests.factories.wheels import wheel
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
-from vbuild.toolchain.toolkit.cache import ToolkitCache
-from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin, identity_of
+from vbuild.toolchain.toolkit import Toolkit, ToolkitPin, identity_of
+from vbuild.toolchain.toolkit_cache import ToolkitCache
 
 MACHINE = platform.machine()
 VERSION = Dotted(13, 0)

@@ -16,7 +16,7 @@ from vbuild.recipe.target import Target
 from vbuild.release.bill import making
 from vbuild.sbom.model import Material, MaterialRole
 from vbuild.sbom.statement import state_each
-from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
+from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
 
 COMMIT = "a1" * 20
 TARGET = Target(label=None, python="/home/me/python", cpu=Cpu.parse("x86-64-v3"), properties=())

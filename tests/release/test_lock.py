@@ -25,7 +25,7 @@ from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.recipe.model import Recipe
 from vbuild.release.lock import check_pins, held, recipe_hash, staleness
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
+from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
 
 RECIPE = 'name = "demo"\n[source]\npath = "project"\n[matrix]\ncpu = ["x86-64-v2"]\n'
 SYSTEM = '[build-system]\nrequires = ["setuptools<80"{}]\nbuild-backend = "setuptools.build_meta"\n'

@@ -18,8 +18,8 @@ from tests.factories.wheels import wheel
 from tests.factories.workdir import Workdir, file_digests, refusal, without_installed_toolkits
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.model import releases
-from vbuild.toolchain.toolkit.provision import packaged
+from vbuild.toolchain.toolkit import releases
+from vbuild.toolchain.toolkit_provision import packaged
 
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64")
 

@@ -32,7 +32,7 @@ from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import matrix
 from vbuild.release.model import ReleaseResult
-from vbuild.toolchain.toolkit.provision import provided
+from vbuild.toolchain.toolkit_provision import provided
 from vbuild.variants.index import index
 from vbuild.variants.select import machine_at, save_machine, select
 from vbuild.verification.model import Severity, VerifyRule

@@ -18,8 +18,8 @@ from tests.factories.tools import needs
 from tests.factories.workdir import VBUILD, Workdir, on_small_disk, refusal, stage_folders, wheels
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.model import releases
-from vbuild.toolchain.toolkit.provision import packaged, provided
+from vbuild.toolchain.toolkit import releases
+from vbuild.toolchain.toolkit_provision import packaged, provided
 
 pytestmark = [
     pytest.mark.network,

@@ -3,7 +3,7 @@
     artefact                       where its pin is                      held again when it is used
     sdist, Debian source           recipe: sha256                        test_caches: an archive
     commit, its submodules         recipe: the commit's own hash         test_caches: a checkout
-    wheel of a CUDA toolkit        pins.json, the recipe, vbuild.lock            test_caches: components, toolkits
+    wheel of a CUDA toolkit        toolkit_pins.json, recipe, vbuild.lock        test_caches: components, toolkits
     zig                            vbuild/toolchain/zig.py                 as a component
     build requirement              vbuild.lock                                   by uv, in each new environment
     wheel of a provider's plugin   uv's lock, made for one question      as above: tests/variants/test_installation.py
@@ -35,7 +35,7 @@ from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.recipe.source import Debian, Sdist
 from vbuild.toolchain import zig
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.toolkit.cache import ToolkitCache
+from vbuild.toolchain.toolkit_cache import ToolkitCache
 
 PIN = "0" * 64
 

@@ -11,10 +11,10 @@ import pytest
 from tests.factories.toolkits import component, core, installed, laid_out, places
 from vbuild.errors import BuildError, VbuildError
 from vbuild.hardware.driver import Dotted
-from vbuild.toolchain.toolkit.cache import ToolkitCache
-from vbuild.toolchain.toolkit.layout import STAMP
-from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
-from vbuild.toolchain.toolkit.provision import Provision, listing, path, prune
+from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
+from vbuild.toolchain.toolkit_cache import ToolkitCache
+from vbuild.toolchain.toolkit_layout import STAMP
+from vbuild.toolchain.toolkit_provision import Provision, listing, path, prune
 
 MONTH = 30 * 24 * 3600
 

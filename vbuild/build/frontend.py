@@ -35,8 +35,8 @@ from vbuild.recipe.variables import passed
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc import Command
-from vbuild.toolchain.toolkit.model import Toolkit, check_host
-from vbuild.toolchain.toolkit.provision import FETCHED, Supply, provided
+from vbuild.toolchain.toolkit import Toolkit, check_host
+from vbuild.toolchain.toolkit_provision import FETCHED, Supply, provided
 from vbuild.toolchain.zig import chosen
 from vbuild.wheel.name import WheelName
 

@@ -43,7 +43,7 @@ from vbuild.recipe.matrix import HostSettings
 from vbuild.recipe.source import Native
 from vbuild.recipe.spelling import baseline
 from vbuild.recipe.variables import passed, undisturbed
-from vbuild.toolchain.toolkit.provision import Supply
+from vbuild.toolchain.toolkit_provision import Supply
 
 _ENTRY = "entry.json"
 

@@ -47,7 +47,7 @@ from vbuild.recipe.source import Native, NativeSystem
 from vbuild.recipe.variables import passed
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter, facts, named
-from vbuild.toolchain.toolkit.provision import Supply
+from vbuild.toolchain.toolkit_provision import Supply
 from vbuild.toolchain.zig import chosen
 
 # what each way of building starts

@@ -15,9 +15,9 @@ def toolkit() -> None:
 @options.as_json
 def list_toolkits(*, as_json: bool) -> None:
     """List the toolkits in the cache, and those installed on this machine."""
-    from vbuild.toolchain.toolkit import provision
+    from vbuild.toolchain import toolkit_provision
 
-    listing = provision.listing()
+    listing = toolkit_provision.listing()
     terminal.show(listing.data(), listing.lines(), as_json=as_json)
 
 
@@ -30,10 +30,10 @@ def install_toolkit(version: str, libraries: tuple[str, ...], *, as_json: bool) 
 
     LIBRARIES are more components of it, or packages with a version, such as nccl==2.28.9.
     """
-    from vbuild.toolchain.toolkit import provision
+    from vbuild.toolchain import toolkit_provision
 
     with terminal.status(quiet=as_json) as on_progress:
-        provided = provision.install(version, libraries, on_progress=on_progress)
+        provided = toolkit_provision.install(version, libraries, on_progress=on_progress)
     terminal.show(provided.data(), provided.lines(), as_json=as_json)
 
 
@@ -43,9 +43,9 @@ def install_toolkit(version: str, libraries: tuple[str, ...], *, as_json: bool) 
 @options.as_json
 def toolkit_path(version: str, libraries: tuple[str, ...], *, as_json: bool) -> None:
     """Print the CUDA_HOME of toolkit VERSION with LIBRARIES in the cache."""
-    from vbuild.toolchain.toolkit import provision
+    from vbuild.toolchain import toolkit_provision
 
-    kept = provision.path(version, libraries)
+    kept = toolkit_provision.path(version, libraries)
     terminal.show(kept.data(), kept.lines(), as_json=as_json)
 
 
@@ -59,7 +59,7 @@ def prune_toolkits(*, unused_for: int | None, as_json: bool) -> None:
 
     Run it while no build is running: a build does not mark its toolkit as used.
     """
-    from vbuild.toolchain.toolkit import provision
+    from vbuild.toolchain import toolkit_provision
 
-    pruned = provision.prune(unused_for=unused_for)
+    pruned = toolkit_provision.prune(unused_for=unused_for)
     terminal.show(pruned.data(), pruned.lines(), as_json=as_json)

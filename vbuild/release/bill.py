@@ -19,7 +19,7 @@ from vbuild.recipe.source import Debian, Git, NativeSource, Sdist
 from vbuild.recipe.target import Target
 from vbuild.sbom.keeping import Changes, bill_of, path_of, revised
 from vbuild.sbom.model import Making, Material, MaterialRole, package_url
-from vbuild.toolchain.toolkit.model import Toolkit
+from vbuild.toolchain.toolkit import Toolkit
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.write import edited
 

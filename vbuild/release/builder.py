@@ -34,8 +34,8 @@ from vbuild.release.cache import BuildKind, KeptBuild
 from vbuild.release.model import Failure, ReleaseContext
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc import Command
-from vbuild.toolchain.toolkit.model import Toolkit
-from vbuild.toolchain.toolkit.provision import FETCHED
+from vbuild.toolchain.toolkit import Toolkit
+from vbuild.toolchain.toolkit_provision import FETCHED
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 

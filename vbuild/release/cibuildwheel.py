@@ -45,8 +45,8 @@ from vbuild.release.model import (
 from vbuild.release.pipeline import check_request, released, slimmed_to_gpus, staged, stamped, verified, without_cpu
 from vbuild.release.report import Report
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.toolkit.model import Toolkit
-from vbuild.toolchain.toolkit.provision import FETCHED, FORESEEN, Supply
+from vbuild.toolchain.toolkit import Toolkit
+from vbuild.toolchain.toolkit_provision import FETCHED, FORESEEN, Supply
 from vbuild.variants.document import Schema
 from vbuild.verification.verify import fatbins
 from vbuild.wheel.name import WheelName

@@ -34,7 +34,7 @@ from vbuild.recipe.variables import for_installers
 from vbuild.release.builder import Builder
 from vbuild.release.model import ReleaseContext, slug
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.toolkit.model import Toolkit
+from vbuild.toolchain.toolkit import Toolkit
 
 
 class WrittenLock(Struct, frozen=True):

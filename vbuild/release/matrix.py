@@ -19,7 +19,7 @@ from vbuild.release.cache import BuildCache
 from vbuild.release.model import OnProgress, ReleaseContext, ReleaseFamily, ReleaseResult, ReleaseWheels
 from vbuild.release.pipeline import check_request, released, staged, wheels_made
 from vbuild.release.report import Report
-from vbuild.toolchain.toolkit.provision import FORESEEN
+from vbuild.toolchain.toolkit_provision import FORESEEN
 from vbuild.variants.document import Schema
 from vbuild.workers.executor import LOCAL, Executor
 

@@ -21,7 +21,7 @@ from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildCache
 from vbuild.release.report import FailureEntry, MachineChoice, PypiLimits, Report, TargetEntry, ToolkitEntry, WheelEntry
-from vbuild.toolchain.toolkit.model import Toolkit
+from vbuild.toolchain.toolkit import Toolkit
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.model import Property, Variant
 from vbuild.verification.model import Verdict
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vbuild.splitting.request import SplitRequest
     from vbuild.splitting.split import Split
     from vbuild.toolchain.interpreter import Interpreter
-    from vbuild.toolchain.toolkit.provision import Supply
+    from vbuild.toolchain.toolkit_provision import Supply
     from vbuild.variants.index import Indexed
     from vbuild.variants.metadata import VariantMetadata
 

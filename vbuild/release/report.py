@@ -29,7 +29,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import CudaBuild, ToolkitSpec
 from vbuild.recipe.target import Target
-from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
+from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
 from vbuild.verification.model import Verdict
 from vbuild.wheel.name import WheelName
 

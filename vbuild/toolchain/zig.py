@@ -30,8 +30,8 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.matrix import NEWEST_GLIBC, OLDEST_GLIBC, HostCompiler, HostSettings
 from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name, found_rust
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.toolkit.cache import OnProgress, ToolkitCache, silently
-from vbuild.toolchain.toolkit.model import ToolkitPin
+from vbuild.toolchain.toolkit import ToolkitPin
+from vbuild.toolchain.toolkit_cache import OnProgress, ToolkitCache, silently
 
 VERSION = "0.17.1"
 CLANG = (22, 1)  # the clang that is in it

@@ -42,7 +42,7 @@ from vbuild.recipe.matrix import HostCompiler
 from vbuild.recipe.model import Recipe, lock_file
 from vbuild.recipe.target import Target
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
-from vbuild.toolchain.toolkit.model import Toolkit
+from vbuild.toolchain.toolkit import Toolkit
 
 _COMMANDS, _ASSIGNMENTS = joined(" && "), joined(" ")
 _PROGRAM = PurePosixPath("vbuild/build/cibuildwheel/container.py")

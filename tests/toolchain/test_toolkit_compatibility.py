@@ -7,7 +7,7 @@ import pytest
 from tests.factories.toolkits import installed
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
-from vbuild.toolchain.toolkit.model import CompilerRange, Toolkit, check_host, taken
+from vbuild.toolchain.toolkit import CompilerRange, Toolkit, check_host, taken
 
 # the conditions of crt/host_config.h as they are in CUDA 13.0
 HOST_CONFIG = """

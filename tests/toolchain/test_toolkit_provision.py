@@ -11,9 +11,9 @@ from vbuild.errors import BuildError, FetchError
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.cache import ToolkitCache
-from vbuild.toolchain.toolkit.model import ToolkitPin
-from vbuild.toolchain.toolkit.provision import foreseen, packaged, provided
+from vbuild.toolchain.toolkit import ToolkitPin
+from vbuild.toolchain.toolkit_cache import ToolkitCache
+from vbuild.toolchain.toolkit_provision import foreseen, packaged, provided
 
 
 def test_a_toolkit_that_no_index_has_is_named_with_the_places(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_another_machine_has_no_toolkit(tmp_path: Path) -> None:
         "import ctypes, sys\n"
         "ctypes.CDLL(None).personality(8)\n"
         "from vbuild.errors import BuildError\n"
-        "from vbuild.toolchain.toolkit.provision import install\n"
+        "from vbuild.toolchain.toolkit_provision import install\n"
         "from pathlib import Path\n"
         f"try: install('13.0', store=Path({str(tmp_path)!r}))\n"
         "except BuildError as error: sys.exit(str(error))\n"

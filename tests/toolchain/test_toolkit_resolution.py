@@ -9,7 +9,7 @@ from packaging.version import Version
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin, identity_of, resolved
+from vbuild.toolchain.toolkit import Toolkit, ToolkitPin, identity_of, resolved
 
 NCCL = "5" * 64
 NEWEST = Dotted(13, 5)

@@ -9,9 +9,9 @@ from tests.factories.toolkits import installed
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.toolchain.toolkit.installed import Installed, matching, named
-from vbuild.toolchain.toolkit.installed import installed as all_installed
-from vbuild.toolchain.toolkit.provision import provided
+from vbuild.toolchain.toolkit_installed import Installed, matching, named
+from vbuild.toolchain.toolkit_installed import installed as all_installed
+from vbuild.toolchain.toolkit_provision import provided
 
 # no CUDA of this version is anywhere in the usual places
 OLD = Dotted(7, 5)

@@ -21,7 +21,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.source import ToolkitLibrary
-from vbuild.toolchain.toolkit.model import Toolkit
+from vbuild.toolchain.toolkit import Toolkit
 
 VARIABLES = ("CUDA_HOME", "CUDA_PATH")
 

@@ -27,8 +27,8 @@ from vbuild.files.cache import Cache, Part
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.download import Wanted, download
-from vbuild.toolchain.toolkit.layout import STAMP, is_complete, lay_out, stamp_of, write_stamp
-from vbuild.toolchain.toolkit.model import Toolkit, ToolkitPin
+from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
+from vbuild.toolchain.toolkit_layout import STAMP, is_complete, lay_out, stamp_of, write_stamp
 from vbuild.wheel.archive import open_wheel
 
 # asked for only when something has to be fetched: pip takes most of a second to say where from

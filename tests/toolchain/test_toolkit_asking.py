@@ -8,7 +8,7 @@ from packaging.version import Version
 from tests.factories.sources import served
 from vbuild.errors import BuildError
 from vbuild.index_client.configuration import Indexes
-from vbuild.toolchain.toolkit.model import ToolkitPin, asked
+from vbuild.toolchain.toolkit import ToolkitPin, asked
 
 CANDIDATES = ("nvidia-nccl-cu13", "nvidia-nccl")
 WHEEL = "nvidia_nccl_cu13-2.28.{}-py3-none-manylinux_2_18_{}.whl"

@@ -45,7 +45,7 @@ from vbuild.elf.write import NewSection, elf_file, string_table
 from vbuild.errors import BuildError
 from vbuild.files.atomic import linked
 from vbuild.files.hashing import sealed, sha256_of, unsealed
-from vbuild.toolchain.toolkit.model import ToolkitPin
+from vbuild.toolchain.toolkit import ToolkitPin
 
 _MACHINES = {"x86_64": ElfMachine.X86_64, "aarch64": ElfMachine.AARCH64}
 _STUBS = (

@@ -22,10 +22,10 @@ from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from vbuild.errors import BuildError, FetchError, WheelError
 from vbuild.files.hashing import unsealed
 from vbuild.index_client.configuration import Indexes
-from vbuild.toolchain.toolkit import layout as integrity
-from vbuild.toolchain.toolkit.cache import ToolkitCache, component_name
-from vbuild.toolchain.toolkit.layout import SEEN, STAMP, is_complete
-from vbuild.toolchain.toolkit.model import ToolkitPin, identity_of
+from vbuild.toolchain import toolkit_layout as integrity
+from vbuild.toolchain.toolkit import ToolkitPin, identity_of
+from vbuild.toolchain.toolkit_cache import ToolkitCache, component_name
+from vbuild.toolchain.toolkit_layout import SEEN, STAMP, is_complete
 
 NOWHERE = Indexes(no_index=True)
 
@@ -128,7 +128,7 @@ LAYING_OUT = """
 import sys
 from pathlib import Path
 from tests.factories.toolkits import laid_out, places
-from vbuild.toolchain.toolkit.model import ToolkitPin
+from vbuild.toolchain.toolkit import ToolkitPin
 
 store, wheels = map(Path, sys.argv[1:])
 pins = tuple(ToolkitPin(*line.split()) for line in sys.stdin)

@@ -7,8 +7,8 @@ Which host compilers an nvcc takes is in its header crt/host_config.h:
 
 The last condition on clang is that of Linux; those before are of other systems.
 
-pins.json lists the toolkits of the package index; `.ci/pin-toolkits` writes that file. Libraries that are not part of
-a toolkit are asked of the index once, and pinned by the hash that it states.
+toolkit_pins.json lists the toolkits of the package index; `.ci/pin-toolkits` writes that file. Libraries that are not
+part of a toolkit are asked of the index once, and pinned by the hash that it states.
 
     13.0    -> Release 13.0.3 -> extra cublas -> nvidia-cublas, nvidia-cuda-nvrtc
                               -> component nvidia-cublas 13.1.1.3 -> a wheel for each machine
@@ -152,7 +152,7 @@ class ToolkitRelease(Struct, frozen=True):
 @functools.cache
 def releases() -> Mapping[Dotted, ToolkitRelease]:
     """The toolkits by version, the oldest first."""
-    data = json.loads(files("vbuild.toolchain.toolkit").joinpath("pins.json").read_text(encoding="utf-8"))
+    data = json.loads(files("vbuild.toolchain").joinpath("toolkit_pins.json").read_text(encoding="utf-8"))
     found = (_release(Dotted.parse(version), entry) for version, entry in data["toolkits"].items())
     return {release.version: release for release in sorted(found, key=lambda release: release.version)}
 
@@ -221,7 +221,7 @@ _LAYOUT = 1
 
 
 def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, ...]:
-    """The wheels of *spec* for Linux on *machine*, by project; *ask* is for those that are not in pins.json.
+    """The wheels of *spec* for Linux on *machine*, by project; *ask* is for those that are not in toolkit_pins.json.
 
     Of what *ask* does not know there is none.
 

@@ -1,4 +1,4 @@
-"""pins.json: complete for both machines, and what the package index says."""
+"""toolkit_pins.json: complete for both machines, and what the package index says."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.download import Wanted, download
 from vbuild.index_client.places import files_of
-from vbuild.toolchain.toolkit.model import CORE, MACHINES, ToolkitRelease, releases
+from vbuild.toolchain.toolkit import CORE, MACHINES, ToolkitRelease, releases
 from vbuild.wheel.archive import peek
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
