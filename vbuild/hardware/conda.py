@@ -41,7 +41,12 @@ def machine_of(text: str) -> Machine:
     Its Python is the one that the JSON names, conda's own, else the running one. `HardwareError` for what is not such
     JSON, or a machine that runs no Linux of a known kind.
     """
-    info = _parsed(text)
+    try:
+        info = parsed_json(text)
+    except ValueError as error:
+        raise HardwareError("not JSON; expected what conda info --json or pixi info --json prints") from error
+    if not isinstance(info, dict) or not any(key in info for key in _KEYS):
+        raise HardwareError("no virtual packages; expected what conda info --json or pixi info --json prints")
     subdir = info.get("platform")
     if not isinstance(subdir, str) or subdir not in MACHINES:
         raise HardwareError(f"platform is {subdir!r}; expected {' or '.join(MACHINES)}")
@@ -50,7 +55,7 @@ def machine_of(text: str) -> Machine:
     glibc, capability = _dotted(virtual, "__glibc"), _dotted(virtual, "__cuda_arch")
     return Machine(
         python=version,
-        tags=tuple(_tags(version, tuple(_platforms(machine, glibc)))),
+        tags=tuple(_tags(version, machine, glibc)),
         cpu=_cpu(virtual.get("__archspec", ("", ""))[1], machine),
         nvidia=Nvidia(_dotted(virtual, "__cuda"), (capability,) if capability else ()),
     )
@@ -67,16 +72,6 @@ def _level(name: str) -> int:
     target = archspec.cpu.TARGETS[name]
     reached = {name, *(ancestor.name for ancestor in target.ancestors)}
     return max(rank for rank, level in enumerate(X86_64_LEVELS, 1) if rank == 1 or f"x86_64_{level}" in reached)
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        info = parsed_json(text)
-    except ValueError as error:
-        raise HardwareError("not JSON; expected what conda info --json or pixi info --json prints") from error
-    if not isinstance(info, dict) or not any(key in info for key in _KEYS):
-        raise HardwareError("no virtual packages; expected what conda info --json or pixi info --json prints")
-    return info
 
 
 def _virtual_packages(info: dict[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -117,18 +112,16 @@ def _python(found: object) -> str:
     raise HardwareError(f"python_version is {found!r}; expected one as in 3.12.4")
 
 
-def _platforms(machine: str, glibc: Dotted | None) -> Iterator[str]:
-    """The platform tags of a *machine* with that *glibc*, best first, as PEP 600 has them."""
+def _tags(python: str, machine: str, glibc: Dotted | None) -> Iterator[str]:
+    """The compatibility tags of CPython *python* on a *machine* with that *glibc*, best first."""
+    platforms = []
+    # as PEP 600 has them
     newest = min(glibc.minor, _NEWEST_GLIBC) if glibc and glibc.major == _GLIBC else 0
-    for minor in range(newest, _OLDEST_GLIBC[machine] - 1, -1):
-        yield f"manylinux_2_{minor}_{machine}"
-        if minor in _ALIASES:
-            yield f"{_ALIASES[minor]}_{machine}"
-    yield f"linux_{machine}"
-
-
-def _tags(python: str, platforms: tuple[str, ...]) -> Iterator[str]:
-    """The compatibility tags of CPython *python* there, best first."""
+    for glibc_minor in range(newest, _OLDEST_GLIBC[machine] - 1, -1):
+        platforms.append(f"manylinux_2_{glibc_minor}_{machine}")
+        if glibc_minor in _ALIASES:
+            platforms.append(f"{_ALIASES[glibc_minor]}_{machine}")
+    platforms.append(f"linux_{machine}")
     major, minor = Version(python).release[:2]
     name = f"cp{major}{minor}"
     yield from map(str, cpython_tags((major, minor), abis=[name], platforms=platforms))

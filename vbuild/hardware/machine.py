@@ -19,7 +19,7 @@ import json
 import platform
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Self
@@ -93,15 +93,23 @@ class Machine(Struct, frozen=True):
 
     def __str__(self) -> str:
         """The machine as TOML."""
-        platforms = _platforms(self.tags)
-        lines = [f"python = {_quoted(self.python)}"]
+        groups = tuple(_grouped(self.tags))
+        # the platforms worth writing once: the longest list that some Python and ABI tag has
+        platforms = max((found for _, found in groups), key=len, default=())
+        if len(platforms) == 1:
+            platforms = ()
+        tags: list[str] = []
+        for start, found in groups:
+            tags += [start] if found == platforms else [f"{start}-{platform_tag}" for platform_tag in found]
+        lines = [f'python = "{self.python}"']
         if self.cpu:
-            lines.append(f"cpu = {_quoted(str(self.cpu))}")
-        lines += _array("platforms", platforms) + _array("tags", tuple(_compressed(self.tags, platforms)))
+            lines.append(f'cpu = "{self.cpu}"')
+        lines += _array("platforms", platforms) + _array("tags", tags)
         if self.nvidia != Nvidia():
             lines += ["", "[nvidia]"]
-            lines += [f"driver = {_quoted(str(driver))}" for driver in (self.nvidia.driver,) if driver]
-            lines += _array("capabilities", tuple(map(str, self.nvidia.capabilities)))
+            if self.nvidia.driver:
+                lines.append(f'driver = "{self.nvidia.driver}"')
+            lines += _array("capabilities", map(str, self.nvidia.capabilities))
         for namespace, features in self.supported:
             lines += ["", f"[supported.{namespace}]"]
             lines += [line for feature, values in features for line in _array(feature, values)]
@@ -187,28 +195,10 @@ def _grouped(tags: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield start, tuple(platform_tag for _, _, platform_tag in group)
 
 
-def _platforms(tags: tuple[str, ...]) -> tuple[str, ...]:
-    """The platforms worth writing once: the longest list that some Python and ABI tag has."""
-    found = max((platforms for _, platforms in _grouped(tags)), key=len, default=())
-    return found if len(found) > 1 else ()
-
-
-def _compressed(tags: tuple[str, ...], platforms: tuple[str, ...]) -> Iterator[str]:
-    for start, found in _grouped(tags):
-        if found == platforms:
-            yield start
-        else:
-            yield from (f"{start}-{platform_tag}" for platform_tag in found)
-
-
-def _array(key: str, texts: tuple[str, ...]) -> list[str]:
+def _array(key: str, texts: Iterable[str]) -> list[str]:
     """The lines of an array: one if it fits, else one for each text."""
-    quoted = [_quoted(text) for text in texts]
+    quoted = [f'"{text}"' for text in texts]
     line = f"{key} = [{', '.join(quoted)}]"
     if len(line) <= _LINE:
         return [line]
     return [f"{key} = [", *(f"    {text}," for text in quoted), "]"]
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'

@@ -268,7 +268,13 @@ def _duplicates(wheel: Wheel) -> tuple[Duplicate, ...]:
         if member.size and (hashed := wheel.row(member).hash):
             groups.setdefault((hashed, member.size), []).append(member)
     found = (
-        Duplicate(hashed, size, members[0].compressed_size, tuple(member.path for member in members))
+        Duplicate(
+            hashed,
+            size,
+            size * (len(members) - 1),
+            members[0].compressed_size * (len(members) - 1),
+            tuple(member.path for member in members),
+        )
         for (hashed, size), members in groups.items()
         if len(members) > 1
     )

@@ -62,7 +62,7 @@ class LibraryContents(Struct, frozen=True):
 
     def data(self, devices: tuple[Device, ...]) -> dict[str, Any]:
         """The library as JSON takes it, with its outlook for each of *devices*."""
-        outline = self.outline
+        outline, gpu = self.outline, self.gpu
         return {
             "path": self.path,
             "bytes": self.size,
@@ -86,21 +86,18 @@ class LibraryContents(Struct, frozen=True):
                 for section in outline.sections
                 if section.size
             ],
-            "gpu": self._gpu_data(devices),
-        }
-
-    def _gpu_data(self, devices: tuple[Device, ...]) -> dict[str, Any] | None:
-        if not self.gpu and not self.gpu.notes:
-            return None
-        return {
-            "bytes": self.gpu.size,
-            "share": round(self.gpu_share, 4),
-            "containers": self.gpu.containers,
-            "entries": self.gpu.entries,
-            "code": [portion.data() for portion in self.gpu.portions],
-            "pinned": self.gpu.pinned,
-            "notes": self.gpu.notes,
-            "gpus": [self.gpu.outlook(device).data() for device in devices],
+            "gpu": {
+                "bytes": gpu.size,
+                "share": round(self.gpu_share, 4),
+                "containers": gpu.containers,
+                "entries": gpu.entries,
+                "code": [portion.data() for portion in gpu.portions],
+                "pinned": gpu.pinned,
+                "notes": gpu.notes,
+                "gpus": [gpu.outlook(device).data() for device in devices],
+            }
+            if gpu or gpu.notes
+            else None,
         }
 
 
@@ -123,30 +120,16 @@ class Archive(Struct, frozen=True):
 
 
 class Duplicate(Struct, frozen=True):
-    """Files that are the same byte for byte, by their hash in RECORD; *packed_size* is that of the first."""
+    """Files that are the same byte for byte, by their hash in RECORD.
+
+    *wasted* and *packed_wasted* are the bytes that all but the first of them take up.
+    """
 
     hash: str
-    size: int
-    packed_size: int
+    size: int = named(name="bytes")
+    wasted: int = named(name="wasted_bytes")
+    packed_wasted: int = named(name="packed_wasted_bytes")
     paths: tuple[str, ...]
-
-    @property
-    def wasted(self) -> int:
-        """What all but one of them take up."""
-        return self.size * (len(self.paths) - 1)
-
-    @property
-    def packed_wasted(self) -> int:
-        return self.packed_size * (len(self.paths) - 1)
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "hash": self.hash,
-            "bytes": self.size,
-            "wasted_bytes": self.wasted,
-            "packed_wasted_bytes": self.packed_wasted,
-            "paths": self.paths,
-        }
 
 
 class Others(Struct, frozen=True):
@@ -340,7 +323,7 @@ class Contents:
 
     def data(self) -> dict[str, Any]:
         """The contents as JSON takes them: complete, and as ``schema.json`` says."""
-        variant, levels = self.variant, self.levels
+        variant, levels, bill = self.variant, self.levels, self.bill
         values = {
             "version": VERSION,
             "wheel": self.wheel,
@@ -362,26 +345,22 @@ class Contents:
             "wanted": self.wanted,
             "damaged": self.damaged,
             "archives": self.archives,
-            "duplicates": [duplicate.data() for duplicate in self.duplicates],
+            "duplicates": self.duplicates,
             "others": self.others,
             "warnings": self.warnings,
             **({"levels": levels, "copies": self.copies} if levels else {}),
             **({"closure": self.closure.data()} if self.closure else {}),
-            **({"sbom": bill_data(self.bill)} if self.bill else {}),
         }
+        if bill:
+            values["sbom"] = {
+                "tool": bill.tool,
+                "files": len(bill.files),
+                "changed": [file.path for file in bill.files if file.before],
+                "gone": [{"path": gone.path, "fate": gone.fate, "purl": gone.purl} for gone in bill.gone],
+                "builds": len(bill.makings),
+            }
         found: dict[str, Any] = to_builtins(values)
         return found
-
-
-def bill_data(bill: Bill) -> dict[str, Any]:
-    """*bill* as ``schema.json`` says."""
-    return {
-        "tool": bill.tool,
-        "files": len(bill.files),
-        "changed": [file.path for file in bill.files if file.before],
-        "gone": [{"path": gone.path, "fate": str(gone.fate), "purl": gone.purl} for gone in bill.gone],
-        "builds": len(bill.makings),
-    }
 
 
 def bill_line(bill: Bill) -> str:

@@ -252,8 +252,15 @@ def connected(executor: Executor) -> Iterator[Cluster]:
 
 
 def _client(kind: Any, executor: Executor) -> Any:  # noqa: ANN401 - Dask's
+    host, _, port = str(executor.address).rpartition(":")
     try:
-        _check_greeting(executor)
+        # Dask's client would wait for ever for something else that listens there; a greeting of Dask's starts with the
+        # number of bytes that follow, and is short
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECTS) as connection:
+            connection.settimeout(CONNECTS)
+            size = connection.recv(8, socket.MSG_WAITALL)
+        if not 0 < int.from_bytes(size, "little") < _GREETING:
+            raise ValueError(size)  # noqa: TRY301 - whatever answers there, the message is one
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # versions of packages that vbuild does not need, on other machines
             return kind(f"tcp://{executor.address}", timeout=CONNECTS, set_as_default=False)
@@ -261,19 +268,6 @@ def _client(kind: Any, executor: Executor) -> Any:  # noqa: ANN401 - Dask's
         raise BuildError(
             f"{executor}: no scheduler answers there; expected one, as `dask scheduler` starts it"
         ) from error
-
-
-def _check_greeting(executor: Executor) -> None:
-    """`OSError` or `ValueError` if what listens there does not greet as Dask does; its client would wait for ever.
-
-    A greeting starts with the number of bytes that follow, and is short.
-    """
-    host, _, port = str(executor.address).rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), CONNECTS) as connection:
-        connection.settimeout(CONNECTS)
-        size = connection.recv(8, socket.MSG_WAITALL)
-    if not 0 < int.from_bytes(size, "little") < _GREETING:
-        raise ValueError(size)
 
 
 @contextmanager
