@@ -27,6 +27,7 @@ from vbuild.build.plan import BuildBackend
 from vbuild.errors import BuildError, VbuildError
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
+from vbuild.recipe.flags import FlagRules, OwnFlags
 from vbuild.recipe.matrix import HostCompiler, HostSettings
 from vbuild.recipe.model import BuildSettings
 from vbuild.recipe.target import Target
@@ -176,7 +177,7 @@ def test_intrinsics_without_their_flag_fail_with_advice(environments: Environmen
         "after a check of the CPU, name the file in the recipe's build.keep-flags"
     )
     project = setuptools_project(tmp_path / "kept" / "source", flags=("-mavx2",), kernel=kernel)
-    settings = BuildSettings(keep_flags=("src/kernel.c",))
+    settings = BuildSettings(flags=FlagRules(OwnFlags.STRIP, keep=("src/kernel.c",)))
     result = built(project, "v2", tmp_path / "kept", environments, settings)
     assert [change.sources for change in result.overrides] == [("module.c",)]
 

@@ -10,6 +10,7 @@ from vbuild.build.plan import BuildBackend, Rewriting, planned
 from vbuild.errors import BuildError
 from vbuild.files.archives import OLDEST
 from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.flags import FlagRules
 from vbuild.toolchain.compilers import CompilerFamily, Rust
 
 V3 = "-march=x86-64-v3 -mtune=generic"
@@ -84,7 +85,7 @@ def test_build_folders_have_names_that_do_not_change() -> None:
 
 
 def test_the_rules_of_a_level() -> None:
-    rules = plan("v2", keep=("*_avx2.c",)).rewriting
+    rules = plan("v2", own=FlagRules(keep=("*_avx2.c",))).rewriting
     assert rules.compile == ("-march=x86-64-v2", "-mtune=generic")
     assert rules.link == ("-Wl,-z,x86-64-v2",)
     assert rules.rust == ("-C", "target-cpu=x86-64-v2")

@@ -11,18 +11,21 @@ from msgspec.structs import replace
 
 from tests.factories.projects import KERNEL, tree
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
-from vbuild.build.wrappers import BuildFolders, CompilerWrappers, Override, install
+from vbuild.build.wrappers import BuildFolders, CompilerCall, CompilerWrappers, Override, install
 from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.flags import FlagRules, OwnFlags
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
 
 INTERPRETER = Interpreter.found("", os.environ)
 COMPILERS = Compilers.found(INTERPRETER, os.environ)
 
+STRIP = FlagRules(OwnFlags.STRIP)
+
 pytestmark = pytest.mark.skipif(COMPILERS.machine != "x86_64", reason="levels are those of x86-64")
 
 
-def plan(level: str, *, keep: tuple[str, ...] = ()) -> FlagPlan:
+def plan(level: str, *, rules: FlagRules = STRIP) -> FlagPlan:
     cpu = Cpu.known("x86_64", level)
     return planned(
         cpu,
@@ -30,14 +33,14 @@ def plan(level: str, *, keep: tuple[str, ...] = ()) -> FlagPlan:
         compilers=COMPILERS,
         interpreter=INTERPRETER,
         environment=os.environ,
-        recipe=RecipeFlags(keep=keep),
+        recipe=RecipeFlags(own=rules),
     )
 
 
-def wrappers(folder: Path, level: str, *, keep: tuple[str, ...] = ()) -> CompilerWrappers:
+def wrappers(folder: Path, level: str, *, flags: FlagRules = STRIP) -> CompilerWrappers:
     """Compiler wrappers for *level* in *folder*, and a source tree beside them."""
     source = tree(folder / "source", {"kernel.c": KERNEL, "empty.c": "int main(void) { return 0; }"})
-    rules = plan(level, keep=keep).rewriting
+    rules = plan(level, rules=flags).rewriting
     return install(rules, COMPILERS, folder / "a b" / "launchers", BuildFolders(source), environment={})
 
 
@@ -77,8 +80,18 @@ def test_the_log_tells_what_was_taken_out_of_which_file(tmp_path: Path) -> None:
     assert made.overrides() == ()
     compiled(made, "-march=native", "-mtune=generic")
     compiled(made, "-march=native", "-mtune=generic")
-    assert made.overrides() == (Override("gcc", ("kernel.c",), ("-march=native",), ("-march=x86-64-v2",), ()),)
-    assert len(made.log.read_text(encoding="utf-8").splitlines()) == 3
+    why = (("-march=native", "native"),)
+    assert made.overrides() == (Override("gcc", ("kernel.c",), ("-march=native",), ("-march=x86-64-v2",), (), why=why),)
+    assert len(made.log.read_text(encoding="utf-8").splitlines()) == 2
+    assert made.compiled() == (CompilerCall("gcc", (str(made.source / "kernel.c"),)),) * 4
+
+
+def test_the_log_has_flags_that_stayed_and_what_was_compiled_with_them(tmp_path: Path) -> None:
+    made = wrappers(tmp_path, "v2", flags=FlagRules())
+    assert "ymm" in compiled(made, "-mavx2")
+    (override,) = made.overrides()
+    assert (override.kept, override.removed, override.why) == (("-mavx2",), (), (("-mavx2", "single file"),))
+    assert override.object == str(made.source / "kernel.o")
 
 
 @pytest.mark.nightly
@@ -165,7 +178,7 @@ def test_the_compilers_own_errors_and_answers_come_through(tmp_path: Path) -> No
 
 def test_code_that_needs_a_flag_of_its_own_keeps_it_where_the_recipe_says_so(tmp_path: Path) -> None:
     intrinsics = "#include <immintrin.h>\n__m256i twice(__m256i x) { return _mm256_add_epi32(x, x); }\n"
-    made = wrappers(tmp_path, "v2", keep=("simd/*.c",))
+    made = wrappers(tmp_path, "v2", flags=FlagRules(OwnFlags.STRIP, keep=("simd/*.c",)))
     tree(made.source, {"simd/twice.c": intrinsics, "twice.c": intrinsics})
     assert call(made, "gcc", "-mavx2", "-c", "simd/twice.c").returncode == 0
     assert "vpaddd" in instructions(made.source / "twice.o")

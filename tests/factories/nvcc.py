@@ -19,6 +19,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuCodeKind, GpuList
 from vbuild.recipe.cuda import CudaBuild, CudaSettings, ToolkitSpec
+from vbuild.recipe.flags import FlagRules
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
 
@@ -61,7 +62,7 @@ class Build:
             compilers=COMPILERS,
             interpreter=INTERPRETER,
             environment=OUTSIDE,
-            recipe=RecipeFlags(keep=keep),
+            recipe=RecipeFlags(own=FlagRules(keep=keep)),
             cuda=part,
         )
         self.wrappers: CompilerWrappers = install(

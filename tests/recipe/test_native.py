@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.factories.recipes import HASH, SOURCE, project, recipe
 from vbuild.errors import VbuildError
 from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.flags import FlagRules
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Debian, Folder, Native, NativeSystem
 
@@ -39,7 +40,7 @@ def test_a_step_says_what_is_built_and_how(tmp_path: Path) -> None:
             before_build=("autoreconf -fi",),
             requires=("ninja",),
             patches=(tmp_path / "gmp.patch",),
-            keep_flags=("*_avx2.c",),
+            flags=FlagRules(keep=("*_avx2.c",)),
         ),
     )
 
@@ -81,7 +82,7 @@ REFUSALS = [
     (_step().replace('build = "autotools"', ""), "native[0].build: missing; expected a string"),
     (
         _step("level = true"),
-        "native[0].level: no such key; known here: before-build, build, configure, env, keep-flags, name, patches, ",
+        "native[0].level: no such key; known here: before-build, build, configure, env, flags, keep-flags, name, ",
     ),
     (
         _step(source="source = {}"),

@@ -13,8 +13,11 @@ from vbuild.toolchain.rewriting import rewritten, rewritten_rust
 OURS = "-march=x86-64-v2 -mtune=generic"
 
 
-def changed(command: str, **more: tuple[str, ...]) -> str:
-    return " ".join(rewritten(command.split(), rules("v2", **more)).arguments)
+STRIP = ("strip",)
+
+
+def changed(command: str, flags: tuple[str, ...] = STRIP, **more: tuple[str, ...]) -> str:
+    return " ".join(rewritten(command.split(), rules("v2", flags=flags, **more)).arguments)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,48 @@ def test_a_source_the_recipe_names_keeps_its_own_flags(command: str, expected: s
     assert changed(command, keep=("*_avx2.c", "simd/*.c")) == expected
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("-maes -c src/aes.c -o aes.o", f"{OURS} -maes -c src/aes.c -o aes.o"),
+        (f"{OURS} -march=haswell -c src/aes.c", f"{OURS} -march=haswell -c src/aes.c"),
+        (f"-march=haswell {OURS} -c src/aes.c", f"{OURS} -march=haswell -c src/aes.c"),
+        ("-march=native -maes -mavx -c src/aes.c", f"{OURS} -maes -c src/aes.c"),
+        ("-msse4.2 -c src/crc.c", f"-msse4.2 -c src/crc.c {OURS}"),
+        ("-O2 -c src/main.c", f"-O2 -c src/main.c {OURS}"),
+        ("-maes -c old/aes.c", f"-c old/aes.c {OURS}"),
+        ("-maes -c leaks/aes.c", f"-c leaks/aes.c {OURS}"),
+        ("-maes -flto a.o -o demo", f"-flto a.o -o demo {OURS}"),
+    ],
+)
+def test_flags_of_single_files_stay_behind_ours_and_those_that_steer_the_build_go(command: str, expected: str) -> None:
+    assert changed(command, ("auto",), strip=("old/*",), leaking=("leaks/aes.c",), steering=("-mavx",)) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "kept", "why"),
+    [
+        ("-maes -march=native -c a.c", ["-maes"], [("-maes", "single file"), ("-march=native", "native")]),
+        ("-mavx -c a.c", [], [("-mavx", "whole build")]),
+        ("-mavx2 -c old/a.c", [], [("-mavx2", "rule")]),
+        ("-mavx2 -c leaks/a.c", [], [("-mavx2", "leak")]),
+        ("-mavx2 -c new/a.c", ["-mavx2"], [("-mavx2", "rule")]),
+        ("-mavx2 -c a.S", ["-mavx2"], [("-mavx2", "assembly")]),
+        ("-mavx2 a.o", [], [("-mavx2", "whole build")]),
+        ("-msse4.2 -c a.c", [], []),
+    ],
+)
+def test_each_flag_that_stays_or_goes_has_a_reason(command: str, kept: list[str], why: list[tuple[str, str]]) -> None:
+    more = {"strip": ("old/*",), "keep": ("new/*",), "leaking": ("leaks/*",), "steering": ("-mavx",)}
+    result = rewritten(command.split(), rules("v2", **more))
+    assert (result.kept, result.why) == (kept, why)
+
+
+def test_a_recipe_can_keep_all_flags_but_those_for_the_building_machine() -> None:
+    assert changed("-mavx2 -march=native -c a.c", ("keep",)) == f"{OURS} -mavx2 -c a.c"
+    assert changed("-mavx2 -c a.c", ("keep",), strip=("a.c",)) == f"-c a.c {OURS}"
+
+
 def test_what_was_changed_is_told() -> None:
     result = rewritten(["-march=native", "-c", "a.c", "-mtune=generic"], rules("v3"))
     assert result.sources == ["a.c"]
@@ -88,7 +133,7 @@ def test_flags_in_a_response_file_are_seen(tmp_path: Path) -> None:
     (tmp_path / "inner").write_text("-mavx2", encoding="utf-8")
     words = f'-c \'a file.c\' -D\\"x\\" @{tmp_path / "inner"}\n -march=native "-I a\\\\b"\n'
     (tmp_path / "flags").write_text(words, encoding="utf-8")
-    result = rewritten([f"@{tmp_path / 'flags'}", "-O2"], rules("v2"))
+    result = rewritten([f"@{tmp_path / 'flags'}", "-O2"], rules("v2", flags=STRIP))
     assert result.arguments == ["-c", "a file.c", '-D"x"', "-I a\\b", "-O2", *OURS.split()]
     assert result.removed == ["-mavx2", "-march=native"]
 
@@ -101,9 +146,11 @@ def test_a_response_file_that_is_not_there_is_left_to_the_compiler() -> None:
 def test_a_question_whether_the_compiler_takes_a_flag_is_answered_with_no(text: str, tmp_path: Path) -> None:
     (tmp_path / "check.c").write_text(text, encoding="utf-8")
     command = ["-mavx2", "-msse3", "-march=native", "-c", str(tmp_path / "check.c")]
-    assert rewritten(command, rules("v2")).refused == ["-mavx2"]
-    assert rewritten(command, rules("v3")).refused == []
-    assert rewritten(command, rules("v2", keep=("*_avx2.c",))).refused == []
+    assert rewritten(command, rules("v2", flags=STRIP)).refused == ["-mavx2"]
+    assert rewritten(command, rules("v2", steering=("-mavx2",))).refused == ["-mavx2"]
+    assert rewritten(command, rules("v2")).refused == []
+    assert rewritten(command, rules("v3", flags=STRIP)).refused == []
+    assert rewritten(command, rules("v2", flags=STRIP, keep=("*_avx2.c",))).refused == []
 
 
 @pytest.mark.parametrize("text", ["#include <math.h>\nint main(void) { return 0; }\n", "\n" * 300])

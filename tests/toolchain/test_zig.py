@@ -176,7 +176,8 @@ OURS = "-mcpu=x86_64_v2"
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("-march=native -mavx2 -c a.c", f"-c a.c {OURS}"),
+        ("-march=native -mtune=haswell -c a.c", f"-c a.c {OURS}"),
+        ("-march=haswell -mavx2 -c a.c", f"{OURS} -mavx2 -c a.c"),
         (f"-c a.c {OURS} -march=x86-64-v2", f"-c a.c {OURS}"),
         # what zig links in is the same for all levels
         (f"-shared {OURS} -march=native a.o", "-shared a.o"),

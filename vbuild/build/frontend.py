@@ -23,7 +23,7 @@ from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan, host_of
 from vbuild.build.environment import BuildEnvironment, Environments, Prefix, own_environment
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
-from vbuild.build.wrappers import BuildFolders, CompilerWrappers, Override, check_nvcc, install
+from vbuild.build.wrappers import BuildFolders, CompilerCall, CompilerWrappers, Override, check_nvcc, install
 from vbuild.config.table import Env, Table
 from vbuild.errors import BuildError
 from vbuild.process.run import run
@@ -97,13 +97,14 @@ class Built(Struct, frozen=True):
     """A wheel as its backend left it: plain, not repaired; what the compiler wrappers changed; how long it took, in
     seconds.
 
-    *commands* are those of nvcc.
+    *commands* are those of nvcc, *calls* those of the other compilers.
     """
 
     wheel: Path
     overrides: tuple[Override, ...]
     commands: tuple[Command, ...]
     seconds: float
+    calls: tuple[CompilerCall, ...] = ()
 
 
 def prepared(
@@ -154,7 +155,7 @@ def prepared(
         compilers=compilers,
         interpreter=interpreter,
         environment=environment,
-        recipe=RecipeFlags(target.env, target.config_settings, settings.keep_flags),
+        recipe=RecipeFlags(target.env, target.config_settings, settings.flags),
         cuda=cuda,
     )
     plan = crossing(plan, compilers=compilers, interpreter=interpreter, writes=supply.writes)
@@ -184,7 +185,9 @@ def build_wheel(
         (folder / "built").mkdir()
         wheel = Path(shell.builder().build("wheel", folder / "built", dict(job.plan.config_settings)))
     seconds = time.perf_counter() - start
-    return Built(_checked(wheel, folder / "built"), shell.wrappers.overrides(), shell.wrappers.commands(), seconds)
+    wrappers = shell.wrappers
+    wheel = _checked(wheel, folder / "built")
+    return Built(wheel, wrappers.overrides(), wrappers.commands(), seconds, wrappers.compiled())
 
 
 def required(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> frozenset[str]:
@@ -306,7 +309,7 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
         yield
     except BuildError as error:
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        stripped = sorted({source for change in wrappers.overrides() for source in change.sources})
+        stripped = sorted({source for change in wrappers.overrides() if change.removed for source in change.sources})
         if stripped and any(words in text for words in _MISMATCHES):
             raise BuildError(
                 f"{error}\nThe project's own flags were taken out of {', '.join(stripped)}; where that code runs only "

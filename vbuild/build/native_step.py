@@ -176,7 +176,7 @@ def _planned(
         compilers=compilers,
         interpreter=interpreter,
         environment=environment,
-        recipe=RecipeFlags(env=native.env, keep=native.keep_flags),
+        recipe=RecipeFlags(env=native.env, own=native.flags),
     )
     found = dict(plan.environment)
     if native.system not in {NativeSystem.CMAKE, NativeSystem.MESON}:  # these get the option for a release

@@ -39,10 +39,11 @@ from vbuild.errors import BuildError
 from vbuild.files.archives import OLDEST
 from vbuild.files.cache import Cache, Part
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
+from vbuild.recipe.flags import FlagRules, OwnFlags
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc_options import CudaRules
-from vbuild.toolchain.rewriting import TOOLS
+from vbuild.toolchain.rewriting import TOOLS, chooses_instructions
 from vbuild.toolchain.zig import zig_cpu
 
 # what else programs make their output of: the language of texts and the order of sorted names, the time zone of
@@ -52,6 +53,8 @@ SETTLED = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0", "ZERO_AR_DAT
 # CMake links with the path of the folder of the build, and takes it out again when it installs: what is left is the
 # room for it, and a build ID made of it
 RELATIVE_RPATHS = "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON"
+
+_FLAG_VARIABLES = ("CPPFLAGS", "CFLAGS", "CXXFLAGS", "FFLAGS", "FCFLAGS", "CC", "CXX")
 
 _BUILD_FOLDER = "build/vbuild"
 
@@ -94,16 +97,22 @@ _OWN_OPTIMISATION = frozenset({BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESO
 class Rewriting(Struct, frozen=True):
     """What the compiler wrappers do to a command: which flags they put last, and which they take out.
 
-    Of the flags that choose instructions all go but the *implied* ones, which the level has anyway, and those of
-    the sources that a glob in *keep* matches. *link* is for shared libraries; *dropped* are linker arguments that no
-    wheel may carry. *zig* has the target where the compiler is zig, which is then spoken to in its own way.
+    The project's own flags that choose instructions stay or go as *flags* says, the name of an `OwnFlags`, and for
+    sources that a glob in *keep* or *strip* matches, by that. The *implied* ones stay, which the level has anyway.
+    ``auto`` takes out what is for the building machine and the *steering* ones, and those of sources that a path in
+    *leaking* matches. *link* is for shared libraries; *dropped* are linker arguments that no wheel may carry. *zig* has
+    the target if the compiler is zig, which gets its arguments in its own form.
     """
 
     compile: tuple[str, ...] = ()
     link: tuple[str, ...] = ()
     rust: tuple[str, ...] = ()
     implied: tuple[str, ...] = ()
+    flags: tuple[str] = (OwnFlags.AUTO.value,)
     keep: tuple[str, ...] = ()
+    strip: tuple[str, ...] = ()
+    steering: tuple[str, ...] = ()
+    leaking: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     zig: tuple[str, ...] = ()
 
@@ -128,11 +137,11 @@ class FlagPlan(Struct, frozen=True):
 
 
 class RecipeFlags(Struct, frozen=True):
-    """What a recipe sets for a build: variables, config settings, and globs of sources that keep their own flags."""
+    """What a recipe sets for a build: variables, config settings, and rules for the project's *own* flags."""
 
     env: Env = ()
     config_settings: Settings = ()
-    keep: tuple[str, ...] = ()
+    own: FlagRules = FlagRules()
 
 
 _NOTHING_SET = RecipeFlags()
@@ -155,7 +164,7 @@ def planned(
     """
     if compilers.family is CompilerFamily.MSVC:
         return FlagPlan(cpu, backend, _msvc(cpu, environment), recipe.config_settings, Rewriting())
-    common = levelled(cpu, keep=recipe.keep)
+    common = levelled(cpu, rules=recipe.own)
     flags = (f"-mcpu={zig_cpu(cpu)}",) if compilers.zig_target else common.compile
     env = {
         **_compiler_variables(backend, flags, compilers, interpreter, environment),
@@ -179,6 +188,7 @@ def planned(
         compile=flags,
         link=common.link if compilers.marks_levels else (),
         implied=_implied(cpu, is_zig=bool(compilers.zig_target)),
+        steering=_steering({**environment, **dict(recipe.env)}),
         dropped=interpreter.rpaths,
         zig=(compilers.zig_target,) if compilers.zig_target else (),
     )
@@ -186,14 +196,16 @@ def planned(
     return FlagPlan(cpu, backend, tuple(env.items()), settings, rewriting, cuda.rules if cuda else None)
 
 
-def levelled(cpu: Cpu, *, keep: tuple[str, ...] = ()) -> Rewriting:
+def levelled(cpu: Cpu, *, rules: FlagRules = FlagRules()) -> Rewriting:
     """The rules of any gcc or clang for *cpu*, where the linker knows the mark of the level."""
     return Rewriting(
         compile=(f"-march={cpu}", "-mtune=generic"),
         link=_marking(cpu),
         rust=_rust(cpu),
         implied=_implied(cpu, is_zig=False),
-        keep=keep,
+        flags=(rules.default.value,),
+        keep=rules.keep,
+        strip=rules.strip,
     )
 
 
@@ -226,6 +238,12 @@ def _settings(backend: BuildBackend, given: Settings) -> Settings:
     }:
         return given
     return (*given, ("build-dir", _BUILD_FOLDER))
+
+
+def _steering(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The flags in the variables of *environment* that choose instructions: they are for all files."""
+    words = (word for name in _FLAG_VARIABLES for word in environment.get(name, "").split())
+    return tuple(dict.fromkeys(word for word in words if chooses_instructions(word)))
 
 
 def _marking(cpu: Cpu) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from vbuild.build.caching import Running, Wrapped
 from vbuild.build.environment import Prefix, left_to_compilers
@@ -33,14 +33,18 @@ from vbuild.toolchain.compilers import Compilers, cargo_home
 from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.nvcc_options import CudaRules
 
+_CALLS = "calls"
+
 # names that some tools read in the place of CUDA_HOME
 _HOMES = ("CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_BIN_PATH")
 
 
 class Override(Struct, frozen=True):
-    """A compiler command out of which flags of the project were taken; *added* are those of ours that it lacked.
+    """A compiler command with flags of the project's own that choose instructions: *removed*, or *kept*.
 
-    A command with *refused* flags only asked whether the compiler takes them, and was told no.
+    *why* has the reason for each, by the words of `vbuild.toolchain.rewriting`. *added* are the flags of ours that the
+    command lacked. A command with *refused* flags only asks whether the compiler takes them, and the answer is no.
+    *object* is the path of what a command with *kept* flags makes, or empty.
     """
 
     program: str
@@ -48,6 +52,9 @@ class Override(Struct, frozen=True):
     removed: tuple[str, ...]
     added: tuple[str, ...]
     refused: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+    why: tuple[tuple[str, str], ...] = ()
+    object: str = ""
 
     @classmethod
     def parse(cls, line: str) -> Self:
@@ -57,8 +64,14 @@ class Override(Struct, frozen=True):
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
         """The override that `to_builtins` made *data* of."""
-        lists = (tuple(data[name]) for name in ("sources", "removed", "added", "refused"))
-        return cls(data["program"], *lists)
+        return convert(data, cls)
+
+
+class CompilerCall(Struct, frozen=True):
+    """A call of the compiler *program*, by its name on PATH, and the absolute paths of the files that it compiled."""
+
+    program: str
+    sources: tuple[str, ...]
 
 
 class CompilerWrappers(Struct, frozen=True):
@@ -84,8 +97,18 @@ class CompilerWrappers(Struct, frozen=True):
         return env
 
     def overrides(self) -> tuple[Override, ...]:
-        """Every command so far that lost a flag, each different one once, in the order of the first."""
+        """Every command so far with flags that were kept or removed, each different one once, in order."""
         return overrides(self.log)
+
+    def compiled(self) -> tuple[CompilerCall, ...]:
+        """Every call of a compiler so far that compiled something."""
+        try:
+            lines = (self.folder / _CALLS).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        except FileNotFoundError:
+            return ()
+        return tuple(
+            CompilerCall(program, tuple(sources)) for program, *sources in (line.split("\t") for line in lines)
+        )
 
     def commands(self) -> tuple[Command, ...]:
         """Every command of nvcc so far, each different one once, in the order of the first."""
@@ -158,7 +181,7 @@ def install(
         },
         "source": str(wrappers.source),
         "log": str(wrappers.log),
-        "calls": "",
+        "calls": str(wrappers.folder / _CALLS),
         "mapping": (*wrapped.mapping, *prefix_mapping(build.prefixes)),
         "rust_mapping": (
             f"--remap-path-prefix={wrappers.source}=.",
@@ -180,18 +203,14 @@ def install(
 
 
 def overrides(log: Path) -> tuple[Override, ...]:
-    """Every command in the compiler wrappers' *log* that lost a flag, each different one once, in the order of the
-    first.
-
-    The log has those too which only gained ours.
-    """
+    """Every command in the compiler wrappers' *log*, each different one once, in the order of the first."""
     if not log.exists():
         return ()
     found: dict[Override, None] = {}
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError):  # torn, where the disk was full or a command was killed
+        with suppress(ValueError, ValidationError):  # torn, where the disk was full or a command was killed
             found[Override.parse(line)] = None
-    return tuple(override for override in found if override.removed)
+    return tuple(found)
 
 
 def check_nvcc(program: Path) -> None:

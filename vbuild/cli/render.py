@@ -1,7 +1,7 @@
 """Results of a release and of a split as lines for a terminal of 80 columns."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vbuild.cli import terminal
@@ -43,6 +43,8 @@ def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
     """What else the user should know about a release."""
     if removed := release.removed:
         yield from wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
+    for flag, files in release.kept_flags:
+        yield from wrapped(f"kept for single files: {flag} of {_some(files)}")
     if lists := release.lists:
         yield f"lists of GPU architectures that were changed: {len(lists)}"
         for text in lists[:_SHOWN]:
@@ -56,6 +58,11 @@ def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
             yield from wrapped(line, indent=4)
     for note in release.notes:
         yield from wrapped(note)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 def _product_lines(product: "Product", built: set[tuple[str, ...]]) -> Iterator[str]:

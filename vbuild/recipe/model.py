@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import RecipeError, at
 from vbuild.recipe.cuda import CudaSettings
+from vbuild.recipe.flags import FlagRules
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import NAMESPACE, HostCompiler, HostSettings, Matrix, read_matrix
 from vbuild.recipe.source import Folder, Git, Native, Sdist, Source, check_levels, read_natives, read_source
@@ -37,7 +38,7 @@ class BuildSettings(Struct, frozen=True):
     patches: tuple[Path, ...] = ()
     isolation: bool = True
     requires: tuple[str, ...] = ()
-    keep_flags: tuple[str, ...] = ()
+    flags: FlagRules = FlagRules()
     cuda: CudaSettings = CudaSettings()
     host: HostSettings = HostSettings()
     cache: str = "auto"
@@ -63,7 +64,7 @@ class BuildSettings(Struct, frozen=True):
             patches=table.parsed_texts("patches", lambda text: existing_patch(text, folder), ()),
             isolation=table.flag("isolation", default=True),
             requires=table.parsed_texts("requires", requirement, ()),
-            keep_flags=table.texts("keep-flags", ()),
+            flags=FlagRules.read(table),
             cuda=cuda,
             host=host,
             cache=table.one_of("cache", _CACHES),

@@ -23,6 +23,7 @@ from packaging.version import Version
 from vbuild.config.table import Env, Table
 from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.flags import FlagRules
 from vbuild.recipe.spelling import existing_patch, located, requirement, variables
 
 _SDIST = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) *== *(?P<version>[^\s=]+)")
@@ -173,7 +174,7 @@ class Native(Struct, frozen=True):
     script: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     patches: tuple[Path, ...] = ()
-    keep_flags: tuple[str, ...] = ()
+    flags: FlagRules = FlagRules()
 
     @classmethod
     def read(cls, table: Table, folder: Path) -> Self:
@@ -196,7 +197,7 @@ class Native(Struct, frozen=True):
             script=table.texts("script", ()),
             requires=table.parsed_texts("requires", requirement, ()),
             patches=table.parsed_texts("patches", lambda text: existing_patch(text, folder), ()),
-            keep_flags=table.texts("keep-flags", ()),
+            flags=FlagRules.read(table),
         )
 
     def arguments_for(self, cpu: Cpu) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
+from vbuild.build.kept_flags import for_single_files, next_rules
 from vbuild.build.source import digest, fetched, unpacked
 from vbuild.build.wrappers import Override
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
@@ -240,10 +241,9 @@ class Builder(Struct, frozen=True):
         if self.natives:
             self.natives.build(job.prefixes, cache=cache, on_progress=partial(on_progress, target))
         on_progress(target, "building")
-        project = self.tree(folder / "tree")
         log = self.context.log(target)
         log.unlink(missing_ok=True)  # an earlier run's
-        built = build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache)
+        built, project = self._compiled(job, folder, log, cache)
         if not same_project(WheelName.parse(built.wheel.name).distribution, recipe.name):
             raise BuildError(f"{built.wheel.name}: not of {recipe.name}, which the recipe builds")
         if target.cuda:
@@ -263,6 +263,32 @@ class Builder(Struct, frozen=True):
 
             wheel = billed(wheel, folder / "billed", making_of(job, recipe, self.patches))
         return RepairedWheel(wheel, built.overrides, lists_of(built.commands, f"{project.resolve()}/"), built.seconds)
+
+    def _compiled(self, job: Job, folder: Path, log: Path, cache: "Running | None") -> tuple[Built, Path]:
+        """The wheel of *job* as its backend left it, and the tree that it was built in.
+
+        Flags of single files stay, as the project chooses their code at run time. Where that turns out to be wrong, it
+        is built again without them, until no function above the level is left that such flags can be the reason for.
+        """
+        target, passes = job.target, 0
+        while True:
+            project = self.tree(folder / "tree")
+            built = build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache)
+            if not for_single_files(built.overrides):
+                return built, project
+            from vbuild.verification.verify import verify
+
+            verdict = verify(built.wheel, cpu=target.cpu, allow=self.context.recipe.verify.allow)
+            above = {one.function for library in verdict.libraries for one in library.violations}
+            rules = job.plan.rewriting
+            following = next_rules(rules, built.overrides, built.calls, above=above, project=project) if above else None
+            if following is None:
+                return built, project
+            self.notes.append(f"{target}: built again without {following.what}")
+            self.context.on_progress(target, "building again")
+            job = replace(job, plan=replace(job.plan, rewriting=following.rules))
+            passes += 1
+            folder = folder.parent / f"{folder.name} again {passes}"
 
     def _check_gpu_code(self, built: Built, archs: GpuList, log: Path) -> None:
         """`BuildError`, with the files, if what was compiled falls short of *archs*; *log* gets each command of nvcc.

@@ -21,6 +21,7 @@ from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildCache
 from vbuild.release.report import FailureEntry, MachineChoice, PypiLimits, Report, TargetEntry, ToolkitEntry, WheelEntry
+from vbuild.toolchain.rewriting import SINGLE_FILE
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.model import Property, Variant
@@ -180,6 +181,15 @@ class ReleaseResult(Struct, frozen=True):
     def removed(self) -> tuple[str, ...]:
         """The flags of the project's own that compiler wrappers took out of some command."""
         return tuple(sorted({flag for made in self.products for change in made.overrides for flag in change.removed}))
+
+    @property
+    def kept_flags(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The flags of the project's own that stayed for single files, each with these."""
+        files: dict[str, dict[str, None]] = {}
+        for change in (change for made in self.products for change in made.overrides):
+            for flag in (flag for flag, why in change.why if flag in change.kept and why == SINGLE_FILE):
+                files.setdefault(flag, {}).update(dict.fromkeys(change.sources))
+        return tuple((flag, tuple(files[flag])) for flag in sorted(files))
 
     @property
     def lists(self) -> tuple[str, ...]:

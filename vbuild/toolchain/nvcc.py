@@ -139,7 +139,8 @@ def rewritten(
     is_new = set(theirs) != set(ours)
     keeps = bool(paths) and all(any(matches(path, glob) for glob in host.rules["keep"]) for path in paths)
     tokens = _host_flags(call)
-    judged = rewriting.rewritten([*tokens, *call.sources], host.rules)
+    # who compiles for GPUs rarely has host code for some CPUs in the same file: its flags stay by a rule only
+    judged = rewriting.rewritten([*tokens, *call.sources], {**host.rules, "flags": ("strip",)})
     compiler = _host_compiler((*call.values("-ccbin"), ccbin or rules.host)[0], host, is_wrapper=not keeps)
     gone = _gone(call, rules, is_new=is_new) | (frozenset({"-ccbin"}) if compiler else frozenset())
     kept = [word for option in call.options for word in _kept(option, gone, frozenset(judged.removed))]

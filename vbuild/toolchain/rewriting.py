@@ -16,7 +16,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing costs a fifth of the start-up
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any, NoReturn
 
     Rules = dict[str, tuple[str, ...]]
@@ -24,6 +24,14 @@ if TYPE_CHECKING:  # typing costs a fifth of the start-up
 SETTINGS = "settings.marshal"
 RUSTC = "rustc-launcher"  # not rustc: who asks PATH for that one is not cargo
 TOOLS = ("ar", "ranlib")  # zig's, in the place of binutils'
+
+# why a flag of the project's own stays or goes
+NATIVE = "native"  # goes: it is for the processor of the building machine
+WHOLE_BUILD = "whole build"  # goes: it steers the whole build, as the level does
+LEAK = "leak"  # goes: with it, code above the level ran without a check of the processor
+SINGLE_FILE = "single file"  # stays: it is for a file whose code is chosen at run time
+ASSEMBLY = "assembly"  # stays
+RULE = "rule"  # stays or goes, by the recipe
 
 # what chooses the instructions a compiler may use; -mno-... only ever lowers, and stays
 _CHOOSES = (
@@ -38,6 +46,7 @@ _CHOOSES = (
     *("-mwbnoinvd", "-mraoint", "-mcmpccxadd", "-musermsr"),
 )
 _TUNES = "-mtune="
+_PROCESSORS = ("-march=", "-mcpu=", _TUNES)
 _NATIVE = frozenset({"-march=native", "-mcpu=native", "-mtune=native"})
 
 # options whose value is the next word, which is therefore no input file
@@ -70,14 +79,19 @@ _RUST_FEATURES = tuple(flag.removeprefix("-m") for flag in _CHOOSES if not flag.
 
 
 class RewrittenCommand:
-    """A command's new arguments, what is different in them, and the flags because of which it is refused."""
+    """A command's new arguments, what is different in them, and the flags because of which it is refused.
 
-    __slots__ = ("added", "arguments", "refused", "removed", "sources")
+    *kept* are flags of the project's own that choose more instructions than the level has.
+    """
+
+    __slots__ = ("added", "arguments", "kept", "refused", "removed", "sources", "why")
 
     def __init__(self, arguments: "Sequence[str]", sources: "Sequence[str]" = ()) -> None:
         self.arguments = list(arguments)
         self.sources = list(sources)
         self.removed: list[str] = []
+        self.kept: list[str] = []
+        self.why: list[tuple[str, str]] = []
         self.added: list[str] = []
         self.refused: list[str] = []
 
@@ -87,7 +101,7 @@ def rewritten(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
     arguments = _expanded(arguments)
     sources, assembles = _sources(arguments)
     result = RewrittenCommand((), sources)
-    keeps = bool(sources) and (assembles or all(_matches(source, rules["keep"]) for source in sources))
+    verdict = _verdict(sources, rules, assembles=assembles)
     words = iter(arguments)
     for word in words:
         taken = [word]
@@ -96,24 +110,57 @@ def rewritten(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
         flag = taken[-1] if word.startswith("-Xarch_") else word
         if word in rules["dropped"]:
             continue
-        if (
-            not flag.startswith(_CHOOSES)
-            or flag in (*rules["implied"], *rules["compile"])
-            or (keeps and flag not in _NATIVE)
-        ):
+        if not flag.startswith(_CHOOSES) or flag in (*rules["implied"], *rules["compile"]):
             result.arguments += taken
+            continue
+        keeps, why = verdict(flag)
+        result.why.append((flag, why))
+        if keeps:
+            result.arguments += taken
+            result.kept.append(flag)
         else:
             result.removed.append(flag)
     if rules["zig"] and not sources:
         # zig would compile libc++ again for the level, half a minute each: all of them get the baseline's
         result.arguments = [word for word in result.arguments if not word.startswith(_CHOOSES)]
     elif sources or result.removed:
-        _add(result, rules["compile"], first=keeps)
+        keeps, why = verdict("")
+        _add(result, rules["compile"], first=bool(result.kept) or (keeps and why != SINGLE_FILE))
     if "-shared" in arguments and not _NOT_LINKING.intersection(arguments):
         result.arguments += rules["link"]
     if not rules["keep"] and len(sources) == 1 and _is_flag_check(sources[0]):
         result.refused = [flag for flag in result.removed if flag not in _NATIVE and not flag.startswith(_TUNES)]
     return result
+
+
+def _verdict(sources: "Sequence[str]", rules: "Rules", *, assembles: bool) -> "Callable[[str], tuple[bool, str]]":
+    """What says of a flag in a command for *sources* whether it stays, and why, as one of the constants above."""
+
+    def any_of(globs: "Sequence[str]") -> bool:
+        return any(_matches(source, globs) for source in sources)
+
+    if assembles and sources:
+        others = (True, ASSEMBLY)
+    elif sources and all(_matches(source, rules["keep"]) for source in sources):
+        others = (True, RULE)
+    elif any_of(rules["strip"]):
+        others = (False, RULE)
+    elif any_of(rules["leaking"]):
+        others = (False, LEAK)
+    elif not sources or rules["flags"] == ("strip",):  # a link: what it says of instructions is for all files
+        others = (False, WHOLE_BUILD if not sources else RULE)
+    else:
+        others = (True, SINGLE_FILE if rules["flags"] == ("auto",) else RULE)
+
+    def of(flag: str) -> tuple[bool, str]:
+        if flag in _NATIVE:
+            return False, NATIVE
+        # zig calls processors by other names
+        if others[1] == SINGLE_FILE and (flag in rules["steering"] or (rules["zig"] and flag.startswith(_PROCESSORS))):
+            return False, WHOLE_BUILD
+        return others
+
+    return of
 
 
 def rewritten_rust(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
@@ -167,11 +214,16 @@ def _codegen_kept(value: str, rules: "Rules") -> tuple[str, list[str]]:
     return f"{name}={kept}" if kept else "", [f"{name}={','.join(removed)}"] if removed else []
 
 
+def chooses_instructions(flag: str) -> bool:
+    """Whether *flag* of a compiler chooses the instructions that it may use."""
+    return flag.startswith(_CHOOSES)
+
+
 def _add(result: RewrittenCommand, flags: "Sequence[str]", *, first: bool) -> None:
     """Put our flags where they win: last; before those of a source that keeps its own, which add to ours."""
     result.added = [flag for flag in flags if flag not in result.arguments]
     if first:
-        result.arguments = [*flags, *result.arguments]
+        result.arguments = [*flags, *(word for word in result.arguments if word not in flags)]
     elif tuple(result.arguments[-len(flags) :]) != tuple(flags):
         result.arguments += flags
 
@@ -271,16 +323,28 @@ def _record(settings: "dict[str, Any]", name: str, result: RewrittenCommand) -> 
         "removed": result.removed,
         "added": result.added,
         "refused": result.refused,
+        "kept": result.kept,
+        "why": result.why,
+        "object": os.path.abspath(_output(result.arguments)) if result.kept else "",
     }
     log = os.open(settings["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(log, (json.dumps(entry) + "\n").encode())
     os.close(log)
 
 
-def _count(log: str, name: str) -> None:
+def _output(arguments: "Sequence[str]") -> str:
+    """The file that a command of one source makes."""
+    for index, word in enumerate(arguments):
+        if word.startswith("-o"):
+            return word[2:] or "".join(arguments[index + 1 : index + 2])
+    return ""
+
+
+def _count(log: str, name: str, sources: "Sequence[str]") -> None:
     """One line more in the list of calls: who compiles by another way is not in it."""
+    line = "\t".join([name, *map(os.path.abspath, sources)])
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.write(file, f"{name}\n".encode())
+    os.write(file, f"{line}\n".encode(errors="surrogateescape"))
     os.close(file)
 
 
@@ -304,12 +368,9 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
         os.environ["PATH"] = os.pathsep.join(entry for entry in path if entry != folder)
         result = rewritten(arguments, settings["rules"])
         mapping = settings["mapping"]
-    if settings["calls"]:
-        if result.sources and (name != RUSTC or result.arguments != arguments[1:]):
-            _count(settings["calls"], name)
-        if result.removed:
-            _record(settings, name, result)
-    elif result.removed or result.added:
+    if result.sources and (name != RUSTC or result.arguments != arguments[1:]):
+        _count(settings["calls"], name, result.sources)
+    if result.removed or result.kept:
         _record(settings, name, result)
     if result.refused:
         raise SystemExit(f"{name}: error: unrecognized command-line option '{result.refused[0]}' (kept out by vbuild)")

@@ -201,7 +201,7 @@ def _levelled(
     target = group[0]
     toolkit = context.toolkit(target) if target.cuda else None
     cuda = _cuda(recipe, target, toolkit, context.backend) if toolkit else None
-    rules = levelled(target.cpu, keep=recipe.build.keep_flags)
+    rules = levelled(target.cpu, rules=recipe.build.flags)
     plan = FlagPlan(
         cpu=target.cpu,
         backend=context.backend,

@@ -1,0 +1,82 @@
+"""Which flags of a project's own go after all, with objects of a real compiler."""
+
+import subprocess
+from pathlib import Path
+
+from tests.factories.plans import plan
+from tests.factories.projects import tree
+from vbuild.build.kept_flags import next_rules
+from vbuild.build.plan import Rewriting
+from vbuild.build.wrappers import CompilerCall, Override
+
+RULES = plan("v1").rewriting
+FILES = ("a.c", "b.c", "c.c", "d[1].c")
+
+
+def project(folder: Path) -> Path:
+    """A tree of four files, each compiled, in which a static and a global function are named after the file."""
+    names = {name: name[0] for name in FILES}
+    code = "static int {0}_inner(int x) {{ return x * 3; }}\nint {0}_outer(int x) {{ return {0}_inner(x) + 1; }}\n"
+    source = tree(folder, {name: code.format(letter) for name, letter in names.items()})
+    for name in FILES:
+        subprocess.run(["gcc", "-O0", "-c", name, "-o", f"{name}.o"], cwd=source, check=True)
+    return source
+
+
+def kept(source: Path, name: str, flag: str = "-mavx2", *, why: str = "single file") -> Override:
+    return Override("gcc", (name,), (), (), (), (flag,), ((flag, why),), str(source / f"{name}.o"))
+
+
+def calls(source: Path, *names: str) -> list[CompilerCall]:
+    return [CompilerCall("gcc", (str(source / name),)) for name in names or FILES]
+
+
+def rules_after(source: Path, overrides: list[Override], *above: str, rules: Rewriting = RULES) -> Rewriting | None:
+    found = next_rules(rules, overrides, calls(source), above=above, project=source)
+    return found.rules if found else None
+
+
+def test_the_file_whose_object_has_the_function_loses_its_flag(tmp_path: Path) -> None:
+    source = project(tmp_path)
+    overrides = [kept(source, "a.c"), kept(source, "b.c")]
+    found = next_rules(RULES, overrides, calls(source), above=["b_inner"], project=source)
+    assert found
+    assert (found.rules.leaking, found.rules.steering) == (("b.c",), ())
+    assert found.what == "-mavx2 of b.c: code above the level ran without a check of the CPU"
+
+
+def test_names_of_files_are_no_patterns(tmp_path: Path) -> None:
+    source = project(tmp_path)
+    found = rules_after(source, [kept(source, "a.c"), kept(source, "d[1].c")], "d_outer")
+    assert found
+    assert found.leaking == ("d[[]1].c",)
+
+
+def test_all_files_with_such_flags_lose_them_if_no_object_has_the_function(tmp_path: Path) -> None:
+    source = project(tmp_path)
+    found = rules_after(source, [kept(source, "a.c"), kept(source, "b.c")], "function at 0x1234")
+    assert found
+    assert found.leaking == ("a.c", "b.c")
+
+
+def test_a_flag_of_nearly_all_files_steers_the_build(tmp_path: Path) -> None:
+    source = project(tmp_path)
+    found = rules_after(source, [kept(source, name) for name in FILES], "b_inner")
+    assert found
+    assert (found.leaking, found.steering) == ((), ("-mavx2",))
+
+
+def test_files_that_were_only_a_question_do_not_count(tmp_path: Path) -> None:
+    source = project(tmp_path)
+    asked = calls(source, *FILES, *(f"conftest{number}.c" for number in range(20)))
+    overrides = [kept(source, name) for name in FILES]
+    found = next_rules(RULES, overrides, asked, above=["a_outer"], project=source)
+    assert found
+    assert found.rules.steering == ("-mavx2",)
+
+
+def test_flags_that_stay_by_a_rule_stay(tmp_path: Path) -> None:
+    source = project(tmp_path)
+    assert rules_after(source, [kept(source, "a.c", why="rule")], "a_inner") is None
+    assert rules_after(source, [kept(source, "a.c", why="assembly")], "a_inner") is None
+    assert rules_after(source, [], "a_inner") is None

@@ -1,0 +1,107 @@
+"""A project's own dispatch survives `vbuild matrix`, and flags without one do not: judged by objdump."""
+
+import json
+import re
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.factories.projects import tree
+from vbuild.cli.render import release_lines
+from vbuild.release.cache import BuildCache
+from vbuild.release.matrix import MatrixRequest, matrix
+
+SUM = """
+__attribute__((visibility("hidden")))
+int %s(const int *x, int n) { int s = 0; for (int i = 0; i < n; i++) s += x[i] * x[i]; return s; }
+"""
+MODULE = """
+#include <Python.h>
+int wide(const int *x, int n);
+int narrow(const int *x, int n);
+static PyObject *sum(PyObject *self, PyObject *args) {
+    int x[64] = {1, 2, 3};
+    return PyLong_FromLong(%s);
+}
+static PyMethodDef methods[] = {{"sum", sum, METH_NOARGS, ""}, {0}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "demo", "", -1, methods};
+PyMODINIT_FUNC PyInit_demo(void) { return PyModule_Create(&module); }
+"""
+GUARDED = '__builtin_cpu_supports("avx2") ? wide(x, 64) : narrow(x, 64)'
+SETUP = """
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+class Build(build_ext):
+    def build_extension(self, ext):
+        compile = self.compiler._compile
+        def one(obj, src, ext_name, cc_args, extra, pp_opts):
+            own = FLAGS.get(src, FLAGS.get("*", []))
+            compile(obj, src, ext_name, cc_args, [*extra, *own], pp_opts)
+        self.compiler._compile = one
+        super().build_extension(ext)
+
+FLAGS = %r
+setup(name="demo", version="1", cmdclass={"build_ext": Build},
+      ext_modules=[Extension("demo", ["demo.c", "wide.c", "narrow.c"], extra_compile_args=["-O3"])])
+"""
+RECIPE = 'name = "demo"\n[source]\npath = "source"\n[matrix]\ncpu = ["x86-64"]\n'
+
+
+def released(folder: Path, call: str, flags: dict[str, list[str]], rules: str = "") -> tuple[str, dict[str, list[str]]]:
+    """What `vbuild matrix` prints for a project that makes *call* and has *flags* by file, and its code by function."""
+    files = {"setup.py": SETUP % flags, "demo.c": MODULE % call, "wide.c": SUM % "wide", "narrow.c": SUM % "narrow"}
+    tree(folder / "source", files)
+    (folder / "demo.toml").write_text(RECIPE + rules)
+    release = matrix(folder / "demo.toml", folder / "dist", MatrixRequest(), store=BuildCache.of_user(fresh=True))
+    (wheel,) = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (library,) = (name for name in archive.namelist() if name.endswith(".so"))
+        archive.extract(library, folder)
+    dump = subprocess.run(["objdump", "-d", folder / library], capture_output=True, text=True, check=True).stdout
+    code = {name: re.findall(r"%ymm", body) for name, body in re.findall(r"<(\w+)>:\n((?:.+\n)+)", dump)}
+    return "\n".join(release_lines(release)), code
+
+
+@pytest.mark.network
+def test_code_that_is_called_after_a_check_of_the_cpu_keeps_its_flags(tmp_path: Path) -> None:
+    printed, code = released(tmp_path, GUARDED, {"wide.c": ["-mavx2"]})
+    assert code["wide"]
+    assert not code["narrow"]
+    assert "kept for single files: -mavx2 of wide.c" in printed
+    report = json.loads((tmp_path / "dist" / "report.json").read_text())
+    (override,) = report["wheels"][0]["overrides"]
+    assert (override["sources"], override["kept"], override["why"]) == (
+        ["wide.c"],
+        ["-mavx2"],
+        [["-mavx2", "single file"]],
+    )
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            {"wide.c": ["-mavx2"]},
+            "plain: built again without -mavx2 of wide.c: code above the level ran without a check",
+        ),
+        ({"*": ["-mavx2"]}, "plain: built again without -mavx2: in nearly all commands, and code above the level ran"),
+    ],
+)
+def test_code_that_is_called_by_everybody_is_built_again_without_them(
+    flags: dict[str, list[str]], said: str, tmp_path: Path
+) -> None:
+    printed, code = released(tmp_path, "wide(x, 64) + narrow(x, 64)", flags)
+    assert not any(code.values())
+    assert said in " ".join(printed.split())
+
+
+@pytest.mark.nightly
+@pytest.mark.network
+def test_a_recipe_decides_without_a_proof(tmp_path: Path) -> None:
+    printed, code = released(tmp_path, GUARDED, {"wide.c": ["-mavx2"]}, '[build]\nstrip-flags = ["wide.c"]\n')
+    assert not code["wide"]
+    assert "taken out of the project's own flags: -mavx2" in printed
