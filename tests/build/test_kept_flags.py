@@ -23,8 +23,8 @@ def project(folder: Path) -> Path:
     return source
 
 
-def kept(source: Path, name: str, flag: str = "-mavx2", *, why: str = "single file") -> Override:
-    return Override("gcc", (name,), (), (), (), (flag,), ((flag, why),), str(source / f"{name}.o"))
+def kept(name: str, flag: str = "-mavx2", *, why: str = "single file") -> Override:
+    return Override("gcc", (name,), (), (), (), (flag,), ((flag, why),), f"{name}.o")
 
 
 def calls(source: Path, *names: str) -> list[CompilerCall]:
@@ -38,7 +38,7 @@ def rules_after(source: Path, overrides: list[Override], *above: str, rules: Rew
 
 def test_the_file_whose_object_has_the_function_loses_its_flag(tmp_path: Path) -> None:
     source = project(tmp_path)
-    overrides = [kept(source, "a.c"), kept(source, "b.c")]
+    overrides = [kept("a.c"), kept("b.c")]
     found = next_rules(RULES, overrides, calls(source), above=["b_inner"], project=source)
     assert found
     assert (found.rules.leaking, found.rules.steering) == (("b.c",), ())
@@ -47,21 +47,21 @@ def test_the_file_whose_object_has_the_function_loses_its_flag(tmp_path: Path) -
 
 def test_names_of_files_are_no_patterns(tmp_path: Path) -> None:
     source = project(tmp_path)
-    found = rules_after(source, [kept(source, "a.c"), kept(source, "d[1].c")], "d_outer")
+    found = rules_after(source, [kept("a.c"), kept("d[1].c")], "d_outer")
     assert found
     assert found.leaking == ("d[[]1].c",)
 
 
 def test_all_files_with_such_flags_lose_them_if_no_object_has_the_function(tmp_path: Path) -> None:
     source = project(tmp_path)
-    found = rules_after(source, [kept(source, "a.c"), kept(source, "b.c")], "function at 0x1234")
+    found = rules_after(source, [kept("a.c"), kept("b.c")], "function at 0x1234")
     assert found
     assert found.leaking == ("a.c", "b.c")
 
 
 def test_a_flag_of_nearly_all_files_steers_the_build(tmp_path: Path) -> None:
     source = project(tmp_path)
-    found = rules_after(source, [kept(source, name) for name in FILES], "b_inner")
+    found = rules_after(source, [kept(name) for name in FILES], "b_inner")
     assert found
     assert (found.leaking, found.steering) == ((), ("-mavx2",))
 
@@ -69,7 +69,7 @@ def test_a_flag_of_nearly_all_files_steers_the_build(tmp_path: Path) -> None:
 def test_files_that_were_only_a_question_do_not_count(tmp_path: Path) -> None:
     source = project(tmp_path)
     asked = calls(source, *FILES, *(f"conftest{number}.c" for number in range(20)))
-    overrides = [kept(source, name) for name in FILES]
+    overrides = [kept(name) for name in FILES]
     found = next_rules(RULES, overrides, asked, above=["a_outer"], project=source)
     assert found
     assert found.rules.steering == ("-mavx2",)
@@ -77,6 +77,6 @@ def test_files_that_were_only_a_question_do_not_count(tmp_path: Path) -> None:
 
 def test_flags_that_stay_by_a_rule_stay(tmp_path: Path) -> None:
     source = project(tmp_path)
-    assert rules_after(source, [kept(source, "a.c", why="rule")], "a_inner") is None
-    assert rules_after(source, [kept(source, "a.c", why="assembly")], "a_inner") is None
+    assert rules_after(source, [kept("a.c", why="rule")], "a_inner") is None
+    assert rules_after(source, [kept("a.c", why="assembly")], "a_inner") is None
     assert rules_after(source, [], "a_inner") is None

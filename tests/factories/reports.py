@@ -100,8 +100,8 @@ def failure(label: str | None, error: str, *, cpu: str = "x86-64", log: str | No
 
 def override(*removed: str, sources: tuple[str, ...] = ("src/kernel.c",), **more: Any) -> dict[str, Any]:
     """A compiler command of which flags were taken out."""
-    change = {"program": "gcc", "sources": list(sources), "removed": list(removed), "added": [], "refused": []}
-    return change | more
+    lists = {"removed": list(removed), "added": [], "refused": [], "kept": [], "why": []}
+    return {"program": "gcc", "sources": list(sources), **lists, "object": "", **more}
 
 
 def choice(machine: str, wheel: dict[str, Any] | None, **more: Any) -> dict[str, Any]:

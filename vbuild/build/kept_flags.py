@@ -55,7 +55,7 @@ def next_rules(
     if steering := tuple(sorted(_steering(kept, calls, project) - {*rules.steering})):
         what = f"{' '.join(steering)}: in nearly all commands, and code above the level ran without a check of the CPU"
         return NextRules(replace(rules, steering=(*rules.steering, *steering)), what)
-    files = _leaking(kept, frozenset(above))
+    files = _leaking(kept, frozenset(above), project)
     flags = sorted({flag for one in kept if files.intersection(one.sources) for flag in one.kept})
     names = sorted(files)
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
@@ -80,18 +80,18 @@ def _steering(kept: Iterable[Override], calls: Iterable[CompilerCall], project: 
     )
 
 
-def _leaking(kept: Sequence[Override], functions: frozenset[str]) -> frozenset[str]:
+def _leaking(kept: Sequence[Override], functions: frozenset[str], project: Path) -> frozenset[str]:
     """The sources of *kept* whose objects define one of *functions*; all of them if none of the objects does.
 
     Names are missing from stripped libraries, and objects of link-time optimisation have none.
     """
-    found = frozenset(source for one in kept if functions & _defined(one.object) for source in one.sources)
+    found = frozenset(source for one in kept if functions & _defined(project / one.object) for source in one.sources)
     return found or frozenset(source for one in kept for source in one.sources)
 
 
-def _defined(path: str) -> frozenset[str]:
+def _defined(path: Path) -> frozenset[str]:
     """The names of what the object file at *path* defines, static functions included; none if nobody can tell."""
-    if not path or not Path(path).is_file():
+    if not path.is_file():
         return frozenset()
     try:
         ran = subprocess.run(["nm", "--defined-only", "-P", path], capture_output=True, text=True, check=False)

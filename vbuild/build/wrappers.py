@@ -44,7 +44,7 @@ class Override(Struct, frozen=True):
 
     *why* has the reason for each, by the words of `vbuild.toolchain.rewriting`. *added* are the flags of ours that the
     command lacked. A command with *refused* flags only asks whether the compiler takes them, and the answer is no.
-    *object* is the path of what a command with *kept* flags makes, or empty.
+    *object* is the path of what a command with *kept* flags makes.
     """
 
     program: str

@@ -325,7 +325,7 @@ def _record(settings: "dict[str, Any]", name: str, result: RewrittenCommand) -> 
         "refused": result.refused,
         "kept": result.kept,
         "why": result.why,
-        "object": os.path.abspath(_output(result.arguments)) if result.kept else "",
+        "object": os.path.abspath(_output(result.arguments)).removeprefix(root) if result.kept else "",
     }
     log = os.open(settings["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(log, (json.dumps(entry) + "\n").encode())
