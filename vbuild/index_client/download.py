@@ -1,7 +1,9 @@
 """Find a file on the package indexes and download it: only its hash shows that it is the right one."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from threading import Event
 
@@ -13,7 +15,16 @@ from unearth.fetchers import PyPIClient
 
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.places import Problems, client_of, finders, name_of, packages_at, stated_sha256
+from vbuild.index_client.places import (
+    ListedFile,
+    Problems,
+    client_of,
+    files_of,
+    finders,
+    name_of,
+    packages_at,
+    stated_sha256,
+)
 
 
 class Wanted(Struct, frozen=True):
@@ -106,3 +117,20 @@ class _Search:
             pinned = "the recipe expects" if file is None else "expected"
             what = f"found {found}; {pinned} sha256 {self.wanted.sha256}"
         return FetchError(": ".join((str(self.wanted), "; ".join((what, *dict.fromkeys(self.problems))))))
+
+
+def download_best(
+    project: str, rank: Callable[[ListedFile], int | None], folder: Path, *, indexes: Indexes
+) -> Path | None:
+    """The file of *project* with the lowest rank of *rank*, downloaded into *folder*; None if every rank is None.
+
+    Only files whose hash an index states are considered. `FetchError` if no index can be asked.
+    """
+    files = files_of(project, indexes=indexes)
+    ranked = [(place, one) for one in files if one.sha256 and (place := rank(one)) is not None]
+    if not ranked:
+        return None
+    _, best = min(ranked, key=itemgetter(0))
+    folder.mkdir(parents=True, exist_ok=True)
+    download(Wanted(project, best.version, best.sha256 or "", best.file), folder / best.file, indexes=indexes)
+    return folder / best.file

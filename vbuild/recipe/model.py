@@ -73,9 +73,31 @@ class BuildSettings(Struct, frozen=True):
 
 
 class Verify(Struct, frozen=True):
-    """Functions, by patterns of their names, that may use more than the level the wheel claims."""
+    """How wheels are checked: functions and files, by patterns, that may use more than the level the wheel claims.
+
+    The plain wheel is compared with the published one of the same version: that of the index, that in the file
+    *against*, or none.
+    """
 
     allow: tuple[str, ...] = ()
+    against: str | Path = "index"
+
+    @classmethod
+    def read(cls, table: Table, folder: Path) -> Self:
+        return cls(
+            table.parsed_texts("allow", pattern, ()),
+            table.optional_parsed("against", lambda text: _against(text, folder)) or "index",
+        )
+
+
+def _against(text: str, folder: Path) -> str | Path:
+    """*text* if it is ``index`` or ``none``, else the wheel at that path; `RecipeError` if there is no such file."""
+    if text in {"index", "none"}:
+        return text
+    path = located(text, folder)
+    if not path.is_file():
+        raise RecipeError(f"no wheel {text!r}; expected 'index', 'none', or a path that starts where the recipe stands")
+    return path
 
 
 class Repair(Struct, frozen=True):
@@ -249,7 +271,7 @@ class Recipe:
                 matrix=matrix,
                 file=path,
                 build=BuildSettings.read(build, path.parent, matrix=matrix),
-                verify=Verify(verify.parsed_texts("allow", pattern, ())),
+                verify=Verify.read(verify, path.parent),
                 repair=Repair.read(repair),
                 test=Check(test.optional_text("command"), test.parsed_texts("requires", requirement, ())),
                 drafts=drafts,

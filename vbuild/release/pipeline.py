@@ -29,6 +29,7 @@ from vbuild.files.staging import staging
 from vbuild.process.run import supervised
 from vbuild.recipe.matrix import Plain
 from vbuild.recipe.model import Recipe
+from vbuild.recipe.source import Sdist
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpreter_of
 from vbuild.release.cache import BuildKind, product_key
@@ -39,12 +40,16 @@ if TYPE_CHECKING:
     from vbuild.build.trial import TrialResult
     from vbuild.splitting.request import SplitRequest
     from vbuild.splitting.split import Split
-    from vbuild.verification.model import Verdict
+    from vbuild.verification.model import Finding, Verdict
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _SHOWN = 5
+_ALLOW = (
+    "where that code runs only after a check of the CPU, accept it with verify.allow = ['<function or library>']; "
+    "where a flag of the project's own put it there, build.flags = 'strip' takes that out"
+)
 
 
 class _Each(Protocol):
@@ -296,10 +301,14 @@ def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: 
     from vbuild.verification.verify import verify
 
     verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=context.recipe.verify.allow)
+    if target.label is None:
+        verdict = replace(verdict, findings=(*verdict.findings, *_lost(context, wheel, target)))
     if context.is_part:
         return verdict
     if verdict.failed:
-        errors = [finding.sentence for finding in verdict.findings if finding.is_error]
+        errors = ["; ".join(filter(None, (one.sentence, one.advice))) for one in verdict.findings if one.is_error]
+        if any(library.violations for library in verdict.libraries):
+            errors.append(_ALLOW)
         lines = errors[:_SHOWN]
         if len(errors) > _SHOWN:
             lines.append(f"and {len(errors) - _SHOWN} more")
@@ -307,6 +316,19 @@ def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: 
     if not (verdict.libraries or target.cpu.is_baseline):
         raise WheelError(f"{wheel.name}: no compiled code for {target.cpu}; did the build leave its modules out?")
     return verdict
+
+
+def _lost(context: ReleaseContext, wheel: Path, target: Target) -> "tuple[Finding, ...]":
+    """What the plain *wheel* lacks of the published one of its version, if the recipe's source has one."""
+    from vbuild.index_client.configuration import Indexes
+    from vbuild.verification.published import against_index, lost
+
+    against = context.recipe.verify.against
+    if isinstance(against, Path):
+        return lost(wheel, against)
+    if against == "none" or not isinstance(context.recipe.source, Sdist):
+        return ()
+    return against_index(wheel, context.place("published", target), Indexes.configured)
 
 
 def result_of_test(

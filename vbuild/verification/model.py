@@ -43,6 +43,7 @@ class VerifyRule(StrEnum):
     ISA_UNCHECKED = "isa-unchecked"
     MACHINE = "machine"
     NEEDED = "needed"
+    PUBLISHED = "published"
     PURE = "pure"
     EXTENSION = "extension"
     GPU_CLAIM = "gpu-claim"
