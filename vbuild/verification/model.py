@@ -39,6 +39,7 @@ class VerifyRule(StrEnum):
     ISA_ABOVE = "isa-above"
     ISA_DOUBTFUL = "isa-doubtful"
     ISA_FLAGS = "isa-flags"
+    ISA_GAIN = "isa-gain"
     ISA_NOTE = "isa-note"
     ISA_UNCHECKED = "isa-unchecked"
     MACHINE = "machine"

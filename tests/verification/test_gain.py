@@ -1,0 +1,48 @@
+"""How much of a wheel's code a level changes, with a real compiler."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.factories.extensions import library
+from tests.factories.wheels import wheel
+from vbuild.verification.gain import CodeGain, code_gain
+
+NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+SUM = "float f(const float *x, int n) { float s = 0; for (int i = 0; i < n; i++) s += x[i]; return s; }\n"
+CALLS = "int g(int); static int y; int h(int x) { y += x; return g(x) + 1; }\n"
+
+
+def gain(folder: Path, source: str, *flags: str, plain: str | None = None) -> CodeGain:
+    """The gain of a wheel whose library is compiled with *flags*, over one of *plain*, or the same source, without."""
+    made = library(None, source=source, flags=("-O3", "-ffast-math", *flags))
+    other = library(None, source=plain or source, flags=("-O3", "-ffast-math"))
+    ours = wheel(folder / "ours", NAME, {"demo/_c.so": made})
+    return code_gain(ours, wheel(folder / "plain", NAME, {"demo/_c.so": other}), jobs=1)
+
+
+def test_code_that_became_vector_code_is_counted_in_bytes(tmp_path: Path) -> None:
+    found = gain(tmp_path, SUM, "-march=x86-64-v3")
+    assert 0 < found.vector < found.changed <= found.size
+    assert "vector code" in found.finding.what
+    assert not found.is_little
+
+
+def test_a_level_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
+    found = gain(tmp_path, CALLS, "-march=x86-64-v3")
+    assert found.changed == 0
+    assert found.finding.what == "the level brings nothing here: the code is that of the plain build"
+
+
+@pytest.mark.parametrize(
+    "before", ["int first(int x) { return x * 77; }\n", "static int z[999]; int *p(void) { return z; }\n"]
+)
+def test_addresses_that_move_are_no_difference(before: str, tmp_path: Path) -> None:
+    found = gain(tmp_path, before + CALLS, plain=CALLS + before)
+    assert found.changed == 0
+
+
+def test_bmi_is_no_vector_code(tmp_path: Path) -> None:
+    found = gain(tmp_path, "unsigned f(unsigned x, unsigned n) { return x << n | x >> (32 - n) * 3; }", "-mbmi2")
+    assert found.changed
+    assert found.vector == 0
