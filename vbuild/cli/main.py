@@ -11,7 +11,7 @@ from vbuild.cli.group import Commands
 SECTIONS = {
     "Build": ("matrix", "lock", "cibuildwheel", "collect", "toolkit", "cache"),
     "Repackage": ("slim", "split", "stamp", "repair"),
-    "Look": ("inspect", "verify", "select"),
+    "Look": ("inspect", "verify", "bench", "select"),
     "Ship": ("index", "check", "publish"),
 }
 _COMPLETION = """\b

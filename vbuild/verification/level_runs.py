@@ -201,7 +201,7 @@ def run_levels(
         on_progress(f"{wheel.name}: installing it")
         sources = WheelSources((wheel.parent,) if settings.links is None else settings.links, indexes())
         try:
-            python = settings.python or _python(name)
+            python = settings.python or python_for(name)
             requires = settings.check.requires
             environment = make_environment(wheel, python, requires=requires, sources=sources, folder=folder)
         except RepackageError as error:
@@ -249,7 +249,7 @@ def _why_not_here(name: WheelName) -> str | None:
     return None
 
 
-def _python(name: WheelName) -> Path:
+def python_for(name: WheelName) -> Path:
     """Return a Python of this machine for the wheel called *name*; raises `WheelError` if there is none."""
     if is_native(name):
         return Path(sys.executable)

@@ -168,6 +168,13 @@ class _Contents:
             self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), str(error)))
 
 
+def claimed_cpu(wheel: Path) -> Cpu | None:
+    """The level in the variant.json of *wheel*, or None if it names none; `WheelError` if the wheel cannot be read."""
+    with open_wheel(wheel) as source:
+        claim = _Claims.of(source, None).cpu
+    return claim.cpu if claim.is_explicit else None
+
+
 class _Claims(Struct, frozen=True):
     """The level and the GPUs that the code is checked against, and what is wrong with the wheel's claims."""
 

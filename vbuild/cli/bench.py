@@ -1,0 +1,40 @@
+"""`vbuild bench`: which of several wheels is faster."""
+
+from pathlib import Path
+
+import click
+
+from vbuild.cli import options, terminal
+
+
+@click.command(epilog=options.example("vbuild bench dist/*.whl --script bench.py"))
+@click.argument("wheels", type=options.FILE, nargs=-1, required=True)
+@click.option(
+    "--script",
+    type=options.FILE,
+    required=True,
+    help="Run this Python file: one that prints lines such as 'encrypt 12.5 ms', a pyperf script, or a file of "
+    "pytest-benchmark.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=2),
+    default=5,
+    show_default=True,
+    help="Run each wheel so often, in turns.",
+)
+@click.option("--requires", multiple=True, metavar="PACKAGE", help="Also install this for the script. Repeatable.")
+@options.as_json
+def bench(wheels: tuple[Path, ...], *, script: Path, rounds: int, requires: tuple[str, ...], as_json: bool) -> None:
+    """Compare the speed of wheels of one project with the first one.
+
+    Installs each of WHEELS in an environment of its own and times the script there, in turns, so that what else the
+    machine does falls on all alike. A wheel for a CPU level that this machine lacks is not run.
+    """
+    from vbuild.verification.bench import bench as verb
+
+    if len(wheels) < 2:  # noqa: PLR2004 - one to compare with another
+        raise click.UsageError("expected two wheels or more, the first of them the one to compare with")
+    with terminal.status(quiet=as_json) as on_progress:
+        report = verb(wheels, script, rounds=rounds, requires=requires, on_progress=on_progress)
+    terminal.show(report.data(), report.lines(), as_json=as_json)
