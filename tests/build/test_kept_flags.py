@@ -52,6 +52,21 @@ def test_names_of_files_are_no_patterns(tmp_path: Path) -> None:
     assert found.leaking == ("d[[]1].c",)
 
 
+def test_a_file_outside_of_the_tree_is_known_by_the_end_of_its_path(tmp_path: Path) -> None:
+    source = project(tmp_path)
+    away = Override("gcc", ("/tmp/tmp1234/arch/a.c",), (), (), (), ("-mavx2",), (("-mavx2", "single file"),), "")  # noqa: S108 - no file
+    found = rules_after(source, [away], "function at 0x1234")
+    assert found
+    assert found.leaking == ("arch/a.c",)
+
+
+def test_what_makes_no_difference_is_not_tried_twice(tmp_path: Path) -> None:
+    source = project(tmp_path)
+    first = rules_after(source, [kept("a.c")], "a_inner")
+    assert first
+    assert rules_after(source, [kept("a.c")], "a_inner", rules=first) is None
+
+
 def test_all_files_with_such_flags_lose_them_if_no_object_has_the_function(tmp_path: Path) -> None:
     source = project(tmp_path)
     found = rules_after(source, [kept("a.c"), kept("b.c")], "function at 0x1234")

@@ -60,8 +60,18 @@ def next_rules(
     names = sorted(files)
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     what = f"{' '.join(flags)} of {shown}: code above the level ran without a check of the CPU"
-    globs = (escape(name.removeprefix("/")) for name in names)
-    return NextRules(replace(rules, leaking=(*rules.leaking, *globs)), what)
+    globs = {escape(_lasting(name)) for name in names} - {*rules.leaking}
+    if not globs:  # they have lost their flags already, and it made no difference
+        return None
+    return NextRules(replace(rules, leaking=(*rules.leaking, *sorted(globs))), what)
+
+
+def _lasting(name: str) -> str:
+    """What stays of the path *name* in another build: all of it in the project's tree, else its last two parts.
+
+    A project that builds a library somewhere below /tmp has another folder there each time.
+    """
+    return name if not name.startswith("/") else "/".join(name.split("/")[-2:])
 
 
 def _steering(kept: Iterable[Override], calls: Iterable[CompilerCall], project: Path) -> frozenset[str]:

@@ -41,10 +41,7 @@ def release_lines(release: "ReleaseResult") -> Iterator[str]:
 
 def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
     """What else the user should know about a release."""
-    if removed := release.removed:
-        yield from wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
-    for flag, files in release.kept_flags:
-        yield from wrapped(f"kept for single files: {flag} of {_some(files)}")
+    yield from _code_lines(release)
     if lists := release.lists:
         yield f"lists of GPU architectures that were changed: {len(lists)}"
         for text in lists[:_SHOWN]:
@@ -58,6 +55,18 @@ def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
             yield from wrapped(line, indent=4)
     for note in release.notes:
         yield from wrapped(note)
+
+
+def _code_lines(release: "ReleaseResult") -> Iterator[str]:
+    """Levels that bring nothing, and what became of the flags of the project's own."""
+    for product in release.products:
+        for finding in product.verdict.findings:
+            if finding.rule == "isa-gain" and finding.severity == "warning":
+                yield from wrapped(f"{product.label}: {finding.what}")
+    if removed := release.removed:
+        yield from wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
+    for flag, files in release.kept_flags:
+        yield from wrapped(f"kept for single files: {flag} of {_some(files)}")
 
 
 def _some(names: Sequence[str]) -> str:

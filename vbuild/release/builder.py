@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from vbuild.sbom.model import Material
 
 
+# how often a target is built, at most, until no flag of the project's own puts code above the level
+_TRIES = 4
+
+
 class PlannedWheel(Struct, frozen=True):
     """A wheel to make from the build that *job* describes; *build* and *product* are the keys of both in the cache.
 
@@ -270,12 +274,13 @@ class Builder(Struct, frozen=True):
         Flags of single files stay, as the project chooses their code at run time. Where that turns out to be wrong, it
         is built again without them, until no function above the level is left that such flags can be the reason for.
         """
-        target, passes = job.target, 0
-        while True:
-            project = self.tree(folder / "tree")
-            built = build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache)
-            if not for_single_files(built.overrides):
-                return built, project
+        target = job.target
+        for number in range(_TRIES):
+            place = folder if number == 0 else folder / f"again {number}"
+            project = self.tree(place / "tree")
+            built = build_wheel(job, project, place, log=log, environments=self.environments, cache=cache)
+            if number == _TRIES - 1 or not for_single_files(built.overrides):
+                break
             from vbuild.verification.verify import verify
 
             verdict = verify(built.wheel, cpu=target.cpu, allow=self.context.recipe.verify.allow)
@@ -283,12 +288,11 @@ class Builder(Struct, frozen=True):
             rules = job.plan.rewriting
             following = next_rules(rules, built.overrides, built.calls, above=above, project=project) if above else None
             if following is None:
-                return built, project
+                break
             self.notes.append(f"{target}: built again without {following.what}")
             self.context.on_progress(target, "building again")
             job = replace(job, plan=replace(job.plan, rewriting=following.rules))
-            passes += 1
-            folder = folder.parent / f"{folder.name} again {passes}"
+        return built, project
 
     def _check_gpu_code(self, built: Built, archs: GpuList, log: Path) -> None:
         """`BuildError`, with the files, if what was compiled falls short of *archs*; *log* gets each command of nvcc.

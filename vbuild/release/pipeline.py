@@ -257,8 +257,6 @@ def finished(
         wheel = cut or stamped(context, target, build.wheel)
         context.on_progress(target, "verifying")
         verdict = verified(context, wheel, target, baseline=baseline)
-        if baseline and target.cpu.machine == "x86_64":
-            verdict = _with_gain(builder, verdict, baseline)
         context.on_progress(target, "testing")
         trial = result_of_test(builder, target, cut or build.wheel, interpreter=item.job.interpreter)
     except VbuildError as error:
@@ -317,17 +315,11 @@ def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: 
         raise WheelError(f"{wheel.name}: {'; '.join(lines)}")
     if not (verdict.libraries or target.cpu.is_baseline):
         raise WheelError(f"{wheel.name}: no compiled code for {target.cpu}; did the build leave its modules out?")
+    if baseline and target.cpu.machine == "x86_64":
+        from vbuild.verification.gain import code_gain
+
+        verdict = replace(verdict, findings=(*verdict.findings, code_gain(wheel, baseline).finding))
     return verdict
-
-
-def _with_gain(builder: Builder, verdict: "Verdict", baseline: Path) -> "Verdict":
-    """*verdict* with how much its wheel's code differs from that of *baseline*; a note if that is next to nothing."""
-    from vbuild.verification.gain import code_gain
-
-    gain = code_gain(verdict.wheel, baseline)
-    if gain.is_little:
-        builder.notes.append(f"{verdict.cpu}: {gain.finding.what}")
-    return replace(verdict, findings=(*verdict.findings, gain.finding))
 
 
 def _lost(context: ReleaseContext, wheel: Path, target: Target) -> "tuple[Finding, ...]":

@@ -38,14 +38,14 @@ class CodeGain(Struct, frozen=True):
 
     @property
     def finding(self) -> Finding:
-        """The figures as a note."""
+        """The figures as a note, or as a warning if the level brings next to nothing."""
         if not self.changed:
             what = "the level brings nothing here: the code is that of the plain build"
         else:
             little = "the level brings next to nothing here: " if self.is_little else ""
             shares = f"{self.changed / self.size:.1%} of the code differs from the plain build's"
             what = f"{little}{shares}, and {self.vector / self.size:.1%} is vector code in it"
-        return Finding(Severity.NOTE, VerifyRule.ISA_GAIN, (), what)
+        return Finding(Severity.WARNING if self.is_little else Severity.NOTE, VerifyRule.ISA_GAIN, (), what)
 
 
 def code_gain(wheel: Path, plain: Path, *, jobs: int | None = None) -> CodeGain:
