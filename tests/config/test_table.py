@@ -35,7 +35,6 @@ def test_values_are_read_by_their_types() -> None:
     table = Table.parse(TEXT)
     assert (table.text("text"), table.number("number"), table.flag("flag", default=False)) == ("a", 3, True)
     assert (table.texts("texts"), table.text_arrays("rows")) == (("a", "b"), (("a",), ("b", "c")))
-    assert (table.choices("text"), table.choices("texts")) == (("a",), ("a", "b"))
     assert (table.one_of("text", ("b", "a")), table.one_of("gone", ("b", "a"))) == ("a", "b")
     assert table.pairs("pairs") == (("x", "1"), ("y z", "2"))
     assert table.settings("settings") == (("one", "1"), ("many", ("1", "2")))

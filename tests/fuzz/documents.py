@@ -78,7 +78,6 @@ def _read_variant(data: bytes) -> None:
 
 def _read_recipe(data: bytes) -> None:
     recipe = Recipe.load(written("demo.toml", data))
-    recipe.targets()
     if recipe.split is not None:
         SplitRequest.read(recipe.split)
 

@@ -33,7 +33,7 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
 def built(name: str, level: str, folder: Path, environments: Environments) -> Built:
     """The project of the recipe *name*, built for *level* as that recipe says."""
     recipe = Recipe.load(RECIPES / f"{name}.toml")
-    target = next(target for target in recipe.targets() if target.cpu == Cpu.known("x86_64", level))
+    target = next(target for target in recipe.targets if target.cpu == Cpu.known("x86_64", level))
     project = unpacked(fetched(recipe.source), folder / "tree", patches=recipe.build.patches)
     job = prepared(project, target, recipe.build)
     return build_wheel(job, project, folder / "work", log=folder / "build.log", environments=environments)

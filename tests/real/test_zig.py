@@ -51,7 +51,7 @@ def built(
 ) -> tuple[Job, Path]:
     """The project of the recipe *name*, built for *cpu* by *host*'s compiler, repaired and verified."""
     recipe = Recipe.load(RECIPES / f"{name}.toml")
-    target = replace(recipe.targets()[0], cpu=Cpu.parse(cpu), label="zig")
+    target = replace(recipe.targets[0], cpu=Cpu.parse(cpu), label="zig")
     project = unpacked(fetched(recipe.source), folder / "tree", patches=recipe.build.patches)
     job = prepared(project, target, replace(recipe.build, host=HostSettings(host)))
     log = folder / "build.log"

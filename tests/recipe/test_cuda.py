@@ -48,7 +48,7 @@ def _claims(target: Target) -> list[str]:
 
 
 def test_one_build_serves_all_groups_of_a_toolkit(tmp_path: Path) -> None:
-    targets = recipe(tmp_path, "[matrix]\n" + PYTHON + TOOLKIT).targets()
+    targets = recipe(tmp_path, "[matrix]\n" + PYTHON + TOOLKIT).targets
     assert _rows(targets) == [
         ("plain", ALL, None),
         ("sm75", ALL, "sm_75"),
@@ -68,7 +68,7 @@ def test_one_build_serves_all_groups_of_a_toolkit(tmp_path: Path) -> None:
 
 def test_levels_and_groups_multiply(tmp_path: Path) -> None:
     found = recipe(tmp_path, "[matrix]\n" + PYTHON + LEVELS + TWO)
-    targets = found.targets()
+    targets = found.targets
     assert _rows(targets) == [
         ("plain", "sm_80,sm_90", None),
         ("sm80", "sm_80,sm_90", "sm_80"),
@@ -87,7 +87,7 @@ def test_the_recipe_may_order_the_namespaces_otherwise(tmp_path: Path) -> None:
 
 
 def test_a_plain_wheel_without_cuda_brings_levels_without_cuda(tmp_path: Path) -> None:
-    targets = recipe(tmp_path, "[matrix]\n" + PYTHON + LEVELS + TWO + 'plain = "cpu"\n').targets()
+    targets = recipe(tmp_path, "[matrix]\n" + PYTHON + LEVELS + TWO + 'plain = "cpu"\n').targets
     assert _rows(targets) == [
         ("plain", None, None),
         ("sm80", "sm_80,sm_90", "sm_80"),
@@ -102,7 +102,7 @@ def test_a_plain_wheel_without_cuda_brings_levels_without_cuda(tmp_path: Path) -
 
 def test_separate_groups_are_builds_of_their_own_and_the_plain_wheel_is_for_all(tmp_path: Path) -> None:
     text = TWO.replace('"13.0"', '"13.0", strategy = "separate"')
-    targets = recipe(tmp_path, "[matrix]\n" + PYTHON + text).targets()
+    targets = recipe(tmp_path, "[matrix]\n" + PYTHON + text).targets
     assert _rows(targets) == [
         ("plain", "sm_80,sm_90", None),
         ("sm80", "sm_80", None),
@@ -127,7 +127,7 @@ config-settings = { define = ["OLD=1"] }
 env = { ALL = "1" }
 config-settings = { define = ["ALL=1"] }
 """
-    targets = recipe(tmp_path, text).targets()
+    targets = recipe(tmp_path, text).targets
     assert _rows(targets) == [
         ("plain", "sm_90,sm_100+PTX", None),
         ("new", "sm_90,sm_100+PTX", "sm_90,sm_100+PTX"),
@@ -148,7 +148,7 @@ config-settings = { define = ["ALL=1"] }
 def test_a_library_may_be_pinned_by_the_hashes_of_its_wheels(tmp_path: Path) -> None:
     pinned = f"nccl==2.28.9 sha256:{'1' * 64} sha256:{'a' * 64}"
     entry = f"{{ toolkit = '13.0', gpus = {{ sm90 = '90' }}, libraries = ['{pinned}'] }}"
-    (plain, _) = recipe(tmp_path, f"[matrix]\n{PYTHON}cuda = [{entry}]\n").targets()
+    (plain, _) = recipe(tmp_path, f"[matrix]\n{PYTHON}cuda = [{entry}]\n").targets
     assert plain.cuda
     assert plain.cuda.toolkit.libraries == (pinned,)
 
@@ -156,7 +156,7 @@ def test_a_library_may_be_pinned_by_the_hashes_of_its_wheels(tmp_path: Path) -> 
 def test_an_installed_toolkit_is_named_by_its_folder(tmp_path: Path) -> None:
     (tmp_path / "cuda").mkdir()
     text = '[matrix]\ncuda = [{ toolkit = { path = "cuda", version = "12.4" }, gpus = { sm80 = "80" } }]\n'
-    plain = recipe(tmp_path, text + PYTHON).targets()[0]
+    plain = recipe(tmp_path, text + PYTHON).targets[0]
     assert plain.cuda
     assert plain.cuda.toolkit == ToolkitSpec(Dotted(12, 4), (tmp_path / "cuda").resolve())
     assert plain.build_key[-1] == f"CUDA 12.4 {tmp_path.resolve()}/cuda for sm_80"
@@ -186,13 +186,13 @@ def test_a_group_claims_what_gpus_and_drivers_ask_for(
     tmp_path: Path, gpus: str, toolkit: str, compress: str, claims: list[str]
 ) -> None:
     text = f'[matrix]\ncuda = [{{ toolkit = "{toolkit}", gpus = {{ x = "{gpus}" }} }}]\n'
-    targets = recipe(tmp_path, f'{text}[build.cuda]\ncompress = "{compress}"\n').targets()
+    targets = recipe(tmp_path, f'{text}[build.cuda]\ncompress = "{compress}"\n').targets
     assert [_claims(target) for target in targets] == [[], claims]
 
 
 def test_an_excluded_point_is_not_compiled_for_but_by_the_plain_build(tmp_path: Path) -> None:
     text = '[matrix]\nexclude = [{ cpu = "x86-64", cuda = "sm90" }, { cpu = "x86-64-v3", cuda = ["sm80"] }]\n'
-    targets = recipe(tmp_path, text + PYTHON + LEVELS + TWO).targets()
+    targets = recipe(tmp_path, text + PYTHON + LEVELS + TWO).targets
     assert _rows(targets) == [
         ("plain", "sm_80,sm_90", None),
         ("sm80", "sm_80,sm_90", "sm_80"),
@@ -206,7 +206,7 @@ def test_an_included_point_is_compiled_for(tmp_path: Path) -> None:
 exclude = [{ cpu = "x86-64-v3", cuda = ["sm80", "sm90"] }]
 include = [{ cpu = "x86-64-v3", cuda = "sm90", label = "best" }, { cpu = "x86-64-v4" }]
 """
-    assert _rows(recipe(tmp_path, text + PYTHON + LEVELS + TWO).targets()) == [
+    assert _rows(recipe(tmp_path, text + PYTHON + LEVELS + TWO).targets) == [
         ("plain", "sm_80,sm_90", None),
         ("sm80", "sm_80,sm_90", "sm_80"),
         ("sm90", "sm_80,sm_90", "sm_90"),
@@ -216,7 +216,7 @@ include = [{ cpu = "x86-64-v3", cuda = "sm90", label = "best" }, { cpu = "x86-64
 
 
 def test_groups_step_together_with_another_axis(tmp_path: Path) -> None:
-    targets = recipe(tmp_path, '[matrix]\nzip = [["cpu", "cuda"]]\n' + PYTHON + LEVELS + TWO).targets()
+    targets = recipe(tmp_path, '[matrix]\nzip = [["cpu", "cuda"]]\n' + PYTHON + LEVELS + TWO).targets
     assert _rows(targets) == [
         ("plain", "sm_80,sm_90", None),
         ("sm80", "sm_80,sm_90", "sm_80"),
@@ -240,7 +240,7 @@ properties = ["blas :: library :: openblas"]
 properties = ["blas :: library :: mkl"]
 """
     found = recipe(tmp_path, "[matrix]\n" + PYTHON + TWO + axis)
-    targets = found.targets()
+    targets = found.targets
     assert [str(target) for target in targets] == ["plain", "sm80_openblas", "sm80_mkl", "sm90_openblas", "sm90_mkl"]
     assert {target.build_key[2] for target in targets} == {"blas=openblas", "blas=mkl"}
     assert {target.choices for target in targets} == {(("blas", "openblas"),), (("blas", "mkl"),)}
@@ -271,7 +271,7 @@ def test_the_host_compiler_and_the_cache_are_read(tmp_path: Path) -> None:
     text = '[matrix]\ncpu = ["armv8-a", "armv8.2-a"]\n[build]\n'
     found = recipe(tmp_path, text + 'host = "zig"\nglibc = "2.28"\ncache = "sccache"\n')
     assert (found.build.host, found.build.cache) == (HostSettings(HostCompiler.ZIG, (2, 28)), "sccache")
-    assert [str(target.cpu) for target in found.targets()] == ["armv8-a", "armv8.2-a"]
+    assert [str(target.cpu) for target in found.targets] == ["armv8-a", "armv8.2-a"]
     assert recipe(tmp_path, text).build.host == HostSettings()
     assert recipe(tmp_path, text + 'host = "zig"\nglibc = "2.44"\n').build.host.glibc == NEWEST_GLIBC
 

@@ -134,7 +134,7 @@ def test_the_examples_show_a_source_of_each_kind(tmp_path: Path) -> None:
 def test_the_example_of_gpus_is_as_many_builds_and_wheels_as_it_says(tmp_path: Path) -> None:
     (example,) = (text for text in EXAMPLES if "matrix.cuda" in text)
     (tmp_path / "demo.toml").write_text(example)
-    targets = Recipe.load(tmp_path / "demo.toml").targets()
+    targets = Recipe.load(tmp_path / "demo.toml").targets
     assert "Two builds, one for each CPU level, both compiled for 75, 80, 86, 89, 90, 90a and 120 with PTX" in PAGE
     assert {str(target.cuda.archs) for target in targets if target.cuda} == {
         "sm_75,sm_80,sm_86,sm_89,sm_90,sm_90a,sm_120+PTX"
@@ -152,4 +152,4 @@ def test_every_recipe_here_is_listed_and_builds_all_levels_or_for_groups_of_gpus
     # nothing in between is worth minutes of a native dependency
     levels = ["v3", "v4"] if found.natives else ["v2", "v3", "v4"]
     expected = groups or [f"x86_64_{level}" for level in levels]
-    assert [str(target) for target in found.targets()] == ["plain", *expected]
+    assert [str(target) for target in found.targets] == ["plain", *expected]

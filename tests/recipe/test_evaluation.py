@@ -37,7 +37,7 @@ def _labels(targets: tuple[Target, ...]) -> list[str]:
 
 def test_levels_alone_give_a_plain_wheel_and_one_for_each_level_above(tmp_path: Path) -> None:
     found = recipe(tmp_path, '[matrix]\ncpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\npython = ["3.12"]\n')
-    assert found.targets() == (
+    assert found.targets == (
         Target(None, "3.12", V1),
         Target("x86_64_v2", "3.12", V2, ("x86_64 :: level :: v2",)),
         Target("x86_64_v3", "3.12", V3, ("x86_64 :: level :: v3",)),
@@ -60,7 +60,7 @@ def test_a_plain_point_with_properties_is_one_build_under_two_names() -> None:
 
 def test_a_value_gives_its_builds_variables_and_settings(tmp_path: Path) -> None:
     build = '[build]\nenv = { BLAS = "any", X = "1" }\nconfig-settings = { setup-args = ["-Da"], mode = "slow" }\n'
-    targets = recipe(tmp_path, '[matrix]\npython = ["3.12"]\n' + BLAS + build).targets()
+    targets = recipe(tmp_path, '[matrix]\npython = ["3.12"]\n' + BLAS + build).targets
     assert _labels(targets) == ["plain", "openblas", "mkl"]
     assert targets[1].env == (("BLAS", "openblas"), ("X", "1"))
     assert targets[1].config_settings == (("setup-args", ("-Da", "-Dblas=openblas")), ("mode", "fast"))
@@ -101,7 +101,7 @@ def test_exclude_takes_one_value_or_several(tmp_path: Path) -> None:
 cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]
 exclude = [{ cpu = ["x86-64-v2", "x86_64_v3"], blas = "mkl" }]
 """
-    assert _labels(recipe(tmp_path, text + BLAS).targets()) == [
+    assert _labels(recipe(tmp_path, text + BLAS).targets) == [
         "plain",
         "openblas",
         "mkl",
@@ -124,7 +124,7 @@ python = ["3.12", "3.13"]
 cpu = ["x86-64", "x86-64-v3"]
 include = [{ cpu = "x86-64-v4", label = "best" }]
 """
-    targets = recipe(tmp_path, text).targets()
+    targets = recipe(tmp_path, text).targets
     assert _labels(targets) == ["plain", "x86_64_v3", "best"] * 2
     assert {target.properties for target in targets if target.label == "best"} == {("x86_64 :: level :: v4",)}
 
@@ -135,7 +135,7 @@ cpu = ["x86-64", "x86-64-v3"]
 exclude = [{ cpu = "x86-64-v3" }]
 include = [{ cpu = "x86-64-v3", label = "fast" }]
 """
-    assert _labels(recipe(tmp_path, text).targets()) == ["plain", "fast"]
+    assert _labels(recipe(tmp_path, text).targets) == ["plain", "fast"]
 
 
 def test_values_without_properties_are_not_part_of_an_identity(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ python = ["3.12"]
 [matrix.axes.blas.mkl]
 properties = ["blas :: library :: mkl"]
 """
-    targets = recipe(tmp_path, text).targets()
+    targets = recipe(tmp_path, text).targets
     assert [(str(target), target.properties) for target in targets] == [
         ("plain", ()),
         ("mkl", ("blas :: library :: mkl",)),
@@ -189,14 +189,14 @@ aarch64.version = ["9.0a"]
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="variants of another machine are left out")
 def test_variants_that_a_project_lists_are_built(tmp_path: Path) -> None:
     found = Recipe.load(project(tmp_path, '[tool.vbuild.matrix]\npython = ["3.12"]\n' + DRAFT))
-    assert [(str(target), target.cpu, target.properties) for target in found.targets()] == [
+    assert [(str(target), target.cpu, target.properties) for target in found.targets] == [
         ("plain", V1, ()),
         ("v3_ob", V3, ("x86_64 :: level :: v3", "blas_lapack :: library :: openblas")),
         ("v2_up", V2, ("x86_64 :: level :: v4", "x86_64 :: level :: v2")),
         ("mkl", V1, ("blas_lapack :: library :: mkl",)),
         ("null", V1, ()),
     ]
-    assert len({target.build_key for target in found.targets()}) == 5
+    assert len({target.build_key for target in found.targets}) == 5
     assert found.namespaces() == ("x86_64", "blas_lapack", "aarch64")
 
 
@@ -212,7 +212,7 @@ def test_a_recipe_for_a_folder_reads_the_variants_of_its_project(tmp_path: Path)
     project(tmp_path, DRAFT)
     found = recipe(tmp_path, '[build]\nenv = { A = "1" }', source='name = "demo"\n[source]\npath = "project"\n')
     assert [draft.label for draft in found.drafts] == ["v3_ob", "v2_up", "mkl", "sve", "null"]
-    assert {target.env for target in found.targets()} == {(("A", "1"),)}
+    assert {target.env for target in found.targets} == {(("A", "1"),)}
 
 
 def test_levels_of_a_machine_without_levels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def refusal(folder: Path, text: str) -> str:
 def test_the_plain_wheel_is_joined_of_the_levels_of_its_python_with_the_first_values(tmp_path: Path) -> None:
     found = recipe(tmp_path, LEVELS + HWCAPS + AXES)
     assert found.matrix.plain is Plain.HWCAPS
-    targets = found.targets()
+    targets = found.targets
     for plain in (target for target in targets if target.label is None):
         mine = [target for target in targets if target.python == plain.python]
         assert [str(target) for target in levels_of(plain, mine)] == ["x86_64_v3", "x86_64_v4"]
@@ -31,7 +31,7 @@ def test_the_plain_wheel_is_joined_of_the_levels_of_its_python_with_the_first_va
 
 def test_a_level_that_only_include_has_is_joined_too(tmp_path: Path) -> None:
     text = '[matrix]\ncpu = ["x86-64"]\ninclude = [{ cpu = "x86-64-v3" }]\n'
-    plain, *others = recipe(tmp_path, text + HWCAPS).targets()
+    plain, *others = recipe(tmp_path, text + HWCAPS).targets
     assert list(map(str, levels_of(plain, others))) == ["x86_64_v3"]
 
 

@@ -27,7 +27,7 @@ requires = ["provider-variant-x86-64"]
 
 def context(folder: Path) -> ReleaseContext:
     read = recipe(folder, TEXT.replace('python = ["3.12", "3.13"]\n', ""))
-    targets = read.targets()
+    targets = read.targets
     return ReleaseContext(
         recipe=read,
         targets=targets,

@@ -43,7 +43,7 @@ def check(recipe: Recipe) -> tuple[JobPart, ...]:
     """The parts of *recipe*, for which the laws hold."""
     found = parts(recipe)
     built = [selected(recipe, part) for part in found]
-    assert sorted((target for targets in built for target in targets), key=repr) == sorted(recipe.targets(), key=repr)
+    assert sorted((target for targets in built for target in targets), key=repr) == sorted(recipe.targets, key=repr)
     assert [len({target.build_key for target in targets}) for targets in built] == [1] * len(found)
     assert len({targets[0].build_key for targets in built}) == len(found)
     assert len({part.name.lower() for part in found}) == len(found)

@@ -20,8 +20,9 @@ _WHEEL = re.compile(r"\S+\.whl: ")
 
 def show_release(release: "ReleaseResult", *, as_json: bool) -> None:
     """Print *release*; `VbuildError`, and thus status 1, if something of it failed."""
-    changes = {"changes": release.changes.data() if release.changes else None}
-    terminal.show({**release.data(), **changes}, release_lines(release), as_json=as_json)
+    # the wheels are read again for their sizes and hashes, so only if asked for
+    data = {**release.data(), "changes": release.changes and release.changes.data()} if as_json else None
+    terminal.show(data, release_lines(release), as_json=as_json)
     if release.failures:
         raise VbuildError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")
 

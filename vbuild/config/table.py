@@ -33,11 +33,11 @@ _NAMES = {str: "a string", int: "an integer", bool: "true or false", list: "an a
 
 
 class Table:
-    """A TOML table that knows its own place, and which of its keys have been read."""
+    """A TOML table that knows which of its keys have been read, and its own dotted name, *here*; "" for the top."""
 
     def __init__(self, values: Mapping[str, Any], place: str = "") -> None:
         self._values = values
-        self._place = place
+        self.here = place
         self._read: set[str] = set()
 
     @classmethod
@@ -72,15 +72,10 @@ class Table:
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
-    @property
-    def here(self) -> str:
-        """The table's own dotted name; empty for the top table."""
-        return self._place
-
     def place(self, key: str) -> str:
         """The dotted name of *key*, quoted if TOML wants it quoted, as a message shows it."""
         name = key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
-        return f"{self._place}.{name}" if self._place else name
+        return f"{self.here}.{name}" if self.here else name
 
     def refuse(self, key: str, what: str) -> RecipeError:
         """The error that says *what* is wrong with *key*."""
@@ -88,7 +83,7 @@ class Table:
 
     def wrong(self, what: str) -> RecipeError:
         """The error that says *what* is wrong with the table as a whole."""
-        return RecipeError(f"{self._place}: {what}" if self._place else what)
+        return RecipeError(f"{self.here}: {what}" if self.here else what)
 
     def text(self, key: str, default: str | None = None) -> str:
         return self._checked(key, self.raw(key), str, default)
@@ -128,12 +123,7 @@ class Table:
         """The array of arrays of strings at *key*, or nothing if there is none."""
         values: list[list[object]] = self._checked(key, self.raw(key), list, [])
         rows = {f"{key}[{index}]": value for index, value in enumerate(values)}
-        return tuple(type(self)({row: value}, self._place).texts(row) for row, value in rows.items())
-
-    def choices(self, key: str) -> tuple[str, ...]:
-        """The string at *key*, or its array of strings: one value or any of several."""
-        value = self.raw(key)
-        return (value,) if isinstance(value, str) else self.texts(key)
+        return tuple(type(self)({row: value}, self.here).texts(row) for row, value in rows.items())
 
     def pairs(self, key: str) -> Env:
         """The table of strings at *key*, in the order written, or nothing if there is none."""

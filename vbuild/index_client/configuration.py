@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -78,7 +77,22 @@ class Indexes(Struct, frozen=True):
     @classmethod
     def parse(cls, listing: str) -> Self:
         """The indexes in what ``pip config list`` printed; other settings are ignored."""
-        settings = _settings(listing)
+        sections: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
+        for line in listing.splitlines():
+            if match := _LINE.fullmatch(line):
+                try:
+                    text = str(ast.literal_eval(match["value"])).strip()  # pip printed it with %r
+                except (ValueError, SyntaxError) as error:
+                    raise FetchError(f"pip config list: {line!r} is not a setting that can be read") from error
+                sections[match["section"]][match["key"]] = text
+        settings = {key: text for section in _SECTIONS for key, text in sections[section].items()}
+        timeout = settings.get("timeout") or settings.get("default-timeout") or "15"
+        try:
+            seconds = float(timeout)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            raise FetchError(f"pip config list: timeout {timeout!r} is not a number of seconds")
         return cls(
             index_url=_located(settings["index-url"]) if settings.get("index-url") else None,
             extra_index_urls=tuple(_located(text) for text in settings.get("extra-index-url", "").split()),
@@ -88,7 +102,7 @@ class Indexes(Struct, frozen=True):
             cert=settings.get("cert") or None,
             client_cert=settings.get("client-cert") or None,
             proxy=settings.get("proxy") or None,
-            timeout=_seconds(settings.get("timeout") or settings.get("default-timeout") or "15"),
+            timeout=seconds,
             keyring=settings.get("keyring-provider") or None,
         )
 
@@ -126,31 +140,12 @@ def _states(listing: str) -> tuple[tuple[int, int] | None, ...]:
     return tuple(states)
 
 
-def _settings(listing: str) -> dict[str, str]:
-    sections: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
-    for line in listing.splitlines():
-        if match := _LINE.fullmatch(line):
-            try:
-                text = str(ast.literal_eval(match["value"])).strip()  # pip printed it with %r
-            except (ValueError, SyntaxError) as error:
-                raise FetchError(f"pip config list: {line!r} is not a setting that can be read") from error
-            sections[match["section"]][match["key"]] = text
-    return {key: text for section in _SECTIONS for key, text in sections[section].items()}
-
-
 def _located(text: str) -> str:
     """A URL as it is, a path as a URL, because tools do not agree on where relative paths start."""
     try:
         return text if "://" in text else Path(text).expanduser().absolute().as_uri()
     except RuntimeError as error:  # no such user after ~
         raise FetchError(f"pip config list: {text!r} is not a path: {error}") from error
-
-
-def _seconds(text: str) -> float:
-    with suppress(ValueError):
-        if 0 < (seconds := float(text)) < math.inf:
-            return seconds
-    raise FetchError(f"pip config list: timeout {text!r} is not a number of seconds")
 
 
 def venv_command(python: Path | str, folder: Path, *options: str) -> list[str]:

@@ -19,10 +19,10 @@ The compiler of host code as a recipe asks for it.
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -206,8 +206,6 @@ def _glibc(text: str) -> tuple[int, int]:
     raise RecipeError(f"{text!r} is no glibc to build for; expected {first} to {last}")
 
 
-T = TypeVar("T")
-
 _AXIS = re.compile(r"[a-z0-9_]+")
 _TAKEN = ("cpu", "cuda", "python", "label")
 
@@ -279,14 +277,18 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
     """The matrix a ``[matrix]`` *table* describes; interpreters given by path are looked for from *folder*."""
     with table.table("axes", optional=True) as axes:
         matrix = Matrix(
-            cpus=_values(table, "cpu", Cpu.parse),
-            pythons=_values(table, "python", lambda text: interpreter(text, folder)) or (sys.executable,),
+            cpus=table.parsed_texts("cpu", Cpu.parse, (), unique=True),
+            pythons=table.parsed_texts("python", lambda text: interpreter(text, folder), (), unique=True)
+            or (sys.executable,),
             axes=tuple(_axis(axes, name) for name in axes),
             priority=table.parsed_texts("priority", str, (), unique=True),
             hash_labels=table.one_of("labels", ("names", "hash")) == "hash",
             cuda=_cuda(table, folder) if table.raw("cuda") is not None else (),
             plain=Plain(table.one_of("plain", Plain)),
         )
+    for axis in ("cpu", "python"):
+        if table.raw(axis) == []:
+            raise table.refuse(axis, "empty; name a value, or leave the key out")
     for cpu in matrix.cpus:
         if cpu.machine != matrix.cpus[0].machine:
             what = f"{matrix.cpus[0]} and {cpu} are of different machines; expected levels of one"
@@ -314,15 +316,6 @@ def _check_joinable(table: Table, matrix: Matrix) -> None:
     included = (name for rule in matrix.include for axis, names in rule.values if axis == "cpu" for name in names)
     if all(cpu.is_baseline for cpu in (*matrix.cpus, *map(Cpu.parse, included))):
         raise table.refuse("plain", "'hwcaps' joins builds for CPU levels; expected some above x86-64 in matrix.cpu")
-
-
-def _values(table: Table, axis: str, parse: Callable[[str], T]) -> tuple[T, ...]:
-    """The values of *axis*, each there once, or none if the matrix does not have it."""
-    if table.raw(axis) is None:
-        return ()
-    if not (values := table.parsed_texts(axis, parse, unique=True)):
-        raise table.refuse(axis, "empty; name a value, or leave the key out")
-    return values
 
 
 def _axis(axes: Table, name: str) -> Axis:
@@ -382,9 +375,13 @@ class _Rules(Struct, frozen=True):
 
     def _values(self, entry: Table, axis: str) -> tuple[str, ...]:
         self._check(entry, axis, axis)
-        texts = entry.choices(axis)
-        with at(entry.place(axis)):
-            values = tuple(self._spelled(axis, text) for text in texts)
+        found = entry.raw(axis)
+        values = (found,) if isinstance(found, str) else entry.texts(axis)
+        with at(entry.place(axis)):  # two spellings of one value are one
+            if axis == "cpu":
+                values = tuple(str(Cpu.parse(text)) for text in values)
+            elif axis == "python":
+                values = tuple(interpreter(text, self.folder) for text in values)
         for value in values:
             if value not in self.names[axis]:
                 raise entry.refuse(axis, f"no value {value!r}; there are {', '.join(self.names[axis])}")
@@ -400,16 +397,6 @@ class _Rules(Struct, frozen=True):
             if cpu.machine != first.machine:
                 raise RecipeError(f"{cpu} is of another machine than {first}")
             return str(cpu)
-
-    def _spelled(self, axis: str, text: str) -> str:
-        """*text* as the axis spells it, so that two spellings of one value are one."""
-        match axis:
-            case "cpu":
-                return str(Cpu.parse(text))
-            case "python":
-                return interpreter(text, self.folder)
-            case _:
-                return text
 
     def _check(self, table: Table, key: str, axis: str) -> None:
         if axis not in self.names:

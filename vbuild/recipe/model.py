@@ -4,9 +4,9 @@ A recipe is a TOML file, or the ``[tool.vbuild]`` table of a project's own ``pyp
 the project. ``docs/reference/recipe.md`` lists every key.
 """
 
-import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -136,7 +136,7 @@ class Check(Struct, frozen=True):
     requires: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recipe:
     """One project and the wheels to build of it.
 
@@ -171,14 +171,10 @@ class Recipe:
             recipe = cls._of_project(table, path) if path.name == "pyproject.toml" else cls._of_file(table, path)
             recipe.namespaces()  # evaluates the targets, so that this call reports what is wrong with them
             if recipe.natives:
-                check_levels(recipe.natives, [target.cpu for target in recipe.targets()])
+                check_levels(recipe.natives, [target.cpu for target in recipe.targets])
             return recipe
 
-    def passing(self, names: Iterable[str]) -> Self:
-        """The same recipe, whose builds see the user's variables called as in *names*, or as their patterns, too."""
-        asked = dict.fromkeys([*self.build.pass_env, *names])
-        return dataclasses.replace(self, build=replace(self.build, pass_env=tuple(asked)))
-
+    @cached_property
     def targets(self) -> tuple[Target, ...]:
         """Every wheel to build, by Python, each Python's plain wheel first; `RecipeError` if two would be one."""
         return tuple(
@@ -195,8 +191,7 @@ class Recipe:
 
         A Python that is a path may be given as in the recipe, relative to its folder.
         """
-        targets = self.targets()
-        labels = dict.fromkeys(map(str, targets))
+        labels = dict.fromkeys(map(str, self.targets))
         for label in only:
             if label not in labels:
                 raise RecipeError(f"{self.file}: no target {label!r}; there are {', '.join(labels)}")
@@ -207,7 +202,7 @@ class Recipe:
         wanted, chosen = frozenset(only), frozenset(spelled.values())
         return tuple(
             target
-            for target in targets
+            for target in self.targets
             if (not wanted or str(target) in wanted) and (not chosen or target.python in chosen)
         )
 
@@ -216,7 +211,7 @@ class Recipe:
 
         Those of GPUs come first: no CPU level makes up for a wheel that leaves the GPU alone.
         """
-        names = dict.fromkeys(text.split(" :: ")[0] for target in self.targets() for text in target.properties)
+        names = dict.fromkeys(text.split(" :: ")[0] for target in self.targets for text in target.properties)
         others = tuple(name for name in names if name != NAMESPACE and name not in _NOT_ORDERED)
         used = (NAMESPACE, *others) if NAMESPACE in names else others
         given = self.matrix.priority

@@ -75,7 +75,7 @@ def collect(
     known = whole or Recipe(name, Folder(Path()), Matrix(), Path())
     context = ReleaseContext(
         recipe=known,
-        targets=whole.targets() if whole else (),
+        targets=whole.targets if whole else (),
         folder=folder,
         stage=folder,
         on_progress=on_progress,
@@ -310,7 +310,7 @@ def _missing(recipe: Recipe, outcomes: Sequence[Product | Failure]) -> list[Fail
         for outcome in outcomes
         if outcome.target.python in pythons
     }
-    return [Failure(target, "no part has it", None) for target in recipe.targets() if _place(target) not in there]
+    return [Failure(target, "no part has it", None) for target in recipe.targets if _place(target) not in there]
 
 
 def _recipe_pythons(pythons: Iterable[str], recipe: Recipe) -> dict[str, str]:
@@ -354,7 +354,7 @@ def _tag(python: str) -> str | None:
 
 def _ordered(outcomes: Iterable[Product | Failure], recipe: Recipe | None) -> list[Product | Failure]:
     """*outcomes* by Python, and those of each in the order of *recipe*, or else the plain wheel first."""
-    targets = recipe.targets() if recipe else ()
+    targets = recipe.targets if recipe else ()
     places = {_place(target)[1:]: number for number, target in reversed([*enumerate(targets)])}
 
     def order(outcome: Product | Failure) -> tuple[object, ...]:

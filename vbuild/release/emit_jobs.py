@@ -74,7 +74,7 @@ class JobPart(Struct, frozen=True):
 def parts(recipe: Recipe) -> tuple[JobPart, ...]:
     """The parts of *recipe*'s release, in the order of its targets; `BuildError` for a label that `--only` misreads."""
     builds: dict[tuple[str, ...], list[Target]] = defaultdict(list)
-    for target in recipe.targets():
+    for target in recipe.targets:
         if target.label == _PLAIN:
             raise BuildError(
                 f"{recipe.file}: a variant is labelled 'plain', as --only calls the plain wheel; expected another label"

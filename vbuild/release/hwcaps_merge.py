@@ -49,7 +49,7 @@ def check_chosen(recipe: Recipe, chosen: Sequence[Target]) -> None:
     """`RecipeError` if *chosen* has a plain wheel of *recipe*'s, and not all that it is to be joined of."""
     there = {(target.python, target.label) for target in chosen}
     for plain in (target for target in chosen if target.label is None):
-        wanted = (target for target in levels_of(plain, recipe.targets()) if target.python == plain.python)
+        wanted = (target for target in levels_of(plain, recipe.targets) if target.python == plain.python)
         if lacking := [str(target) for target in wanted if (target.python, target.label) not in there]:
             what = f"the plain wheel is joined of {', '.join(lacking)} too"
             raise RecipeError(f"{recipe.file}: matrix.plain: {what}; choose these as well, or build a part")

@@ -76,7 +76,7 @@ def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: Non
     with tempfile.TemporaryDirectory(prefix="vbuild-lock-") as folder, supervised():
         stage = Path(folder)
         on_progress(f"fetching {recipe.source}")
-        targets = recipe.targets()
+        targets = recipe.targets
         context = ReleaseContext(
             recipe=recipe,
             targets=targets,

@@ -5,18 +5,19 @@
 A target that fails leaves the others running: they are finished and written, and the release says what is missing.
 """
 
+import dataclasses
 import tempfile
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.build.frontend import Job
 from vbuild.recipe.model import Recipe, lock_file
 from vbuild.release.builder import Builder
 from vbuild.release.cache import BuildCache
-from vbuild.release.model import OnProgress, ReleaseContext, ReleaseFamily, ReleaseResult, ReleaseWheels
+from vbuild.release.model import OnProgress, ReleaseContext, ReleaseFamily, ReleaseResult
 from vbuild.release.pipeline import check_request, released, staged, wheels_made
 from vbuild.release.report import Report
 from vbuild.toolchain.toolkit_provision import FORESEEN
@@ -81,25 +82,21 @@ def matrix(
         source=str(recipe.source),
         inputs=(recipe.file, *((lock_file(recipe.file),) if recipe.build.lock else ())),
     )
-    with staged(context) as staged_context, _wheels(staged_context, options) as wheels:
-        return released(staged_context, wheels, notes=stale)
+    with staged(context) as staged_context:
+        if options.executor.is_local:
+            return released(staged_context, wheels_made(staged_context, jobs=options.jobs), notes=stale)
+        from vbuild.release.remote import wheels_of_workers
 
-
-@contextmanager
-def _wheels(context: ReleaseContext, options: MatrixRequest) -> Iterator[ReleaseWheels]:
-    """The wheels of all targets, made here or on the workers of a cluster, which stay for tests in the block."""
-    if not options.executor.address:
-        yield wheels_made(context, jobs=options.jobs)
-        return
-    from vbuild.release.remote import wheels_of_workers
-
-    with wheels_of_workers(context, options.executor) as wheels:
-        yield wheels
+        with wheels_of_workers(staged_context, options.executor) as wheels:
+            return released(staged_context, wheels, notes=stale)
 
 
 def locked_recipe(source: Path, options: MatrixRequest) -> tuple[Recipe, tuple[str, ...]]:
     """The recipe at *source* as *options* use it, with its lock if that is not stale, and a line that says why not."""
-    recipe = Recipe.load(source).passing(options.pass_env)
+    recipe = Recipe.load(source)
+    if options.pass_env:
+        asked = tuple(dict.fromkeys([*recipe.build.pass_env, *options.pass_env]))
+        recipe = dataclasses.replace(recipe, build=replace(recipe.build, pass_env=asked))
     if not (options.is_locked or lock_file(recipe.file).exists()):
         return recipe, ()
     from vbuild.release.lock import held
