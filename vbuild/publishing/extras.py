@@ -19,7 +19,7 @@ https://packaging.python.org/en/latest/specifications/binary-distribution-format
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Self
 
@@ -64,7 +64,7 @@ from vbuild.splitting.bundle import WheelReader
 from vbuild.variants.model import NULL_LABEL
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata, MetadataHeaders, is_dist_info
-from vbuild.wheel.name import WheelName, escaped
+from vbuild.wheel.name import escaped
 
 _INIT = "__init__.py"
 _ENTRY_POINTS = "entry_points.txt"
@@ -102,7 +102,8 @@ def base_wheel(base: OfferedWheel, roots: Iterable[str], backends: Sequence[Plug
                     changed[init] = Put(init, with_loader(wheel.read(init)))
                 file = f"{init.removesuffix(_INIT)}{MODULE}.py"
                 changed[file] = Put(file, code)
-    name = _tagged(base.name)
+    # of equal tags, installers take the last build tag
+    name = replace(base.name.plain(), build=f"{base.name.build or 1}extras")
     about = f"{name.dist_info}/WHEEL"
     changed[about] = Put(about, str(base.wheel_file.with_build(name.build)).encode())
     return renamed(base, name, metadata=metadata, changed=changed)
@@ -118,10 +119,13 @@ def plugin_wheel(found: Payload, base: OfferedWheel, backend: PluginBackend, *, 
     left = {f"{dist_info}/{file}" for file in _OF_THE_BASE}
     whole = renamed(variant, name, metadata=metadata, project=backend.plugin)
     about = (member for member in whole.members if is_dist_info(member.path) and member.path not in left)
-    constants = {"VERSION": str(base.metadata.version), "BUILD": build_of(base)}
+    code = (
+        f'"""Files of the backend {backend.extra} of {backend.project}, which loads them by itself."""\n\n'
+        f"VERSION = {json.dumps(str(base.metadata.version))}\nBUILD = {json.dumps(build_of(base))}\n"
+    )
     points = f"[{group(backend.project)}]\n{backend.extra} = {backend.package}\n"
     members = (
-        Put(f"{backend.package}/{_INIT}", _constants(backend, constants)),
+        Put(f"{backend.package}/{_INIT}", code.encode()),
         *found.members(backend.package, root),
         *about,
         Put(f"{dist_info}/{_ENTRY_POINTS}", points.encode()),
@@ -133,17 +137,6 @@ def build_of(base: OfferedWheel) -> str:
     """A hash of what is in the plain wheel *base*: its plugins are for no other one of that version."""
     lines = (f"{path} {digest}\n" for path, (_, digest) in sorted(installed(base).items()))
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:_DIGITS]
-
-
-def _tagged(name: WheelName) -> WheelName:
-    """*name* without a label, and with a build tag that is behind its own: of equal tags, the last one is taken."""
-    return replace(name.plain(), build=f"{name.build or 1}extras")
-
-
-def _constants(backend: PluginBackend, constants: Mapping[str, str]) -> bytes:
-    lines = (f"{name} = {json.dumps(value)}" for name, value in constants.items())
-    about = f"Files of the backend {backend.extra} of {backend.project}, which loads them by itself."
-    return "\n".join([f'"""{about}"""', "", *lines, ""]).encode()
 
 
 def _with_extras(metadata: Metadata, backends: Sequence[PluginBackend]) -> Metadata:
@@ -182,19 +175,13 @@ def _requirements(variant: OfferedWheel, base: OfferedWheel) -> tuple[str, ...]:
         found = read_requirement(line)
         if found is None or "extra" in str(found.marker):
             raise RepackageError(f"requires {line}, which the plain wheel does not; expected it without an extra")
-        for other in _pinned(canonicalize_name(found.name), only_base):
-            if "==" in line:
-                raise RepackageError(
-                    f"requires {line}, and the plain wheel {other}; expected the same, for both are used"
-                )
+        project = canonicalize_name(found.name)
+        pinned = [other for other in only_base if required_project(other) == project and "==" in other]
+        if pinned and "==" in line:
+            raise RepackageError(
+                f"requires {line}, and the plain wheel {pinned[0]}; expected the same, for both are used"
+            )
     return tuple(more)
-
-
-def _pinned(project: str, lines: Iterable[str]) -> Iterator[str]:
-    """Those of *lines* that require *project* exactly."""
-    for line in lines:
-        if required_project(line) == project and "==" in line:
-            yield line
 
 
 _EXTRA = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -259,7 +246,10 @@ class _Release(Struct, frozen=True):
         """The same of *offer*, whose wheels *reader* reads."""
         known = {label: PluginBackend(offer.project, label, wheel.properties) for label, wheel in _served(offer)}
         _check_names(known.values())
-        bases = _bases(offer)
+        # null variants too if there is no plain wheel for the same
+        plain = {slots(wheel.name) for wheel in offer.plain}
+        null = (wheel for wheel in offer.variants if wheel.label == NULL_LABEL and slots(wheel.name) not in plain)
+        bases = (*offer.plain, *null)
         served = [(known[label], wheel, _base_of(wheel, bases)) for label, wheel in _served(offer)]
 
         def read(row: tuple[PluginBackend, OfferedWheel, OfferedWheel]) -> tuple[PluginBackend, OfferedWheel, Payload]:
@@ -285,13 +275,6 @@ def _served(offer: OfferedRelease) -> Iterator[tuple[str, OfferedWheel]]:
     for wheel in offer.variants:
         if wheel.label is not None and wheel.label != NULL_LABEL:
             yield wheel.label, wheel
-
-
-def _bases(offer: OfferedRelease) -> tuple[OfferedWheel, ...]:
-    """The plain wheels, and null variants if there is no plain one for the same."""
-    plain = {slots(wheel.name) for wheel in offer.plain}
-    null = (wheel for wheel in offer.variants if wheel.label == NULL_LABEL and slots(wheel.name) not in plain)
-    return (*offer.plain, *null)
 
 
 def _base_of(variant: OfferedWheel, bases: Sequence[OfferedWheel]) -> OfferedWheel:

@@ -63,22 +63,16 @@ class _Part(Struct, frozen=True):
             stamp = next(filter(None, stamps), None)
             inits = (f"{package}/{_INIT}" for package in packages)
             unhooked = tuple(init for init in inits if f"import {MODULE}" not in _text(opened, init))
-            return cls(wheel, _stamp(stamp), _entry_points(opened), unhooked) if stamp else None
+            points = _text(opened, f"{opened.dist_info}/entry_points.txt")
+            return cls(wheel, (stamp["version"], stamp["build"]), points, unhooked) if stamp else None
 
     @classmethod
     def plugin(cls, wheel: OfferedWheel) -> Self | None:
         """The plugin that *wheel* is, or None if the package called as it is of no version and build."""
         with open_wheel(wheel.path) as opened:
             stamp = _CONSTANTS.search(_text(opened, f"{escaped(wheel.name.project)}/{_INIT}"))
-            return cls(wheel, _stamp(stamp), _entry_points(opened)) if stamp else None
-
-
-def _stamp(found: re.Match[str]) -> tuple[str, str]:
-    return found["version"], found["build"]
-
-
-def _entry_points(wheel: Wheel) -> str:
-    return _text(wheel, f"{wheel.dist_info}/entry_points.txt")
+            points = _text(opened, f"{opened.dist_info}/entry_points.txt")
+            return cls(wheel, (stamp["version"], stamp["build"]), points) if stamp else None
 
 
 def _text(wheel: Wheel, path: str) -> str:
@@ -91,7 +85,12 @@ def problems(folder: Path) -> Iterator[Finding]:
     readable: list[OfferedWheel] = []
     yield from wheels_in(folder, readable)
     wheels: list[OfferedWheel] = []
-    yield from _damaged(readable, wheels)
+    for wheel in readable:
+        try:
+            with open_wheel(wheel.path, check=True):
+                wheels.append(wheel)
+        except VbuildError as error:
+            yield _problem(PublishRule.ARCHIVE, wheel.path.name, str(error).removeprefix(f"{wheel.path.name}: "))
     yield from index_problems(folder)
     bases = [part for wheel in wheels if (part := _Part.base(wheel))]
     others = [wheel for wheel in wheels if all(wheel is not base.wheel for base in bases)]
@@ -110,16 +109,6 @@ def problems(folder: Path) -> Iterator[Finding]:
     parts = {part.wheel.name.project for part in (*bases, *plugins)}
     for problem in collisions([release for release in releases_among(files_in(folder)) if release.project in parts]):
         yield replace(_problem(PublishRule.SHARED_FILES, "", problem.what), places=problem.places)
-
-
-def _damaged(wheels: Sequence[OfferedWheel], sound: list[OfferedWheel]) -> Iterator[Finding]:
-    """Those of *wheels* whose contents are not as RECORD says; the others are put into *sound*."""
-    for wheel in wheels:
-        try:
-            with open_wheel(wheel.path, check=True):
-                sound.append(wheel)
-        except VbuildError as error:
-            yield _problem(PublishRule.ARCHIVE, wheel.path.name, str(error).removeprefix(f"{wheel.path.name}: "))
 
 
 def _extras(base: _Part, plugins: Sequence[_Part]) -> Iterator[Finding]:

@@ -60,14 +60,6 @@ class InstallEnvironment(Struct, frozen=True):
     def site_packages(self) -> str:
         return f"lib/{self.folder}/site-packages" if self.folder else "site-packages"
 
-    @property
-    def scripts(self) -> str:
-        return "bin" if self.folder else "python-scripts"
-
-    @property
-    def headers(self) -> str:
-        return f"include/{self.folder}" if self.folder else "include"
-
 
 class Script(Struct, frozen=True):
     """A command that a wheel's entry points declare."""
@@ -106,7 +98,8 @@ def installed(wheel: Wheel, environment: InstallEnvironment) -> tuple[InstalledF
 
     `RepackageError` if two would be one, and for what has no place there or is not an entry point.
     """
-    files = [_placed(wheel, member, environment) for member in wheel.members if not _is_dropped(wheel, member)]
+    dropped = {f"{wheel.dist_info}/{name}" for name in _DROPPED}
+    files = [_placed(wheel, member, environment) for member in wheel.members if member.path not in dropped]
     scripts = scripts_of(wheel)
     if environment.folder:
         files += [_program(script.data(environment.program), f"bin/{script.name}", environment) for script in scripts]
@@ -125,20 +118,14 @@ def installed(wheel: Wheel, environment: InstallEnvironment) -> tuple[InstalledF
 
 def scripts_of(wheel: Wheel) -> tuple[Script, ...]:
     """The commands in entry_points.txt of *wheel*, by name; `RepackageError` for what is not an object reference."""
+    found = []
     with at(f"{wheel.dist_info}/entry_points.txt"):
-        return tuple(_script(name, value) for name, value in sorted(wheel.scripts))
-
-
-def _script(name: str, value: str) -> Script:
-    match = _REFERENCE.fullmatch(value.strip())
-    if not match or not _SCRIPT_NAME.fullmatch(name):
-        raise RepackageError(f"no script {name!r} = {value!r}; expected name = module:object")
-    return Script(name, match["module"], match["object"])
-
-
-def _is_dropped(wheel: Wheel, member: Member) -> bool:
-    folder, _, name = member.path.partition("/")
-    return folder == wheel.dist_info and name in _DROPPED
+        for name, value in sorted(wheel.scripts):
+            match = _REFERENCE.fullmatch(value.strip())
+            if not match or not _SCRIPT_NAME.fullmatch(name):
+                raise RepackageError(f"no script {name!r} = {value!r}; expected name = module:object")
+            found.append(Script(name, match["module"], match["object"]))
+    return tuple(found)
 
 
 def _placed(wheel: Wheel, member: Member, environment: InstallEnvironment) -> InstalledFile:
@@ -148,13 +135,14 @@ def _placed(wheel: Wheel, member: Member, environment: InstallEnvironment) -> In
         case "purelib":
             return InstalledFile(f"{environment.site_packages}/{rest}", member, member.is_executable)
         case "scripts":
-            path = f"{environment.scripts}/{rest}"
+            path = f"{'bin' if environment.folder else 'python-scripts'}/{rest}"
             if not _SHEBANG.match(wheel.head(member, len("#!python"))):
                 return InstalledFile(path, member, is_executable=True)
             first = f"#!{environment.program}\n".encode()
             return _program(_SHEBANG.sub(lambda _: first, wheel.read(member), count=1), path, environment)
         case "headers":
-            return InstalledFile(f"{environment.headers}/{wheel.name.distribution}/{rest}", member)
+            headers = f"include/{environment.folder}" if environment.folder else "include"
+            return InstalledFile(f"{headers}/{wheel.name.distribution}/{rest}", member)
         case _:  # data: no wheel is opened that has another
             return InstalledFile(rest, member, member.is_executable)
 

@@ -125,7 +125,14 @@ def page(offers: Sequence[OfferedRelease], labels: Sequence[str], *, has_plain: 
 
 def _tables(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | None) -> str:
     """What uv reads: an extra for each label, an index that is asked for nothing else, and who comes from where."""
-    extras = {label: [*_exact_pins(offers, label), *_required_companions(offers, label)] for label in labels}
+    extras: dict[str, list[str]] = {}
+    for label in labels:
+        wheels = [wheel for offer in _latest(offers, label) for wheel in wheels_labelled(offer, label) or offer.plain]
+        # an explicit index is asked only for what a project names: companions have to be among it
+        companions = required_companions(wheels, companion_wheels(offers))
+        found = {(wheel.name.project, wheel.name.normalised().version) for wheel in companions}
+        pins = (f"{project}=={version}" for project, version in sorted(found))
+        extras[label] = [*_exact_pins(offers, label), *pins]
     lines = ["[project.optional-dependencies]"]
     for label, wanted in extras.items():
         names = ", ".join(f'"{each}"' for each in wanted)
@@ -151,14 +158,6 @@ def _exact_pins(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
         if label in offer.labels or offer.plain:
             version = local_version(offer.version, label) if label in offer.labels else offer.version
             yield f"{offer.project}=={version}"
-
-
-def _required_companions(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
-    """The companions that these require: an explicit index is asked only for what a project names."""
-    wheels = [wheel for offer in _latest(offers, label) for wheel in wheels_labelled(offer, label) or offer.plain]
-    companions = required_companions(wheels, companion_wheels(offers))
-    found = {(wheel.name.project, wheel.name.normalised().version) for wheel in companions}
-    yield from (f"{project}=={version}" for project, version in sorted(found))
 
 
 def _latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple[OfferedRelease, ...]:

@@ -7,12 +7,12 @@ that belong to one layout write files. The README lists the commands that consum
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from vbuild.elf.catalogue import is_shared_object
@@ -49,17 +49,12 @@ README = "README.md"
 
 def readme(plan: PublishPlan) -> str:
     """The README of what *plan* makes, as Markdown."""
-    return "\n".join(_lines(plan))
-
-
-def _lines(plan: PublishPlan) -> Iterator[str]:
-    yield f"# Layout `{plan.layout}`"
+    lines = [f"# Layout `{plan.layout}`"]
     for use in plan.uses:
-        yield from ("", use.what, "", f"```{use.language}", use.text.rstrip("\n"), "```")
+        lines += ["", use.what, "", f"```{use.language}", use.text.rstrip("\n"), "```"]
     if plan.notes:
-        yield from ("", "Good to know:", "")
-        yield from (f"- {note}" for note in plan.notes)
-    yield ""
+        lines += ["", "Good to know:", "", *(f"- {note}" for note in plan.notes)]
+    return "\n".join([*lines, ""])
 
 
 _HOW = "vbuild publish: led to other libraries"
@@ -92,15 +87,13 @@ def written(plan: PublishPlan, folder: Path, *, digests: Digests | None = None) 
             if isinstance(output, LinkedFile):
                 known.add(_file(output.source))
     (folder / README).write_text(readme(plan), encoding="utf-8")
-    return tuple(_made(folder, known))
-
-
-def _made(folder: Path, known: set[tuple[int, int]]) -> Iterator[WrittenFile]:
-    """The files in *folder*; those that are one with a file in *known*, or with one before them, took no room."""
+    made = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         file = _file(path)
-        yield WrittenFile(PurePosixPath(path.relative_to(folder)), path.stat().st_size, file in known)
+        # links to sources, and to files before them, took no room
+        made.append(WrittenFile(PurePosixPath(path.relative_to(folder)), path.stat().st_size, file in known))
         known.add(file)
+    return tuple(made)
 
 
 def _file(path: Path) -> tuple[int, int]:
@@ -142,12 +135,9 @@ def _write_wheel(output: NewWheel, folder: Path, press: Deflater) -> None:
                 if member.path != bill:
                     _write_member(member, wheel, writer, folder)
             has_one = any(member.path == bill for member in output.members)
-            if has_one or (_has_compiled(output) and any(map(carries, wheels.values()))):
+            has_compiled = any(is_shared_object(member.path) for member in output.members)
+            if has_one or (has_compiled and any(map(carries, wheels.values()))):
                 _write_bill(bill, output, wheels, writer)
-
-
-def _has_compiled(output: NewWheel) -> bool:
-    return any(is_shared_object(member.path) for member in output.members)
 
 
 def _write_bill(path: str, output: NewWheel, wheels: Mapping[Path, Wheel], writer: WheelWriter) -> None:
@@ -200,7 +190,7 @@ class PublishedLayout(Struct, frozen=True):
             "folder": str(self.folder) if self.folder else None,
             "files": [{"path": str(file.path), "bytes": file.size, "linked": file.is_linked} for file in self.files],
             "outputs": [str(output.target) for output in self.plan.outputs],
-            "uses": [{"what": use.what, "text": use.text, "language": use.language} for use in self.plan.uses],
+            "uses": to_builtins(self.plan.uses),
             "notes": list(self.plan.notes),
         }
 

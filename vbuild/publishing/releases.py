@@ -8,7 +8,7 @@ Every wheel is opened once: METADATA, WHEEL, RECORD and variant.json are read, a
     demo 1.0, cu126:          Requires-Dist: demo-libs==0.187  a companion, which is the same for all variants
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -22,7 +22,7 @@ from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
-from vbuild.wheel.archive import Wheel, gathered, open_wheel
+from vbuild.wheel.archive import gathered, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON, Metadata, RecordRow, WheelFile, is_companion
 from vbuild.wheel.name import WheelName
 
@@ -49,13 +49,16 @@ class OfferedWheel(Struct, frozen=True):
     def of(cls, path: Path) -> Self:
         """The wheel at *path*; `VbuildError` if it is damaged or contradicts itself."""
         with open_wheel(path) as wheel:
+            document = f"{wheel.dist_info}/{VARIANT_JSON}"
+            with at(wheel.path.name), at(VARIANT_JSON):
+                stated = Document.of_wheel(wheel.name.variant, wheel.read(document) if wheel.find(document) else None)
             return cls(
                 path=path,
                 name=wheel.name,
                 dist_info=wheel.dist_info,
                 metadata=wheel.metadata(),
                 wheel_file=wheel.wheel_file(),
-                document=_document(wheel),
+                document=stated,
                 rows=tuple(map(wheel.row, wheel.members)),
                 is_companion=is_companion(wheel.metadata(), wheel.wheel_file()),
             )
@@ -132,13 +135,8 @@ def releases_at(paths: Sequence[Path]) -> tuple[OfferedRelease, ...]:
 
     `VbuildError` for the first wheel that is damaged, or contradicts itself.
     """
-    return releases_of([OfferedWheel.of(path) for path in gathered(paths)])
-
-
-def releases_of(wheels: Iterable[OfferedWheel]) -> tuple[OfferedRelease, ...]:
-    """The releases that *wheels* are of, by project and version."""
     found: dict[tuple[str, Version], list[OfferedWheel]] = {}
-    for wheel in wheels:
+    for wheel in map(OfferedWheel.of, gathered(paths)):
         found.setdefault((wheel.name.project, Version(wheel.name.version)), []).append(wheel)
     return tuple(
         OfferedRelease(
@@ -146,12 +144,6 @@ def releases_of(wheels: Iterable[OfferedWheel]) -> tuple[OfferedRelease, ...]:
         )
         for (project, version), several in sorted(found.items())
     )
-
-
-def _document(wheel: Wheel) -> Document | None:
-    path = f"{wheel.dist_info}/{VARIANT_JSON}"
-    with at(wheel.path.name), at(VARIANT_JSON):
-        return Document.of_wheel(wheel.name.variant, wheel.read(path) if wheel.find(path) else None)
 
 
 # who writes one of these means a release that was built together with this one

@@ -197,26 +197,19 @@ def problems(folder: Path) -> Iterator[Finding]:
     yield from wheels_in(folder, wheels)
     if not wheels:
         yield _problem(PublishRule.ARCHIVE, folder.resolve().name, "has no wheel")
-    files = {wheel: frozenset(_files(wheel)) for wheel in wheels}
+    files: dict[OfferedWheel, frozenset[str]] = {}
     for wheel in wheels:
-        yield from _names(wheel)
+        paths = (installed_path(row.path) for row in wheel.rows if not is_dist_info(row.path))
+        files[wheel] = frozenset(path for path in paths if path)
+    for wheel in wheels:
+        if canonicalize_name(wheel.metadata.name) != wheel.name.project:
+            what = f"its METADATA says Name: {wheel.metadata.name}, which the file name does not"
+            yield _problem(PublishRule.NAME, wheel.path.name, what)
+        if wheel.label:
+            what = "has a variant label, which only installers of variants read"
+            yield _problem(PublishRule.VARIANT, wheel.path.name, what)
         yield from _requirements(wheel, files)
     yield from index_problems(folder)
-
-
-def _names(wheel: OfferedWheel) -> Iterator[Finding]:
-    if canonicalize_name(wheel.metadata.name) != wheel.name.project:
-        what = f"its METADATA says Name: {wheel.metadata.name}, which the file name does not"
-        yield _problem(PublishRule.NAME, wheel.path.name, what)
-    if wheel.label:
-        what = "has a variant label, which only installers of variants read"
-        yield _problem(PublishRule.VARIANT, wheel.path.name, what)
-
-
-def _files(wheel: OfferedWheel) -> Iterator[str]:
-    """What *wheel* installs, but for its .dist-info."""
-    paths = (installed_path(row.path) for row in wheel.rows if not is_dist_info(row.path))
-    return (path for path in paths if path)
 
 
 def _requirements(wheel: OfferedWheel, files: Mapping[OfferedWheel, frozenset[str]]) -> Iterator[Finding]:
@@ -327,23 +320,20 @@ class Suffix(Struct, frozen=True):
             having = [offer for offer in last if label in offer.labels]
             wanted = " ".join(f"{names[offer.project, label]}=={offer.version}" for offer in having)
             yield ConsumerUse(f"{variant}, {_HOW}", install_commands(wanted, url=self.url))
-        rest = [offer for offer in last if not offer.is_companion and self._keeps_name(offer)]
-        if wanted := " ".join(self._default(offer) for offer in rest):
-            has_rivals = any(self.metapackage not in offer.labels for offer in rest)
+        wanted_by_name: list[str] = []
+        has_rivals = False
+        for offer in (offer for offer in last if not offer.is_companion):
+            if self.metapackage in offer.labels:
+                # by its file: pip would prefer another index's wheel of that name and version for one platform
+                file = metapackage_name(wheels_labelled(offer, self.metapackage)[0])
+                wanted_by_name.append(quote(place_below(self.url, str(file))))
+            elif offer.plain:
+                wanted_by_name.append(f"{offer.project}=={offer.version}")
+                has_rivals = True
+        if wanted := " ".join(wanted_by_name):
             what = f"The default, {self.metapackage}" if self.metapackage else "The plain wheel, for every machine"
             rivals = RIVALS if has_rivals else ""
             yield ConsumerUse(f"{what}{rivals}; {_HOW}", install_commands(wanted, url=self.url, has_rivals=has_rivals))
-
-    def _default(self, offer: OfferedRelease) -> str:
-        """What asks for the last release of *offer* under its old name."""
-        if self.metapackage not in offer.labels:
-            return f"{offer.project}=={offer.version}"
-        # by its file: where another index has a wheel of that name and version, for one platform, pip would prefer it
-        return quote(place_below(self.url, str(metapackage_name(wheels_labelled(offer, self.metapackage)[0]))))
-
-    def _keeps_name(self, offer: OfferedRelease) -> bool:
-        """Whether there is something under the old name of *offer*."""
-        return bool(offer.plain) or self.metapackage in offer.labels
 
     def _notes(self, known: Sequence[OfferedRelease], names: Names) -> Iterator[str]:
         for offer in known:

@@ -96,14 +96,12 @@ def _imported(tree: ast.Module) -> dict[str, str]:
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                known |= {each.asname or each.name.partition(".")[0]: _bound(each) for each in names}
+                for each in names:
+                    first = each.name.partition(".")[0]
+                    known[each.asname or first] = each.name if each.asname else first
             case ast.ImportFrom(module=str(module), level=0, names=names):
                 known |= {each.asname or each.name: f"{module}.{each.name}" for each in names}
     return known
-
-
-def _bound(name: ast.alias) -> str:
-    return name.name if name.asname else name.name.partition(".")[0]
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:

@@ -44,7 +44,12 @@ class Variants(Struct, frozen=True):
 
         `VariantError` if two wheels of a release contradict each other.
         """
-        files = tuple(output for offer in offers for output in _files(offer))
+        files: list[LinkedFile | Text] = []
+        for offer in offers:
+            files += [LinkedFile(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.wheels]
+            if documents := [(str(wheel.name), wheel.document) for wheel in offer.variants if wheel.document]:
+                name = f"{escaped(offer.project)}-{offer.version}-variants.json"
+                files.append(Text(PurePosixPath(name), combine(documents).pack()))
         index = SimpleIndex(PurePosixPath("simple"), tuple(file.target for file in files))
         return PublishPlan(self.name, (*files, index), tuple(self._uses(offers)), tuple(_notes(offers)))
 
@@ -65,15 +70,6 @@ class Variants(Struct, frozen=True):
 def _pins(offers: Sequence[OfferedRelease]) -> str:
     """What asks for the last release of each project: another index may have a newer one."""
     return " ".join(f"{offer.project}=={offer.version}" for offer in latest(offers))
-
-
-def _files(offer: OfferedRelease) -> Iterator[LinkedFile | Text]:
-    for wheel in offer.wheels:
-        yield LinkedFile(PurePosixPath(wheel.path.name), wheel.path)
-    documents = [(str(wheel.name), wheel.document) for wheel in offer.variants if wheel.document]
-    if documents:
-        name = f"{escaped(offer.project)}-{offer.version}-variants.json"
-        yield Text(PurePosixPath(name), combine(documents).pack())
 
 
 def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:

@@ -7,7 +7,6 @@ from vbuild.publishing.conda.depends import (
     CondaNames,
     DependencyRun,
     depends_on_machine,
-    extras_of,
     patches_of,
     resolved,
 )
@@ -48,7 +47,6 @@ def test_extras_are_dropped_on_both_sides() -> None:
         'Requires-Dist: torch; extra == "gpu"', "Requires-Dist: uvicorn[standard]>=1", "Provides-Extra: gpu"
     )
     assert depends(found) == ("uvicorn >=1",)
-    assert extras_of(found) == ("gpu",)
 
 
 def test_names_are_mapped_and_lines_of_one_project_joined() -> None:

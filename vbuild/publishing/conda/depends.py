@@ -186,11 +186,6 @@ def depends_on_machine(metadata: Metadata) -> bool:
     )
 
 
-def extras_of(metadata: Metadata) -> tuple[str, ...]:
-    """The extras that *metadata* declares, none of which a conda package has."""
-    return tuple(sorted(set(metadata.headers.values("Provides-Extra"))))
-
-
 def _read(metadata: Metadata) -> Iterator[Requirement]:
     for line in metadata.requires_dist:
         with at("Requires-Dist"):
@@ -240,7 +235,10 @@ def condition(prop: Property) -> tuple[str, str] | None:
             level = X86_64_LEVELS.index(prop.value) + 1
             return (LEVEL_PACKAGE, f">={level}") if level > 1 else None
         case "nvidia", feature if feature in _CUDA_BOUNDS:
-            return "__cuda", f"{_CUDA_BOUNDS[feature]}{_dotted(prop)}"
+            try:
+                return "__cuda", f"{_CUDA_BOUNDS[feature]}{Dotted.parse(prop.value)}"
+            except HardwareError as error:
+                raise RepackageError(f"{prop}: {error}") from error
         case "nvidia", "sm_arch":
             return "__cuda_arch", _capabilities(prop)
         case _:
@@ -251,19 +249,14 @@ def conditions(alternatives: Sequence[Sequence[Property]]) -> tuple[str, ...]:
     """What conda asks of a machine that has all properties of one of *alternatives*, which differ in one feature."""
     versions: dict[str, list[str]] = {}
     for properties in alternatives:
-        for package, version in _joined(properties).items():
+        joined: dict[str, str] = {}
+        for package, version in filter(None, map(condition, properties)):
+            joined[package] = f"{joined[package]},{version}" if package in joined else version
+        for package, version in joined.items():
             if version not in versions.setdefault(package, []):
                 versions[package].append(version)
     # a comma binds closer than a bar
     return tuple(f"{package} {'|'.join(version)}" for package, version in sorted(versions.items()))
-
-
-def _joined(properties: Sequence[Property]) -> dict[str, str]:
-    """The version of each package that all of *properties* together ask for."""
-    found: dict[str, str] = {}
-    for package, version in filter(None, map(condition, properties)):
-        found[package] = f"{found[package]},{version}" if package in found else version
-    return found
 
 
 def level_packages() -> Iterator[CondaRecord]:
@@ -278,13 +271,6 @@ def level_packages() -> Iterator[CondaRecord]:
             depends=(f"__archspec 1.* {name}",),
             independent=Independent.GENERIC,
         )
-
-
-def _dotted(prop: Property) -> Dotted:
-    try:
-        return Dotted.parse(prop.value)
-    except HardwareError as error:
-        raise RepackageError(f"{prop}: {error}") from error
 
 
 def _capabilities(prop: Property) -> str:
@@ -382,10 +368,7 @@ def _place(platform: str) -> tuple[str, int | None] | None:
     found = [match for match in map(_PLATFORM.fullmatch, platform.split(".")) if match]
     if not found or found[0]["machine"] not in _SUBDIRS:
         return None
-    return _SUBDIRS[found[0]["machine"]], _lowest(found)
-
-
-def _lowest(platforms: Sequence[re.Match[str]]) -> int | None:
-    """The lowest glibc that *platforms*, of which one is enough, ask for, or None if one asks for none."""
-    found = [int(match["glibc"]) if match["glibc"] else _ALIASES.get(match["alias"] or "") for match in platforms]
-    return None if None in found else min(minor for minor in found if minor is not None)
+    # one of the platforms is enough, and one without a number asks for no glibc
+    minors = [int(match["glibc"]) if match["glibc"] else _ALIASES.get(match["alias"] or "") for match in found]
+    glibc = None if None in minors else min(minor for minor in minors if minor is not None)
+    return _SUBDIRS[found[0]["machine"]], glibc

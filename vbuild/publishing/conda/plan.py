@@ -16,7 +16,7 @@ when a release gets more levels. One list of numbers serves all machines, so eac
 for one feature is placed by itself; neighbours become one package, others a package each.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path, PurePosixPath
 from shlex import quote
@@ -37,7 +37,6 @@ from vbuild.publishing.conda.depends import (
     condition,
     conditions,
     depends_on_machine,
-    extras_of,
     level_packages,
     patches_of,
     resolved,
@@ -57,7 +56,6 @@ from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.variants.document import Document, combine
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.order import ranked
-from vbuild.wheel.metadata import Metadata
 
 STEP = 100
 _NULL, _GPU = 50, 200
@@ -77,16 +75,14 @@ def choices(document: Document) -> tuple[VariantChoice, ...]:
     """
     found: list[VariantChoice] = []
     for label, alternatives in _neighbours(list(_placed(document))):
-        number = max(found[-1].number // STEP * STEP + STEP if found else 0, _natural(alternatives[0]))
+        first = alternatives[0]
+        # the number that the variant would have alone
+        levels = [X86_64_LEVELS.index(prop.value) + 1 for prop in first if prop.namespace == "x86_64"]
+        gpu = _GPU if any(prop.namespace == "nvidia" for prop in first) else 0
+        alone = STEP * max(levels, default=0) + gpu if first else _NULL
+        number = max(found[-1].number // STEP * STEP + STEP if found else 0, alone)
         found.append(VariantChoice(label, alternatives, number))
     return tuple(found)
-
-
-def _natural(properties: Sequence[Property]) -> int:
-    """The number of a variant with these *properties* if it were alone."""
-    levels = [X86_64_LEVELS.index(prop.value) + 1 for prop in properties if prop.namespace == "x86_64"]
-    gpu = _GPU if any(prop.namespace == "nvidia" for prop in properties) else 0
-    return STEP * max(levels, default=0) + gpu if properties else _NULL
 
 
 def _placed(document: Document) -> Iterator[tuple[str, tuple[Property, ...]]]:
@@ -137,14 +133,12 @@ def _everything(document: Document) -> Machine:
     values: dict[str, dict[str, set[str]]] = {}
     for prop in (prop for variant in document.variants for prop in variant.properties):
         values.setdefault(prop.namespace, {}).setdefault(prop.feature, set()).add(prop.value)
-    supported = tuple((namespace, tuple(_features(found))) for namespace, found in values.items())
-    return Machine("3", (), supported=supported)
-
-
-def _features(values: Mapping[str, set[str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    # the features of a namespace are in the order of their names, as its provider has them
-    for feature, found in sorted(values.items()):
-        yield feature, tuple(sorted(found, key=_rank, reverse=True))
+    supported = []
+    for namespace, features in values.items():
+        # by name, as the provider of the namespace has them
+        ordered = tuple((name, tuple(sorted(features[name], key=_rank, reverse=True))) for name in sorted(features))
+        supported.append((namespace, ordered))
+    return Machine("3", (), supported=tuple(supported))
 
 
 def _rank(value: str) -> tuple[bool, Dotted, int]:
@@ -175,7 +169,13 @@ class Conda(Struct, frozen=True):
         same, or no wheel is for Linux.
         """
         names = CondaNames(self.names)
-        _check_apart(offers, names)
+        projects: dict[str, str] = {}
+        for offer in offers:
+            name = names.of(offer.project)
+            if (other := projects.setdefault(name, offer.project)) != offer.project:
+                raise RepackageError(
+                    f"{other} and {offer.project} would both be called {name}; expected a name for each"
+                )
         made = [(offer, tuple(_packages(offer, names))) for offer in offers]
         packages = [package for _, its in made for package in its]
         if not packages:
@@ -235,19 +235,17 @@ class _Build(Struct, frozen=True):
         return fits and self.kind < other.kind
 
 
-def _check_apart(offers: Sequence[OfferedRelease], names: CondaNames) -> None:
-    """`RepackageError` if two projects of *offers* would be called the same."""
-    projects: dict[str, str] = {}
-    for offer in offers:
-        name = names.of(offer.project)
-        if (other := projects.setdefault(name, offer.project)) != offer.project:
-            raise RepackageError(f"{other} and {offer.project} would both be called {name}; expected a name for each")
-
-
 def _packages(offer: OfferedRelease, names: CondaNames) -> Iterator[CondaPackage]:
     """The packages of the wheels of *offer*, those of one wheel one after the other."""
-    found = _choices(offer)
-    builds = [build for wheel in offer.wheels for build in _builds(wheel, found)]
+    documents = [(wheel.path.name, wheel.document) for wheel in offer.variants if wheel.document]
+    with at(offer):
+        found = choices(combine(documents)) if documents else ()
+    builds: list[_Build] = []
+    for wheel in offer.wheels:
+        # without tags it is for another system, or another Python
+        if tags := tags_of(wheel.name):
+            own = [choice for choice in found if choice.label == wheel.label] if wheel.label else [_PLAIN]
+            builds += [_Build(wheel, tags, choice) for choice in own]
     firsts: dict[Path, PurePosixPath] = {}
     numbers: dict[_Build, int] = {}
     for build in sorted(builds, key=lambda build: build.kind):
@@ -262,24 +260,12 @@ def _packages(offer: OfferedRelease, names: CondaNames) -> Iterator[CondaPackage
                 firsts.setdefault(path, record.target)
 
 
-def _choices(offer: OfferedRelease) -> tuple[VariantChoice, ...]:
-    documents = [(wheel.path.name, wheel.document) for wheel in offer.variants if wheel.document]
-    with at(offer):
-        return choices(combine(documents)) if documents else ()
-
-
-def _builds(wheel: OfferedWheel, found: Iterable[VariantChoice]) -> Iterator[_Build]:
-    """What is made of *wheel*: nothing where its tags are of another system or another Python."""
-    if tags := tags_of(wheel.name):
-        for choice in [choice for choice in found if choice.label == wheel.label] if wheel.label else [_PLAIN]:
-            yield _Build(wheel, tags, choice)
-
-
 def _records(build: _Build, offer: OfferedRelease, names: CondaNames, *, number: int) -> Iterator[CondaRecord]:
     """The packages of one wheel: one for each run of Pythons, and machine, that ask for the same."""
     tags, metadata = build.tags, build.wheel.metadata
     subdirs = tuple(MACHINES) if tags.subdir == NOARCH and depends_on_machine(metadata) else (tags.subdir,)
     asked = conditions(build.choice.alternatives)
+    licence = metadata.headers.value("License-Expression") or metadata.headers.value("License")
     for subdir in subdirs:
         runs = resolved(metadata, tags.pythons, machine=MACHINES.get(subdir, "x86_64"), names=names)
         for run in runs:
@@ -294,7 +280,7 @@ def _records(build: _Build, offer: OfferedRelease, names: CondaNames, *, number:
                 depends=(*tags.depends(run.pythons, patches_of(metadata)), *asked, *run.depends),
                 independent=None if tags.python else Independent.PYTHON,
                 python=tags.python,
-                license=_license(metadata),
+                license=licence if licence and len(licence.splitlines()) == 1 else None,
                 label=build.wheel.label,
             )
 
@@ -304,12 +290,6 @@ def _span(run: DependencyRun) -> str:
     if last == NEWEST:
         return f"3{first}on"
     return f"3{first}" if first == last else f"3{first}to3{last}"
-
-
-def _license(metadata: Metadata) -> str | None:
-    """The licence that *metadata* states in a line."""
-    found = metadata.headers.value("License-Expression") or metadata.headers.value("License")
-    return found if found and len(found.splitlines()) == 1 else None
 
 
 def _indexes(packages: Sequence[CondaPackage]) -> Iterator[CondaIndex]:
@@ -324,7 +304,7 @@ def _notes(offers: Sequence[OfferedRelease], packages: Sequence[CondaPackage], n
     wheels = [wheel for offer in offers for wheel in offer.wheels]
     if left := [wheel.path.name for wheel in wheels if not tags_of(wheel.name)]:
         yield f"Not for CPython on Linux with glibc, and left out: {', '.join(left)}."
-    if extras := sorted({extra for wheel in wheels for extra in extras_of(wheel.metadata)}):
+    if extras := sorted({extra for wheel in wheels for extra in wheel.metadata.headers.values("Provides-Extra")}):
         yield f"Extras are left out, for conda has none: {', '.join(extras)}."
     if lone := [str(offer) for offer in offers if offer.variants and not offer.plain]:
         yield f"Without a plain wheel, machines that no variant fits get nothing: {', '.join(lone)}."

@@ -77,11 +77,15 @@ class OpenCondaPackage(Struct, frozen=True):
     @contextmanager
     def _opened(self, member: Member) -> Iterator[tarfile.TarFile]:
         """The archive that *member* is, to be read from start to end."""
-        with at(member.path), _reading():
-            chunks = io.BufferedReader(_Chunks(self.source.inflated(member)))
-            stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(chunks)
-            with tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
-                yield archive
+        chunks = io.BufferedReader(_Chunks(self.source.inflated(member)))
+        stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(chunks)
+        with at(member.path):
+            try:
+                with tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
+                    yield archive
+            except (zstandard.ZstdError, tarfile.TarError, EOFError) as error:
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise RepackageError(f"damaged: {reason}") from error
 
 
 @contextmanager
@@ -114,16 +118,6 @@ class _Chunks(io.RawIOBase):
         view[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
-
-
-@contextmanager
-def _reading() -> Iterator[None]:
-    try:
-        yield
-    except (zstandard.ZstdError, tarfile.TarError, EOFError) as error:
-        raise RepackageError(
-            f"damaged: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        ) from error
 
 
 def _chunks(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]:
@@ -221,7 +215,8 @@ def _contents(package: OpenCondaPackage) -> Iterator[str]:
     found: dict[str, tuple[int, str]] = {}
     records: dict[str, str] = {}
     for entry, chunks in package.entries():
-        found[entry.name] = yield from _file(entry, b"".join(chunks) if _is_record(entry) else chunks, records)
+        content = b"".join(chunks) if entry.name.endswith(".dist-info/RECORD") else chunks
+        found[entry.name] = yield from _file(entry, content, records)
     for file in sorted({*expected, *found}):
         if file not in found:
             yield f"{file}: is in paths.json, and is not there"
@@ -231,10 +226,6 @@ def _contents(package: OpenCondaPackage) -> Iterator[str]:
             yield f"{file}: does not match its size and hash in paths.json"
     for file, text in records.items():
         yield from _record(file, text, found, made)
-
-
-def _is_record(entry: tarfile.TarInfo) -> bool:
-    return entry.name.endswith(".dist-info/RECORD")
 
 
 def _file(
@@ -267,7 +258,11 @@ def _record(file: str, text: str, found: Mapping[str, tuple[int, str]], made: se
                 yield f"{file}: lists {row.path}, which is not there"
             continue
         path, size, digest = by_place.pop(place)
-        if row.hash and path not in made and (row.size != size or not _agrees(row.hash, digest)):
+        if not row.hash or path in made:
+            continue
+        # other hashes than SHA-256 are not looked at
+        is_other = row.hash.startswith("sha256=") and recorded_sha256(row.hash) != digest
+        if row.size != size or is_other:
             yield f"{file}: {row.path} does not match its size and hash"
     for path, *_ in sorted(by_place.values()):
         yield f"{file}: does not list {path}"
@@ -283,11 +278,6 @@ def _installed(path: str, root: str) -> str:
     if path.startswith(f"{root}/"):
         return posixpath.join(_root(root), path.removeprefix(f"{root}/"))
     return f"bin/{path.removeprefix('python-scripts/')}" if path.startswith("python-scripts/") else path
-
-
-def _agrees(recorded: str, digest: str) -> bool:
-    """Whether the hash that *recorded* in RECORD is the SHA-256 *digest*; others are not looked at."""
-    return not recorded.startswith("sha256=") or recorded_sha256(recorded) == digest
 
 
 def _problem(place: str, what: str) -> Finding:

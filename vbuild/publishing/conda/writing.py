@@ -83,12 +83,6 @@ class CondaRecord(Struct, frozen=True):
         """Where it lies in the channel."""
         return PurePosixPath(self.subdir, f"{self.stem}.conda")
 
-    @property
-    def environment(self) -> InstallEnvironment:
-        """What its files are installed into."""
-        folder = f"python{self.python}" if self.python else None
-        return InstallEnvironment("conda", f"{PLACEHOLDER}/bin/python", folder, has_placeholder=True)
-
     def data(self) -> dict[str, Any]:
         """``index.json``."""
         data: dict[str, Any] = {
@@ -158,7 +152,10 @@ def write_package(package: CondaPackage, folder: Path) -> None:
             files: EditedFile | PassedStream = PassedStream(twin.source, twin.files)
             information = {name: data for name, data in twin.information().items() if name != "info/index.json"}
         elif wheel:
-            found = installed(wheel, record.environment)
+            folder_of_python = f"python{record.python}" if record.python else None
+            prefix_python = f"{PLACEHOLDER}/bin/python"
+            environment = InstallEnvironment("conda", prefix_python, folder_of_python, has_placeholder=True)
+            found = installed(wheel, environment)
             entries: list[dict[str, Any]] = []
             packed = _packed(_tarred(wheel, found, entries, moment))
             files = EditedFile.whole(stack.enter_context(mapped(packed, folder=target.parent)))
@@ -236,16 +233,12 @@ def _tarred(
                 hashing.update(chunk)
             yield chunk
         yield bytes(-file.size % _BLOCK)
-        entries.append(_entry(file, recorded or hashing.hexdigest()))
+        sha256 = recorded or hashing.hexdigest()
+        entry = {"_path": file.path, "path_type": "hardlink", "sha256": sha256, "size_in_bytes": file.size}
+        if file.has_placeholder:
+            entry |= {"file_mode": "text", "prefix_placeholder": PLACEHOLDER}
+        entries.append(entry)
     yield bytes(2 * _BLOCK)
-
-
-def _entry(file: InstalledFile, sha256: str) -> dict[str, Any]:
-    """What paths.json says of *file*."""
-    entry = {"_path": file.path, "path_type": "hardlink", "sha256": sha256, "size_in_bytes": file.size}
-    if file.has_placeholder:
-        entry |= {"file_mode": "text", "prefix_placeholder": PLACEHOLDER}
-    return entry
 
 
 def _tar(files: Iterable[tuple[str, bytes]], moment: int) -> Iterator[bytes]:

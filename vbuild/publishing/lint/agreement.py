@@ -40,14 +40,13 @@ from packaging.version import InvalidVersion, Version
 from vbuild.config.requirements import required_project
 from vbuild.elf.catalogue import TOOLKIT, is_official
 from vbuild.errors import VariantError, at
-from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel, sdist_name
+from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel
 from vbuild.publishing.lint.index import IndexRules
 from vbuild.publishing.lint.metadata import (
     INSTALLER_FIELDS,
     REQUIRES_DIST,
     FileSlot,
     MetadataDifference,
-    MetadataView,
     covers,
 )
 from vbuild.publishing.model import PublishRule
@@ -74,18 +73,14 @@ def metadata_problems(release: LintedRelease, *, beside: Collection[str]) -> Ite
 def sdist_problems(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
     """Whether there is one sdist, called as PEP 625 says and of what the wheels are."""
     if not (release.sources or release.former) and not all(wheel.is_companion for wheel in release.wheels):
-        yield Finding(
-            Severity.WARNING,
-            PublishRule.SDIST,
-            (str(release),),
-            "there is no sdist: users without a matching wheel, and users who build from source, cannot install it",
-            "put it next to the wheels: python -m build --sdist, or uv build --sdist",
-        )
+        what = "there is no sdist: users without a matching wheel, and users who build from source, cannot install it"
+        advice = "put it next to the wheels: python -m build --sdist, or uv build --sdist"
+        yield Finding(Severity.WARNING, PublishRule.SDIST, (str(release),), what, advice)
     if len(release.sources) > 1:
         files = tuple(source.file for source in release.sources)
         what = "are two sdists of one release, and PyPI takes one"
         yield Finding(terms.severity, PublishRule.SDIST, files, what, "remove one")
-    expected = sdist_name(release.project, release.version)
+    expected = f"{release}.tar.gz"
     for file in (*(source.file for source in release.sources), *release.former):
         if file != expected:
             what = f"expected the file name {expected} (PEP 625)"
@@ -98,21 +93,14 @@ def sdist_problems(release: LintedRelease, terms: IndexRules) -> Iterator[Findin
 
 def _of_another(file: ReadyWheel | ReadySdist, project: str, version: str) -> Iterator[Finding]:
     metadata = file.metadata
-    if canonicalize_name(metadata.name) != project or not _same(metadata.version, version):
-        yield Finding(
-            Severity.ERROR,
-            PublishRule.METADATA,
-            (file.file,),
-            f"its metadata is of {metadata.name} {metadata.version}, which the file name does not say",
-            "build it again; do not rename files by hand",
-        )
-
-
-def _same(one: str, other: str) -> bool:
     try:
-        return Version(one) == Version(other)
+        is_same = Version(metadata.version) == Version(version)
     except InvalidVersion:
-        return False
+        is_same = False
+    if canonicalize_name(metadata.name) != project or not is_same:
+        what = f"its metadata is of {metadata.name} {metadata.version}, which the file name does not say"
+        advice = "build it again; do not rename files by hand"
+        yield Finding(Severity.ERROR, PublishRule.METADATA, (file.file,), what, advice)
 
 
 def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterator[Finding]:
@@ -126,13 +114,10 @@ def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterat
     for wheel in others:
         like = plain.get(wheel.name.plain(), first) if wheel.name.variant else first
         for difference in like.metadata.differences(wheel.metadata):
-            meant = _is_declared(difference, like.metadata, wheel.metadata) or _is_added(difference, beside)
+            is_declared = all(difference.field.lower() in file.metadata.dynamic for file in (like, wheel))
             chosen_by = difference.field in INSTALLER_FIELDS and wheel.name.variant is not None
-            yield _differs(wheel, like, difference, is_error=chosen_by and not meant)
-
-
-def _is_declared(difference: MetadataDifference, *stated: MetadataView) -> bool:
-    return all(difference.field.lower() in view.dynamic for view in stated)
+            is_error = chosen_by and not (is_declared or _is_added(difference, beside))
+            yield _differs(wheel, like, difference, is_error=is_error)
 
 
 def _is_added(difference: MetadataDifference, beside: Collection[str]) -> bool:
@@ -156,13 +141,9 @@ def _unlike(source: ReadySdist, wheel: ReadyWheel) -> Iterator[Finding]:
         return
     for difference in source.metadata.differences(wheel.metadata):
         if difference.field in INSTALLER_FIELDS and difference.field.lower() not in source.metadata.dynamic:
-            yield Finding(
-                Severity.WARNING,
-                PublishRule.SDIST,
-                (source.file,),
-                f"{wheel.file} is not as it says: {difference} (PEP 643)",
-                "build both from the same source, or declare the field dynamic in pyproject.toml",
-            )
+            what = f"{wheel.file} is not as it says: {difference} (PEP 643)"
+            advice = "build both from the same source, or declare the field dynamic in pyproject.toml"
+            yield Finding(Severity.WARNING, PublishRule.SDIST, (source.file,), what, advice)
 
 
 _SHOWN = 3
@@ -186,7 +167,14 @@ class _Group:
 
 def collisions(known: Iterable[LintedRelease]) -> Iterator[Finding]:
     """The projects among *known* that install the same files; those that are linked so are named together."""
-    groups = _groups(known)
+    by_slots: dict[tuple[str, tuple[FileSlot, ...]], _Group] = {}
+    for release in known:
+        for wheel in release.wheels:
+            key = release.project, wheel.slots
+            group = by_slots.setdefault(key, _Group(*key))
+            group.wheels.append(wheel)
+            group.installs |= wheel.installs
+    groups = list(by_slots.values())
     paths = _paths(groups)
     shared = dict(_meetings(groups, paths))
     linked: dict[str, set[str]] = {}
@@ -202,18 +190,13 @@ def collisions(known: Iterable[LintedRelease]) -> Iterator[Finding]:
             wheel.file for number in {number for pair in pairs for number in pair} for wheel in groups[number].wheels
         }
         owners = {several for pair in pairs for several in shared[pair]}
-        yield _problem(sorted(projects), sorted(wheels), sorted(path for several in owners for path in paths[several]))
-
-
-def _groups(known: Iterable[LintedRelease]) -> list[_Group]:
-    groups: dict[tuple[str, tuple[FileSlot, ...]], _Group] = {}
-    for release in known:
-        for wheel in release.wheels:
-            key = release.project, wheel.slots
-            group = groups.setdefault(key, _Group(*key))
-            group.wheels.append(wheel)
-            group.installs |= wheel.installs
-    return list(groups.values())
+        first, *others = sorted(projects)
+        files = _listed(sorted(path for several in owners for path in paths[several]))
+        what = f"{first} has files shared with {_listed(others)}: {files}"
+        advice = (
+            "say that one excludes the others: no installer notices, the last one's files win, and go with any of them"
+        )
+        yield Finding(Severity.WARNING, PublishRule.SHARED_FILES, tuple(sorted(wheels)), what, advice)
 
 
 def _paths(groups: Sequence[_Group]) -> dict[tuple[int, ...], list[str]]:
@@ -240,13 +223,11 @@ def _meetings(
     for pair, several in found.items():
         one, other = (groups[number] for number in pair)
         files = (path for owners in several for path in paths[owners])
-        if one.project != other.project and one.meets(other) and not _is_namespace(files, one.installs, other.installs):
+        if one.project == other.project or not one.meets(other):
+            continue
+        # a package of several distributions has the same __init__.py in each
+        if not all(basename(path) == _INIT and one.installs[path] == other.installs[path] for path in files):
             yield pair, several
-
-
-def _is_namespace(paths: Iterable[str], *installs: Mapping[str, str]) -> bool:
-    """Whether all that is shared is ``__init__.py`` with the same contents."""
-    return all(basename(path) == _INIT and len({found[path] for found in installs}) == 1 for path in paths)
 
 
 def _reached(project: str, linked: Mapping[str, set[str]]) -> set[str]:
@@ -257,17 +238,6 @@ def _reached(project: str, linked: Mapping[str, set[str]]) -> set[str]:
         found |= new
         left += new
     return found
-
-
-def _problem(projects: Sequence[str], wheels: Sequence[str], paths: Sequence[str]) -> Finding:
-    first, *others = projects
-    return Finding(
-        Severity.WARNING,
-        PublishRule.SHARED_FILES,
-        tuple(wheels),
-        f"{first} has files shared with {_listed(others)}: {_listed(paths)}",
-        "say that one excludes the others: no installer notices, the last one's files win, and go with any of them",
-    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -344,13 +314,9 @@ def _without_plain(release: LintedRelease) -> Iterator[Finding]:
         if not any(covers(offered, wheel.slots) for offered in plain):
             falls_back = bool(release.sources)
             rest = "pip builds the sdist there instead" if falls_back else "pip finds nothing there"
-            yield Finding(
-                Severity.WARNING if falls_back else Severity.ERROR,
-                PublishRule.PLAIN,
-                (wheel.file,),
-                f"no plain wheel for {_joined(wheel.slots)}: {rest}",
-                "build the plain wheel too",
-            )
+            severity = Severity.WARNING if falls_back else Severity.ERROR
+            what = f"no plain wheel for {_joined(wheel.slots)}: {rest}"
+            yield Finding(severity, PublishRule.PLAIN, (wheel.file,), what, "build the plain wheel too")
 
 
 def _incomplete(release: LintedRelease) -> Iterator[Finding]:
@@ -359,25 +325,19 @@ def _incomplete(release: LintedRelease) -> Iterator[Finding]:
     for wheel in release.variants:
         for machine in {slot.machine for slot in wheel.slots}:
             by_machine.setdefault(machine, {}).setdefault(wheel.name.variant or "", []).append(wheel.slots)
+    # variants are expected for each single Python that has a plain wheel
+    plain = {wheel.slots for wheel in release.plain if len(wheel.slots) == 1}
+    of_one_python = {slots for slots in plain if slots[0].abi not in _MANY_PYTHONS}
     for machine, labels in by_machine.items():
-        wanted = {slots for there in labels.values() for slots in there} | _of_one_python(release.plain, machine)
+        wanted = {slots for there in labels.values() for slots in there}
+        wanted |= {slots for slots in of_one_python if slots[0].machine == machine}
         for label, there in labels.items():
             lacks = [slots for slots in sorted(wanted) if not any(covers(offered, slots) for offered in there)]
             if lacks:
-                yield Finding(
-                    Severity.WARNING,
-                    PublishRule.LABELS,
-                    (str(release),),
-                    f"there is no {label} for {', '.join(map(_joined, lacks))}, as there is for "
-                    f"{', '.join(map(_joined, sorted(set(there))))}",
-                    "build it too, or leave it out on purpose",
-                )
-
-
-def _of_one_python(wheels: Iterable[ReadyWheel], machine: str) -> set[tuple[FileSlot, ...]]:
-    """The slots of those of *wheels* for just one Python and *machine*: variants are expected there as elsewhere."""
-    one = (wheel.slots for wheel in wheels if len(wheel.slots) == 1)
-    return {slots for slots in one if slots[0].machine == machine and slots[0].abi not in _MANY_PYTHONS}
+                others = ", ".join(map(_joined, sorted(set(there))))
+                what = f"there is no {label} for {', '.join(map(_joined, lacks))}, as there is for {others}"
+                advice = "build it too, or leave it out on purpose"
+                yield Finding(Severity.WARNING, PublishRule.LABELS, (str(release),), what, advice)
 
 
 def _joined(slots: tuple[FileSlot, ...]) -> str:

@@ -135,14 +135,7 @@ class ReadySdist(Struct, frozen=True):
             project, version = parse_sdist_filename(path.name)
         except InvalidSdistFilename as error:
             raise RepackageError("not an sdist's file name: expected {name}-{version}.tar.gz (PEP 625)") from error
-        size = path.stat().st_size
-        metadata, lacks = _contents(path)
-        return cls(path, size, project, version, metadata, lacks)
-
-
-def sdist_name(project: str, version: str) -> str:
-    """The only file name that PEP 625 gives the sdist of *project*; *version* is normalised."""
-    return f"{escaped(project)}-{version}{_SDIST}"
+        return cls(path, path.stat().st_size, project, version, *_contents(path))
 
 
 def _contents(path: Path) -> tuple[MetadataView, tuple[str, ...]]:
@@ -202,17 +195,15 @@ def files_in(folder: Path) -> PublishFolder:
     wheels = tuple(_read([path for path in paths if path.name.endswith(".whl")], ReadyWheel.read, damaged))
     sources = tuple(_read([path for path in paths if path.name.endswith(_SDIST)], ReadySdist.read, damaged))
     indexes = tuple(path for path in paths if path.name.endswith(INDEX))
-    result = PublishFolder(wheels, sources, indexes, tuple(_former(paths)), tuple(damaged))
-    if not result.count:
-        raise RepackageError(f"{folder}: no wheel and no sdist; expected a folder with what is to be published")
-    return result
-
-
-def _former(paths: Iterable[Path]) -> Iterator[tuple[str, Version, Path]]:
+    former: list[tuple[str, Version, Path]] = []
     for path in paths:
         if _FORMER.search(path.name):
             with contextlib.suppress(InvalidSdistFilename):
-                yield *parse_sdist_filename(_FORMER.sub(_SDIST, path.name)), path
+                former.append((*parse_sdist_filename(_FORMER.sub(_SDIST, path.name)), path))
+    result = PublishFolder(wheels, sources, indexes, tuple(former), tuple(damaged))
+    if not result.count:
+        raise RepackageError(f"{folder}: no wheel and no sdist; expected a folder with what is to be published")
+    return result
 
 
 def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[Finding]) -> Iterator[T]:
@@ -300,13 +291,8 @@ def stray_documents(folder: PublishFolder, known: Iterable[LintedRelease]) -> It
     expected = {release.index_name for release in known if release.variants}
     for path in folder.indexes:
         if path.name not in expected:
-            yield Finding(
-                Severity.ERROR,
-                PublishRule.INDEX,
-                (path.name,),
-                "is of a release without variant wheels here",
-                "remove it, or put the wheels beside it",
-            )
+            what, advice = "is of a release without variant wheels here", "remove it, or put the wheels beside it"
+            yield Finding(Severity.ERROR, PublishRule.INDEX, (path.name,), what, advice)
 
 
 def spelling_twins(known: Iterable[LintedRelease]) -> Iterator[Finding]:
@@ -316,13 +302,9 @@ def spelling_twins(known: Iterable[LintedRelease]) -> Iterator[Finding]:
         spelled.setdefault((release.project, Version(release.version)), []).append(str(release))
     for names in spelled.values():
         if len(names) > 1:
-            yield Finding(
-                Severity.ERROR,
-                PublishRule.NAME,
-                tuple(names),
-                f"{' and '.join(names)} are one version in two spellings",
-                "build all files of a release with one spelling: each gets a variants.json of its own",
-            )
+            what = f"{' and '.join(names)} are one version in two spellings"
+            advice = "build all files of a release with one spelling: each gets a variants.json of its own"
+            yield Finding(Severity.ERROR, PublishRule.NAME, tuple(names), what, advice)
 
 
 # as vbuild.splitting.companion.libs_version writes it, from six bytes; one of ten thousand has fewer digits
@@ -332,21 +314,14 @@ _OF_CONTENTS = re.compile(r"==(?P<version>0\.[0-9]{11,15})")
 def lacking_companions(release: LintedRelease, *, known: Collection[LintedRelease]) -> Iterator[Finding]:
     """The wheels that *release* requires exactly, which a split made and none of *known* is."""
     for wheel in release.wheels:
-        for project, version in _made_by_split(wheel.metadata.requires):
-            if not any(other.project == project and Version(other.version) == Version(version) for other in known):
-                yield Finding(
-                    Severity.WARNING,
-                    PublishRule.REQUIREMENT,
-                    (wheel.file,),
-                    f"requires {project}=={version}, which is not here: a number as vbuild split gives to shared "
-                    f"libraries",
-                    "publish it first, or with these, which cannot be installed without it",
-                )
-
-
-def _made_by_split(lines: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """The projects and versions among the requirements *lines* that are those of shared libraries."""
-    for line in lines:
-        found = read_requirement(line)
-        if found and (match := _OF_CONTENTS.fullmatch(str(found.specifier))):
-            yield canonicalize_name(found.name), match["version"]
+        for line in wheel.metadata.requires:
+            found = read_requirement(line)
+            match = _OF_CONTENTS.fullmatch(str(found.specifier)) if found else None
+            if not (found and match):
+                continue
+            release_of = canonicalize_name(found.name), Version(match["version"])
+            if not any((other.project, Version(other.version)) == release_of for other in known):
+                of = f"{release_of[0]}=={match['version']}"
+                what = f"requires {of}, which is not here: a number as vbuild split gives to shared libraries"
+                advice = "publish it first, or with these, which cannot be installed without it"
+                yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.file,), what, advice)

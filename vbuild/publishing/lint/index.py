@@ -45,7 +45,6 @@ from vbuild.publishing.lint.metadata import shortened
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.verification.model import Finding, Severity
-from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import escaped
 from vbuild.wheel.simple_index import IndexedFile, project_link
 
@@ -95,10 +94,10 @@ def refusals(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
     for wheel in release.wheels:
         yield from _names(wheel, terms)
         yield from _platforms(wheel, terms)
-        yield from _archive(wheel, terms)
+        if terms.is_pypi:
+            yield from _archive(wheel)
     if terms.is_pypi:
-        yield from _local(release)
-        yield from _variants(release)
+        yield from _kinds(release)
 
 
 def totals(releases: Iterable[LintedRelease], terms: IndexRules) -> Iterator[Finding]:
@@ -108,14 +107,10 @@ def totals(releases: Iterable[LintedRelease], terms: IndexRules) -> Iterator[Fin
         sizes[release.project] = sizes.get(release.project, 0) + release.size
     for project, size in sizes.items():
         if terms.is_pypi and size > PROJECT_LIMIT:
-            yield Finding(
-                Severity.WARNING,
-                PublishRule.SIZE,
-                (project,),
-                f"{size} bytes in all; PyPI gives a project {PROJECT_LIMIT} ({PROJECT_LIMIT // GB} GB) by default, "
-                f"earlier releases included",
-                f"ask for more, or remove old releases: {_LIMITS}",
-            )
+            default = f"{PROJECT_LIMIT} ({PROJECT_LIMIT // GB} GB) by default, earlier releases included"
+            what = f"{size} bytes in all; PyPI gives a project {default}"
+            advice = f"ask for more, or remove old releases: {_LIMITS}"
+            yield Finding(Severity.WARNING, PublishRule.SIZE, (project,), what, advice)
 
 
 def _size(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[Finding]:
@@ -135,13 +130,9 @@ def _size(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[Finding]
 def _names(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
     expected = escaped(wheel.name.distribution)
     if wheel.name.distribution != expected:
-        yield Finding(
-            terms.severity,
-            PublishRule.NAME,
-            (wheel.file,),
-            f"begins with {wheel.name.distribution!r}, which is not normalised (PEP 427)",
-            f"build it with a backend that writes {expected!r}",
-        )
+        what = f"begins with {wheel.name.distribution!r}, which is not normalised (PEP 427)"
+        advice = f"build it with a backend that writes {expected!r}"
+        yield Finding(terms.severity, PublishRule.NAME, (wheel.file,), what, advice)
 
 
 def _platforms(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
@@ -157,9 +148,7 @@ def _platforms(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
         yield Finding(terms.severity, PublishRule.PLATFORM, (wheel.file,), what, advice)
 
 
-def _archive(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
-    if not terms.is_pypi:
-        return
+def _archive(wheel: ReadyWheel) -> Iterator[Finding]:
     advice = "write it again as other wheels are: vbuild stamp, or wheel unpack and pack"
     if wheel.has_comment:
         what = "its archive has a comment, which PyPI refuses"
@@ -168,13 +157,9 @@ def _archive(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
         what = f"members are compressed with method {method}; PyPI takes stored and deflated ones"
         yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, advice)
     if wheel.unpacked > max(_BOMB, _RATIO * wheel.size):
-        yield Finding(
-            Severity.ERROR,
-            PublishRule.ARCHIVE,
-            (wheel.file,),
-            f"unpacks from {wheel.size} to {wheel.unpacked} bytes; PyPI takes {_RATIO} times the size at most",
-            "leave out what is only zeros: vbuild slim, strip",
-        )
+        what = f"unpacks from {wheel.size} to {wheel.unpacked} bytes; PyPI takes {_RATIO} times the size at most"
+        advice = "leave out what is only zeros: vbuild slim, strip"
+        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, advice)
 
 
 def _requirements(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[Finding]:
@@ -185,13 +170,9 @@ def _requirements(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[
         what = f"Requires-Dist {shortened(line)!r} cannot be read: {reason}"
         yield Finding(terms.severity, PublishRule.REQUIREMENT, (file.file,), what, advice)
     for line in file.metadata.direct if terms.is_pypi else ():
-        yield Finding(
-            Severity.ERROR,
-            PublishRule.REQUIREMENT,
-            (file.file,),
-            f"Requires-Dist {shortened(line)!r} is a URL, which PyPI refuses",
-            "require a release of it by version",
-        )
+        what = f"Requires-Dist {shortened(line)!r} is a URL, which PyPI refuses"
+        advice = "require a release of it by version"
+        yield Finding(Severity.ERROR, PublishRule.REQUIREMENT, (file.file,), what, advice)
 
 
 def _metadata(file: ReadyWheel | ReadySdist) -> Iterator[Finding]:
@@ -204,27 +185,17 @@ def _metadata(file: ReadyWheel | ReadySdist) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, PublishRule.LICENSE, (file.file,), what, "add the file, or take the line out")
 
 
-def _local(release: LintedRelease) -> Iterator[Finding]:
+def _kinds(release: LintedRelease) -> Iterator[Finding]:
+    """The releases that PyPI does not take, whatever their files hold: local versions and variants."""
     version = Version(release.version)
     if version.local:
-        yield Finding(
-            Severity.ERROR,
-            PublishRule.LOCAL_VERSION,
-            release.files,
-            f"version {version} has the local part +{version.local}, and PyPI takes none (PEP 440)",
-            f"publish {version.public}: variants can say what the local part does",
-        )
-
-
-def _variants(release: LintedRelease) -> Iterator[Finding]:
+        what = f"version {version} has the local part +{version.local}, and PyPI takes none (PEP 440)"
+        advice = f"publish {version.public}: variants can say what the local part does"
+        yield Finding(Severity.ERROR, PublishRule.LOCAL_VERSION, release.files, what, advice)
     if labelled := tuple(wheel.file for wheel in release.variants):
-        yield Finding(
-            Severity.ERROR,
-            PublishRule.VARIANT,
-            labelled,
-            "PyPI takes no variant wheels yet, nor variants.json (PEP 825)",
-            "upload the other files alone, and serve these from an index of your own: vbuild index --simple",
-        )
+        what = "PyPI takes no variant wheels yet, nor variants.json (PEP 825)"
+        advice = "upload the other files alone, and serve these from an index of your own: vbuild index --simple"
+        yield Finding(Severity.ERROR, PublishRule.VARIANT, labelled, what, advice)
 
 
 _AS_THEY_ARE = frozenset({"any", "win32", "win_amd64", "win_arm64", "win_ia64", "linux_armv6l", "linux_armv7l"})
@@ -331,7 +302,10 @@ def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Finding]:  # 
     if (url := _within(listed, "url")) != quote(path.name):
         yield _wrong(page, f"gives {path.name} the URL {url}; expected {quote(path.name)}")
     if path.suffix == ".whl":
-        metadata = _wheel_metadata(path)
+        try:
+            metadata = OfferedWheel.of(path).metadata
+        except VbuildError:
+            metadata = None
         beside = path.with_name(f"{path.name}.metadata")
         listed_digest = _within(listed, "core-metadata", "sha256")
         if not beside.is_file() or sha256_of(beside) != listed_digest or beside.read_bytes() != str(metadata).encode():
@@ -339,13 +313,6 @@ def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Finding]:  # 
         if metadata and (asked := _within(listed, "requires-python")) != metadata.requires_python:
             what = f"gives {path.name} Requires-Python {asked}; its METADATA says {metadata.requires_python}"
             yield _wrong(page, what)
-
-
-def _wheel_metadata(path: Path) -> Metadata | None:
-    try:
-        return OfferedWheel.of(path).metadata
-    except VbuildError:
-        return None
 
 
 def _listed(name: str, row: Any) -> IndexedFile:  # noqa: ANN401 - as JSON has it

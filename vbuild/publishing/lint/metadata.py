@@ -123,15 +123,19 @@ def metadata_view(data: bytes) -> MetadataView:
     description = "\n".join(headers.values("description")) + headers.rest
     if words := " ".join(description.split()):
         fields[_DESCRIPTION] = (hashlib.sha256(words.encode(errors="surrogatepass")).hexdigest(),)
-    reasons = ((line, _unreadable(line)) for line in metadata.requires_dist)
-    unreadable = tuple((line, reason) for line, reason in reasons if reason is not None)
+    unreadable: list[tuple[str, str]] = []
+    for line in metadata.requires_dist:
+        try:
+            parsed_requirement(line)
+        except InvalidRequirement as error:
+            unreadable.append((line, str(error)))
     return MetadataView(
         metadata.name,
         metadata.version,
         tuple(fields.items()),
         frozenset(value.lower() for value in headers.values("dynamic")),
         is_static=_is_since(headers, _DYNAMIC_SINCE),
-        unreadable=unreadable,
+        unreadable=tuple(unreadable),
         direct=tuple(line for line in metadata.requires_dist if (found := read_requirement(line)) and found.url),
         licenses=headers.values("license-file") if _is_since(headers, _LICENSE_FILE_SINCE) else (),
         refused=tuple(refused(text, headers)),
@@ -148,15 +152,6 @@ def _spelled(name: str, value: str) -> str:
         case "provides-extra":
             return canonicalize_name(value)
     return " ".join(value.split())
-
-
-def _unreadable(line: str) -> str | None:
-    """Why installers cannot read the requirement *line*, or None if they can."""
-    try:
-        parsed_requirement(line)
-    except InvalidRequirement as error:
-        return str(error)
-    return None
 
 
 _LICENSE_FILE_SINCE = Version("2.4")
