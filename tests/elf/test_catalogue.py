@@ -10,7 +10,7 @@ import pytest
 
 from vbuild.elf.catalogue import CatalogueEntry, Framework, by_soname, by_stem, cuda_of, framework, is_driver
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.places import files_of
+from vbuild.index_client.packages import files_of
 from vbuild.index_client.ranged import ranged
 from vbuild.toolchain.toolkit import releases
 

@@ -11,8 +11,8 @@ import pytest
 
 from vbuild.errors import BuildError
 from vbuild.files import cache as module
+from vbuild.files.atomic import locked
 from vbuild.files.cache import DAY, RULES, Cache, CacheEntry, Part, cache_folder, clean, prune, sizes, sweep_daily
-from vbuild.files.locks import locked
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from unearth.fetchers import PyPIClient
 
 from tests.fuzz.target import Target, written
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.places import finders, listed_in, packages_at
+from vbuild.index_client.packages import finders, listed_in, packages_at
 from vbuild.inspection.model import bill_line
 from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.sbom.cyclonedx import packed, read

@@ -24,7 +24,7 @@ from vbuild.config.table import Table
 from vbuild.errors import VbuildError
 from vbuild.hardware.conda import machine_of
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.places import Problems, client_of, finders, listed_in, packages_at
+from vbuild.index_client.packages import Problems, client_of, finders, listed_in, packages_at
 from vbuild.publishing.oci.model import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE, ImageFolder
 from vbuild.recipe.model import Recipe
 from vbuild.release.report import Report

@@ -18,7 +18,7 @@ from tests.factories.toolkits import component, places
 from tests.factories.wheels import wheel
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.download import Wanted, download
+from vbuild.index_client.packages import Wanted, download
 
 
 def _wanted(path: Path) -> Wanted:
@@ -62,7 +62,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
         "from packaging.version import Version\n"
         "from tests.factories.toolkits import places\n"
         "from vbuild.errors import FetchError\n"
-        "from vbuild.index_client.download import Wanted, download\n"
+        "from vbuild.index_client.packages import Wanted, download\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, (64, {resource.RLIM_INFINITY}))\n"
         "try:\n"
         f"    download(Wanted('demo', Version('1.0'), {pin.sha256!r}, {pin.file!r}), Path({str(tmp_path / 'got')!r}),\n"

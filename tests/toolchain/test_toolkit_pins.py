@@ -9,8 +9,7 @@ from packaging.version import Version
 
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.download import Wanted, download
-from vbuild.index_client.places import files_of
+from vbuild.index_client.packages import Wanted, download, files_of
 from vbuild.toolchain.toolkit import CORE, MACHINES, ToolkitRelease, releases
 from vbuild.wheel.archive import peek
 from vbuild.wheel.metadata import Metadata

@@ -28,8 +28,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.errors import BuildError
+from vbuild.files.atomic import locked
 from vbuild.files.cache import Cache, Part
-from vbuild.files.locks import locked
 from vbuild.toolchain.interpreter import facts
 
 Programs = tuple[tuple[str, tuple[str, ...]], ...]

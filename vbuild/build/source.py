@@ -46,7 +46,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import STAGE
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.debian import fetch_debian
-from vbuild.index_client.download import Wanted, download
+from vbuild.index_client.packages import Wanted, download
 from vbuild.recipe.source import Debian, Folder, Git, NativeSource, Sdist
 
 _LATEST = 1 << 33

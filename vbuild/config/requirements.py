@@ -76,17 +76,9 @@ def applies(requirement: Requirement, minor: int, *, machine: str, system: str =
     """
     if requirement.marker is None:
         return True
-    try:
-        return any(requirement.marker.evaluate(_environment(minor, patch, machine, system)) for patch in _PATCHES)
-    except (UndefinedComparison, UndefinedEnvironmentName) as error:
-        raise WheelError(f"Requires-Dist {requirement}: its marker cannot be decided") from error
-
-
-def _environment(minor: int, patch: int, machine: str, system: str) -> dict[str, str]:
-    """Returns every marker variable, so that packaging takes none from the machine at hand."""
     os_name, platform_system = SYSTEMS[system]
-    full = f"3.{minor}.{patch}"
-    return {
+    # every variable of markers, so that packaging takes none from the machine at hand
+    known = {
         "os_name": os_name,
         "sys_platform": system,
         "platform_system": platform_system,
@@ -95,8 +87,14 @@ def _environment(minor: int, patch: int, machine: str, system: str) -> dict[str,
         "platform_version": "",
         "platform_python_implementation": "CPython",
         "implementation_name": "cpython",
-        "implementation_version": full,
         "python_version": f"3.{minor}",
-        "python_full_version": full,
         "extra": "",
     }
+    versions = (f"3.{minor}.{patch}" for patch in _PATCHES)
+    try:
+        return any(
+            requirement.marker.evaluate({**known, "implementation_version": full, "python_full_version": full})
+            for full in versions
+        )
+    except (UndefinedComparison, UndefinedEnvironmentName) as error:
+        raise WheelError(f"Requires-Dist {requirement}: its marker cannot be decided") from error

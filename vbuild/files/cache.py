@@ -27,9 +27,8 @@ from msgspec import Struct
 from platformdirs import user_cache_path
 
 from vbuild.errors import BuildError
-from vbuild.files.atomic import replacing
+from vbuild.files.atomic import NO_LOCKS, locked, replacing
 from vbuild.files.hashing import sealed, unsealed
-from vbuild.files.locks import NO_LOCKS, locked
 from vbuild.process.run import check_running
 from vbuild.process.signals import uninterrupted
 
@@ -241,24 +240,18 @@ class Cache(Struct, frozen=True):
                         lock.unlink()
         return Removed(self.part, count, freed)
 
-    @contextmanager
-    def idle(self) -> Iterator[bool]:
-        """Nobody begins to make an entry in the block; gives False if somebody is making one already."""
-        with ExitStack() as stack:
-            is_free = True
-            if self.rule.entries and self.folder.is_dir():
-                locks = self.folder / _LOCKS
-                locks.mkdir(exist_ok=True)
-                is_free = stack.enter_context(locked(locks / _GATE, wait=False))
-            yield is_free and not any(map(_is_locked, self._locks()))
-
     def empty(self, *, before: float | None = None) -> Removed | None:
         """Remove every entry, or those not used since *before*, and what killed processes left.
 
         None, and nothing is removed, if an entry is being made. `OSError` if something cannot be removed.
         """
-        with self.idle() as is_idle:
-            if not is_idle:
+        with ExitStack() as stack:
+            is_idle = True
+            if self.rule.entries and self.folder.is_dir():
+                locks = self.folder / _LOCKS
+                locks.mkdir(exist_ok=True)
+                is_idle = stack.enter_context(locked(locks / _GATE, wait=False))  # nobody begins an entry meanwhile
+            if not is_idle or any(map(_is_locked, self._locks())):
                 return None
             freed = self._sweep_remains(0)
             old = [entry for entry in self.entries() if before is None or entry.used < before]

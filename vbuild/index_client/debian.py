@@ -21,7 +21,7 @@ from unearth.fetchers import PyPIClient
 from vbuild.errors import FetchError
 from vbuild.files.atomic import replacing
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.places import client_of
+from vbuild.index_client.packages import client_of
 
 VARIABLE = "VBUILD_DEBIAN_MIRROR"
 _APT = Path("/etc/apt")

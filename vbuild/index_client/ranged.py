@@ -23,7 +23,7 @@ from unearth.fetchers import PyPIClient
 
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.places import ListedFile, client_of
+from vbuild.index_client.packages import ListedFile, client_of
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -39,7 +39,7 @@ from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.files.cache import Cache, Part
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.places import ListedFile, client_of, files_of
+from vbuild.index_client.packages import ListedFile, client_of, files_of
 from vbuild.index_client.ranged import Ranged, opened
 from vbuild.process.threads import OncePerKey, several_at_once
 from vbuild.splitting.official_compare import difference

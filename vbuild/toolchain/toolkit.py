@@ -37,7 +37,7 @@ from packaging.version import Version
 from vbuild.errors import BuildError, at
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.places import ListedFile, files_of
+from vbuild.index_client.packages import ListedFile, files_of
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.source import ToolkitLibrary
 

@@ -26,7 +26,7 @@ from vbuild.errors import BuildError, VbuildError
 from vbuild.files.cache import Cache, Part
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.download import Wanted, download
+from vbuild.index_client.packages import Wanted, download
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
 from vbuild.toolchain.toolkit_layout import STAMP, is_complete, lay_out, stamp_of, write_stamp
 from vbuild.wheel.archive import open_wheel

@@ -13,8 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from vbuild.errors import VariantError, at
-from vbuild.files.atomic import replacing
-from vbuild.files.locks import locked
+from vbuild.files.atomic import locked, replacing
 from vbuild.variants.document import Document, combine
 from vbuild.wheel.archive import peek, wheels_in
 from vbuild.wheel.metadata import VARIANT_JSON

@@ -20,8 +20,7 @@ from vbuild.elf.code import Elf
 from vbuild.elf.isa import Isa
 from vbuild.errors import BinaryError, FetchError, WheelError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.download import download_best
-from vbuild.index_client.places import ListedFile
+from vbuild.index_client.packages import ListedFile, download_best
 from vbuild.verification.model import Finding, Severity, VerifyRule, is_grafted
 from vbuild.verification.verify import verify
 from vbuild.wheel.archive import open_wheel
