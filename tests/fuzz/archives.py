@@ -79,14 +79,14 @@ def _read_metadata(data: bytes) -> None:
     for changed in (
         metadata.headers.changing("Name", lambda _: "other"),
         metadata.headers.replacing("Version", ["1.0+cu12"]),
-        metadata.with_requires_dist(["a", "b"]),
+        metadata.replacing("Requires-Dist", ["a", "b"]),
     ):
         assert str(changed)
 
 
 def _read_wheel_file(data: bytes) -> None:
     wheel_file = _described(WHEEL=data)[1]
-    assert str(wheel_file.with_tags(["py3-none-any"]).with_build("1"))
+    assert str(wheel_file.replacing("Tag", ["py3-none-any"]).replacing("Build", ["1"]))
 
 
 def _described(**files: bytes) -> tuple[Metadata, WheelFile]:

@@ -181,8 +181,8 @@ def test_packaging_and_the_check_for_uploads_are_content(tmp_path: Path, said: s
         with open_wheel(file, check=True) as source:
             assert is_companion(source.metadata(), source.wheel_file())
             assert set(companion.wheel_file.decode().splitlines()[3:]) >= {f"Tag: {tag}" for tag in companion.name.tags}
-        dist_info = {name for name in contents(file) if name.startswith(f"{companion.dist_info}/licenses/")}
-        assert dist_info == {f"{companion.dist_info}/licenses/{text}" for text in texts}
+        dist_info = {name for name in contents(file) if name.startswith(f"{companion.name.dist_info}/licenses/")}
+        assert dist_info == {f"{companion.name.dist_info}/licenses/{text}" for text in texts}
 
 
 @pytest.mark.parametrize("installer", ["pip", "uv"])
@@ -208,9 +208,9 @@ def test_installers_put_libraries_where_rpaths_lead(tmp_path: Path, installer: s
     assert (target / path).read_bytes() == data
     assert (target / "foo/include/foo.h").exists()
     assert (target / "foo.py").exists()
-    found = email.message_from_bytes((target / libs.dist_info / "METADATA").read_bytes())
+    found = email.message_from_bytes((target / libs.name.dist_info / "METADATA").read_bytes())
     assert found["Name"] == "foo-bar-libs"
-    assert (target / libs.dist_info / "licenses/third_party/COPYING.zlib").read_bytes() == b"As is.\n"
+    assert (target / libs.name.dist_info / "licenses/third_party/COPYING.zlib").read_bytes() == b"As is.\n"
 
 
 def test_a_wheel_for_compilers_is_of_the_same_version_and_build_and_requires_it() -> None:
@@ -242,7 +242,7 @@ def test_what_was_made_here_is_known_again(name: str, generator: str, *, is_one:
 
 
 def test_the_texts_of_licences_go_along() -> None:
-    assert dict(sample().members)[f"{sample().dist_info}/licenses/LICENSE"] == b"Do as you like.\n"
+    assert dict(sample().members)[f"{sample().name.dist_info}/licenses/LICENSE"] == b"Do as you like.\n"
 
 
 def test_texts_in_the_dist_info_folder_and_beside_libraries_are_found(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_texts_in_the_dist_info_folder_and_beside_libraries_are_found(tmp_path: 
 def test_a_text_whose_name_no_metadata_may_say_goes_along_all_the_same() -> None:
     made = sample(texts={"LICENSE [old]": b"x", "LICENSE": b"y"})
     assert "License-File: LICENSE\nDescription" in made.metadata.decode()
-    assert f"{made.dist_info}/licenses/LICENSE [old]" in dict(made.members)
+    assert f"{made.name.dist_info}/licenses/LICENSE [old]" in dict(made.members)
 
 
 def test_a_wheel_of_nothing_is_refused() -> None:

@@ -64,7 +64,7 @@ def test_a_label_may_be_longer_than_pep_817_allowed() -> None:
 
 def test_the_null_variant_has_no_properties() -> None:
     assert variant("null") == NULL
-    assert NULL.is_null
+    assert not NULL.properties
     assert str(NULL) == "null (no properties)"
 
 

@@ -89,7 +89,7 @@ class Interface(Struct, frozen=True):
                 # what is taken weakly may be missing
                 taken.update([] if row.is_weak else [row.symbol])
                 continue
-            (vague if row.is_vague else given).add(row.symbol)
+            (vague if row.is_weak and row.symbol.is_mangled else given).add(row.symbol)
             if not row.is_hidden:
                 defaults.add(row.symbol.name)
         digest = _digest(image, tables)
@@ -118,10 +118,6 @@ class _Row(Struct, frozen=True):
     is_hidden: bool
     raw: tuple[int, ...]
 
-    @property
-    def is_vague(self) -> bool:
-        return self.is_weak and self.symbol.is_mangled
-
 
 class _Tables:
     """The tables of dynamic symbols and their versions, found by the types of sections."""
@@ -132,7 +128,7 @@ class _Tables:
         self._names: dict[int, StringTable] = {}
         if sum(section.header.sh_type == SectionType.DYNSYM for section in image.sections) > 1:
             raise BinaryError("two tables of dynamic symbols; expected one")
-        self._versions = {**dict(self._defined()), **dict(self._needed())}
+        self._versions = dict(self._read_versions())
 
     def rows(self) -> Iterator[_Row]:
         """Every symbol that others see or give."""
@@ -154,14 +150,12 @@ class _Tables:
             is_weak = binding in {STB_WEAK, STB_GNU_UNIQUE}
             yield _Row(symbol, bool(section), is_weak, bool(number & VERSION_HIDDEN), raw)
 
-    def _defined(self) -> Iterator[tuple[int, str]]:
-        """The names of the versions that are given, by number; the base one, the file itself, has none."""
+    def _read_versions(self) -> Iterator[tuple[int, str]]:
+        """The names of the versions that are given or taken, by number; the base one, the file itself, has none."""
         if section := self._sections.get(SectionType.GNU_VERDEF):
             for definition, names in version_definitions(self._image, section.span.start):
                 if names and not definition.vd_flags & VER_FLG_BASE:
                     yield definition.vd_ndx & VERSION_NUMBER, self._strings(section).at(names[0])
-
-    def _needed(self) -> Iterator[tuple[int, str]]:
         if section := self._sections.get(SectionType.GNU_VERNEED):
             for _, _, entries in version_needs(self._image, section.span.start):
                 for entry in entries:

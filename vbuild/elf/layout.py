@@ -184,6 +184,13 @@ class ElfLayout(Struct, frozen=True):
         """Every section called *name*."""
         return tuple(section for section in self.sections if section.name == name)
 
+    def load_of(self, addresses: range) -> ProgramHeader | None:
+        """The PT_LOAD segment that all of *addresses* are in, the lowest of several; None if there is none."""
+        for load in self.loads:
+            if load.p_vaddr <= addresses.start and addresses.stop <= load.addresses.stop:
+                return load
+        return None
+
     def offset(self, address: int) -> int | None:
         """The file offset of the byte that is loaded to *address*, or None if the file has no such byte."""
         for segment in self.segments:

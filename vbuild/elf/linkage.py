@@ -116,10 +116,21 @@ class LinkGraph(Struct, frozen=True):
         Those called one of *named*, or by a name that is in the data of another file, count as opened. What
         only unneeded ones need is not among them: it will be when they are gone.
         """
-        used_names = _UsedNames.of(named, self.files)
-        used = {
-            path for path, loading in self.files.items() if used_names.uses(path, loading) or replaced_library(path)
-        }
+        opened = frozenset(named)
+        mentioned: dict[str, set[str]] = {}
+        for path, loading in self.files.items():
+            for name in loading.mentioned:
+                mentioned.setdefault(name, set()).add(path)
+
+        def is_used(path: str, loading: Loading) -> bool:
+            if _is_started(loading) or not loading.outline.is_loadable or replaced_library(path):
+                return True
+            names = {posixpath.basename(path), loading.outline.soname or ""} - {""}
+            # code puts versions behind names: libx.so means libx.so.1 as well
+            starts = {start for name in names for start in itertools.accumulate(name.split("."), "{}.{}".format)}
+            return any(start in opened or mentioned.get(start, set()) - {path} for start in starts)
+
+        used = {path for path, loading in self.files.items() if is_used(path, loading)}
         tops = {path for path in self.files if all(edge.consumer == path for edge in self.consumers(path))}
         seen, left = used | tops, list(used | tops)
         while left:
@@ -127,30 +138,6 @@ class LinkGraph(Struct, frozen=True):
             seen |= found
             left += found
         return tuple(path for path in self.files if path not in used and (path in tops or path not in seen))
-
-
-class _UsedNames(Struct, frozen=True):
-    """The names that open libraries: *named* by anybody, or *mentioned* in the data of files, and of which."""
-
-    named: frozenset[str]
-    mentioned: Mapping[str, set[str]]
-
-    @classmethod
-    def of(cls, named: Collection[str], files: Mapping[str, Loading]) -> Self:
-        mentioned: dict[str, set[str]] = {}
-        for path, loading in files.items():
-            for name in loading.mentioned:
-                mentioned.setdefault(name, set()).add(path)
-        return cls(frozenset(named), mentioned)
-
-    def uses(self, path: str, loading: Loading) -> bool:
-        """Whether Python starts the file at *path*, or something opens it."""
-        if _is_started(loading) or not loading.outline.is_loadable:
-            return True
-        names = {posixpath.basename(path), loading.outline.soname or ""} - {""}
-        # code puts versions behind names: libx.so means libx.so.1 as well
-        starts = {start for name in names for start in itertools.accumulate(name.split("."), "{}.{}".format)}
-        return any(start in self.named or self.mentioned.get(start, set()) - {path} for start in starts)
 
 
 def edges_of(files: Mapping[str, Outline], platforms: Sequence[PlatformPolicy] = ()) -> tuple[Edge, ...]:
@@ -265,7 +252,9 @@ class _Loader:
         elif provider := self._nearest(path, name):
             via = Via.NAME
         else:
-            via = Via.OUTSIDE if self._is_outside(path, name) else Via.MISSING
+            folders = (*self._own[path], *self._inherited_by(path))
+            is_outside = by_soname(name) or framework(name) or any(map(self._leads_out, folders))
+            via = Via.OUTSIDE if is_outside else Via.MISSING
         return Edge(path, name, via, provider)
 
     def _by_path(self, path: str, name: str) -> tuple[Via, str | None]:
@@ -305,11 +294,6 @@ class _Loader:
         """The file here that answers to *name* once it is loaded; of several, the one that shares most of the path."""
         fitting = [home for home in self._homes.get(name, ()) if self._fits(home, path)]
         return min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home), default=None)
-
-    def _is_outside(self, path: str, name: str) -> bool:
-        if by_soname(name) or framework(name):
-            return True
-        return any(map(self._leads_out, (*self._own[path], *self._inherited_by(path))))
 
     def _leads_out(self, folder: str) -> bool:
         """Whether *folder* belongs to another package, as far as paths can tell."""

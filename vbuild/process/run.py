@@ -238,16 +238,6 @@ def _opened(log: Path) -> BinaryIO:
             return log.open("a+b")
 
 
-def _last_lines(output: BinaryIO, begin: int) -> str:
-    """The last lines of *output*, from byte *begin* on, to be shown with an error.
-
-    Of a Python traceback only the innermost frame counts: a backend's are enough to hide the compiler's message.
-    """
-    output.seek(begin)
-    kept = deque(_with_innermost_frames(output), LAST_LINES)
-    return b"".join(kept).decode(errors="replace").rstrip()
-
-
 def _with_innermost_frames(lines: Iterable[bytes]) -> Iterator[bytes]:
     frame: list[bytes] = []
     for line in lines:
@@ -323,5 +313,11 @@ def _signalled(leader: _Process, number: int) -> bool:
 
 
 def _end(log: Path, output: BinaryIO, begin: int) -> str:
-    shown = _last_lines(output, begin)
+    """Where the output is, and its last lines from byte *begin* on.
+
+    Of a Python traceback only the innermost frame counts: a backend's are enough to hide the compiler's message.
+    """
+    output.seek(begin)
+    kept = deque(_with_innermost_frames(output), LAST_LINES)
+    shown = b"".join(kept).decode(errors="replace").rstrip()
     return f"; its log is {log}" + (f", which ends:\n{shown}" if shown else ", which is empty")

@@ -105,7 +105,8 @@ def base_wheel(base: OfferedWheel, roots: Iterable[str], backends: Sequence[Plug
     # of equal tags, installers take the last build tag
     name = replace(base.name.plain(), build=f"{base.name.build or 1}extras")
     about = f"{name.dist_info}/WHEEL"
-    changed[about] = Put(about, str(base.wheel_file.with_build(name.build)).encode())
+    wheel_file = base.wheel_file.replacing("Build", [name.build] if name.build else [])
+    changed[about] = Put(about, str(wheel_file).encode())
     return renamed(base, name, metadata=metadata, changed=changed)
 
 

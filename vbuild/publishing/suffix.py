@@ -166,7 +166,7 @@ def metapackage(default: OfferedWheel, project: str) -> NewWheel:
     """The wheel that is called as *default* was and requires just its release of *project*, which it is called now."""
     name = metapackage_name(default)
     way, dist_info = renaming(default, name), name.dist_info
-    metadata = default.metadata.with_requires_dist(requirements(default.metadata, project))
+    metadata = default.metadata.replacing("Requires-Dist", requirements(default.metadata, project))
     named = default.metadata.headers.values("License-File")
     texts = {f"{default.dist_info}/{file}" for file in named}
     members: list[Member] = []

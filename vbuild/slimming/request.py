@@ -74,13 +74,14 @@ class Cuts(Struct, frozen=True, kw_only=True):
 
         Raises `RepackageError` if a glob matches a member that a wheel needs.
         """
-        paths = {member.path: glob for member in wheel.members for glob in self.drop if _matches(member.path, glob)}
+        paths = {
+            member.path: glob
+            for member in wheel.members
+            for glob in self.drop
+            # **/*.a should match x.a at the top, too
+            if fnmatchcase(member.path, glob) or fnmatchcase(f"/{member.path}", glob)
+        }
         for path, glob in paths.items():
             if path.startswith(f"{wheel.dist_info}/"):
                 raise RepackageError(f"--drop {glob!r} names {path}, which describes the wheel; expected other members")
         return frozenset(paths)
-
-
-def _matches(path: str, glob: str) -> bool:
-    # **/*.a should match x.a at the top, too
-    return fnmatchcase(path, glob) or fnmatchcase(f"/{path}", glob)

@@ -56,16 +56,13 @@ class Companion(Struct, frozen=True):
         return f"{self.project}=={self.name.version}"
 
     @property
-    def dist_info(self) -> str:
-        return self.name.dist_info
-
-    @property
     def members(self) -> Iterator[tuple[str, bytes]]:
         """The files of its ``.dist-info`` folder by path, in order, without RECORD."""
+        dist_info = self.name.dist_info
         for path, text in sorted(self.licences.items()):
-            yield f"{self.dist_info}/licenses/{path}", text
-        yield f"{self.dist_info}/METADATA", self.metadata
-        yield f"{self.dist_info}/WHEEL", self.wheel_file
+            yield f"{dist_info}/licenses/{path}", text
+        yield f"{dist_info}/METADATA", self.metadata
+        yield f"{dist_info}/WHEEL", self.wheel_file
 
 
 def libs_project(project: str) -> str:

@@ -146,7 +146,7 @@ def thin_wheel(
     changed: dict[str, Buffer] = {path: one.data for path, one in patched.items() if one.data is not None}
     changed |= new_files or {}
     if has_new_lines:
-        changed[f"{wheel.dist_info}/METADATA"] = str(metadata.with_requires_dist(lines)).encode()
+        changed[f"{wheel.dist_info}/METADATA"] = str(metadata.replacing("Requires-Dist", lines)).encode()
     if carries(wheel) or (bill and (patched or gone)):
         bill_changes = Changes(
             {path: BillChange(one.patch.binary.sha256, _HOW) for path, one in patched.items()},

@@ -59,7 +59,12 @@ def index(folder: Path, *, simple: Path | None = None) -> tuple[Indexed, ...]:
         documents = {folder / file: combine(pairs) for file, pairs in sorted(releases.items())}
         packed = {path: document.pack() for path, document in documents.items()}
         changed = {path: data for path, data in packed.items() if not (path.is_file() and path.read_bytes() == data)}
-        _write(changed)
+        # all are complete alongside their places before the first is renamed
+        with ExitStack() as unfinished:
+            for path, data in changed.items():
+                part = unfinished.enter_context(_writing(path))
+                part.write_bytes(data)
+                part.chmod(_MODE)
     if simple:
         write_simple(folder, simple)
     return tuple(
@@ -89,15 +94,6 @@ def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
             document = Document.of_wheel(name.variant, data)
         if document:
             yield name, document
-
-
-def _write(files: dict[Path, bytes]) -> None:
-    """Put each of *files* in its place: all are complete alongside it before the first is renamed."""
-    with ExitStack() as unfinished:
-        for path, data in files.items():
-            part = unfinished.enter_context(_writing(path))
-            part.write_bytes(data)
-            part.chmod(_MODE)
 
 
 @contextmanager

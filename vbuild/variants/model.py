@@ -117,10 +117,6 @@ class Variant(Struct, frozen=True):
         return f"{self.label} ({', '.join(map(str, self.features)) or 'no properties'})"
 
     @property
-    def is_null(self) -> bool:
-        return not self.properties
-
-    @property
     def namespaces(self) -> frozenset[str]:
         return frozenset(prop.namespace for prop in self.properties)
 

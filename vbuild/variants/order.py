@@ -38,7 +38,7 @@ class Ranked(Struct, frozen=True):
     @property
     def why(self) -> str:
         """One line that says what places the variant where it is."""
-        if self.variant.is_null:
+        if not self.variant.properties:
             return "null variant: fits every machine, after all others"
         return "; ".join(self.missing or self.best)
 

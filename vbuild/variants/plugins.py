@@ -92,11 +92,11 @@ class Plugins:
         `VariantError`, with namespace and requirement, for a plugin that does not answer as it should.
         """
         used = {namespace for variant in document.variants for namespace in variant.namespaces}
-        asked = [
-            (namespace, provider)
-            for namespace, provider in document.metadata.providers
-            if namespace in used and _is_open(namespace, provider, machine)
-        ]
+        asked = []
+        for namespace, provider in document.metadata.providers:
+            known = provider.static_properties or provider.optional or machine.features(namespace) is not None
+            if namespace in used and not known and not is_answered(namespace, provider):
+                asked.append((namespace, provider))
         for key in asked:
             if key not in self._answers:
                 self._answers[key] = self._asked(*key)
@@ -117,12 +117,6 @@ class Plugins:
                 data = answer_of(provider.endpoint, python=made.python, folder=folder / "empty", timeout=self.timeout)
                 features = parsed(data, namespace)
         return PluginFeatures(namespace, provider.endpoint, made.packages, features)
-
-
-def _is_open(namespace: str, provider: VariantProvider, machine: Machine) -> bool:
-    """Whether only a plugin can say what *machine* supports of *namespace*."""
-    known = provider.static_properties or provider.optional or machine.features(namespace) is not None
-    return not known and not is_answered(namespace, provider)
 
 
 class PluginInstallation(Struct, frozen=True):

@@ -41,9 +41,6 @@ class Candidate(Struct, frozen=True):
     fits: bool
     why: str
 
-    def data(self) -> dict[str, Any]:
-        return {"wheel": self.path.name, "label": self.name.variant, "fits": self.fits, "why": self.why}
-
 
 class Selection(Struct, frozen=True):
     """The wheel that a machine gets, and every wheel of the versions looked at, best first.
@@ -63,7 +60,10 @@ class Selection(Struct, frozen=True):
             "label": self.name.variant,
             "name": self.name.project,
             "version": self.name.version,
-            "ranking": [candidate.data() for candidate in self.ranking],
+            "ranking": [
+                {"wheel": one.path.name, "label": one.name.variant, "fits": one.fits, "why": one.why}
+                for one in self.ranking
+            ],
             **({"plugins": [answer.data() for answer in self.plugin_features]} if self.plugin_features else {}),
         }
 

@@ -99,7 +99,12 @@ class Wheel(_Members):
                 raise WheelError(f"no {name} in {self.dist_info}")
         self._rows = {row.path: row for row in self.record.rows}
         self._check_record()
-        self._check_installation()
+        # what installers refuse, or do not agree about
+        points = f"{self.dist_info}/entry_points.txt"
+        self.scripts = self._text(points, scripts_in, most=_LONGEST_POINTS) if self.find(points) else ()
+        self._text(f"{self.dist_info}/WHEEL", wheel_headers)
+        check_placing(self._by_path, self.dist_info, self.name, scripts=[name for name, _ in self.scripts])
+        check_eggs(self._by_path, lambda path: self._text(path, str))
 
     def read(self, member: Member | str) -> bytes:
         """What *member*, or the member of that path, holds; `WheelError` as `chunks` has it, or if there is none."""
@@ -181,14 +186,6 @@ class Wheel(_Members):
         for member in self.members:
             if member.path not in self._unlisted and (wrong := _disagreement(member, self._rows.get(member.path))):
                 raise WheelError(f"{member.path}: {wrong}")
-
-    def _check_installation(self) -> None:
-        """`WheelError` if installers refuse what the wheel says of itself, or do not agree about it."""
-        points = f"{self.dist_info}/entry_points.txt"
-        self.scripts = self._text(points, scripts_in, most=_LONGEST_POINTS) if self.find(points) else ()
-        self._text(f"{self.dist_info}/WHEEL", wheel_headers)
-        check_placing(self._by_path, self.dist_info, self.name, scripts=[name for name, _ in self.scripts])
-        check_eggs(self._by_path, lambda path: self._text(path, str))
 
     def _text(self, path: str, parse: Callable[[str], T], *, most: int = _READ_WHOLE) -> T:
         """What *parse* makes of the member at *path*, compared with RECORD; `WheelError` if it is over *most* bytes."""

@@ -175,6 +175,10 @@ def _row(columns: Sequence[str], line: int) -> RecordRow:
 class _HeaderFile(Struct, frozen=True):
     headers: MetadataHeaders
 
+    def replacing(self, name: str, values: Iterable[str]) -> Self:
+        """The same file saying *values* under *name*, as `MetadataHeaders.replacing` puts them."""
+        return type(self)(self.headers.replacing(name, tuple(values)))
+
     def __str__(self) -> str:
         return str(self.headers)
 
@@ -196,18 +200,8 @@ class WheelFile(_HeaderFile, frozen=True):
         return self.headers.values("Tag")
 
     @property
-    def build(self) -> str | None:
-        return self.headers.value("Build")
-
-    @property
     def root_is_purelib(self) -> bool:
         return (self.headers.value("Root-Is-Purelib") or "").lower() == "true"
-
-    def with_tags(self, tags: Iterable[str]) -> Self:
-        return type(self)(self.headers.replacing("Tag", tuple(tags)))
-
-    def with_build(self, build: str | None) -> Self:
-        return type(self)(self.headers.replacing("Build", () if build is None else (build,)))
 
 
 class Metadata(_HeaderFile, frozen=True):
@@ -237,9 +231,6 @@ class Metadata(_HeaderFile, frozen=True):
     @property
     def requires_dist(self) -> tuple[str, ...]:
         return self.headers.values("Requires-Dist")
-
-    def with_requires_dist(self, requirements: Iterable[str]) -> Self:
-        return type(self)(self.headers.replacing("Requires-Dist", tuple(requirements)))
 
 
 class Renaming(Struct, frozen=True):

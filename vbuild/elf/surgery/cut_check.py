@@ -25,7 +25,7 @@ from vbuild.elf.records import (
 )
 from vbuild.elf.surgery.relink import Replacement
 from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING, Bloom
-from vbuild.elf.surgery.written import Move, WrittenElf, pointer_words, symbol_words, words_in
+from vbuild.elf.surgery.written import Move, WrittenElf, pointer_words, symbol_words
 from vbuild.errors import BinaryError, at
 from vbuild.files.edited import EditedFile, Part
 
@@ -48,9 +48,6 @@ class _Case(Struct, frozen=True):
         pairs = zip(self.before.sections, self.after.sections, strict=False)
         return (pair for pair in pairs if pair[0].index not in self.gone)
 
-    def is_replaced(self, section: Section) -> bool:
-        return section.index in self.replaced
-
 
 def prove(
     before: ElfImage,
@@ -69,17 +66,16 @@ def prove(
     with at("every pointer leads to the bytes ordered"):
         moves = tuple(_led(before, layout, written, each) for each in replacements)
     gone = frozenset(section.index for section in without)
-    case = _Case(before, layout, written, tuple(replacements), moves, gone, _touched(before, replacements))
+    starts = sorted(each.span.start for each in replacements)
+    replaced = frozenset(
+        section.index
+        for section in before.sections
+        if bisect_left(starts, section.span.start) < bisect_left(starts, section.span.stop)
+    )
+    case = _Case(before, layout, written, tuple(replacements), moves, gone, replaced)
     for name, invariant in INVARIANTS.items():
         with at(name):
             invariant(case)
-
-
-def _touched(before: ElfImage, replacements: Sequence[Replacement]) -> frozenset[int]:
-    """The indices of the sections in which *replacements* lie."""
-    starts = sorted(each.span.start for each in replacements)
-    spans = ((section.index, section.span) for section in before.sections)
-    return frozenset(index for index, span in spans if bisect_left(starts, span.start) < bisect_left(starts, span.stop))
 
 
 def _led(before: ElfImage, after: ElfLayout, written: WrittenElf, replacement: Replacement) -> Move:
@@ -171,13 +167,13 @@ def _same_headers(case: _Case) -> None:
         if case.after.sections[index].header.sh_type != SectionType.NULL:
             raise BinaryError(f"section {index} is still there")
     for old, new in case.kept:
-        is_resized = case.is_replaced(old) or _is_slid_hash(old, new)
+        is_resized = old.index in case.replaced or _is_slid_hash(old, new)
         free = {"sh_offset": 0} | ({"sh_size": 0} if is_resized else {})
         free |= {"sh_addr": 0} if old.header.sh_type in SLIDING and old.is_loaded else {}
         if replace(old.header, **free) != replace(new.header, **free) or old.name != new.name:
             raise BinaryError(f"{new.header} of {new.name} was {old.header} of {old.name}")
     for more in case.after.sections[len(case.before.sections) :]:
-        if not any(case.is_replaced(old) and old.name == more.name for old in case.before.sections):
+        if not any(old.index in case.replaced and old.name == more.name for old in case.before.sections):
             raise BinaryError(f"section {more.name} is new")
 
 
@@ -198,8 +194,7 @@ def _sections_are_loaded(case: _Case) -> None:
 
 
 def _check_permission(case: _Case, section: Section) -> None:
-    old = _load_of(case.before, section.addresses)
-    new = _load_of(case.after, section.addresses)
+    old, new = case.before.load_of(section.addresses), case.after.load_of(section.addresses)
     if old is None:
         return
     if new is None:
@@ -209,27 +204,18 @@ def _check_permission(case: _Case, section: Section) -> None:
         raise BinaryError(f"section {section.name} is mapped with {new.p_flags:#x}, was {old.p_flags:#x}")
 
 
-def _load_of(layout: ElfLayout, addresses: range) -> ProgramHeader | None:
-    for load in layout.loads:
-        if load.p_vaddr <= addresses.start and addresses.stop <= load.addresses.stop:
-            return load
-    return None
-
-
 def _same_bytes(case: _Case) -> None:
     words = _expected(case)
     for old, new in case.kept:
-        if case.is_replaced(old):
+        if old.index in case.replaced:
             for stretch in _unclaimed(case, old):
                 _check_stretch(case, stretch)
         elif _is_slid_hash(old, new):
             _check_hash(case, old, new)
-        elif (
-            old.span
-            and (place := case.written.differs(new.span, case.before.data, old.span.start, words_in(words, old.span)))
-            is not None
-        ):
-            raise BinaryError(f"section {old.name} differs from what was at {place:#x}")
+        elif old.span:
+            inside = {at: value for at, value in words.items() if at in old.span}
+            if (place := case.written.differs(new.span, case.before.data, old.span.start, inside)) is not None:
+                raise BinaryError(f"section {old.name} differs from what was at {place:#x}")
 
 
 def _expected(case: _Case) -> dict[int, int]:

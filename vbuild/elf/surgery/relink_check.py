@@ -140,7 +140,8 @@ def _same_memory(case: _RelinkCase) -> None:
     if address is not None and (start := case.before.offset(address)) is not None:
         free.append(range(start, start + len(table)))
     for load in case.before.loads:
-        found = _load_of(case.after, load)
+        if (found := case.after.load_of(load.addresses)) is None:
+            raise BinaryError(f"no PT_LOAD covers {load.p_vaddr:#x} to {load.addresses.stop:#x}")
         if found.p_flags != load.p_flags:
             raise BinaryError(f"PT_LOAD of {load.p_vaddr:#x} with {found.p_flags:#x}, was {load.p_flags:#x}")
         ends = found.p_vaddr + found.p_filesz - load.p_vaddr - load.p_filesz, found.p_memsz - found.p_filesz
@@ -159,13 +160,6 @@ def _table(image: ElfImage) -> range:
 
 def _has_moved(old: Section, new: Section) -> bool:
     return old.is_loaded and old.header.sh_addr != new.header.sh_addr
-
-
-def _load_of(after: ElfImage, load: ProgramHeader) -> ProgramHeader:
-    for found in after.loads:
-        if found.p_vaddr <= load.p_vaddr and load.addresses.stop <= found.addresses.stop:
-            return found
-    raise BinaryError(f"no PT_LOAD covers {load.p_vaddr:#x} to {load.addresses.stop:#x}")
 
 
 def _without(span: range, free: list[range]) -> Iterator[range]:

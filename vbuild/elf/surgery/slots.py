@@ -218,14 +218,11 @@ def _smaller_hash(table: SlotTable, image: ElfImage, _: Holes) -> SlotTable:
         return table
     headers = []
     for header in table.headers:
+        places = {"p_offset": header.p_offset + by, "p_vaddr": header.p_vaddr + by, "p_paddr": header.p_paddr + by}
         is_inside = header.p_offset in span and header.p_filesz and header.p_type != SegmentType.LOAD
-        headers.append(_shifted(header, by) if is_inside else header)
+        headers.append(replace(header, **places) if is_inside else header)
     slide = Slide(span, by, sections[-1], bloom, whole.size)
     return replace(table, room=len(headers), headers=tuple(headers), slide=slide)
-
-
-def _shifted(header: ProgramHeader, by: int) -> ProgramHeader:
-    return replace(header, p_offset=header.p_offset + by, p_vaddr=header.p_vaddr + by, p_paddr=header.p_paddr + by)
 
 
 def _up_to_hash(image: ElfImage, end: int) -> list[Section]:
@@ -263,7 +260,8 @@ def _may_move(image: ElfImage, sections: list[Section]) -> bool:
 def _merged(table: SlotTable, _: ElfImage, holes: Holes) -> SlotTable:
     headers = list(table.headers)
     while len(headers) > table.room:
-        pairs = [pair for pair in _neighbours(headers) if _may_merge(*pair, holes)]
+        loads = [header for header in headers if header.p_type == SegmentType.LOAD]
+        pairs = [pair for pair in itertools.pairwise(loads) if _may_merge(*pair, holes)]
         if not pairs:
             break
         # no new executable bytes if it can be helped, and few if not
@@ -278,11 +276,6 @@ def _merged(table: SlotTable, _: ElfImage, holes: Holes) -> SlotTable:
         headers[headers.index(one)] = merged
         headers.remove(other)
     return replace(table, headers=tuple(headers)) if len(headers) < len(table.headers) else table
-
-
-def _neighbours(headers: list[ProgramHeader]) -> list[tuple[ProgramHeader, ProgramHeader]]:
-    loads = [header for header in headers if header.p_type == SegmentType.LOAD]
-    return list(itertools.pairwise(loads))
 
 
 def _may_merge(one: ProgramHeader, other: ProgramHeader, holes: Holes) -> bool:

@@ -91,11 +91,6 @@ def _difference(found: memoryview, original: memoryview, start: int, words: dict
     return None
 
 
-def words_in(words: dict[int, int], span: range) -> dict[int, int]:
-    """Those of *words* that lie in *span*."""
-    return {at: value for at, value in words.items() if at in span}
-
-
 _SYMBOL = 24
 _VALUES = struct.Struct("<8xQ8x")
 _SECTIONS = struct.Struct("<6xH16x")

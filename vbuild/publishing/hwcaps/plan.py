@@ -243,8 +243,9 @@ class JoinedWheel(Struct, frozen=True):
             if self.join and (family := families.get(installed_path(path) or "")):
                 yield from Placement(self.join, family).members()
             elif path == f"{base.dist_info}/WHEEL" and name != base.name.plain():
-                told = base.wheel_file.with_build(name.build).with_tags(sorted(map(str, name.tags)))
-                yield Put(path, str(told).encode())
+                build, tags = [name.build] if name.build else [], sorted(map(str, name.tags))
+                wheel_file = base.wheel_file.replacing("Build", build).replacing("Tag", tags)
+                yield Put(path, str(wheel_file).encode())
             else:
                 yield Copied(base.path, path, path)
 
