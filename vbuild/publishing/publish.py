@@ -12,8 +12,8 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from msgspec import Struct, to_builtins
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from vbuild.elf.catalogue import is_shared_object
 from vbuild.elf.surgery.relink import relinked
@@ -190,7 +190,7 @@ class PublishedLayout(Struct, frozen=True):
             "folder": str(self.folder) if self.folder else None,
             "files": [{"path": str(file.path), "bytes": file.size, "linked": file.is_linked} for file in self.files],
             "outputs": [str(output.target) for output in self.plan.outputs],
-            "uses": to_builtins(self.plan.uses),
+            "uses": [asdict(use) for use in self.plan.uses],
             "notes": list(self.plan.notes),
         }
 

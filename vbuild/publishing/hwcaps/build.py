@@ -166,7 +166,8 @@ class LevelFile(Struct, frozen=True, eq=False):
         """Whether both are one code, whatever the libraries that they need are called."""
         if self.piece.sha256 == other.piece.sha256:
             return True
-        names = [_plain_names(copy.piece) for copy in (self, other)]
+        outlines = [copy.piece.loading.outline for copy in (self, other)]
+        names = [(outline.soname and plain(outline.soname), *map(plain, outline.needed)) for outline in outlines]
         return names[0] == names[1] and self.interface.digest == other.interface.digest
 
 
@@ -181,10 +182,10 @@ class Matching(Struct, frozen=True):
     def of(cls, base: LevelBuild, other: LevelBuild) -> Self:
         """The files of *other* alongside those of *base*: by path, without the hash, then by the name alone."""
         found: dict[str, str] = {path: path for path in other.pieces if path in base.pieces}
-        for key in (_without_hash, _short):
+        for naming in (plain, short):
             taken = set(found.values())
-            left = _only(key, (path for path in other.pieces if path not in found))
-            there = _only(key, (path for path in base.pieces if path not in taken))
+            left = _only(naming, (path for path in other.pieces if path not in found))
+            there = _only(naming, (path for path in base.pieces if path not in taken))
             found |= {path: there[name] for name, path in left.items() if name in there}
         return cls(
             found,
@@ -199,26 +200,12 @@ def short(name: str) -> str:
     return match["short"] if match else plain(name)
 
 
-def _plain_names(piece: WheelBinary) -> tuple[str | None, ...]:
-    outline = piece.loading.outline
-    return (outline.soname and plain(outline.soname), *map(plain, outline.needed))
-
-
-def _without_hash(path: str) -> str | None:
-    """Where the library at *path* is, without its hash; None for one that has none."""
-    return posixpath.join(posixpath.dirname(path), plain(path)) if hashed(path) else None
-
-
-def _short(path: str) -> str | None:
-    return posixpath.join(posixpath.dirname(path), short(path)) if hashed(path) else None
-
-
-def _only(key: Callable[[str], str | None], paths: Iterator[str] | Collection[str]) -> dict[str, str]:
-    """The *paths* by *key*, those left out that share one."""
+def _only(naming: Callable[[str], str], paths: Iterable[str]) -> dict[str, str]:
+    """Those of *paths* that have a hash, by folder and the name that *naming* makes, without those that share one."""
     found: dict[str, list[str]] = {}
     for path in paths:
-        if name := key(path):
-            found.setdefault(name, []).append(path)
+        if hashed(path):
+            found.setdefault(posixpath.join(posixpath.dirname(path), naming(path)), []).append(path)
     return {name: several[0] for name, several in found.items() if len(several) == 1}
 
 

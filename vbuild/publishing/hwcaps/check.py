@@ -24,7 +24,7 @@ from vbuild.publishing.hwcaps.build import MOVED, missed
 from vbuild.publishing.lint.index import index_problems, layout_problem, wheels_in
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
-from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
+from vbuild.splitting.bundle import Bundle, WheelReader
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import open_wheel
@@ -88,20 +88,14 @@ class _WheelCheck:
             sonames = (piece.loading.outline.soname, base.loading.outline.soname)
             if fault := soname_fault(*sonames, where=base.path):
                 yield path, fault
-            if lacking := self._lacking(path, base):
+            # needed by a library of the wheel, or by the stub that leads to it
+            users = {edge.consumer for edge in self.bundle.graph.consumers(base.path)}
+            is_needed = any(user not in self._leading or self.bundle.graph.consumers(user) for user in users)
+            symbols = self._interface(path).lacking(self._interface(base.path))
+            if lacking := missed(symbols, base, self._taken, is_needed=is_needed):
                 yield path, f"exports no {lacking[0]}, which {base.path} does"
             yield from self._unfound(path, base.path)
             yield from self._judged(path, Cpu("x86_64", level), base.path)
-
-    def _lacking(self, path: str, base: WheelBinary) -> list[Versioned]:
-        """The symbols of *base* that its copy at *path* has not, and that somebody may take."""
-        found = self._interface(path).lacking(self._interface(base.path))
-        return missed(found, base, self._taken, is_needed=self._is_needed(base.path))
-
-    def _is_needed(self, path: str) -> bool:
-        """Whether a library of the wheel needs the one at *path*, or the stub that leads to it."""
-        users = {edge.consumer for edge in self.bundle.graph.consumers(path)}
-        return any(user not in self._leading or self.bundle.graph.consumers(user) for user in users)
 
     @cached_property
     def _taken(self) -> frozenset[Versioned]:

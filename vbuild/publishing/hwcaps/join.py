@@ -28,7 +28,7 @@ from vbuild.elf.interface import Versioned
 from vbuild.elf.linkage import Edge, Via
 from vbuild.errors import RepackageError
 from vbuild.publishing.hwcaps.build import Judge, LevelBuild, LevelFile, Matching, short, shown
-from vbuild.wheel.metadata import Metadata, is_dist_info
+from vbuild.wheel.metadata import is_dist_info
 from vbuild.wheel.paths import installed_path
 
 _OWN = re.compile(r"RECORD(?:\.jws|\.p7s)?|WHEEL|variant\.json|sboms/.*|direct_url\.json|INSTALLER|REQUESTED")
@@ -83,14 +83,10 @@ def _rest(build: LevelBuild) -> dict[str, str]:
     for row in build.offered.rows:
         _, _, name = row.path.partition(".dist-info/")
         if row.path not in compiled and not (is_dist_info(row.path) and _OWN.fullmatch(name)):
-            found[_place(row.path)] = row.path
+            installed = installed_path(row.path)
+            # data folders have the version in their names
+            found[installed or f"*.data{row.path.partition('.data')[2]}"] = row.path
     return found
-
-
-def _place(path: str) -> str:
-    """What tells the member *path* in two wheels to be the same: data folders have the version in their names."""
-    installed = installed_path(path)
-    return f"*.data{path.partition('.data')[2]}" if installed is None else installed
 
 
 def _is_same(base: LevelBuild, ours: str, other: LevelBuild, theirs: str) -> bool:
@@ -98,7 +94,8 @@ def _is_same(base: LevelBuild, ours: str, other: LevelBuild, theirs: str) -> boo
     if one[ours].hash == two[theirs].hash:
         return True
     if is_dist_info(ours) and ours.endswith("/METADATA"):
-        return _requires(base.offered.metadata) == _requires(other.offered.metadata)
+        stated, known = (build.offered.metadata.headers for build in (base, other))
+        return all(sorted(stated.values(name)) == sorted(known.values(name)) for name in _REQUIRING)
     if ours.endswith(".pyc"):
         return _CACHED.sub(r"\g<name>.py", ours) in one
     if not ours.endswith((".py", *_TEXTS)) or max(one[ours].size or 0, two[theirs].size or 0) > _LARGEST:
@@ -110,18 +107,11 @@ def _tells_same(one: bytes, other: bytes, *, is_code: bool) -> bool:
     try:
         if is_code:
             return _tokens(one) == _tokens(other)
-        return _of_text(one) == _of_text(other)
+        # without what tells of a build, and without the quotes around that
+        first, second = (_BUILD.sub("", data.decode()).replace('"', "").replace("'", "") for data in (one, other))
     except (UnicodeDecodeError, tokenize.TokenError, SyntaxError):
         return one == other
-
-
-def _of_text(data: bytes) -> str:
-    """The text *data* without what tells of a build, and without the quotes around that."""
-    return _BUILD.sub("", data.decode()).replace('"', "").replace("'", "")
-
-
-def _requires(metadata: Metadata) -> list[tuple[str, ...]]:
-    return [tuple(sorted(metadata.headers.values(name))) for name in _REQUIRING]
+    return first == second
 
 
 def _tokens(source: bytes) -> list[tuple[int, str]]:
@@ -168,7 +158,9 @@ class Join:
             self._check_alone(build)
         found = {path: copies for path in self.base.pieces if (copies := tuple(self._differing(path)))}
         while dropped := self._unanswered(found):
-            found = {path: kept for path, copies in found.items() if (kept := _without(copies, dropped))}
+            gone = {(copy.build, copy.path) for copy in dropped}
+            left = {path: tuple(one for one in found[path] if (one.build, one.path) not in gone) for path in found}
+            found = {path: copies for path, copies in left.items() if copies}
         self._note_further(found)
         return {
             path: LevelFamily(LevelFile(self.base, path), copies, self._is_opened(path))
@@ -219,15 +211,12 @@ class Join:
         for difference in differences(self.base, build):
             if not (build.is_added and difference.is_lack):
                 self._refuse(build, difference.path, difference.what)
+        own, expected = ({row.path: row.hash for row in each.offered.rows} for each in (build, self.base))
         for path in build.bundle.outside:
-            if self._hash(build, path) != self._hash(self.base, path):
+            if own.get(path) != expected.get(path):
                 self._refuse(build, path, "differs, and is installed where the loader does not look for libraries")
         for path, what in build.bundle.damaged.items():
             self._refuse(build, path, what)
-
-    @staticmethod
-    def _hash(build: LevelBuild, path: str) -> str | None:
-        return next((row.hash for row in build.offered.rows if row.path == path), None)
 
     def _check_alone(self, build: LevelBuild) -> None:
         """Refuse what only one of two wheels has, unless it is there for what needs it."""
@@ -331,7 +320,3 @@ class Join:
                         f"{copy}: exports {shown(more)}, which the baseline's does not: for what was built beside it, "
                         f"on processors of {copy.build.cpu} only"
                     )
-
-
-def _without(copies: Sequence[LevelFile], dropped: set[LevelFile]) -> tuple[LevelFile, ...]:
-    return tuple(copy for copy in copies if all((copy.build, copy.path) != (one.build, one.path) for one in dropped))

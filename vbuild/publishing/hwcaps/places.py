@@ -22,7 +22,7 @@ from vbuild.elf.linkage import Via
 from vbuild.elf.surgery.relink import Relink
 from vbuild.elf.write import loader_stub
 from vbuild.errors import RepackageError, at
-from vbuild.publishing.hwcaps.build import MOVED, LevelBuild, LevelFile, pattern_fault
+from vbuild.publishing.hwcaps.build import MOVED, LevelFile, pattern_fault
 from vbuild.publishing.hwcaps.join import Join, LevelFamily
 from vbuild.publishing.model import Copied, Member, Put, Relinked
 from vbuild.splitting.patches import rpath_of, rpath_to
@@ -53,7 +53,9 @@ class Placed(Struct, frozen=True):
         names: dict[str, str] = {}
         folders: dict[str, None] = {}
         for edge, lead in join.leads(self.copy):
-            names[edge.name] = _name_of(lead, edge.via)
+            # by the SONAME where something else has loaded it before
+            soname = lead.piece.loading.outline.soname
+            names[edge.name] = soname if edge.via is Via.NAME and soname else lead.piece.name
             if edge.via not in {Via.NAME, Via.INHERITED}:
                 folders[lead.piece.folder] = None
         # whatever an entry leads to may be there; a folder of the machine it was built on is not
@@ -114,12 +116,8 @@ class Placement(Struct, frozen=True, eq=False):
         for copy in (base, *self.family.copies):
             digest.update(f"\n{copy.build.level} {copy.piece.sha256}".encode())
         stem = plain(base.piece.name).partition(".")[0]
-        return f"{libs_of(base.build)}/{MOVED}{stem}-{digest.hexdigest()[:_DIGITS]}.so"
-
-
-def libs_of(build: LevelBuild) -> str:
-    """The folder of libraries alongside the package, as auditwheel calls it."""
-    return f"{build.offered.name.distribution}.libs"
+        # in the folder of libraries alongside the package, as auditwheel calls it
+        return f"{base.build.offered.name.distribution}.libs/{MOVED}{stem}-{digest.hexdigest()[:_DIGITS]}.so"
 
 
 def further_members(join: Join, families: Sequence[LevelFamily]) -> Iterator[Member]:
@@ -138,9 +136,3 @@ def further_members(join: Join, families: Sequence[LevelFamily]) -> Iterator[Mem
 def _root(copy: LevelFile) -> str:
     """What stands in front of the installed path in the archive: nothing, or a data folder for site-packages."""
     return copy.build.member(copy.path).path.removesuffix(copy.path)
-
-
-def _name_of(lead: LevelFile, via: Via) -> str:
-    """By which name *lead* is found: that of its file, or its SONAME where something else has loaded it before."""
-    soname = lead.piece.loading.outline.soname
-    return soname if via is Via.NAME and soname else lead.piece.name

@@ -88,7 +88,9 @@ class JoinSet(Struct, frozen=True):
         if refused := next((cpu for cpu, _ in added if cpu.machine != "x86_64" or cpu.is_baseline), None):
             raise RepackageError(f"{refused}: no level that glibc has a folder for; expected x86-64-v2, -v3 or -v4")
         for cpu, wheel in added:
-            _check_stated(cpu, wheel)
+            stated = _level_of(wheel)
+            if wheel.properties and stated != cpu:
+                raise RepackageError(f"{wheel.path.name}: a variant of {stated}; expected {cpu}, as which it is added")
         if others:
             _check_platform(base[0])
         ordered = tuple(sorted(others, key=lambda pair: pair[0].rank))
@@ -112,7 +114,13 @@ def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, OfferedWheel]]) -> It
             notes = (f"{plain[0].path.name} stays as it is: musl knows no CPU levels",) if len(same) > 1 else ()
             yield JoinSet(plain[0], (), notes=notes)
             continue
-        fitting = [(cpu, wheel) for cpu, wheel in added if _fits(wheel, same[0])]
+        # the platforms may differ
+        fitting = [
+            (cpu, wheel)
+            for cpu, wheel in added
+            if (_release(wheel), wheel.tag[:2]) == (_release(same[0]), tag[:2])
+            and wheel.machine == same[0].machine == "x86_64"
+        ]
         yield JoinSet.of(same, fitting, notes=left_out)
 
 
@@ -145,19 +153,6 @@ def _check_alike(one: OfferedWheel, other: OfferedWheel) -> None:
     if one.tag != other.tag:
         found, expected = ("-".join(wheel.tag) for wheel in (other, one))
         raise RepackageError(f"{other.path.name}: for {found}; expected {expected}, as {one.path.name} is")
-
-
-def _check_stated(cpu: Cpu, added: OfferedWheel) -> None:
-    """`RepackageError` if the variant *added* as *cpu* says that it is for another one, or for more."""
-    stated = _level_of(added)
-    if added.properties and stated != cpu:
-        raise RepackageError(f"{added.path.name}: a variant of {stated}; expected {cpu}, as which it is added")
-
-
-def _fits(added: OfferedWheel, base: OfferedWheel) -> bool:
-    """Whether *added* may be joined with *base*: the platforms may differ."""
-    same = _release(added) == _release(base) and added.tag[:2] == base.tag[:2]
-    return same and added.machine == base.machine == "x86_64"
 
 
 def _check_platform(base: OfferedWheel) -> None:
@@ -230,7 +225,8 @@ class JoinedWheel(Struct, frozen=True):
             name = base.name.plain()
             return NewWheel(PurePosixPath(), name, base.path, tuple(self._rest(name)))
         name = self._name()
-        return NewWheel(PurePosixPath(), name, base.path, (*self._rest(name), *self._further()))
+        further = further_members(self.join, self.families) if self.join else ()
+        return NewWheel(PurePosixPath(), name, base.path, (*self._rest(name), *further))
 
     def _rest(self, name: WheelName) -> Iterator[Member]:
         """The members of the baseline's wheel in their order; copies behind what they stand alongside."""
@@ -248,10 +244,6 @@ class JoinedWheel(Struct, frozen=True):
                 yield Put(path, str(wheel_file).encode())
             else:
                 yield Copied(base.path, path, path)
-
-    def _further(self) -> Iterator[Member]:
-        if self.join:
-            yield from further_members(self.join, self.families)
 
     def _name(self) -> WheelName:
         """The name of the joined wheel: that of the plain one, or one that may be published alongside it."""
@@ -359,7 +351,12 @@ class Hwcaps(Struct, frozen=True):
         """For each tag the join of its wheels; other plain wheels, and those of other releases, as they are."""
         added = [(cpu, OfferedWheel.of(path)) for cpu, path in self.added]
         found = [one for offer in offers for one in sets(offer, added)]
-        self._check_added(found, added)
+        taken = {offered.path for one in found for _, offered in one.others}
+        if lost := next((offered for _, offered in added if offered.path not in taken), None):
+            tags = ", ".join(sorted({"-".join(one.base.tag) for one in found})) or "none"
+            raise RepackageError(
+                f"{lost.path.name}: no plain wheel of its release, Python and ABI to add it to; found: {tags}"
+            )
         if not any(one.others for one in found):
             raise RepackageError("found no wheel of an x86-64 level above the baseline; expected some to join")
         outputs: list[LinkedFile | NewWheel] = []
@@ -373,16 +370,6 @@ class Hwcaps(Struct, frozen=True):
         files = tuple(output.target for output in outputs)
         index = SimpleIndex(PurePosixPath("simple"), files)
         return PublishPlan(self.name, (*outputs, index), tuple(self._uses(offers)), (*notes, _OLDER, _DEBUG))
-
-    @staticmethod
-    def _check_added(found: Sequence[JoinSet], added: Sequence[tuple[Cpu, OfferedWheel]]) -> None:
-        taken = {offered.path for one in found for _, offered in one.others}
-        for _, offered in added:
-            if offered.path not in taken:
-                tags = ", ".join(sorted({"-".join(one.base.tag) for one in found})) or "none"
-                raise RepackageError(
-                    f"{offered.path.name}: no plain wheel of its release, Python and ABI to add it to; found: {tags}"
-                )
 
     def _uses(self, offers: Sequence[OfferedRelease]) -> Iterator[ConsumerUse]:
         ordered = sorted(offers, key=lambda offer: Version(offer.version))

@@ -107,7 +107,13 @@ class _LayoutCheck:
         for architecture in dict.fromkeys(image.platform.architecture for image in images if image.platform):
             same = [one for one in images if one.platform and one.platform.architecture == architecture]
             yield from _plain_first(place, architecture, same)
-            yield from self._shared(folder, place, architecture, same)
+            layers = [{layer.digest for layer in folder.manifest(image).layers} for image in same]
+            if len(layers) > 1 and not set.intersection(*layers):
+                what, advice = (
+                    f"its images of {architecture} have no layer in common",
+                    "lay wheels of one release out together",
+                )
+                yield Finding(Severity.WARNING, PublishRule.IMAGE, (place,), what, advice)
         yield from _documented(place, images, annotations)
 
     def _manifest(self, folder: ImageFolder, descriptor: Descriptor, manifest: Manifest) -> Iterator[Finding]:
@@ -128,10 +134,19 @@ class _LayoutCheck:
             if wrong := self._layer(folder, layer, expected):
                 yield _error(PublishRule.BLOB, self._name(layer.digest), wrong)
         own = OciPlatform(config["architecture"], config.get("variant"), config["os"])
-        if (listed := descriptor.platform) and not _is_within(own, listed):
+        # an image may be listed as what it is, or as less
+        listed = descriptor.platform
+        is_family = listed and (own.os, own.architecture) == (listed.os, listed.architecture)
+        if listed and not (is_family and listed.variant in {None, own.variant}):
             yield _error(PublishRule.IMAGE, place, f"is listed as {listed}, and its config says {own}")
         labels = dict((config.get("config") or {}).get("Labels") or {})
-        yield from _same_in_config(place, dict(descriptor.annotations), labels)
+        annotations = dict(descriptor.annotations)
+        key = properties_key(annotations)
+        for name in (key, label_key(key)) if key else ():
+            if labels.get(name) != annotations[name]:
+                found = repr(labels[name]) if name in labels else "nothing"
+                what = f"{name} is {annotations[name]!r} in the index, {found} in the config"
+                yield _error(PublishRule.LABELS, place, what)
 
     def _layer(self, folder: ImageFolder, layer: Descriptor, expected: str) -> str | None:
         """What is wrong with *layer*, whose uncompressed SHA-256 is to be *expected*."""
@@ -143,15 +158,6 @@ class _LayoutCheck:
             self._sound[key] = None if same else f"uncompressed it is {found}, and the config says {expected}"
         return self._sound[key]
 
-    def _shared(
-        self, folder: ImageFolder, place: str, architecture: str, images: Sequence[Descriptor]
-    ) -> Iterator[Finding]:
-        """A warning where *images* of one architecture have no layer in common."""
-        layers = [{layer.digest for layer in folder.manifest(image).layers} for image in images]
-        if len(layers) > 1 and not set.intersection(*layers):
-            what = f"its images of {architecture} have no layer in common"
-            yield Finding(Severity.WARNING, PublishRule.IMAGE, (place,), what, "lay wheels of one release out together")
-
     def _name(self, digest: str) -> str:
         return f"{self._path.name}/blobs/{digest.replace(':', '/')[:19]}"
 
@@ -160,9 +166,8 @@ def _plain_first(place: str, architecture: str, images: Sequence[Descriptor]) ->
     """What is wrong with the order of the *images* of one architecture: clients may take the first that fits."""
     plain = [image for image in images if _is_plain(image)]
     if not plain:
-        yield _error(
-            PublishRule.PLAIN, place, f"has no image for plain {architecture}", "publish the plain wheel as well"
-        )
+        what = f"has no image for plain {architecture}"
+        yield _error(PublishRule.PLAIN, place, what, "publish the plain wheel as well")
     elif images[0] is not plain[0]:
         yield _error(PublishRule.PLAIN, place, f"does not list the image for plain {architecture} first")
 
@@ -187,28 +192,10 @@ def _documented(place: str, images: Sequence[Descriptor], index_annotations: Map
             variant = Variant.of(label, map(Property.parse, annotations[key].splitlines()))
             text = index_annotations.get(document_key(key))
             if text and variant not in Document.parse(text.encode()).variants:
-                yield _error(
-                    PublishRule.VARIANT, place, f"its variants.json does not list {label!r} with these properties"
-                )
+                what = f"its variants.json does not list {label!r} with these properties"
+                yield _error(PublishRule.VARIANT, place, what)
         except VbuildError as error:
             yield _error(PublishRule.VARIANT, place, f"{label}: {error}")
-
-
-def _same_in_config(place: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator[Finding]:
-    key = properties_key(annotations)
-    for name in (key, label_key(key)) if key else ():
-        if labels.get(name) != annotations[name]:
-            found = repr(labels[name]) if name in labels else "nothing"
-            yield _error(
-                PublishRule.LABELS, place, f"{name} is {annotations[name]!r} in the index, {found} in the config"
-            )
-
-
-def _is_within(own: OciPlatform, listed: OciPlatform) -> bool:
-    """Whether an image of the platform *own* may be listed as *listed*: the same, or as less than it is."""
-    if (own.os, own.architecture) != (listed.os, listed.architecture):
-        return False
-    return listed.variant is None or listed == own
 
 
 def _diff_id(blob: Path, media_type: str) -> str | None:
@@ -216,7 +203,7 @@ def _diff_id(blob: Path, media_type: str) -> str | None:
     readers: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
         LAYER_TYPE: _read,
         GZIP_TYPE: _gunzipped,
-        ZSTD_TYPE: _unzstd,
+        ZSTD_TYPE: lambda file: _read(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)),
     }
     if media_type not in readers:
         return None
@@ -249,12 +236,6 @@ def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
                 inflater = isal_zlib.decompressobj(_GZIP_WINDOW)
     if is_open:
         raise EOFError
-
-
-def _unzstd(file: BinaryIO) -> Iterator[bytes]:
-    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-    while chunk := reader.read(_CHUNK):
-        yield chunk
 
 
 def _error(rule: PublishRule, place: str, what: str, advice: str = _AGAIN) -> Finding:

@@ -81,7 +81,11 @@ def dra(name: str, images: Sequence[tuple[str, Variant]]) -> tuple[str | None, t
         terms, unsaid = _expression(variant)
         notes += unsaid
         if terms:
-            requests.append((_newest(variant), ref, variant, terms))
+            features = {feature.name: ranges(feature) or () for feature in variant.features}
+            numbers = ([(one.major, one.least or 0) for one in features.get(name, ())] for name in (_LOWER, _SM))
+            # sorted by the driver's version, then the GPU's
+            newest = tuple(max(several, default=(0, 0)) for several in numbers)
+            requests.append((newest, ref, variant, terms))
     requests.sort(key=itemgetter(0), reverse=True)
     if not requests:
         return None, (f"{name}: no image needs a device that DRA knows, so there is no claim",)
@@ -135,7 +139,8 @@ def _rule(feature: Feature) -> dict[str, Value] | None:
     if found is None:
         return None
     label = _COMPUTE if feature.name == _SM else _CUDA
-    return {"matchAny": [_labels(term) for one in found for term in _terms(one, label)]}
+    terms = [term for one in found for term in _terms(one, label)]
+    return {"matchAny": [{"matchFeatures": [{"feature": "local.label", "matchExpressions": term}]} for term in terms]}
 
 
 def _terms(wanted: VersionRange, label: str) -> Iterator[dict[str, Value]]:
@@ -155,10 +160,6 @@ def _terms(wanted: VersionRange, label: str) -> Iterator[dict[str, Value]]:
         yield {major: exactly}
     if wanted.and_later:
         yield {major: {"op": "Gt", "value": [str(wanted.major)]}}
-
-
-def _labels(expressions: dict[str, Value]) -> Value:
-    return {"matchFeatures": [{"feature": "local.label", "matchExpressions": expressions}]}
 
 
 def _expression(variant: Variant) -> tuple[list[str], list[str]]:
@@ -182,14 +183,6 @@ def _compared(wanted: VersionRange, attribute: str) -> str:
         return least
     below = f"{wanted.major}.{wanted.below}.0" if wanted.below is not None else f"{wanted.major + 1}.0.0"
     return f'({least} && {attribute}.compareTo(semver("{below}")) < 0)'
-
-
-def _newest(variant: Variant) -> tuple[tuple[int, int], ...]:
-    """What alternatives are sorted by: the driver's version that *variant* needs, then the GPU's."""
-    features = {feature.name: ranges(feature) or () for feature in variant.features}
-    return tuple(
-        max(((one.major, one.least or 0) for one in features.get(name, ())), default=(0, 0)) for name in (_LOWER, _SM)
-    )
 
 
 def _dns(text: str) -> str:

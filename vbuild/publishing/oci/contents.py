@@ -59,10 +59,6 @@ class ImageGroup(Struct, frozen=True):
     machine: str
     wheels: tuple[OfferedWheel, ...]
 
-    @property
-    def baseline(self) -> Cpu:
-        return BASELINES[self.machine]
-
     def cpu(self, wheel: OfferedWheel) -> Cpu:
         """The lowest processors that *wheel* runs on, as its properties say."""
         return _lowest_cpu(wheel, self.machine)
@@ -71,7 +67,7 @@ class ImageGroup(Struct, frozen=True):
         """The platform under which an index may list *wheel*, for no client to take it that cannot run it."""
         cpu = self.cpu(wheel)
         others = {self.cpu(other) for other in self.wheels if _is_cpu_alone(other)}
-        return OciPlatform.of(cpu if _is_cpu_alone(wheel) or cpu in others else self.baseline)
+        return OciPlatform.of(cpu if _is_cpu_alone(wheel) or cpu in others else BASELINES[self.machine])
 
 
 def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageGroup, ...], tuple[OfferedWheel, ...]]:
@@ -83,7 +79,11 @@ def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageG
     found: dict[str, list[OfferedWheel]] = {}
     for wheel in offer.wheels:
         if is_for_linux(wheel):
-            found.setdefault(_ref(wheel), []).append(wheel)
+            python, abi, platform = wheel.tag
+            # cp311, cp313t, cp311-abi3, py3, cp311-musl
+            parts = [python] if abi in {python, "none"} else [abi] if abi == f"{python}t" else [python, abi]
+            ref = "-".join([*parts, "musl"] if platform.startswith("musllinux") else parts)
+            found.setdefault(ref, []).append(wheel)
     passed = tuple(wheel for wheel in offer.wheels if not is_for_linux(wheel))
     anywhere = [wheel for wheel in offer.wheels if wheel.machine is None and wheel not in passed]
     is_mixed = any(wheel.machine for wheels in found.values() for wheel in wheels)
@@ -155,13 +155,6 @@ def name_of(wheel: OfferedWheel) -> str:
     return wheel.label or "plain"
 
 
-def _ref(wheel: OfferedWheel) -> str:
-    """What the index of *wheel* is called: cp311, cp313t, cp311-abi3, py3, cp311-musl."""
-    python, abi, platform = wheel.tag
-    parts = [python] if abi in {python, "none"} else [abi] if abi == f"{python}t" else [python, abi]
-    return "-".join([*parts, "musl"] if platform.startswith("musllinux") else parts)
-
-
 PREFIX = "usr/local"
 _CPYTHON = re.compile(r"cp3(?P<minor>\d+)")
 # names that mean in a layer that a file below is gone (image-spec, layer.md)
@@ -182,10 +175,6 @@ class Python(Struct, frozen=True):
         """What wheels are installed into below the prefix, by a Python that lies wherever the base has it."""
         folder = "python3" if self.minor is None else f"python3.{self.minor}{'t' if self.is_threaded else ''}"
         return InstallEnvironment("vbuild", f"/usr/bin/env {folder}", folder)
-
-    @property
-    def site_packages(self) -> str:
-        return f"{PREFIX}/{self.environment.site_packages}"
 
 
 def python_for(wheel: OfferedWheel, base: str | None) -> Python | None:

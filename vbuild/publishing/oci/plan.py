@@ -31,7 +31,6 @@ from vbuild.publishing.oci.contents import (
     PREFIX,
     BaseFolder,
     ImageGroup,
-    Python,
     companions_of,
     files_of,
     groups,
@@ -218,19 +217,27 @@ class _Release:
         if len(whole) < len(lots):
             self._notes.append(f"{group.ref} is left out: the base has Python {version}")
             return []
-        files = {name_of(wheel): self._files(group, wheel, python) for wheel, python in whole}
+        files: dict[str, tuple[File, ...]] = {}
+        for wheel, python in whole:
+            companions = companions_of(wheel, self._companions, group.machine)
+            self._lacking |= dict.fromkeys(lacking(wheel, companions, python, group.machine))
+            files[name_of(wheel)] = files_of((wheel, *companions), python)
         layers = layered(files, release=str(self._offer))
-        ends = f"-{OciPlatform.of(group.baseline).architecture}" if several else ""
+        ends = f"-{OciPlatform.of(BASELINES[group.machine]).architecture}" if several else ""
         images = []
         for wheel, python in whole:
             places = [self._layers.setdefault(layer, len(self._layers)) for layer in layers[name_of(wheel)]]
+            annotations: tuple[tuple[str, str], ...] = ()
+            if wheel.label is not None:
+                properties = "\n".join(sorted(map(str, wheel.properties)))
+                annotations = (self._layout.key, properties), (label_key(self._layout.key), wheel.label)
             image = OciImage(
                 ref=f"{group.ref}-{name_of(wheel)}{ends}",
                 listed=group.listed(wheel),
                 platform=OciPlatform.of(group.cpu(wheel)),
                 layers=tuple(places),
-                annotations=self._annotations(wheel),
-                search=f"/{python.site_packages}",
+                annotations=annotations,
+                search=f"/{PREFIX}/{python.environment.site_packages}",
                 base=self._based(group, wheel)[0],
                 artifacts=self._artifacts(wheel),
             )
@@ -244,17 +251,6 @@ class _Release:
             return None, None
         base, version = self._base.for_cpu(group.cpu(wheel))
         return self._below.setdefault(base.digest, base), version
-
-    def _files(self, group: ImageGroup, wheel: OfferedWheel, python: Python) -> tuple[File, ...]:
-        companions = companions_of(wheel, self._companions, group.machine)
-        self._lacking |= dict.fromkeys(lacking(wheel, companions, python, group.machine))
-        return files_of((wheel, *companions), python)
-
-    def _annotations(self, wheel: OfferedWheel) -> tuple[tuple[str, str], ...]:
-        if wheel.label is None:
-            return ()
-        properties = "\n".join(sorted(map(str, wheel.properties)))
-        return (self._layout.key, properties), (label_key(self._layout.key), wheel.label)
 
     def _said(self, found: Sequence[ImageGroup], ref: str) -> tuple[tuple[str, str], ...]:
         """The release's variants.json as an annotation: what is needed to rank the images of *ref*."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from vbuild.errors import RepackageError, at
-from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.publishing.oci.model import (
     INDEX_TYPE,
@@ -46,16 +46,6 @@ class ImageCandidate(Struct, frozen=True):
     platform: OciPlatform
     fits: bool
     why: str
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "digest": self.digest,
-            "ref": self.ref,
-            "label": self.label,
-            "platform": str(self.platform),
-            "fits": self.fits,
-            "why": self.why,
-        }
 
 
 class ImageSelection(Struct, frozen=True):
@@ -95,7 +85,7 @@ class ImageSelection(Struct, frozen=True):
             "ref": self.image.ref,
             "index": self.ref,
             "reference": self.reference,
-            "ranking": [candidate.data() for candidate in self.ranking],
+            "ranking": [{**asdict(one), "platform": str(one.platform)} for one in self.ranking],
         }
 
 
@@ -151,11 +141,8 @@ def _listed(image: Descriptor, number: int) -> _Listed:
         cpu = platform.cpu
         if platform.variant is None or cpu is None or cpu.is_baseline:
             return _Listed(image, platform, None, None)
-        return _Listed(image, platform, Variant.of(_NAMELESS.format(number), [_property(cpu)]), None)
-
-
-def _property(cpu: Cpu) -> Property:
-    return Property.parse(cpu.variant_property)
+        properties = [Property.parse(cpu.variant_property)]
+        return _Listed(image, platform, Variant.of(_NAMELESS.format(number), properties), None)
 
 
 def _ranked(

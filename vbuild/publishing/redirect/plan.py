@@ -79,10 +79,19 @@ class Redirect(Struct, frozen=True):
         releases = [offer for offer in offers if not offer.is_companion]
         if not releases:
             raise RepackageError("only companions of a split; expected wheels of the release that they are of, too")
-        sources = [RedirectSource(_handed_over(offer), urls, by_hardware=self.by_hardware) for offer in releases]
-        sdists = {str(source.offer): Text(PurePosixPath(source.file), _packed(source)) for source in sources}
+        sdists: dict[str, Text] = {}
+        for offer in releases:
+            known = replace(offer, wheels=tuple(filter(is_handed_over, offer.wheels)))
+            source = RedirectSource(known, urls, by_hardware=self.by_hardware)
+            with at(offer):
+                sdists[str(offer)] = Text(PurePosixPath(source.file), packed(source))
         pins = "".join(_pin(offer, sdists.get(str(offer))) for offer in _newest(offers))
-        outputs = (*sdists.values(), Text(PurePosixPath(PINS), pins.encode()), *_links(offers))
+        links = (
+            LinkedFile(PurePosixPath(WHEELS if _is_served(wheel) else "", wheel.path.name), wheel.path)
+            for offer in offers
+            for wheel in offer.wheels
+        )
+        outputs: tuple[Output, ...] = (*sdists.values(), Text(PurePosixPath(PINS), pins.encode()), *links)
         newest = _newest(releases)
         uses = _uses(newest, [sdists[str(offer)] for offer in newest], url)
         return PublishPlan(self.name, outputs, tuple(uses), tuple(self._notes(releases)))
@@ -164,27 +173,11 @@ def _newest(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:
     return tuple({offer.project: offer for offer in offers}.values())
 
 
-def _handed_over(offer: OfferedRelease) -> OfferedRelease:
-    """*offer* with the wheels only that the backend knows."""
-    return replace(offer, wheels=tuple(filter(is_handed_over, offer.wheels)))
-
-
-def _packed(source: RedirectSource) -> bytes:
-    with at(source.offer):
-        return packed(source)
-
-
 def _pin(offer: OfferedRelease, sdist: Text | None) -> str:
     """The line of requirements.txt for *offer*: the hashes of its files in the layout's folder."""
     hashes = [hashlib.sha256(sdist.data).hexdigest()] if sdist else []
     hashes += [sha256_of(wheel.path) for wheel in offer.wheels if not _is_served(wheel)]
     return " ".join((f"{offer.project}=={offer.version}", *(f"--hash=sha256:{one}" for one in hashes))) + "\n"
-
-
-def _links(offers: Sequence[OfferedRelease]) -> Iterator[Output]:
-    for offer in offers:
-        for wheel in offer.wheels:
-            yield LinkedFile(PurePosixPath(WHEELS if _is_served(wheel) else "", wheel.path.name), wheel.path)
 
 
 def _is_served(wheel: OfferedWheel) -> bool:
@@ -218,7 +211,10 @@ class _Sdist(Struct, frozen=True):
         except _DAMAGE as error:
             raise RepackageError(f"cannot be read: {error}") from error
         try:
-            rows = {row["file"]: _checked(row) for row in table["wheels"]}
+            rows = {}
+            for row in table["wheels"]:
+                WheelName.parse(row["file"])
+                rows[row["file"]] = {"size": row["size"], "sha256": row["sha256"], **row}
             return cls(path, files[f"{top}/{PKG_INFO}"], rows, table.get("order"))
         except (KeyError, TypeError, AttributeError, WheelError) as error:
             raise RepackageError(f"has no {PKG_INFO} and {TABLE} as a redirecting sdist has them") from error
@@ -253,12 +249,6 @@ def problems(folder: Path) -> Iterator[Finding]:
 def _data(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
     stream = archive.extractfile(entry)
     return stream.read(_LIMIT) if stream else b""
-
-
-def _checked(row: dict[str, Any]) -> dict[str, Any]:
-    """*row* where it pins a file by its name; `TypeError` or `KeyError` otherwise."""
-    WheelName.parse(row["file"])
-    return {"size": row["size"], "sha256": row["sha256"], **row}
 
 
 def _row_problems(path: Path, row: dict[str, Any], wheels: list[OfferedWheel]) -> Iterator[Finding]:

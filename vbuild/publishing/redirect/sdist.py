@@ -19,7 +19,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from itertools import product
@@ -38,7 +38,7 @@ from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.variants.document import Document, combine
 from vbuild.variants.metadata import VariantMetadata
-from vbuild.variants.model import Property, Variant
+from vbuild.variants.model import Property
 from vbuild.variants.providers import is_answered
 from vbuild.wheel.metadata import MetadataHeaders
 from vbuild.wheel.name import escaped
@@ -82,18 +82,15 @@ def release_order(offer: OfferedRelease) -> tuple[RedirectChoice, ...]:
 def ranked_choices(document: Document) -> tuple[RedirectChoice, ...]:
     """The same for the variants of *document*."""
     metadata = document.metadata
-    ranked = [
-        ((*sorted(_place(prop, metadata) for prop in properties), _END), variant.label, properties)
-        for variant in document.variants
-        for properties in _singles(variant)
-        if all(_may_be(prop, metadata) for prop in properties)
-    ]
+    ranked = []
+    for variant in document.variants:
+        features = ([Property(one.namespace, one.name, value) for value in one.values] for one in variant.features)
+        # with one value for each feature, in every way
+        for properties in product(*features):
+            if all(_may_be(prop, metadata) for prop in properties):
+                places = (*sorted(_place(prop, metadata) for prop in properties), _END)
+                ranked.append((places, variant.label, properties))
     return tuple(RedirectChoice(label, tuple(_needed(properties, metadata))) for _, label, properties in sorted(ranked))
-
-
-def _singles(variant: Variant) -> Iterator[tuple[Property, ...]]:
-    """The properties of *variant* with one value for each feature, in every way."""
-    return product(*([Property(one.namespace, one.name, value) for value in one.values] for one in variant.features))
 
 
 def _may_be(prop: Property, metadata: VariantMetadata) -> bool:
@@ -107,20 +104,17 @@ def _may_be(prop: Property, metadata: VariantMetadata) -> bool:
 def _needed(properties: tuple[Property, ...], metadata: VariantMetadata) -> Iterator[str]:
     """What a machine must be asked about: nothing that static properties have settled."""
     for prop in properties:
-        provider = metadata.provider(prop.namespace)
-        if provider is None or not provider.static_properties:
-            yield str(prop) if _is_checked(prop, metadata) else f"{_UNKNOWN}{prop}"
-
-
-def _is_checked(prop: Property, metadata: VariantMetadata) -> bool:
-    provider, values = metadata.provider(prop.namespace), _CHECKED.get(prop.namespace)
-    return bool(
-        provider
-        and values
-        and is_answered(prop.namespace, provider)
-        and prop.feature in _FEATURES[prop.namespace]
-        and values.fullmatch(prop.value)
-    )
+        provider, values = metadata.provider(prop.namespace), _CHECKED.get(prop.namespace)
+        if provider and provider.static_properties:
+            continue
+        is_checked = (
+            provider
+            and values
+            and is_answered(prop.namespace, provider)
+            and prop.feature in _FEATURES[prop.namespace]
+            and values.fullmatch(prop.value)
+        )
+        yield str(prop) if is_checked else f"{_UNKNOWN}{prop}"
 
 
 def _place(prop: Property, metadata: VariantMetadata) -> Place:
@@ -259,7 +253,9 @@ def admitted(requires_python: str | None) -> list[list[list[int]]]:
     for python in [*pythons, (4, 0, 0), _NEVER]:
         admits = python != _NEVER and wanted.contains(".".join(map(str, python)), prereleases=True)
         if admits != before:
-            short = _short(python)
+            short = list(python)
+            while len(short) > 1 and not short[-1]:
+                short.pop()
             if admits:
                 ranges.append([short])
             else:
@@ -268,20 +264,16 @@ def admitted(requires_python: str | None) -> list[list[list[int]]]:
     return ranges
 
 
-def _short(python: tuple[int, ...]) -> list[int]:
-    while len(python) > 1 and not python[-1]:
-        python = python[:-1]
-    return list(python)
-
-
 def _pkg_info(source: RedirectSource) -> str:
     wheels = source.offer.wheels
     headers = wheels[0].metadata.headers
     differ, lacks = differing(wheels), left_out(wheels)
-    versions = (wheel.metadata.headers.value("metadata-version") or "" for wheel in wheels)
+    versions = [wheel.metadata.headers.value("metadata-version") or "" for wheel in wheels]
+    # what is no version does not count, and only since 2.2 can an sdist be static
+    newest = max([_STATIC_SINCE, *(version for version in versions if _VERSION.fullmatch(version))], key=Version)
     dynamic = _OWN | {*differ} | _lowered(lacks)
     lines = [
-        f"Metadata-Version: {_newest(versions)}\n",
+        f"Metadata-Version: {newest}\n",
         f"Name: {wheels[0].metadata.name}\n",
         f"Version: {wheels[0].metadata.version}\n",
         *(_line(text) for name, text in headers.fields if name not in dynamic),
@@ -313,26 +305,23 @@ def _is_left_out(headers: MetadataHeaders, name: str) -> bool:
             return value is not None
 
 
-def _newest(versions: Iterable[str]) -> str:
-    """The highest of the metadata *versions* that is one, and at least the first in which sdists can be static."""
-    known = [version for version in versions if _VERSION.fullmatch(version)]
-    return max([*known, _STATIC_SINCE], key=Version)
-
-
 def _table(source: RedirectSource) -> str:
     """wheels.json: what concerns all wheels on the first line, then a line for each."""
     about: dict[str, Any] = {"release": source.release, "urls": source.urls}
     if source.by_hardware:
         about["order"] = [choice.data() for choice in release_order(source.offer)]
     differ = differing(source.offer.wheels)
-    rows = ",\n".join(json.dumps(_row(wheel, differ)) for wheel in _preferred(source.offer.wheels))
-    return f'{json.dumps(about)[:-1]}, "wheels": [\n{rows}\n]}}\n'
-
-
-def _preferred(wheels: tuple[OfferedWheel, ...]) -> list[OfferedWheel]:
-    """The *wheels* so that of two that fit alike the first counts: the highest build, then the one of fewer tags."""
-    ordered = sorted(wheels, key=lambda wheel: (len(wheel.name.tags) > 1, wheel.path.name))
-    return sorted(ordered, key=lambda wheel: wheel.name.build_order, reverse=True)
+    rows = []
+    # of two that fit alike the first counts: the highest build, then the one of fewer tags
+    preferred = sorted(source.offer.wheels, key=lambda wheel: (len(wheel.name.tags) > 1, wheel.path.name))
+    for wheel in sorted(preferred, key=lambda wheel: wheel.name.build_order, reverse=True):
+        row = row_of(wheel)
+        if differ:
+            fields = wheel.metadata.headers.fields
+            row["fields"] = "".join(_line(text) for name, text in fields if name in differ)
+        rows.append(json.dumps(row))
+    lines = ",\n".join(rows)
+    return f'{json.dumps(about)[:-1]}, "wheels": [\n{lines}\n]}}\n'
 
 
 def row_of(wheel: OfferedWheel) -> dict[str, Any]:
@@ -347,19 +336,13 @@ def row_of(wheel: OfferedWheel) -> dict[str, Any]:
     return {**row, "label": wheel.label} if wheel.label else row
 
 
-def _row(wheel: OfferedWheel, differ: tuple[str, ...]) -> dict[str, Any]:
-    fields = "".join(_line(text) for name, text in wheel.metadata.headers.fields if name in differ)
-    return {**row_of(wheel), "fields": fields} if differ else row_of(wheel)
-
-
 def tags_of(wheel: OfferedWheel) -> Iterator[str]:
     """The tags of *wheel*, expanded and sorted, the platforms of PEPs 513, 571 and 599 as PEP 600 calls them."""
-    tags = {(tag.interpreter, tag.abi, _LEGACY_TAG.sub(_modern, tag.platform)) for tag in wheel.name.tags}
+    tags = {
+        (tag.interpreter, tag.abi, _LEGACY_TAG.sub(lambda legacy: _LEGACY[legacy[0]], tag.platform))
+        for tag in wheel.name.tags
+    }
     return map("-".join, sorted(tags))
-
-
-def _modern(match: re.Match[str]) -> str:
-    return _LEGACY[match[0]]
 
 
 def _line(text: str) -> str:
