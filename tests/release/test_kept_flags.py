@@ -47,6 +47,19 @@ FLAGS = %r
 setup(name="demo", version="1", cmdclass={"build_ext": Build},
       ext_modules=[Extension("demo", ["demo.c", "wide.c", "narrow.c"], extra_compile_args=["-O3"])])
 """
+AROUND = """
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+class Build(build_ext):
+    def build_extension(self, ext):
+        if ext.name == "around":
+            self.compiler.set_executables(compiler_so="/usr/bin/gcc -fPIC", linker_so="/usr/bin/gcc -shared")
+        super().build_extension(ext)
+
+setup(name="demo", version="1", cmdclass={"build_ext": Build},
+      ext_modules=[Extension("through", ["through.c"]), Extension("around", ["around.c"])])
+"""
 RECIPE = 'name = "demo"\n[source]\npath = "source"\n[matrix]\ncpu = ["x86-64"]\n'
 
 
@@ -105,3 +118,16 @@ def test_a_recipe_decides_without_a_proof(tmp_path: Path) -> None:
     printed, code = released(tmp_path, GUARDED, {"wide.c": ["-mavx2"]}, '[build]\nstrip-flags = ["wide.c"]\n')
     assert not code["wide"]
     assert "taken out of the project's own flags: -mavx2" in printed
+
+
+@pytest.mark.network
+def test_a_module_that_is_built_around_the_wrappers_is_an_error(tmp_path: Path) -> None:
+    around = tree(tmp_path / "source", {"setup.py": AROUND})
+    for name in ("through", "around"):
+        code = (MODULE % "wide(x, 64)").replace("demo", name) + SUM % "wide"
+        (around / f"{name}.c").write_text(code)
+    (tmp_path / "demo.toml").write_text(RECIPE.replace('"x86-64"', '"x86-64", "x86-64-v3"'))
+    release = matrix(tmp_path / "demo.toml", tmp_path / "dist", MatrixRequest(), store=BuildCache.of_user(fresh=True))
+    (failure,) = release.failures
+    assert "around.cpython" in failure.error
+    assert "the project calls a compiler by its path" in failure.error

@@ -24,14 +24,14 @@ def gain(folder: Path, source: str, *flags: str, plain: str | None = None) -> Co
 def test_code_that_became_vector_code_is_counted_in_bytes(tmp_path: Path) -> None:
     found = gain(tmp_path, SUM, "-march=x86-64-v3")
     assert 0 < found.vector < found.changed <= found.size
-    assert "vector code" in found.finding.what
+    assert "vector code" in next(found.findings).what
     assert not found.is_little
 
 
 def test_a_level_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
     found = gain(tmp_path, CALLS, "-march=x86-64-v3")
     assert found.changed == 0
-    assert found.finding.what == "the level brings nothing here: the code is that of the plain build"
+    assert next(found.findings).what == "the level brings nothing here: the code is that of the plain build"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,21 @@ def test_a_level_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
 def test_addresses_that_move_are_no_difference(before: str, tmp_path: Path) -> None:
     found = gain(tmp_path, before + CALLS, plain=CALLS + before)
     assert found.changed == 0
+
+
+def test_a_module_without_the_mark_whose_code_is_the_plain_builds_was_not_compiled_here(tmp_path: Path) -> None:
+    module = CALLS + "void *PyInit_c(void) { return y + (char *)0; }\n"
+    plain = library(None, source=module, flags=("-O3",))
+    marked = library(None, source=SUM, flags=("-O3", "-march=x86-64-v3", "-Wl,-z,x86-64-v3"))
+    ours = wheel(tmp_path / "ours", NAME, {"demo/c.so": plain, "demo/d.so": marked})
+    other = wheel(
+        tmp_path / "plain", NAME, {"demo/c.so": plain, "demo/d.so": library(None, source=SUM, flags=("-O3",))}
+    )
+    found = code_gain(ours, other, jobs=1)
+    assert found.bypassed == ("demo/c.so",)
+    assert "it lacks the mark of the level" in next(found.findings).what
+    without = wheel(tmp_path / "alone", NAME, {"demo/c.so": plain})
+    assert code_gain(without, other, jobs=1).bypassed == ()
 
 
 def test_bmi_is_no_vector_code(tmp_path: Path) -> None:

@@ -305,6 +305,10 @@ def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: 
         verdict = replace(verdict, findings=(*verdict.findings, *_lost(context, wheel, target)))
     if context.is_part:
         return verdict
+    if baseline and target.cpu.machine == "x86_64":
+        from vbuild.verification.gain import code_gain
+
+        verdict = replace(verdict, findings=(*verdict.findings, *code_gain(wheel, baseline).findings))
     if verdict.failed:
         errors = ["; ".join(filter(None, (one.sentence, one.advice))) for one in verdict.findings if one.is_error]
         if any(library.violations for library in verdict.libraries):
@@ -315,10 +319,6 @@ def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: 
         raise WheelError(f"{wheel.name}: {'; '.join(lines)}")
     if not (verdict.libraries or target.cpu.is_baseline):
         raise WheelError(f"{wheel.name}: no compiled code for {target.cpu}; did the build leave its modules out?")
-    if baseline and target.cpu.machine == "x86_64":
-        from vbuild.verification.gain import code_gain
-
-        verdict = replace(verdict, findings=(*verdict.findings, code_gain(wheel, baseline).finding))
     return verdict
 
 

@@ -3,7 +3,7 @@
 Functions are compared by their instructions, without the addresses in them, which move with every other change.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from hashlib import blake2b
 from pathlib import Path
@@ -25,11 +25,15 @@ _NEXT_TO_NOTHING = 0.01
 class CodeGain(Struct, frozen=True):
     """The bytes of a wheel's own code, those of functions that the plain build does not have, and, of these, those of
     vector instructions (VEX or EVEX).
+
+    The code of the modules at the paths *bypassed* is the plain build's, and they lack the mark of the level that the
+    wheel's other libraries have: they did not come through the compiler wrappers.
     """
 
     size: int
     changed: int
     vector: int
+    bypassed: tuple[str, ...] = ()
 
     @property
     def is_little(self) -> bool:
@@ -37,15 +41,19 @@ class CodeGain(Struct, frozen=True):
         return self.changed < _NEXT_TO_NOTHING * self.size
 
     @property
-    def finding(self) -> Finding:
-        """The figures as a note, or as a warning if the level brings next to nothing."""
+    def findings(self) -> Iterator[Finding]:
+        """The figures as a note, or as a warning if the level brings next to nothing; an error for what is bypassed."""
+        if self.bypassed:
+            what = "its code is that of the plain build, and it lacks the mark of the level: it was compiled elsewhere"
+            advice = "the project calls a compiler by its path: expected the first gcc, cc or clang on PATH"
+            yield Finding(Severity.ERROR, VerifyRule.ISA_FLAGS, self.bypassed, what, advice)
         if not self.changed:
             what = "the level brings nothing here: the code is that of the plain build"
         else:
             little = "the level brings next to nothing here: " if self.is_little else ""
             shares = f"{self.changed / self.size:.1%} of the code differs from the plain build's"
             what = f"{little}{shares}, and {self.vector / self.size:.1%} is vector code in it"
-        return Finding(Severity.WARNING if self.is_little else Severity.NOTE, VerifyRule.ISA_GAIN, (), what)
+        yield Finding(Severity.WARNING if self.is_little else Severity.NOTE, VerifyRule.ISA_GAIN, (), what)
 
 
 def code_gain(wheel: Path, plain: Path, *, jobs: int | None = None) -> CodeGain:
@@ -54,16 +62,39 @@ def code_gain(wheel: Path, plain: Path, *, jobs: int | None = None) -> CodeGain:
     *jobs* processes disassemble, by default as many as there are cores. `WheelError` if one cannot be read.
     """
     with processes(jobs) as executor:
-        known = _functions(plain, executor)
-        ours = _functions(wheel, executor)
-    changed = [sizes for digest, sizes in ours.items() if digest not in known]
-    size = sum(total for total, _ in ours.values())
-    return CodeGain(size, sum(total for total, _ in changed), sum(vector for _, vector in changed))
+        known = frozenset(digest for library in _libraries(plain, executor) for digest, _, _ in library.functions)
+        ours = tuple(_libraries(wheel, executor))
+    functions = [function for library in ours for function in library.functions]
+    changed = [(size, vector) for digest, size, vector in functions if digest not in known]
+    marked = any(library.is_marked for library in ours)
+    bypassed = (
+        library.path
+        for library in ours
+        if marked and not library.is_marked and library.is_module and known.issuperset(library.digests)
+    )
+    return CodeGain(
+        sum(size for _, size, _ in functions),
+        sum(size for size, _ in changed),
+        sum(vector for _, vector in changed),
+        tuple(bypassed),
+    )
 
 
-def _functions(wheel: Path, executor: Executor | None) -> Mapping[bytes, tuple[int, int]]:
-    """The functions of a wheel's own libraries by a digest of their instructions: bytes in all, and of vector code."""
-    found: dict[bytes, tuple[int, int]] = {}
+class _Library(Struct, frozen=True):
+    """A library of a wheel: each function's digest of instructions, its bytes, and those of its vector instructions."""
+
+    path: str
+    is_marked: bool
+    is_module: bool
+    functions: tuple[tuple[bytes, int, int], ...]
+
+    @property
+    def digests(self) -> frozenset[bytes]:
+        return frozenset(digest for digest, _, _ in self.functions)
+
+
+def _libraries(wheel: Path, executor: Executor | None) -> Iterator[_Library]:
+    """The libraries of *wheel* that its own build made."""
     with open_wheel(wheel) as source:
         for member in source.members:
             if is_grafted(member.path) or not member.path.endswith(".so"):
@@ -73,10 +104,9 @@ def _functions(wheel: Path, executor: Executor | None) -> Mapping[bytes, tuple[i
             except BinaryError:
                 continue
             pieces = ((region.address, region.data) for region in regions_of(elf) if region.function)
-            for digest, size, vector in spread(_digests, pieces, executor):
-                total, vectors = found.get(digest, (0, 0))
-                found[digest] = (total + size, vectors + vector)
-    return found
+            is_module = any(name.startswith("PyInit_") for name in elf.exported)
+            functions = tuple(spread(_digests, pieces, executor))
+            yield _Library(member.path, bool(elf.isa_needed), is_module, functions)
 
 
 def _digests(pieces: Iterable[tuple[int, bytes]]) -> list[tuple[bytes, int, int]]:
