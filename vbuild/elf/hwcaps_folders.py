@@ -20,6 +20,10 @@ LEVELS = X86_64_LEVELS[1:]
 OLDEST_GLIBC = (2, 33)
 """Older ones do not look there, and musl never does: they take the folder's own file."""
 
+*_MOST, _LAST = (f"x86-64-{level}" for level in LEVELS)
+UNKNOWN_FOLDER = f"in no folder that glibc knows; expected {', '.join(_MOST)} or {_LAST}"
+"""What is wrong with a library in a folder of glibc-hwcaps that belongs to no level."""
+
 _IN_LEVEL = re.compile(rf"(?P<folder>(?:.*/)?){GLIBC_HWCAPS}/x86-64-(?P<level>{'|'.join(LEVELS)})/(?P<rest>.*)")
 _OF_ANY_MACHINE = re.compile(rf"(?P<folder>(?:.+/)?){GLIBC_HWCAPS}/[^/]+/(?P<name>[^/]+)")
 
@@ -49,12 +53,6 @@ def replaced_library(path: str) -> str | None:
     """
     match = _OF_ANY_MACHINE.fullmatch(path)
     return match["folder"] + match["name"] if match else None
-
-
-def unknown_folder() -> str:
-    """What is wrong with a library in a folder of glibc-hwcaps that belongs to no level."""
-    *most, last = (f"x86-64-{level}" for level in LEVELS)
-    return f"in no folder that glibc knows; expected {', '.join(most)} or {last}"
 
 
 def missing_base(base: str) -> str:

@@ -142,10 +142,6 @@ class Stack(Struct, frozen=True):
     uncompressed: tuple[int, ...]
     smallest: tuple[int, ...]
 
-    @property
-    def size(self) -> int:
-        return self.frame + sum(self.sizes)
-
     def service(self, device: Device) -> Service:
         """How each of the containers serves *device*."""
         if isinstance(device, Arch):
@@ -229,7 +225,7 @@ class GpuCode(Struct, frozen=True):
     @property
     def size(self) -> int:
         """Bytes of GPU code, headers of containers and what no container holds included."""
-        return sum(stack.size for stack in self.stacks) + sum(size for _, size in self.loose)
+        return sum(stack.frame + sum(stack.sizes) for stack in self.stacks) + sum(size for _, size in self.loose)
 
     @property
     def containers(self) -> int:

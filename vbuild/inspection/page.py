@@ -176,7 +176,7 @@ def _inner(name: str, children: list[Box], note: str = "") -> Box:
 
 
 def title(node: Node) -> str:
-    """The name of *node* as short as it is still told from others: without hash, and without Python's own suffix."""
+    """The name of *node* as short as it still differs from others: without hash, and without Python's own suffix."""
     return _TAG.sub("", node.original.name if node.original else node.name)
 
 

@@ -135,7 +135,11 @@ def revised(
     for path, digest in listed(rows, also={*changes.edited}).items():
         change = changes.edited.get(path)
         before = past.get(change.sha256 if change else digest)
-        files.append(_file(path, digest, before, change, changes.gpus.get(path)))
+        steps = before.before if before else ()
+        if change and change.sha256 != digest:
+            steps = (*steps, change)
+        gpus = changes.gpus.get(path, before.gpus if before else ())
+        files.append(BillFile(path, digest, steps, gpus if steps else ()))
     there = {(file.path, file.sha256) for file in files}
     gone = {(one.path, one.sha256): one for one in (*(one for bill in earlier for one in bill.gone), *changes.gone)}
     makings = dict.fromkeys((*(making for bill in earlier for making in bill.makings), *changes.makings))
@@ -158,17 +162,6 @@ def listed(rows: Iterable[RecordRow], *, also: Iterable[str] = ()) -> dict[str, 
         and (is_shared_object(row.path) or row.path in others)
         and (digest := recorded_sha256(row.hash))
     }
-
-
-def _file(
-    path: str, digest: str, before: BillFile | None, change: BillChange | None, gpus: tuple[str, ...] | None
-) -> BillFile:
-    steps = before.before if before else ()
-    left = before.gpus if before and gpus is None else gpus or ()
-    is_changed = change is not None and change.sha256 != digest
-    return BillFile(
-        path, digest, (*steps, change) if change and is_changed else steps, left if steps or is_changed else ()
-    )
 
 
 def contradictions(wheel: Wheel) -> Iterator[str]:

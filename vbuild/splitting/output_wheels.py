@@ -253,18 +253,17 @@ def named_by(sources: Iterable[str]) -> frozenset[str]:
 
     In a source that this Python cannot parse, every word counts.
     """
-    return frozenset(name for source in sources for name in _names(source))
-
-
-def _names(source: str) -> Iterator[str]:
-    if (tree := parsed_source(source)) is None:
-        yield from re.findall(r"[\w.+-]+", source)
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)):
-            text = node.value if isinstance(node.value, str) else node.value.decode(errors="replace")
-            if len(text) <= _LONGEST and len(text.split()) == 1:
-                yield from filter(None, re.split(r"[/\\]", text))
+    found: set[str] = set()
+    for source in sources:
+        if (tree := parsed_source(source)) is None:
+            found.update(re.findall(r"[\w.+-]+", source))
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)):
+                text = node.value if isinstance(node.value, str) else node.value.decode(errors="replace")
+                if len(text) <= _LONGEST and len(text.split()) == 1:
+                    found.update(filter(None, re.split(r"[/\\]", text)))
+    return frozenset(found)
 
 
 class DevWheel(Struct, frozen=True, eq=False):

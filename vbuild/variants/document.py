@@ -217,10 +217,8 @@ def _check_alike(document: Document, longest: Document) -> None:
             )
 
 
-@lru_cache(maxsize=1024)
-def _parsed(data: bytes) -> Document:
-    """The document in *data*; the wheels of a release have few different ones."""
-    return Document.parse(data)
+# the wheels of a release have few different ones
+_parsed = lru_cache(maxsize=1024)(Document.parse)
 
 
 def _read_properties(namespaces: Table) -> list[Property]:

@@ -280,7 +280,7 @@ def gathered(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def wheels_in(folder: Path) -> tuple[Path, ...]:
-    """The wheels in *folder*, sorted; `WheelError` if nobody may look, which a glob takes for there being none."""
+    """The wheels in *folder*, sorted; `WheelError` if it cannot be read, which a glob takes for an empty one."""
     try:
         return tuple(sorted(path for path in folder.iterdir() if path.name.endswith(".whl")))
     except OSError as error:

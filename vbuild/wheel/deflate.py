@@ -296,7 +296,7 @@ class Deflater:
                     return
                 yield pending.popleft()[1].result()
         finally:
-            # whoever stops here may take away the bytes that others still read: take back what has not begun
+            # a caller that stops here may take away the bytes that threads still read: take back what has not begun
             wait([future for _, future in pending if not future.cancel()])
             for cut, _ in pending:  # a thread that is done may not have let go yet
                 for view in cut.plain:
@@ -359,7 +359,7 @@ class _Store:
     def clear(self) -> None:
         with self._lock:
             if self._file:
-                # what had no room has none now either; whoever needed it was told
+                # what had no room has none now either; the caller that needed it got the error
                 with suppress(OSError):
                     self._file.close()
             self._file, self._end = None, 0

@@ -98,10 +98,8 @@ class Member(Struct, frozen=True):
         return stat.S_ISREG(self.mode) and bool(self.mode & 0o111)
 
 
-@lru_cache(maxsize=64)
-def _unpacked(packed: bytes) -> CentralHeader:
-    # a caller that asks for a member's header asks for it several times
-    return CentralHeader.parse(packed)
+# a caller that asks for a member's header asks for it several times
+_unpacked = lru_cache(maxsize=64)(CentralHeader.parse)
 
 
 class ZipReader:

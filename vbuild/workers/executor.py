@@ -139,6 +139,6 @@ def while_wanted(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _worker() -> "Worker":
-    from distributed import get_worker  # noqa: PLC0415 - an extra; whoever comes here runs in it
+    from distributed import get_worker  # noqa: PLC0415 - an extra; this code runs in it
 
     return get_worker()

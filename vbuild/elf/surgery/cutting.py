@@ -31,7 +31,6 @@ from vbuild.elf.surgery.packing import (
     split,
     stripped,
     up,
-    whole_pages,
 )
 from vbuild.elf.surgery.relink import Replacement
 from vbuild.elf.surgery.slots import ROW, PointerSlot, SlotTable, roomy
@@ -159,7 +158,8 @@ class _Bed(Struct, frozen=True):
         found = []
         for number, free in enumerate(self.packing.free):
             kept = range(free.start if number else min(free.start + shelf, free.stop), free.stop)
-            found.append(whole_pages(kept, unit))
+            start = up(kept.start, unit)
+            found.append(range(start, max(start, kept.stop // unit * unit)))
         return tuple(hole for hole in found if hole)
 
     @property

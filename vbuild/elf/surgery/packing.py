@@ -205,12 +205,6 @@ class Holes(Struct, frozen=True):
         return tuple(each for each in self.spans[first:] if each.start < span.stop)
 
 
-def whole_pages(free: range, unit: int) -> range:
-    """The pages of *unit* bytes that lie in the addresses *free*."""
-    start = -(-free.start // unit) * unit
-    return range(start, max(start, free.stop // unit * unit))
-
-
 def split(layout: ElfLayout, holes: Holes) -> tuple[ProgramHeader, ...]:
     """The program headers with each PT_LOAD cut at its *holes*, offsets still those of the file without holes.
 

@@ -53,7 +53,11 @@ def relinked(edited: EditedFile, order: Relink, *, folder: Path | None = None) -
     """
     _check(order)
     with _writing(), _two_files(folder) as (first, second):
-        data = edited.source if edited.is_unchanged else _written(edited.buffers(), first)
+        data = edited.source
+        if not edited.is_unchanged:
+            with first.open("wb") as file:
+                file.writelines(edited.buffers())
+            data = _mapped(first)
         after = _edited(data, order, second)
     try:
         yield data if after is None else after
@@ -195,12 +199,6 @@ def _run_patchelf(path: Path, order: Relink) -> None:
             reason = f"ended: {signal.strsignal(-ended.returncode)}"
         is_short = -ended.returncode in _ENDED_BY or reason.endswith(tuple(map(os.strerror, _SHORT_OF)))
         raise (BuildError if is_short else BinaryError)(f"patchelf: {reason}")
-
-
-def _written(pieces: Iterator[memoryview], path: Path) -> memoryview:
-    with path.open("wb") as file:
-        file.writelines(pieces)
-    return _mapped(path)
 
 
 def _patch(path: Path, edits: Mapping[int, bytes]) -> None:

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from vbuild.elf.code import Elf
-from vbuild.elf.hwcaps_folders import GLIBC_HWCAPS, baseline_of, level_of, missing_base, soname_fault, unknown_folder
+from vbuild.elf.hwcaps_folders import GLIBC_HWCAPS, UNKNOWN_FOLDER, baseline_of, level_of, missing_base, soname_fault
 from vbuild.elf.interface import Interface, Versioned
 from vbuild.elf.linkage import Edge, Via
 from vbuild.errors import VbuildError, at
@@ -72,7 +72,7 @@ class _WheelCheck:
             if GLIBC_HWCAPS not in path.split("/")[:-1]:
                 continue
             if level_of(path) is None:
-                yield path, unknown_folder()
+                yield path, UNKNOWN_FOLDER
             elif path not in self.bundle.binaries:
                 yield path, self.bundle.damaged.get(member.path, "no library")
 
