@@ -178,9 +178,9 @@ def test_a_disk_that_is_full_is_a_note_and_leaves_nothing(store: BuildCache, tmp
 
 def test_all_runs_of_a_user_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert BuildCache.of_user().keep(BuildKind.BUILD, KEY, wheel(tmp_path), RECORD) is None
-    assert BuildCache.of_user().taken(BuildKind.BUILD, KEY, tmp_path / "into")
-    assert BuildCache.of_user(fresh=True).taken(BuildKind.BUILD, KEY, tmp_path / "into") is None
+    assert BuildCache().keep(BuildKind.BUILD, KEY, wheel(tmp_path), RECORD) is None
+    assert BuildCache().taken(BuildKind.BUILD, KEY, tmp_path / "into")
+    assert BuildCache(fresh=True).taken(BuildKind.BUILD, KEY, tmp_path / "into") is None
 
 
 def test_a_store_that_cannot_be_is_a_note(tmp_path: Path) -> None:

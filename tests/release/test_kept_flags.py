@@ -68,7 +68,7 @@ def released(folder: Path, call: str, flags: dict[str, list[str]], rules: str = 
     files = {"setup.py": SETUP % flags, "demo.c": MODULE % call, "wide.c": SUM % "wide", "narrow.c": SUM % "narrow"}
     tree(folder / "source", files)
     (folder / "demo.toml").write_text(RECIPE + rules)
-    release = matrix(folder / "demo.toml", folder / "dist", MatrixRequest(), store=BuildCache.of_user(fresh=True))
+    release = matrix(folder / "demo.toml", folder / "dist", MatrixRequest(), store=BuildCache(fresh=True))
     (wheel,) = (folder / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (library,) = (name for name in archive.namelist() if name.endswith(".so"))
@@ -127,7 +127,7 @@ def test_a_module_that_is_built_around_the_wrappers_is_an_error(tmp_path: Path) 
         code = (MODULE % "wide(x, 64)").replace("demo", name) + SUM % "wide"
         (around / f"{name}.c").write_text(code)
     (tmp_path / "demo.toml").write_text(RECIPE.replace('"x86-64"', '"x86-64", "x86-64-v3"'))
-    release = matrix(tmp_path / "demo.toml", tmp_path / "dist", MatrixRequest(), store=BuildCache.of_user(fresh=True))
+    release = matrix(tmp_path / "demo.toml", tmp_path / "dist", MatrixRequest(), store=BuildCache(fresh=True))
     (failure,) = release.failures
     assert "around.cpython" in failure.error
     assert "the project calls a compiler by its path" in failure.error

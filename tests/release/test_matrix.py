@@ -50,7 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReleaseResult
     folder = tmp_path_factory.mktemp("release")
     source = recipe(folder, f"[matrix]\n{LEVELS}\n{TEST}")
     # other tests may have built the same, in this process
-    return folder / "dist", matrix(source, folder / "dist", MatrixRequest(jobs=2), store=BuildCache.of_user(fresh=True))
+    return folder / "dist", matrix(source, folder / "dist", MatrixRequest(jobs=2), store=BuildCache(fresh=True))
 
 
 def test_one_recipe_gives_a_plain_wheel_and_one_for_each_level_above(built: tuple[Path, ReleaseResult]) -> None:

@@ -100,15 +100,14 @@ def _emitted(source: Path, system: str, *, install: str | None, runner: str | No
     words = []
     for name, default in _FOR_JOBS.items():
         option, value = f"--{name.replace('_', '-')}", asked[name]
-        if value != default:
-            words += [option] if value is True else [word for each in _each(value) for word in (option, each)]
+        if value is True:
+            words.append(option)
+        elif value != default:
+            for each in value if isinstance(value, tuple) else (str(value),):
+                words += [option, each]
     if asked["schema"] is not Schema.PEP_850:
         words += ["--schema", asked["schema"].version]
     return emitted(source, CiSystem(system), install=install or INSTALL, runner=runner, options=words)
-
-
-def _each(value: int | tuple[str, ...]) -> tuple[str, ...]:
-    return value if isinstance(value, tuple) else (str(value),)
 
 
 def job_lines(jobs: Iterable["Job"]) -> Iterator[str]:

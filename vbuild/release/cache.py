@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from vbuild.build.identity import canonical
 from vbuild.files.atomic import linked
@@ -46,15 +46,13 @@ class KeptBuild(Struct, frozen=True):
 
 
 class BuildCache(Struct, frozen=True):
-    """The entries below *root*; with *fresh*, those that are there are passed over and replaced."""
+    """The entries below *root*, by default those that all runs of this user share.
 
-    root: Path
+    With *fresh*, those that are there are passed over and replaced.
+    """
+
+    root: Path = field(default_factory=lambda: Cache.of(Part.BUILDS).folder)
     fresh: bool = False
-
-    @classmethod
-    def of_user(cls, *, fresh: bool = False) -> Self:
-        """The store that all runs of this user share."""
-        return cls(Cache.of(Part.BUILDS).folder, fresh)
 
     def taken(self, kind: BuildKind, key: str, into: Path) -> KeptBuild | None:
         """What is kept under *key*, its wheel put into the folder *into*, or None if there is nothing whole.

@@ -25,7 +25,7 @@ from vbuild.build.frontend import recognised
 from vbuild.build.plan import FlagPlan, Rewriting
 from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError, VbuildError, at
-from vbuild.files.staging import LOGS
+from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.machine import cpu_here
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import same_project
@@ -42,7 +42,7 @@ from vbuild.release.model import (
     ReleaseResult,
     ReleaseWheels,
 )
-from vbuild.release.pipeline import check_request, released, slimmed_to_gpus, staged, stamped, verified, without_cpu
+from vbuild.release.pipeline import check_request, released, slimmed_to_gpus, stamped, verified, without_cpu
 from vbuild.release.report import Report
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import Toolkit
@@ -99,8 +99,9 @@ def cibuildwheel(
         setup = ContainerSetup.made(outside / "kit")
         plan = runs(recipe, targets, identifiers, _run_context(given, setup.inside, FETCHED, on_progress))
         runner = ContainerRunner(engine, given, os.environ, outside, setup, containers, echo)
-        with staged(context) as staged_context:
-            steps = _CibuildwheelSteps(staged_context)
+        with staging(folder) as stage:
+            context = replace(context, stage=stage)
+            steps = _CibuildwheelSteps(context)
             made = [steps.made(run, runner) for run in plan]
             licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
             notes = [*unheard(recipe), *licences, *_omitted(targets, identifiers), *steps.notes(made)]
@@ -112,7 +113,7 @@ def cibuildwheel(
                 siblings=lambda plain: [replace(target, python=plain.python) for target in targets],
                 split_note=_RETESTED,
             )
-            return released(staged_context, wheels)
+            return released(context, wheels)
 
 
 def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) -> tuple[CibuildwheelRun, ...]:

@@ -21,7 +21,7 @@ from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.trial import TrialResult, WheelTrial
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.atomic import linked
-from vbuild.files.staging import LOGS
+from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import cpu_here
 from vbuild.recipe.matrix import Matrix
@@ -32,7 +32,7 @@ from vbuild.recipe.target import Target
 from vbuild.release.builder import index_variables, interpreter_of
 from vbuild.release.model import Failure, OnProgress, Product, ReleaseContext, ReleaseResult, ReleaseWheels
 from vbuild.release.parts import FoundWheel, ReleasePart, name_of, parts_at, wheels_of
-from vbuild.release.pipeline import released, split_request, staged, verified, without_cpu
+from vbuild.release.pipeline import released, split_request, verified, without_cpu
 from vbuild.release.report import REPORT, Report, kinds
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property
@@ -86,8 +86,9 @@ def collect(
         parts=tuple(part.folder for part in parts),
     )
     gathered = wheels_of(parts, name)
-    with staged(context) as staged_context:
-        collected = _CollectedWheels(staged_context)
+    with staging(folder) as stage:
+        context = replace(context, stage=stage)
+        collected = _CollectedWheels(context)
         own, others = _by_project(gathered.wheels, collected.outcomes(gathered.wheels), name)
         made = [*own, *(Failure.of_twin(twin.entry.target(), twin.entry.wheel, twin.python) for twin in gathered.twins)]
         failed = [*_failures(parts, made, folder)]
@@ -96,15 +97,15 @@ def collect(
         pythons = _recipe_pythons((outcome.target.python for outcome in outcomes), known)
         wheels = ReleaseWheels(
             outcomes,
-            partial(_tested_again, staged_context, collected.notes),
+            partial(_tested_again, context, collected.notes),
             interpreter_of,
             collected.notes,
-            siblings=partial(_siblings, staged_context, pythons),
+            siblings=partial(_siblings, context, pythons),
         )
         notes = [note for part in parts if part.report for note in part.report.notes]
         if unknown := sorted(wheel.path.name for wheel in gathered.wheels if not (wheel.entry or wheel.is_companion)):
             notes.append(f"verified, but no report tells how it was built: {', '.join(unknown)}")
-        return released(staged_context, wheels, notes=notes)
+        return released(context, wheels, notes=notes)
 
 
 class _CollectedWheels(Struct, frozen=True):

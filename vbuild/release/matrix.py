@@ -14,11 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.build.frontend import Job
+from vbuild.files.staging import staging
 from vbuild.recipe.model import Recipe, lock_file
 from vbuild.release.builder import Builder
 from vbuild.release.cache import BuildCache
 from vbuild.release.model import OnProgress, ReleaseContext, ReleaseFamily, ReleaseResult
-from vbuild.release.pipeline import check_request, released, staged, wheels_made
+from vbuild.release.pipeline import check_request, released, wheels_made
 from vbuild.release.report import Report
 from vbuild.toolchain.toolkit_provision import FORESEEN
 from vbuild.variants.document import Schema
@@ -67,7 +68,7 @@ def matrix(
     """
     recipe, stale = locked_recipe(source, options)
     targets = recipe.chosen(only=options.only, pythons=options.pythons)
-    store = store or BuildCache.of_user(fresh=options.fresh)
+    store = store or BuildCache(fresh=options.fresh)
     context = ReleaseContext(
         recipe=recipe,
         targets=targets,
@@ -82,13 +83,14 @@ def matrix(
         source=str(recipe.source),
         inputs=(recipe.file, *((lock_file(recipe.file),) if recipe.build.lock else ())),
     )
-    with staged(context) as staged_context:
+    with staging(folder) as stage:
+        context = replace(context, stage=stage)
         if options.executor.is_local:
-            return released(staged_context, wheels_made(staged_context, jobs=options.jobs), notes=stale)
+            return released(context, wheels_made(context, jobs=options.jobs), notes=stale)
         from vbuild.release.remote import wheels_of_workers
 
-        with wheels_of_workers(staged_context, options.executor) as wheels:
-            return released(staged_context, wheels, notes=stale)
+        with wheels_of_workers(context, options.executor) as wheels:
+            return released(context, wheels, notes=stale)
 
 
 def locked_recipe(source: Path, options: MatrixRequest) -> tuple[Recipe, tuple[str, ...]]:

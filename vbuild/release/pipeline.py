@@ -25,7 +25,6 @@ from vbuild.build.identity import build_key
 from vbuild.build.wrappers import Override
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.atomic import linked
-from vbuild.files.staging import staging
 from vbuild.process.run import supervised
 from vbuild.recipe.matrix import Plain
 from vbuild.recipe.model import Recipe
@@ -79,13 +78,6 @@ def split_request(recipe: Recipe) -> "SplitRequest | None":
 
     with at(recipe.file):
         return dataclasses.replace(SplitRequest.read(recipe.split), bill=recipe.repair.bill)
-
-
-@contextmanager
-def staged(context: ReleaseContext) -> Iterator[ReleaseContext]:
-    """The same release with a new folder for work in progress, which goes when the block ends."""
-    with staging(context.folder) as stage:
-        yield replace(context, stage=stage)
 
 
 def wheels_made(context: ReleaseContext, *, jobs: int) -> ReleaseWheels:

@@ -105,7 +105,7 @@ class WorkerState:
             folder=self.folder,
             stage=self.folder,
             family=message.family,
-            cache=BuildCache.of_user(fresh=message.fresh),
+            cache=BuildCache(fresh=message.fresh),
             is_part=message.is_part,
         )
         archive = self.folder / f"source{TREE_SUFFIX}"
