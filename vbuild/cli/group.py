@@ -12,6 +12,8 @@ from vbuild.cli import terminal
 from vbuild.errors import VbuildError, refusal_of
 from vbuild.process.signals import interruptible
 
+_INTERRUPTED = "interrupted: nothing half-done was left behind"
+
 
 class LazyCommands(UserDict[str, click.Command]):
     """Commands by name; each is the object of its name in the module ``vbuild.cli.<name>``, imported when asked for."""
@@ -56,10 +58,10 @@ class Commands(click.Group):
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
-                raise _interrupted() from None
+                raise terminal.Refusal(_INTERRUPTED) from None
             except Exception as error:  # whatever an interrupt was turned into, too
                 if interruption.heard is not None:
-                    raise _interrupted() from error
+                    raise terminal.Refusal(_INTERRUPTED) from error
                 if isinstance(error, VbuildError):
                     raise terminal.Refusal(str(error), type(error)) from error
                 if isinstance(error, OSError) and (reason := refusal_of(error)):
@@ -81,7 +83,3 @@ def _in_two_lines() -> Iterator[None]:
         raise
     except click.UsageError as error:
         raise terminal.UsageMistake(error) from error
-
-
-def _interrupted() -> terminal.Refusal:
-    return terminal.Refusal("interrupted: nothing half-done was left behind")
