@@ -76,7 +76,7 @@ def test_code_is_found_without_section_headers() -> None:
     whole, bare = Elf.parse(library()), Elf.parse(without_sections(library()))
     text = next(code for code in whole.code if code.name == ".text")
     assert any(code.address <= text.address and text.end <= code.end for code in bare.code)
-    assert not bare.has_sections
+    assert not bare.sections
     assert bare.needed == whole.needed
 
 

@@ -74,7 +74,6 @@ def test_what_one_lacks_of_another_is_listed() -> None:
     # what was linked without a version takes the default one
     assert said(frozenset(one.lacking(other))) == {"kept"}
     assert said(frozenset(other.lacking(one))) == {"new@TWO", "old@ONE"}
-    assert one.further(other) == other.lacking(one)
     assert one.lacking(one) == ()
 
 

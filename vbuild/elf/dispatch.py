@@ -333,7 +333,7 @@ def judged(
         if (features := region.above(level))
     )
     open_ranks = {one.rank for one in found if one.reason is None and one.isa.region.function}
-    if not open_ranks or not evidence.asks or not elf.has_sections:
+    if not open_ranks or not evidence.asks or not elf.sections:
         return found
     graph = CallGraph.of(elf, executor, cpuid=isa.cpuid)
     reached = {rank: graph.reached(_gates(elf, found, rank)) for rank in open_ranks}

@@ -106,10 +106,6 @@ class Interface(Struct, frozen=True):
         # who takes a name without a version takes the default
         return tuple(sorted((one for one in other.given if not self.answers(one)), key=str))
 
-    def further(self, other: Self) -> tuple[Versioned, ...]:
-        """What this gives and *other* does not; vague ones aside."""
-        return other.lacking(self)
-
 
 class _Row(Struct, frozen=True):
     symbol: Versioned

@@ -126,10 +126,6 @@ class Outline(Struct, frozen=True):
         return self.type in {"ET_DYN", "ET_EXEC"}
 
     @property
-    def has_sections(self) -> bool:
-        return bool(self.sections)
-
-    @property
     def symbol_size(self) -> int:
         """Bytes of the symbols that the loader does not need."""
         return sum(section.size for section in self.sections if section.is_symbols)

@@ -45,11 +45,9 @@ def resources(threads: int) -> Mapping[str, float]:
     levels = [str(Cpu.known(cpu.machine, level)) for level in cpu.supported_levels] if cpu else []
     engines = [CONTAINER] if any(map(shutil.which, _ENGINES)) else []
     found = dict.fromkeys([*levels, *engines], float(threads))
-    return {**found, **({GPU: float(count)} if (count := _gpus()) else {})}
-
-
-def _gpus() -> int:
-    """How many NVIDIA GPUs this process may use."""
+    # those that this process may use
     if (visible := os.environ.get(_VISIBLE)) is not None:
-        return len([name for name in visible.split(",") if name.strip() not in {"", "-1", "NoDevFiles"}])
-    return len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
+        gpus = [name for name in visible.split(",") if name.strip() not in {"", "-1", "NoDevFiles"}]
+    else:
+        gpus = [path.name for path in _GPUS.iterdir()] if _GPUS.is_dir() else []
+    return {**found, GPU: float(len(gpus))} if gpus else found

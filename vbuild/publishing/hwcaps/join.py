@@ -314,7 +314,7 @@ class Join:
     def _note_further(self, found: dict[str, tuple[LevelFile, ...]]) -> None:
         for path, copies in found.items():
             for copy in copies:
-                more = copy.interface.further(LevelFile(self.base, path).interface)
+                more = LevelFile(self.base, path).interface.lacking(copy.interface)
                 if more and not copy.piece.loading.modules:
                     self.notes.append(
                         f"{copy}: exports {shown(more)}, which the baseline's does not: for what was built beside it, "
