@@ -203,8 +203,10 @@ class Extras(Struct, frozen=True):
         releases = {offer: _Release.of(offer, reader) for offer in releases_with_variants(offers)}
         wheels: list[NewWheel | LinkedFile] = []
         for offer in offers:
-            if offer in releases:
-                wheels += releases[offer].wheels()
+            if release := releases.get(offer):
+                wheels += [base_wheel(base, release.roots, release.backends) for base in release.bases]
+                for backend, base, found in release.payloads:
+                    wheels.append(plugin_wheel(found, base, backend, root=release.roots[0]))
             else:
                 wheels += [LinkedFile(PurePosixPath(wheel.path.name), wheel.path) for wheel in offer.wheels]
         index = SimpleIndex(PurePosixPath("simple"), tuple(wheel.target for wheel in wheels))
@@ -262,13 +264,6 @@ class _Release(Struct, frozen=True):
         named = escaped(offer.project)
         ordered = tuple(sorted(roots, key=lambda root: (root != named, root)))
         return cls(offer, bases, in_order(tuple(known.values())), tuple(payloads), ordered)
-
-    def wheels(self) -> Iterator[NewWheel]:
-        """The base wheels, then the plugins."""
-        for base in self.bases:
-            yield base_wheel(base, self.roots, self.backends)
-        for backend, base, found in self.payloads:
-            yield plugin_wheel(found, base, backend, root=self.roots[0])
 
 
 def _served(offer: OfferedRelease) -> Iterator[tuple[str, OfferedWheel]]:

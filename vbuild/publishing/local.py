@@ -211,8 +211,10 @@ def check_labels(labels: Iterable[str]) -> None:
                 "in more than separators: stamp one of them again"
             )
         low, high = sorted((one, other), key=lambda label: known[label])
-        (text, numbers), (other_text, others) = _parts(low), _parts(high)
-        if text == other_text and numbers > others:
+        parts = [local_part(label) for label in (low, high)]
+        numbers, others = ([int(number) for number in _NUMBER.findall(part)] for part in parts)
+        # labels of one pattern are expected to be in the order of their numbers
+        if len({_NUMBER.sub("#", part) for part in parts}) == 1 and numbers > others:
             raise RepackageError(
                 f"labels {low!r} and {high!r}: compared as text (PEP 440), {high} is the later of the two, which an "
                 f"unpinned request would take; expected numbers that are parts of their own, as in "
@@ -223,12 +225,6 @@ def check_labels(labels: Iterable[str]) -> None:
 def in_order(labels: Iterable[str]) -> tuple[str, ...]:
     """The *labels* as installers order their local versions: a request without one takes the last."""
     return tuple(sorted(labels, key=_version))
-
-
-def _parts(label: str) -> tuple[str, list[int]]:
-    """The label with its numbers left open, and these: labels of one pattern are expected to be in their order."""
-    part = local_part(label)
-    return _NUMBER.sub("#", part), [int(number) for number in _NUMBER.findall(part)]
 
 
 class Local(Struct, frozen=True):
@@ -267,7 +263,14 @@ def _of_label(offers: Sequence[OfferedRelease], label: str) -> Iterator[LinkedFi
     own = [wheel for offer in offers for wheel in wheels_labelled(offer, label)]
     without = [offer for offer in offers if not offer.is_companion and label not in offer.labels]
     others = [wheel for offer in without for wheel in offer.plain]
-    _check_agreement(own, label)
+    first: dict[tuple[str, str], OfferedWheel] = {}
+    for wheel in own:
+        like = first.setdefault((wheel.name.project, wheel.name.normalised().version), wheel)
+        for difference in _differences(like, wheel):
+            raise RepackageError(
+                f"{wheel.path.name}: not as in {like.path.name}: {difference}; expected the same of all wheels "
+                f"labelled {label}: uv takes one's METADATA for all of a version"
+            )
     for wheel in own:
         # as local version, siblings pinned to the same label
         name = structs.replace(wheel.name.normalised().plain(), version=local_version(wheel.name.version, label))
@@ -294,18 +297,6 @@ def _pinned(wheel: OfferedWheel, label: str, offers: Sequence[OfferedRelease], l
         return line
     need.requirement.specifier = SpecifierSet(f"=={local_version(found[-1].version, label)}")
     return str(need.requirement)
-
-
-def _check_agreement(wheels: Sequence[OfferedWheel], label: str) -> None:
-    """Refuse *wheels* of one release and *label* that ask for different things."""
-    first: dict[tuple[str, str], OfferedWheel] = {}
-    for wheel in wheels:
-        like = first.setdefault((wheel.name.project, wheel.name.normalised().version), wheel)
-        for difference in _differences(like, wheel):
-            raise RepackageError(
-                f"{wheel.path.name}: not as in {like.path.name}: {difference}; expected the same of all wheels "
-                f"labelled {label}: uv takes one's METADATA for all of a version"
-            )
 
 
 def _differences(like: OfferedWheel, wheel: OfferedWheel) -> Iterator[MetadataDifference]:

@@ -58,7 +58,7 @@ from vbuild.publishing.suffix_names import hard_wired, suffixed
 from vbuild.splitting.package_init import hooked, is_namespace, package_of
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.metadata import Metadata, is_dist_info, requirement_of
+from vbuild.wheel.metadata import is_dist_info, requirement_of
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
 
@@ -166,7 +166,11 @@ def metapackage(default: OfferedWheel, project: str) -> NewWheel:
     """The wheel that is called as *default* was and requires just its release of *project*, which it is called now."""
     name = metapackage_name(default)
     way, dist_info = renaming(default, name), name.dist_info
-    metadata = default.metadata.replacing("Requires-Dist", requirements(default.metadata, project))
+    extras = dict.fromkeys(map(canonicalize_name, default.metadata.headers.values("Provides-Extra")))
+    pin = f"=={default.metadata.version}"
+    # that release of the project, and each of its extras for the same extra
+    pins = (f"{project}{pin}", *(f'{project}[{extra}]{pin}; extra == "{extra}"' for extra in extras))
+    metadata = default.metadata.replacing("Requires-Dist", pins)
     named = default.metadata.headers.values("License-File")
     texts = {f"{default.dist_info}/{file}" for file in named}
     members: list[Member] = []
@@ -179,13 +183,6 @@ def metapackage(default: OfferedWheel, project: str) -> NewWheel:
         Put(f"{dist_info}/WHEEL", _WHEEL.encode()),
     )
     return NewWheel(PurePosixPath(), name, default.path, tuple(members))
-
-
-def requirements(metadata: Metadata, project: str) -> tuple[str, ...]:
-    """What the empty wheel requires: that release of *project*, and each of its extras for the same extra."""
-    extras = dict.fromkeys(map(canonicalize_name, metadata.headers.values("Provides-Extra")))
-    pins = (f'{project}[{extra}]=={metadata.version}; extra == "{extra}"' for extra in extras)
-    return (f"{project}=={metadata.version}", *pins)
 
 
 _problem = partial(layout_problem, "suffix")

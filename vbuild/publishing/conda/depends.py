@@ -285,17 +285,13 @@ def _capabilities(prop: Property) -> str:
             f"expected {number}_real or {number}_virtual: leave the wheels that say so out"
         )
     arch = Arch(number)
-    lowest = _capability(number)
+    lowest = Dotted(*divmod(number, 10))
     if match["kind"] == "virtual":
         return f">={lowest}"
     if arch.is_tegra:
         return f"=={lowest}"
     others = (other for other in sorted(ARCHITECTURES) if arch.is_before(Arch(other)) and not arch.runs_on(Arch(other)))
-    return ",".join((f">={lowest}", f"<{arch.major + 1}", *(f"!={_capability(other)}" for other in others)))
-
-
-def _capability(number: int) -> Dotted:
-    return Dotted(number // 10, number % 10)
+    return ",".join((f">={lowest}", f"<{arch.major + 1}", *(f"!={Dotted(*divmod(other, 10))}" for other in others)))
 
 
 _PYTHON = re.compile(r"(?P<implementation>py|cp)3(?P<minor>\d*)", re.ASCII)

@@ -186,9 +186,15 @@ class Conda(Struct, frozen=True):
         records = [package.record for package in packages]
         if any(asked.startswith(LEVEL_PACKAGE) for record in records for asked in record.depends):
             packages += [CondaPackage(record.target, record) for record in level_packages()]
+        indexes: list[CondaIndex] = []
+        for subdir in (*MACHINES, NOARCH):
+            files = tuple(package.target for package in packages if package.record.subdir == subdir)
+            # clients refuse a channel without noarch
+            if files or subdir != "linux-aarch64":
+                indexes.append(CondaIndex(PurePosixPath(subdir, "repodata.json"), files))
         return PublishPlan(
             self.name,
-            (*packages, *_indexes(packages)),
+            (*packages, *indexes),
             tuple(self._uses([offer for offer, its in made if its], records, names)),
             tuple(_notes(offers, packages, names)),
         )
@@ -290,14 +296,6 @@ def _span(run: DependencyRun) -> str:
     if last == NEWEST:
         return f"3{first}on"
     return f"3{first}" if first == last else f"3{first}to3{last}"
-
-
-def _indexes(packages: Sequence[CondaPackage]) -> Iterator[CondaIndex]:
-    """The index of each folder that clients look into; they refuse a channel without noarch."""
-    for subdir in (*MACHINES, NOARCH):
-        files = tuple(package.target for package in packages if package.record.subdir == subdir)
-        if files or subdir != "linux-aarch64":
-            yield CondaIndex(PurePosixPath(subdir, "repodata.json"), files)
 
 
 def _notes(offers: Sequence[OfferedRelease], packages: Sequence[CondaPackage], names: CondaNames) -> Iterator[str]:

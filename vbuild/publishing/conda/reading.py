@@ -245,39 +245,34 @@ def _file(
 def _record(file: str, text: str, found: Mapping[str, tuple[int, str]], made: set[str]) -> Iterator[str]:
     """What is wrong with the RECORD *text* of *file*; what was *made* for the prefix has no hash that stays."""
     root = posixpath.dirname(posixpath.dirname(file))
-    by_place = {_installed(path, root): (path, *rest) for path, rest in found.items()}
+    # where the folder of the modules is in a prefix, whatever the Python
+    site_packages = root if "/" in root else f"lib/python/{root}"
+    by_place: dict[str, tuple[str, int, str]] = {}
+    for path, (size, digest) in found.items():
+        place = path
+        if path.startswith(f"{root}/"):
+            place = posixpath.join(site_packages, path.removeprefix(f"{root}/"))
+        elif path.startswith("python-scripts/"):
+            place = f"bin/{path.removeprefix('python-scripts/')}"
+        by_place[place] = path, size, digest
     try:
         rows = Record.parse(text).rows
     except VbuildError as error:
         yield f"{file}: {error}"
         return
     for row in rows:
-        place = posixpath.normpath(posixpath.join(_root(root), row.path))
+        place = posixpath.normpath(posixpath.join(site_packages, row.path))
         if place not in by_place:
             if row.hash:
                 yield f"{file}: lists {row.path}, which is not there"
             continue
         path, size, digest = by_place.pop(place)
-        if not row.hash or path in made:
-            continue
         # other hashes than SHA-256 are not looked at
-        is_other = row.hash.startswith("sha256=") and recorded_sha256(row.hash) != digest
-        if row.size != size or is_other:
+        is_other = (row.hash or "").startswith("sha256=") and recorded_sha256(row.hash) != digest
+        if row.hash and path not in made and (row.size != size or is_other):
             yield f"{file}: {row.path} does not match its size and hash"
     for path, *_ in sorted(by_place.values()):
         yield f"{file}: does not list {path}"
-
-
-def _root(site_packages: str) -> str:
-    """Where *site_packages* of a package is in a prefix, whatever the Python."""
-    return site_packages if "/" in site_packages else f"lib/python/{site_packages}"
-
-
-def _installed(path: str, root: str) -> str:
-    """Where the file at *path* of a package with its modules in *root* ends up."""
-    if path.startswith(f"{root}/"):
-        return posixpath.join(_root(root), path.removeprefix(f"{root}/"))
-    return f"bin/{path.removeprefix('python-scripts/')}" if path.startswith("python-scripts/") else path
 
 
 def _problem(place: str, what: str) -> Finding:

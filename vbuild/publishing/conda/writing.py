@@ -126,8 +126,41 @@ class CondaPackage(Struct, frozen=True):
         return ()
 
     def write(self, folder: Path, *, digests: Digests) -> None:  # noqa: ARG002 - every output is written alike
-        """Write it into the channel *folder*; `VbuildError` if its wheel is damaged."""
-        write_package(self, folder)
+        """Write it into the channel *folder*, where its twin is; `VbuildError` if its wheel is damaged."""
+        target, record = folder / self.target, self.record
+        with ExitStack() as stack:
+            wheel = stack.enter_context(open_wheel(self.wheel)) if self.wheel else None
+            moment = moment_of([wheel] if wheel else [])
+            if self.twin:
+                twin = stack.enter_context(open_package(folder / self.twin))
+                files: EditedFile | PassedStream = PassedStream(twin.source, twin.files)
+                information = {name: data for name, data in twin.information().items() if name != "info/index.json"}
+            elif wheel:
+                folder_of_python = f"python{record.python}" if record.python else None
+                prefix_python = f"{PLACEHOLDER}/bin/python"
+                environment = InstallEnvironment("conda", prefix_python, folder_of_python, has_placeholder=True)
+                found = installed(wheel, environment)
+                entries: list[dict[str, Any]] = []
+                packed = _packed(_tarred(wheel, found, entries, moment))
+                files = EditedFile.whole(stack.enter_context(mapped(packed, folder=target.parent)))
+                information = _information(wheel, record, found, entries)
+            else:
+                files = EditedFile.whole(b"".join(_packed(_tar((), moment))))
+                information = {
+                    "info/about.json": _json({}),
+                    "info/files": b"",
+                    "info/link.json": _json(_link(record, ())),
+                    "info/paths.json": _json({"paths": [], "paths_version": 1}),
+                }
+            information["info/index.json"] = _json(record.data())
+            compressor = zstandard.ZstdCompressor(level=_SMALL_LEVEL)
+            described = compressor.compress(b"".join(_tar(sorted(information.items()), moment)))
+            members = {
+                "metadata.json": EditedFile.whole(_json({"conda_pkg_format_version": 2})),
+                f"pkg-{record.stem}.tar.zst": files,
+                f"info-{record.stem}.tar.zst": EditedFile.whole(described),
+            }
+            write_stored(target, members.items())
 
 
 class CondaIndex(Struct, frozen=True):
@@ -137,61 +170,22 @@ class CondaIndex(Struct, frozen=True):
     files: tuple[PurePosixPath, ...]
 
     def write(self, folder: Path, *, digests: Digests) -> None:
-        """Write it into the channel *folder*, with what *digests* know of its packages."""
-        write_repodata(self, folder, digests=digests)
+        """Write it into the channel *folder*: what its packages say of themselves, and size and hash of each.
 
-
-def write_package(package: CondaPackage, folder: Path) -> None:
-    """Write *package* into the channel *folder*, where its twin is; `VbuildError` if its wheel is damaged."""
-    target, record = folder / package.target, package.record
-    with ExitStack() as stack:
-        wheel = stack.enter_context(open_wheel(package.wheel)) if package.wheel else None
-        moment = moment_of([wheel] if wheel else [])
-        if package.twin:
-            twin = stack.enter_context(open_package(folder / package.twin))
-            files: EditedFile | PassedStream = PassedStream(twin.source, twin.files)
-            information = {name: data for name, data in twin.information().items() if name != "info/index.json"}
-        elif wheel:
-            folder_of_python = f"python{record.python}" if record.python else None
-            prefix_python = f"{PLACEHOLDER}/bin/python"
-            environment = InstallEnvironment("conda", prefix_python, folder_of_python, has_placeholder=True)
-            found = installed(wheel, environment)
-            entries: list[dict[str, Any]] = []
-            packed = _packed(_tarred(wheel, found, entries, moment))
-            files = EditedFile.whole(stack.enter_context(mapped(packed, folder=target.parent)))
-            information = _information(wheel, record, found, entries)
-        else:
-            files = EditedFile.whole(b"".join(_packed(_tar((), moment))))
-            information = {"info/about.json": _json({}), "info/files": b"", "info/paths.json": _paths([])}
-            information["info/link.json"] = _json(_link(record, ()))
-        information["info/index.json"] = _json(record.data())
-        compressor = zstandard.ZstdCompressor(level=_SMALL_LEVEL)
-        described = compressor.compress(b"".join(_tar(sorted(information.items()), moment)))
-        members = {
-            "metadata.json": EditedFile.whole(_json({"conda_pkg_format_version": 2})),
-            f"pkg-{record.stem}.tar.zst": files,
-            f"info-{record.stem}.tar.zst": EditedFile.whole(described),
+        All of it is read again from the disk. There is no MD5, for clients that know SHA-256 ask for none.
+        """
+        packages = {path.name: listed(folder / path, sha256=digests.of(folder / path)) for path in sorted(self.files)}
+        target = folder / self.target
+        repodata = {
+            "info": {"subdir": target.parent.name},
+            "packages": {},
+            "packages.conda": packages,
+            "removed": [],
+            "repodata_version": 1,
         }
-        write_stored(target, members.items())
-
-
-def write_repodata(index: CondaIndex, folder: Path, *, digests: Digests) -> None:
-    """Write *index* into the channel *folder*: what its packages say of themselves, and size and hash of each.
-
-    All of it is read again from the disk. There is no MD5, for clients that know SHA-256 ask for none.
-    """
-    packages = {path.name: listed(folder / path, sha256=digests.of(folder / path)) for path in sorted(index.files)}
-    target = folder / index.target
-    repodata = {
-        "info": {"subdir": target.parent.name},
-        "packages": {},
-        "packages.conda": packages,
-        "removed": [],
-        "repodata_version": 1,
-    }
-    data = _json(repodata)
-    target.write_bytes(data)
-    target.with_name(f"{target.name}.zst").write_bytes(zstandard.ZstdCompressor(level=_SMALL_LEVEL).compress(data))
+        data = _json(repodata)
+        target.write_bytes(data)
+        target.with_name(f"{target.name}.zst").write_bytes(zstandard.ZstdCompressor(level=_SMALL_LEVEL).compress(data))
 
 
 def _information(
@@ -203,7 +197,7 @@ def _information(
     information = {
         "info/about.json": _json({key: value for key, value in about.items() if value}),
         "info/files": "".join(f"{file.path}\n" for file in files).encode(),
-        "info/paths.json": _paths(entries),
+        "info/paths.json": _json({"paths": entries, "paths_version": 1}),
     }
     if record.independent:
         information["info/link.json"] = _json(_link(record, tuple(script.text for script in scripts_of(wheel))))
@@ -213,10 +207,6 @@ def _information(
 def _link(record: CondaRecord, scripts: tuple[str, ...]) -> dict[str, Any]:
     entry_points = {"entry_points": list(scripts)} if record.independent is Independent.PYTHON else {}
     return {"noarch": {"type": str(record.independent), **entry_points}, "package_metadata_version": 1}
-
-
-def _paths(entries: list[dict[str, Any]]) -> bytes:
-    return _json({"paths": entries, "paths_version": 1})
 
 
 def _tarred(

@@ -32,6 +32,7 @@ from vbuild.elf.linkage import Via
 from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.hardware.cpu import Cpu
+from vbuild.publishing.lint.metadata import shown
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
 from vbuild.splitting.library_mentions import is_pattern, matches_pattern
@@ -213,7 +214,6 @@ MOVED = "libvb_"
 """How the names begin of libraries to which stubs lead."""
 
 _MACHINE = "x86_64"
-_SHOWN = 3
 
 
 class Judge(Struct, frozen=True):
@@ -292,12 +292,6 @@ def _exports(base: LevelFile, copy: LevelFile, *, taken: Container[Versioned] | 
     if not lacking:
         return None
     return f"exports no {shown(lacking)}, which the baseline's does; expected the same symbols at all levels"
-
-
-def shown(names: Sequence[object]) -> str:
-    """The first of *names*, and how many more there are: ``a, b, c and 4 more``."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(str, names[:_SHOWN])) + more
 
 
 def missed(

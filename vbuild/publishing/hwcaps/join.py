@@ -27,7 +27,8 @@ from vbuild.elf.catalogue import hashed, is_shared_object
 from vbuild.elf.interface import Versioned
 from vbuild.elf.linkage import Edge, Via
 from vbuild.errors import RepackageError
-from vbuild.publishing.hwcaps.build import Judge, LevelBuild, LevelFile, Matching, short, shown
+from vbuild.publishing.hwcaps.build import Judge, LevelBuild, LevelFile, Matching, short
+from vbuild.publishing.lint.metadata import shown
 from vbuild.wheel.metadata import is_dist_info
 from vbuild.wheel.paths import installed_path
 
@@ -154,8 +155,7 @@ class Join:
     def families(self) -> dict[str, LevelFamily]:
         """What differs between levels, by installed path in the baseline; `RepackageError` if it cannot be joined."""
         for build in self.others:
-            self._check_rest(build)
-            self._check_alone(build)
+            self._check(build)
         found = {path: copies for path in self.base.pieces if (copies := tuple(self._differing(path)))}
         while dropped := self._unanswered(found):
             gone = {(copy.build, copy.path) for copy in dropped}
@@ -207,7 +207,8 @@ class Join:
             raise RepackageError(f"{build}: {path}: {what}")
         self.notes.append(f"not taken from {build}: {path}: {what}")
 
-    def _check_rest(self, build: LevelBuild) -> None:
+    def _check(self, build: LevelBuild) -> None:
+        """Refuse what differs and is no library, and what only one of two wheels has, unless something needs it."""
         for difference in differences(self.base, build):
             if not (build.is_added and difference.is_lack):
                 self._refuse(build, difference.path, difference.what)
@@ -217,9 +218,6 @@ class Join:
                 self._refuse(build, path, "differs, and is installed where the loader does not look for libraries")
         for path, what in build.bundle.damaged.items():
             self._refuse(build, path, what)
-
-    def _check_alone(self, build: LevelBuild) -> None:
-        """Refuse what only one of two wheels has, unless it is there for what needs it."""
         matching = self.matchings[build]
         for path in matching.alone:
             if not is_shared_object(path) or not build.bundle.graph.consumers(path):

@@ -31,9 +31,10 @@ from vbuild.elf.hwcaps_folders import LEVELS
 from vbuild.elf.isa import processes
 from vbuild.errors import RepackageError
 from vbuild.hardware.cpu import Cpu, available_cores
-from vbuild.publishing.hwcaps.build import BASELINE, Judge, LevelBuild, LevelFile, platform_fault, shown
+from vbuild.publishing.hwcaps.build import BASELINE, Judge, LevelBuild, LevelFile, platform_fault
 from vbuild.publishing.hwcaps.join import Join, LevelFamily
-from vbuild.publishing.hwcaps.places import Placement, further_members
+from vbuild.publishing.hwcaps.places import family_members, further_members
+from vbuild.publishing.lint.metadata import shown
 from vbuild.publishing.model import (
     ConsumerUse,
     Copied,
@@ -105,7 +106,7 @@ def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, OfferedWheel]]) -> It
     levels: list[OfferedWheel] = []
     left: list[OfferedWheel] = []
     for wheel in offer.wheels:
-        (left if wheel.label is not None and not _is_level(wheel) else levels).append(wheel)
+        (left if wheel.label is not None and _named(wheel) is None else levels).append(wheel)
     left_out = tuple(f"{wheel.path.name} is not in it: its variant is more than an x86-64 level" for wheel in left)
     for tag in dict.fromkeys(wheel.tag for wheel in levels):
         same = [wheel for wheel in levels if wheel.tag == tag]
@@ -124,22 +125,20 @@ def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, OfferedWheel]]) -> It
         yield JoinSet.of(same, fitting, notes=left_out)
 
 
-def _is_level(wheel: OfferedWheel) -> bool:
-    """Whether a processor of some x86-64 level is all that the variant *wheel* asks for."""
-    return len(wheel.properties) <= 1 and (not wheel.properties or _named(wheel) is not None)
-
-
 def _named(wheel: OfferedWheel) -> Cpu | None:
+    """The x86-64 level that *wheel* asks for, the baseline if it asks for nothing, or None if it asks for more."""
+    if len(wheel.properties) > 1:
+        return None
     found = Cpu.of_property(str(wheel.properties[0])) if wheel.properties else BASELINE
     return found if found and found.machine == "x86_64" else None
 
 
 def _level_of(wheel: OfferedWheel) -> Cpu:
     """The level of *wheel*; `RepackageError` if it is for more than that, or for another machine."""
-    if wheel.label is not None and not _is_level(wheel):
+    if (found := _named(wheel)) is None:
         asked = ", ".join(map(str, wheel.properties))
         raise RepackageError(f"{wheel.path.name}: a variant of {asked}; expected x86-64 levels, and nothing else")
-    return _named(wheel) or BASELINE
+    return found
 
 
 def _release(wheel: OfferedWheel) -> tuple[str, str]:
@@ -178,7 +177,10 @@ def opened_join(one: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"
         return
     pairs = ((BASELINE, one.base), *one.others)
     same = frozenset.intersection(*(frozenset(row.hash for row in offered.rows) for _, offered in pairs))
-    judge = Judge(tuple(map(_pattern, allow)))
+    try:
+        judge = Judge(tuple(map(re.compile, allow)))
+    except re.error as error:
+        raise RepackageError(f"allow: {error.pattern!r} is not a regular expression: {error}") from error
     with ExitStack() as stack:
         judge = replace(judge, executor=stack.enter_context(processes()))
         wheels = [stack.enter_context(open_wheel(offered.path)) for _, offered in pairs]
@@ -190,13 +192,6 @@ def opened_join(one: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"
             ]
             base, *others = [future.result() for future in reading]
         yield JoinedWheel(one, Join(base, others, judge))
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise RepackageError(f"allow: {text!r} is not a regular expression: {error}") from error
 
 
 class JoinedWheel(Struct, frozen=True):
@@ -237,7 +232,7 @@ class JoinedWheel(Struct, frozen=True):
             if path in {f"{base.dist_info}/{file}" for file in _LEFT}:
                 continue
             if self.join and (family := families.get(installed_path(path) or "")):
-                yield from Placement(self.join, family).members()
+                yield from family_members(self.join, family)
             elif path == f"{base.dist_info}/WHEEL" and name != base.name.plain():
                 build, tags = [name.build] if name.build else [], sorted(map(str, name.tags))
                 wheel_file = base.wheel_file.replacing("Build", build).replacing("Tag", tags)

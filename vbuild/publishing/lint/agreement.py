@@ -48,6 +48,7 @@ from vbuild.publishing.lint.metadata import (
     FileSlot,
     MetadataDifference,
     covers,
+    shown,
 )
 from vbuild.publishing.model import PublishRule
 from vbuild.variants.document import Document, combine
@@ -146,7 +147,6 @@ def _unlike(source: ReadySdist, wheel: ReadyWheel) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, PublishRule.SDIST, (source.file,), what, advice)
 
 
-_SHOWN = 3
 _INIT = "__init__.py"
 
 
@@ -191,8 +191,8 @@ def collisions(known: Iterable[LintedRelease]) -> Iterator[Finding]:
         }
         owners = {several for pair in pairs for several in shared[pair]}
         first, *others = sorted(projects)
-        files = _listed(sorted(path for several in owners for path in paths[several]))
-        what = f"{first} has files shared with {_listed(others)}: {files}"
+        files = shown(sorted(path for several in owners for path in paths[several]))
+        what = f"{first} has files shared with {shown(others)}: {files}"
         advice = (
             "say that one excludes the others: no installer notices, the last one's files win, and go with any of them"
         )
@@ -238,11 +238,6 @@ def _reached(project: str, linked: Mapping[str, set[str]]) -> set[str]:
         found |= new
         left += new
     return found
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 _LARGEST = 1 << 26  # bytes of a variants.json

@@ -92,8 +92,7 @@ def refusals(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
         if terms.is_pypi:
             yield from _metadata(file)
     for wheel in release.wheels:
-        yield from _names(wheel, terms)
-        yield from _platforms(wheel, terms)
+        yield from _name(wheel, terms)
         if terms.is_pypi:
             yield from _archive(wheel)
     if terms.is_pypi:
@@ -127,15 +126,12 @@ def _size(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[Finding]
     yield Finding(terms.severity, PublishRule.SIZE, (file.file,), what, advice)
 
 
-def _names(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
+def _name(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
     expected = escaped(wheel.name.distribution)
     if wheel.name.distribution != expected:
         what = f"begins with {wheel.name.distribution!r}, which is not normalised (PEP 427)"
         advice = f"build it with a backend that writes {expected!r}"
         yield Finding(terms.severity, PublishRule.NAME, (wheel.file,), what, advice)
-
-
-def _platforms(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
     for platform in wheel.name.platform.split("."):
         if is_bare_linux(platform):
             what = f"platform tag {platform} says neither which libc it needs nor which version"

@@ -17,7 +17,7 @@ and https://github.com/pypi/warehouse warehouse/forklift/metadata.py.
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Self
@@ -62,14 +62,15 @@ class MetadataDifference(Struct, frozen=True):
         """The difference as said of the second file, in some lines: of texts only that they are others."""
         if self.field == _DESCRIPTION or any(len(value) > _LONG for value in (*self.lacks, *self.has)):
             return f"its {self.field.lower()} is another one"
-        parts = [f"lacks {_listed(self.lacks)}"] if self.lacks else []
-        parts += [f"has {_listed(self.has)}"] if self.has else []
+        parts = [f"lacks {shown([*map(repr, self.lacks)], _MANY)}"] if self.lacks else []
+        parts += [f"has {shown([*map(repr, self.has)], _MANY)}"] if self.has else []
         return f"{self.field}: {' and '.join(parts)}"
 
 
-def _listed(values: tuple[str, ...]) -> str:
-    more = len(values) - _MANY
-    return ", ".join(map(repr, values[:_MANY])) + (f" and {more} more" if more > 0 else "")
+def shown(names: Sequence[object], most: int = 3) -> str:
+    """The first of *names*, *most* of them, and how many more there are: ``a, b, c and 4 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 class MetadataView(Struct, frozen=True):
@@ -187,19 +188,17 @@ def _invalid(text: str, headers: MetadataHeaders) -> Iterator[str]:
         packaging_metadata.Metadata.from_email(text)
     except ExceptionGroup as group:  # packaging tells all that is wrong at once
         for error in group.exceptions:
-            if isinstance(error, packaging_metadata.InvalidMetadata) and not _is_let_pass(error, headers):
+            if not isinstance(error, packaging_metadata.InvalidMetadata):
+                continue
+            is_elsewhere = error.field in _ELSEWHERE or str(error).startswith("unrecognized field")
+            is_old = error.field == "license-file" and not _is_since(headers, _LICENSE_FILE_SINCE)
+            if not (is_elsewhere or is_old):
                 # packaging lists the content types that are expected in another order each time
                 value = headers.value(error.field)
                 what = f"Description-Content-Type {value!r}, expected text/plain, text/x-rst or text/markdown in UTF-8"
                 yield what if error.field == "description-content-type" else str(error)
     except RecursionError:
         yield "brackets in brackets, too deep to be read"
-
-
-def _is_let_pass(error: packaging_metadata.InvalidMetadata, headers: MetadataHeaders) -> bool:
-    if error.field in _ELSEWHERE or str(error).startswith("unrecognized field"):
-        return True
-    return error.field == "license-file" and not _is_since(headers, _LICENSE_FILE_SINCE)
 
 
 def _own_rules(headers: MetadataHeaders) -> Iterator[str]:

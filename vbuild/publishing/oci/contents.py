@@ -291,22 +291,19 @@ class BaseFolder(Struct, frozen=True):
         if not found:
             there = ", ".join(str(image.platform) for image in self.images) or "no image"
             raise RepackageError(f"base: {self.place}: has {there}; expected an image for {OciPlatform.of(cpu)}")
+        _, image = max(found, key=itemgetter(0))
         with at("base"):
-            return self._base(max(found, key=itemgetter(0))[1])
-
-    def _base(self, image: Descriptor) -> tuple[Base, str | None]:
-        manifest = self.folder.manifest(image)
-        config = self.folder.config(manifest.config)
-        for layer in manifest.layers:
-            if layer.media_type not in _LAYERS:
-                what = f"{layer.media_type}; expected a layer of the OCI's: copy it as one"
-                raise RepackageError(f"{self.place}: {layer.digest}: {what}")
-            self.folder.check(layer)
+            manifest = self.folder.manifest(image)
+            config = self.folder.config(manifest.config)
+            for layer in manifest.layers:
+                if layer.media_type not in _LAYERS:
+                    what = f"{layer.media_type}; expected a layer of the OCI's: copy it as one"
+                    raise RepackageError(f"{self.place}: {layer.digest}: {what}")
+                self.folder.check(layer)
         layers, digests = len(manifest.layers), len(config["rootfs"]["diff_ids"])
         if layers != digests:
-            raise RepackageError(
-                f"{self.place}: {layers} layers and {digests} diff_ids; expected the same number: the base is damaged"
-            )
+            what = f"{layers} layers and {digests} diff_ids; expected the same number: the base is damaged"
+            raise RepackageError(f"base: {self.place}: {what}")
         # the official images say which Python they have
         lines = (config.get("config") or {}).get("Env") or ()
         python = next((match["version"] for line in lines if (match := _PYTHON.fullmatch(line))), None)

@@ -231,6 +231,11 @@ class _Release:
             if wheel.label is not None:
                 properties = "\n".join(sorted(map(str, wheel.properties)))
                 annotations = (self._layout.key, properties), (label_key(self._layout.key), wheel.label)
+            artifacts: tuple[Artifact, ...] = ()
+            if Emit.NFD in self._layout.emits and wheel.variant:
+                text, notes = nfd(wheel.variant)
+                self._notes += notes
+                artifacts = (Artifact(NFD_ARTIFACT, NFD_SPEC, text.encode()),) if text else ()
             image = OciImage(
                 ref=f"{group.ref}-{name_of(wheel)}{ends}",
                 listed=group.listed(wheel),
@@ -239,7 +244,7 @@ class _Release:
                 annotations=annotations,
                 search=f"/{PREFIX}/{python.environment.site_packages}",
                 base=self._based(group, wheel)[0],
-                artifacts=self._artifacts(wheel),
+                artifacts=artifacts,
             )
             images.append(image)
             if wheel.variant:
@@ -260,13 +265,6 @@ class _Release:
             return ()
         document = json.dumps(json.loads(combine(documents).pack()), separators=(",", ":"))
         return ((document_key(self._layout.key), document),)
-
-    def _artifacts(self, wheel: OfferedWheel) -> tuple[Artifact, ...]:
-        if Emit.NFD not in self._layout.emits or wheel.variant is None:
-            return ()
-        text, notes = nfd(wheel.variant)
-        self._notes += notes
-        return (Artifact(NFD_ARTIFACT, NFD_SPEC, text.encode()),) if text else ()
 
     def _emitted(self, family: ImageFamily) -> Iterator[Text]:
         for image in family.images:

@@ -45,7 +45,6 @@ from vbuild.publishing.oci.model import (
     MANIFEST_TYPE,
     REF_NAME,
     REFERRERS,
-    Artifact,
     Descriptor,
     File,
     ImageFamily,
@@ -204,20 +203,16 @@ class Images(Struct, frozen=True):
 
     def write(self, folder: Path, *, digests: Digests) -> None:  # noqa: ARG002 - every output is written alike
         """Write it into *folder*, but for the blobs of its bases; `VbuildError` if a wheel is damaged."""
-        write_images(self, (folder / self.target).parent)
-
-
-def write_images(images: Images, folder: Path) -> None:
-    """Write *images* into *folder*, all but the blobs of their bases; `VbuildError` if a wheel is damaged."""
-    blobs = folder / "blobs" / "sha256"
-    blobs.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(available_cores()) as executor:
-        layers = list(executor.map(lambda layer: write_layer(layer, blobs, moment=images.moment), images.layers))
-    writer = _Writer(images, blobs, layers)
-    named = [descriptor for family in images.families for descriptor in writer.family(family)]
-    index = _packed({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [one.data() for one in named]})
-    (folder / "oci-layout").write_bytes(_packed({"imageLayoutVersion": "1.0.0"}))
-    (folder / "index.json").write_bytes(index)
+        place = (folder / self.target).parent
+        blobs = place / "blobs" / "sha256"
+        blobs.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(available_cores()) as executor:
+            layers = list(executor.map(lambda layer: write_layer(layer, blobs, moment=self.moment), self.layers))
+        writer = _Writer(self, blobs, layers)
+        named = [descriptor for family in self.families for descriptor in writer.family(family)]
+        index = _packed({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [one.data() for one in named]})
+        (place / "oci-layout").write_bytes(_packed({"imageLayoutVersion": "1.0.0"}))
+        (place / "index.json").write_bytes(index)
 
 
 class _Writer:
@@ -295,25 +290,24 @@ class _Writer:
 
         https://github.com/opencontainers/distribution-spec/blob/main/spec.md#referrers-tag-schema
         """
-        attached = [self._attached(artifact, subject).data() for artifact in image.artifacts]
+        attached = []
+        for artifact in image.artifacts:
+            # a manifest that says of *subject* what the artifact holds (image-spec, guidelines for artifact usage)
+            manifest = self._json(
+                MANIFEST_TYPE,
+                {
+                    "schemaVersion": 2,
+                    "mediaType": MANIFEST_TYPE,
+                    "artifactType": artifact.artifact_type,
+                    "config": self._blob(EMPTY_TYPE, b"{}").data(),
+                    "layers": [self._blob(artifact.media_type, artifact.data).data()],
+                    "subject": subject.data(),
+                },
+            )
+            attached.append(replace(manifest, artifact_type=artifact.artifact_type).data())
         index = self._json(INDEX_TYPE, {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": attached})
         name = ((REF_NAME, f"{image.ref}{REFERRERS}"),)
         return replace(index, annotations=name, artifact_type=image.artifacts[0].artifact_type)
-
-    def _attached(self, artifact: Artifact, subject: Descriptor) -> Descriptor:
-        """A manifest that says of *subject* what *artifact* holds (image-spec, guidelines for artifact usage)."""
-        manifest = self._json(
-            MANIFEST_TYPE,
-            {
-                "schemaVersion": 2,
-                "mediaType": MANIFEST_TYPE,
-                "artifactType": artifact.artifact_type,
-                "config": self._blob(EMPTY_TYPE, b"{}").data(),
-                "layers": [self._blob(artifact.media_type, artifact.data).data()],
-                "subject": subject.data(),
-            },
-        )
-        return replace(manifest, artifact_type=artifact.artifact_type)
 
     def _json(self, media_type: str, values: Mapping[str, Any]) -> Descriptor:
         return self._blob(media_type, _packed(values))

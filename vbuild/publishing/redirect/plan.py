@@ -205,8 +205,15 @@ class _Sdist(Struct, frozen=True):
         """The sdist at *path*; `RepackageError` if it is none, or none of this layout."""
         top = path.name.removesuffix(".tar.gz")
         try:
-            with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
-                files = {entry.name: _data(archive, entry) for entry in archive if entry.isreg()}
+            with (
+                gzip.open(path) as source,
+                tarfile.open(fileobj=source, mode="r|", tarinfo=BoundedInfo) as archive,
+            ):
+                files = {}
+                for entry in archive:
+                    if entry.isreg():
+                        stream = archive.extractfile(entry)
+                        files[entry.name] = stream.read(_LIMIT) if stream else b""
             table = json.loads(files.get(f"{top}/{TABLE}", b"{}"))
         except _DAMAGE as error:
             raise RepackageError(f"cannot be read: {error}") from error
@@ -244,11 +251,6 @@ def problems(folder: Path) -> Iterator[Finding]:
     for path in sorted((folder / WHEELS).glob("*")):
         if path.name not in known:
             yield _problem(PublishRule.PINS, path.name, f"is in no {TABLE}, so it is never installed")
-
-
-def _data(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
-    stream = archive.extractfile(entry)
-    return stream.read(_LIMIT) if stream else b""
 
 
 def _row_problems(path: Path, row: dict[str, Any], wheels: list[OfferedWheel]) -> Iterator[Finding]:
