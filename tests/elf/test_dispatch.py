@@ -7,7 +7,7 @@ import pytest
 
 from tests.factories.elf import MODULE, SUM, shared_object, stripped
 from vbuild.elf.code import Elf
-from vbuild.elf.dispatch import Baseline, DispatchEvidence, Reason, asks_processor, judged, named_rank
+from vbuild.elf.dispatch import Baseline, Dispatch, Judged, Reason, named_rank
 from vbuild.elf.isa import Isa
 
 VECTOR = '__asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2")'
@@ -16,19 +16,18 @@ ASKS = 'int asks(void) { int a = 0, b, c, d; __asm__("cpuid" : "+a"(a), "=b"(b),
 NOINLINE = "__attribute__((noinline, noclone))"
 
 
+def judged(data: bytes, *, level: int = 0, path: str = "demo.so", allow: str | None = None) -> tuple[Judged, ...]:
+    """Every function above the level of that rank."""
+    elf = Elf.parse(data)
+    dispatch = Dispatch({path: (elf, Isa.scan(elf))})
+    return dispatch.judged(path, level, allow=(re.compile(allow),) if allow else ())
+
+
 def verdicts(
-    data: bytes, *, level: int = 0, path: str = "demo.so", baseline: bytes | None = None, allow: str | None = None
+    data: bytes, *, level: int = 0, path: str = "demo.so", allow: str | None = None
 ) -> Mapping[str, Reason | None]:
     """Why each function above the level of that rank is accepted, by name."""
-    elf = Elf.parse(data)
-    isa = Isa.scan(elf)
-    evidence = DispatchEvidence(
-        path,
-        asks_processor(elf, isa),
-        Baseline(Elf.parse(baseline)) if baseline else None,
-        (re.compile(allow),) if allow else (),
-    )
-    return {str(one.isa.region): one.reason for one in judged(elf, isa, level, evidence=evidence)}
+    return {str(one.isa.region): one.reason for one in judged(data, level=level, path=path, allow=allow)}
 
 
 def test_clones_made_by_the_compiler_are_accepted() -> None:
@@ -37,9 +36,7 @@ def test_clones_made_by_the_compiler_are_accepted() -> None:
     void add(float *restrict a, const float *restrict b) { for (int i = 0; i < 1024; i++) a[i] += b[i]; }
     """
     found = verdicts(shared_object(source))
-    assert found["add.avx2"] is Reason.NAMED
-    assert found["add.arch_x86_64_v4"] is Reason.NAMED
-    assert all(found.values())
+    assert found == {"add.avx2": Reason.TESTED, "add.arch_x86_64_v4": Reason.TESTED}
 
 
 @pytest.mark.parametrize("finish", [lambda data: data, stripped])
@@ -50,7 +47,7 @@ def test_what_an_ifunc_resolver_chooses_is_accepted_even_without_names(finish: C
     static int (*choose(void))(int) {{ __builtin_cpu_init(); return __builtin_cpu_supports("avx2") ? fast : slow; }}
     int work(int x) __attribute__((ifunc("choose")));
     """
-    assert list(verdicts(finish(shared_object(source))).values()) == [Reason.UNREACHED]
+    assert list(verdicts(finish(shared_object(source))).values()) == [Reason.TESTED]
 
 
 @pytest.mark.parametrize("finish", [lambda data: data, stripped])
@@ -60,53 +57,82 @@ def test_what_is_called_after_asking_the_processor_is_accepted(finish: Callable[
     {NOINLINE} static int fast(int x) {{ {VECTOR}; return helper(x) + helper(x + 1); }}
     int work(int x) {{ return __builtin_cpu_supports("avx2") ? fast(x) : x; }}
     """
-    assert list(verdicts(finish(shared_object(source))).values()) == [Reason.UNREACHED, Reason.UNREACHED]
+    assert list(verdicts(finish(shared_object(source))).values()) == [Reason.TESTED, Reason.TESTED]
 
 
 def test_a_helper_that_other_code_calls_as_well_is_a_violation() -> None:
     source = f"""
-    {ASKS}
     {NOINLINE} static int helper(int x) {{ {VECTOR}; return x; }}
-    int work_avx2(int x) {{ {VECTOR}; return helper(x); }}
-    int work(int x) {{ return helper(x) + 1; }}
+    {NOINLINE} static int fast(int x) {{ {VECTOR}; return helper(x); }}
+    int work(int x) {{ return __builtin_cpu_supports("avx2") ? fast(x) : x; }}
+    int other(int x) {{ return helper(x) + 1; }}
     """
-    assert verdicts(shared_object(source)) == {"helper": None, "work_avx2": Reason.NAMED}
+    assert verdicts(shared_object(source)) == {"helper": None, "fast": Reason.TESTED}
 
 
-def test_a_table_that_only_a_dispatcher_uses_is_followed() -> None:
+def test_a_violation_says_what_leads_to_it_and_which_instruction_it_is() -> None:
+    source = f"""
+    {NOINLINE} static int fast(int x) {{ {VECTOR}; return x * 3; }}
+    {NOINLINE} static int middle(int x) {{ return fast(x) + 1; }}
+    int work(int x) {{ return middle(x) + 2; }}
+    """
+    (one,) = judged(shared_object(source))
+    assert (one.way, one.is_certain) == (("work", "middle", "fast"), True)
+    assert [(use.feature, use.instruction) for use in one.uses] == [("AVX2", "vpaddd ymm2,ymm1,ymm0")]
+
+
+def test_a_table_is_code_s_own_where_the_index_comes_from_a_test() -> None:
+    source = f"""
+    {NOINLINE} static void slow(void) {{}}
+    {NOINLINE} static void fast(void) {{ {VECTOR}; }}
+    static void (*const table[])(void) = {{slow, fast}};
+    void work(void) {{ table[__builtin_cpu_supports("avx2") != 0](); }}
+    """
+    assert verdicts(shared_object(source)) == {"fast": Reason.TESTED}
+    wrong = source.replace('__builtin_cpu_supports("avx2") != 0', '__builtin_cpu_supports("avx2") == 0')
+    assert verdicts(shared_object(wrong)) == {"fast": None}
+
+
+def test_a_name_is_no_evidence_nor_is_a_question_elsewhere() -> None:
     source = f"""
     {ASKS}
-    static void fast(void) {{ {VECTOR}; }}
-    static void faster(void) {{ {VECTOR}; __asm__("nop"); }}
-    static void (*const table[])(void) = {{fast, faster}};
-    void open_haswell(int i) {{ table[i](); }}
+    {NOINLINE} static int total_avx2(int x) {{ {VECTOR}; return x; }}
+    int total(int x) {{ return total_avx2(x); }}
+    int is_fast(void) {{ return __builtin_cpu_is("haswell"); }}
     """
-    assert set(verdicts(shared_object(source)).values()) == {Reason.UNREACHED}
-    assert set(verdicts(shared_object(source.replace("open_haswell", "open_any"))).values()) == {None}
+    assert verdicts(shared_object(source)) == {"total_avx2": None}
+    assert verdicts(shared_object(source), path="demo/fuzz_avx2.so") == {"total_avx2": None}
 
 
-def test_a_name_explains_no_more_than_it_says() -> None:
-    source = f"{ASKS} void dot_avx2(void) {{ {ZMM}; }} void dot_avx512(void) {{ {ZMM}; }}"
-    assert verdicts(shared_object(source)) == {"dot_avx2": None, "dot_avx512": Reason.NAMED}
+def test_a_test_explains_no_more_than_it_shows() -> None:
+    source = f"""
+    {NOINLINE} static int wide(int x) {{ {ZMM}; return x; }}
+    {NOINLINE} static int fast(int x) {{ {VECTOR}; return x + 1; }}
+    int work(int x) {{ return __builtin_cpu_supports("avx2") ? wide(x) + fast(x) : x; }}
+    """
+    assert verdicts(shared_object(source)) == {"wide": None, "fast": Reason.TESTED}
 
 
-def test_names_count_for_nothing_where_nothing_asks_the_processor() -> None:
-    source = f"void dot_avx2(void) {{ {VECTOR}; }}"
-    assert verdicts(shared_object(source)) == {"dot_avx2": None}
-    assert verdicts(shared_object(source), path="demo_avx2.so") == {"dot_avx2": None}
+def test_a_guard_in_another_library_counts() -> None:
+    guard = 'int has_avx2(void) { return __builtin_cpu_supports("avx2"); }'
+    source = f"""
+    {NOINLINE} static int fast(int x) {{ {VECTOR}; return x; }}
+    int has_avx2(void); int work(int x) {{ return has_avx2() ? fast(x) : x; }}
+    """
+    files = {"demo.so": Elf.parse(shared_object(source)), "guard.so": Elf.parse(shared_object(guard))}
+    dispatch = Dispatch({path: (elf, Isa.scan(elf)) for path, elf in files.items()})
+    assert [one.reason for one in dispatch.judged("demo.so", 0)] == [Reason.TESTED]
+    alone = Dispatch({"demo.so": (files["demo.so"], Isa.scan(files["demo.so"]))})
+    assert [one.reason for one in alone.judged("demo.so", 0)] == [None]
 
 
-def test_a_library_is_accepted_by_its_own_name() -> None:
-    source = f"{ASKS} void dot(void) {{ {VECTOR}; }}"
-    assert verdicts(shared_object(source), path="demo/fuzz_avx2.so") == {"dot": Reason.LIBRARY}
-
-
-def test_what_the_baseline_build_has_too_is_accepted_named_or_not() -> None:
-    source = f"{ASKS} void dot(int *a) {{ {VECTOR}; }} void add(int *a) {{ if (*a) {ZMM}; }}"
-    clean = shared_object(source.replace(ZMM, "*a = 1"), "-march=x86-64-v2")
-    assert verdicts(shared_object(source), baseline=clean) == {"dot": Reason.BASELINE, "add": None}
-    found = verdicts(stripped(shared_object(f"static {source}{MODULE}", "-g0")), baseline=stripped(clean))
-    assert set(found.values()) <= {Reason.BASELINE, None}
+def test_what_a_build_without_flags_has_too_is_known_named_or_not() -> None:
+    source = f"void dot(int *a) {{ {VECTOR}; }} void add(int *a) {{ if (*a) {ZMM}; }}"
+    baseline = Baseline(Elf.parse(shared_object(source.replace(ZMM, "*a = 1"), "-march=x86-64-v2")))
+    found = {str(one.isa.region): baseline.has(one.isa, one.features) for one in judged(shared_object(source))}
+    assert found == {"dot": True, "add": False}
+    clean = stripped(shared_object(f"static {source}{MODULE}", "-g0"))
+    assert all(Baseline(Elf.parse(clean)).has(one.isa, one.features) for one in judged(clean))
 
 
 def test_a_pattern_allows_a_function_or_a_library() -> None:
@@ -117,7 +143,7 @@ def test_a_pattern_allows_a_function_or_a_library() -> None:
 
 
 def test_of_an_extension_module_only_what_python_calls_is_an_entry() -> None:
-    source = f"{ASKS} void dot(void) {{ {VECTOR}; }}"
+    source = f"void dot(void) {{ {VECTOR}; }}"
     assert verdicts(shared_object(source)) == {"dot": None}
     assert verdicts(shared_object(source + MODULE)) == {"dot": Reason.UNREACHED}
     called = "void *PyInit_demo(void) { void dot(void); dot(); return 0; }"

@@ -75,8 +75,9 @@ def test_a_violation_is_named_with_function_and_instruction(tmp_path: Path) -> N
     verdict = verify(made(tmp_path, shared_object(source)), cpu=V2)
     ((violation,),) = (library.violations for library in verdict.libraries)
     (place,) = violation.instructions
+    way = "called without a test by PyInit_demo"
     assert found(verdict) == [
-        ("isa-above", f"needs AVX2 (v3), above the claimed x86-64-v2: 1 function: dot ({place})"),
+        ("isa-above", f"needs AVX2 (v3), above the claimed x86-64-v2: 1 function: dot ({place}) {way}"),
     ]
     assert place == f"AVX2 at {violation.address:#x}: vpaddd ymm2,ymm1,ymm0"
     assert (verdict.failed, verdict.isa) == (True, "failed")
@@ -98,25 +99,42 @@ def test_dispatched_code_passes_and_is_counted(tmp_path: Path) -> None:
     verdict = verify(made(tmp_path, shared_object(source)), cpu=V2)
     assert not verdict.failed
     assert verdict.isa == "ok, 1 dispatched"
-    assert [library.accepted for library in verdict.libraries] == [(("named for its level", 1),)]
+    assert [library.accepted for library in verdict.libraries] == [(("runs after a test of the processor", 1),)]
 
 
-def test_asking_in_one_library_explains_another(tmp_path: Path) -> None:
-    dot = 'void dot(void) { __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }'
+def test_names_and_a_question_in_another_library_explain_nothing(tmp_path: Path) -> None:
+    dot = 'void dot_avx2(void) { __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }'
     asks = MODULE + 'int f(void) { return __builtin_cpu_supports("avx2"); }'
-    together = {"demo/_dot_avx2.so": shared_object(CALLED + dot), "demo/_detect.so": shared_object(asks)}
-    assert not verify(made(tmp_path, together), cpu=V2).failed
-    alone = {"demo/_dot_avx2.so": together["demo/_dot_avx2.so"]}
-    assert verify(made(tmp_path, alone), cpu=V2).failed
+    called = CALLED.replace("dot", "dot_avx2")
+    together = {"demo/_dot_avx2.so": shared_object(called + dot), "demo/_detect.so": shared_object(asks)}
+    assert verify(made(tmp_path, together), cpu=V2).failed
 
 
-def test_what_the_baseline_wheel_has_too_is_no_violation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_library_that_python_loads_after_a_question_is_a_warning(tmp_path: Path, *, is_asked: bool) -> None:
+    source = 'void dot(void) { __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }'
+    load = "load('demo._dot')"
+    text = (
+        f"if cpu_features.has_avx2():\n    dot = {load}\n" if is_asked else f"cpu_features.has_avx2()\ndot = {load}\n"
+    )
+    verdict = verify(made(tmp_path, {"demo/_dot.so": shared_object(source), "demo/__init__.py": text.encode()}), cpu=V2)
+    assert verdict.failed is not is_asked
+    assert [(one.severity, one.rule) for one in verdict.findings if one.rule is VerifyRule.ISA_ABOVE] == [
+        (Severity.WARNING if is_asked else Severity.ERROR, VerifyRule.ISA_ABOVE)
+    ]
+
+
+def test_what_the_baseline_wheel_has_too_is_a_warning(tmp_path: Path) -> None:
     source = f"""{CALLED} int asks(void) {{ return __builtin_cpu_supports("avx2"); }}
     void dot(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}"""
     plain = made(tmp_path / "plain", {"demo.libs/libdot-01234567.so": shared_object(source)})
     built = made(tmp_path / "v2", {"demo.libs/libdot-89abcdef.so": shared_object(source, "-march=x86-64-v2")})
     assert verify(built, cpu=V2).failed
-    assert not verify(built, cpu=V2, baseline=plain).failed
+    verdict = verify(built, cpu=V2, baseline=plain)
+    assert not verdict.failed
+    assert "; the baseline build has the same" in "".join(
+        what for rule, what in found(verdict, Severity.WARNING) if rule == "isa-above"
+    )
 
 
 def test_a_pattern_allows_a_function(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from vbuild.elf.records import (
     LITTLE_64,
     SHN_LORESERVE,
     STB_LOCAL,
+    STB_WEAK,
     STV_MASK,
     VERSION_NUMBER,
     ElfMachine,
@@ -42,6 +43,9 @@ from vbuild.files.records import Buffer
 _R_X86_64_64 = 1
 # the loader adds the file's base to the addend, or calls the ifunc resolver there
 _R_X86_64_BASED = frozenset({8, 37})
+
+_CONSTANTS = (".rodata", ".data", ".lrodata", ".ldata")
+_MOST_CONSTANTS = 1 << 25
 
 _FRAME_HEADER = struct.Struct("<BBBBiI")
 _FRAME_ENTRY = struct.Struct("<ii")
@@ -62,13 +66,17 @@ _TYPES = frozenset(SymbolType)
 
 
 class Symbol(Struct, frozen=True):
-    """A function or an object: where it is, and every name it has; no name if only the unwind table knows it."""
+    """A function or an object: where it is, and every name it has; no name if only the unwind table knows it.
+
+    It is weak if every name it has for other files is: many files may have it, as those of inline functions.
+    """
 
     address: int
     size: int
     names: tuple[str, ...] = ()
     is_exported: bool = False
     is_resolver: bool = False
+    is_weak: bool = False
 
     @property
     def end(self) -> int:
@@ -104,7 +112,7 @@ class Elf(Outline, frozen=True):
     Symbols, imports and pointers are read of 64-bit little-endian libraries and programs only, the pointers of x86-64
     only. *pointers* are the places in data that the loader fills with an address of this file, and that address;
     *import_places* those that it fills with the address of an import. *writable* are the addresses of data that code
-    can change.
+    can change, *relro* those that only the loader changes. *constants* are the bytes of small enough sections of data.
     """
 
     code: tuple[CodeSection, ...]
@@ -114,6 +122,9 @@ class Elf(Outline, frozen=True):
     pointers: tuple[tuple[int, int], ...]
     import_places: tuple[tuple[int, str], ...]
     writable: tuple[range, ...]
+    relro: tuple[range, ...]
+    constants: tuple[CodeSection, ...]
+    entry: int
 
     @classmethod
     def parse(cls, data: Buffer) -> Self:
@@ -134,6 +145,9 @@ class Elf(Outline, frozen=True):
                 pointers=pointers,
                 import_places=import_places,
                 writable=tuple(load.addresses for load in image.loads if load.p_flags & SegmentFlag.W),
+                relro=tuple(part.addresses for part in image.segments if part.p_type == SegmentType.GNU_RELRO),
+                constants=_constants(image),
+                entry=image.header.e_entry,
             )
 
     @property
@@ -163,6 +177,18 @@ def _code(image: ElfImage) -> tuple[CodeSection, ...]:
             if segment.p_type == SegmentType.LOAD and segment.p_flags & SegmentFlag.X
         ]
     return tuple(sorted((code for code in found if code.data), key=lambda code: code.address))
+
+
+def _constants(image: ElfImage) -> tuple[CodeSection, ...]:
+    """The bytes of the sections in which code keeps its constants and tables."""
+    if image.encoding != LITTLE_64 or image.machine != ElfMachine.X86_64:
+        return ()
+    found = [
+        CodeSection(section.name, section.header.sh_addr, _slice(image, section.span))
+        for section in image.sections
+        if section.is_loaded and section.name.startswith(_CONSTANTS) and section.size <= _MOST_CONSTANTS
+    ]
+    return tuple(sorted((piece for piece in found if piece.data), key=lambda piece: piece.address))
 
 
 def _slice(image: ElfImage, span: range) -> bytes:
@@ -252,6 +278,7 @@ class _Row(Struct, frozen=True):
     size: int
     name: str
     is_exported: bool
+    is_weak: bool
 
 
 class _Symbols(Struct, frozen=True):
@@ -283,7 +310,7 @@ class _Symbols(Struct, frozen=True):
                         undefined.append((number, names.at(name)))
                 elif section < SHN_LORESERVE and kind in _TYPES:
                     is_exported = is_dynamic and binding != STB_LOCAL and other & STV_MASK not in HIDDEN
-                    rows.append(_Row(kind, address, size, names.at(name), is_exported))
+                    rows.append(_Row(kind, address, size, names.at(name), is_exported, binding == STB_WEAK))
                     if is_dynamic:
                         defined.append((number, address))
         inside = Ranges(code)
@@ -310,6 +337,7 @@ def _merged(rows: Iterable[_Row]) -> tuple[Symbol, ...]:
             tuple(dict.fromkeys(row.name for row in same if row.name)),
             is_exported=any(row.is_exported for row in same),
             is_resolver=any(row.type == SymbolType.GNU_IFUNC for row in same),
+            is_weak=all(row.is_weak for row in same if row.is_exported),
         )
         for address, same in sorted(by_address.items())
     )

@@ -6,20 +6,23 @@ marks      the x86 ISA property, by which glibc refuses a library on a lesser pr
 copies     a library in a glibc-hwcaps folder keeps to the level of that folder: lesser processors never load it
 """
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import cache
 
 from msgspec import Struct
 
 from vbuild.elf.code import Elf
-from vbuild.elf.dispatch import Baseline, DispatchEvidence, Judged, asks_processor, judged, named_rank
+from vbuild.elf.dispatch import Baseline, Dispatch, Judged, named_rank
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of, missing_base, soname_fault
 from vbuild.elf.isa import Isa, level
 from vbuild.elf.isa import rank as rank_of
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.verification.model import Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
+from vbuild.verification.python_tests import is_asked_for
 
 _MACHINE = "x86_64"
 _V3 = X86_64_LEVELS.index("v3")
@@ -28,6 +31,7 @@ _V4 = X86_64_LEVELS.index("v4")
 # shift by a variable; start-up code and an empty module have 2 KB
 _ENOUGH = 16384
 _SHOWN = 3
+_UNFOLLOWED = "the ways that lead there were not followed to the end"
 # the number of functions for which instructions are looked up, which takes longer than all the rest
 _SHOWN_INSTRUCTIONS = 1000
 
@@ -57,6 +61,11 @@ class Claim(Struct, frozen=True):
         """The severity of breaking the claim: a plain wheel does not promise to run on the first x86-64 processors."""
         return Severity.ERROR if self.is_explicit else Severity.WARNING
 
+    @property
+    def doubt(self) -> Severity:
+        """The severity of code that may break the claim, or that nobody's flags for the claim have caused."""
+        return Severity.WARNING if self.is_explicit else Severity.NOTE
+
     def __str__(self) -> str:
         if self.is_folders:
             return f"{self.cpu}, whose folder it is in"
@@ -64,7 +73,10 @@ class Claim(Struct, frozen=True):
 
 
 class Levels:
-    """Checks the libraries of one wheel against its claim; *baseline* finds the baseline build of a library by path."""
+    """Checks the libraries of one wheel against its claim; *baseline* finds the baseline build of a library by path.
+
+    *sources* reads the wheel's Python code, which is looked at only for libraries above the claim.
+    """
 
     def __init__(
         self,
@@ -74,6 +86,7 @@ class Levels:
         baseline: Callable[[str], Elf | None] | None = None,
         allow: Sequence[re.Pattern[str]] = (),
         executor: Executor | None = None,
+        sources: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._libraries = {path: elf for path, elf in libraries.items() if elf.is_loadable}
         self._claim = claim
@@ -81,7 +94,9 @@ class Levels:
         self._allow = tuple(allow)
         self._executor = executor
         self._isas = {path: Isa.scan(elf, executor) for path, elf in self._libraries.items() if elf.machine == _MACHINE}
-        self._asks = any(asks_processor(self._libraries[path], isa) for path, isa in self._isas.items())
+        self._sources = sources
+        files = {path: (self._libraries[path], isa) for path, isa in self._isas.items()}
+        self._dispatch = Dispatch(files, is_open=self._is_open)
 
     def verdicts(self) -> Iterator[tuple[LibraryIsa, tuple[Finding, ...]]]:
         """Yield each library's instruction sets, with the findings about them."""
@@ -136,16 +151,18 @@ class Levels:
 
     def _verdict(self, path: str, elf: Elf, isa: Isa) -> tuple[LibraryIsa, tuple[Finding, ...]]:
         claim = self._claim.on(path)
-        other = self._build_for_all(path)
-        evidence = DispatchEvidence(path, self._asks, Baseline(other, self._executor) if other else None, self._allow)
-        above = judged(elf, isa, claim.cpu.rank, evidence=evidence, executor=self._executor)
+        above = self._dispatch.judged(path, claim.cpu.rank, allow=self._allow)
         accepted = Counter(str(one.reason) for one in above if one.reason)
         unexplained = [one for one in above if not one.reason]
         violations = tuple(_violation(one, show=number < _SHOWN_INSTRUCTIONS) for number, one in enumerate(unexplained))
         library = LibraryIsa(
             path, elf.machine, isa.code_size, level(isa.features), tuple(accepted.most_common()), violations
         )
-        findings = [*self._library_findings(path, isa, violations), *_mark_findings(path, elf, claim)]
+        findings = [
+            *self._violation_findings(path, unexplained, violations),
+            *self._library_findings(path, isa),
+            *_mark_findings(path, elf, claim),
+        ]
         if level_of(path):
             findings += self._copy_findings(path, elf, isa)
         return library, tuple(findings)
@@ -156,10 +173,42 @@ class Levels:
             return self._libraries.get(baseline_of(path))
         return self._baseline(path) if self._baseline else None
 
-    def _library_findings(self, path: str, isa: Isa, violations: tuple[Violation, ...]) -> Iterator[Finding]:
+    def _is_open(self, path: str) -> bool:
+        """Whether others than the wheel's libraries call the one at *path*: it is no copy that these bring along."""
+        name = posixpath.basename(path)
+        return not (is_grafted(path) and any(name in elf.needed for elf in self._libraries.values()))
+
+    def _violation_findings(
+        self, path: str, unexplained: Sequence[Judged], violations: Sequence[Violation]
+    ) -> Iterator[Finding]:
+        """Yield one finding for what is shown to run without a test, and one for each doubt about the rest."""
+        if not unexplained:
+            return
         claim = self._claim.on(path)
-        if violations:
-            yield Finding(claim.severity, VerifyRule.ISA_ABOVE, (path,), _above(violations, claim))
+        other = self._build_for_all(path)
+        baseline = Baseline(other, self._executor) if other else None
+        is_asked = cache(lambda: is_asked_for(posixpath.basename(path).partition(".")[0], self._sources()))
+        groups: dict[str, list[Violation]] = {}
+        for one, violation in zip(unexplained, violations, strict=True):
+            if baseline and baseline.has(one.isa, one.features):
+                doubt = "the baseline build has the same: no flag for the level caused it"
+            elif not one.is_certain:
+                doubt = _UNFOLLOWED
+            elif is_asked():
+                doubt = "Python code loads it after a question about the CPU, which was not run"
+            else:
+                doubt = ""
+            groups.setdefault(doubt, []).append(violation)
+        for doubt, group in groups.items():
+            is_ours = claim.is_explicit and not is_grafted(path)
+            severity = claim.doubt if doubt and not (doubt is _UNFOLLOWED and is_ours) else claim.severity
+            what = f"{_above(tuple(group), claim)}{f'; {doubt}' if doubt else ''}"
+            if is_grafted(path):
+                what += "; vbuild did not compile this library"
+            yield Finding(severity, VerifyRule.ISA_ABOVE, (path,), what)
+
+    def _library_findings(self, path: str, isa: Isa) -> Iterator[Finding]:
+        claim = self._claim.on(path)
         rank = claim.cpu.rank
         if doubtful := [one.region for one in isa.regions if any(rank_of(feature) > rank for feature in one.doubtful)]:
             what = f"{len(doubtful)} places above {claim} may be data and were not judged, {doubtful[0]} first"
@@ -222,5 +271,5 @@ def _uses_vex(path: str, isa: Isa) -> bool:
 
 def _violation(one: Judged, *, show: bool) -> Violation:
     region = one.isa.region
-    uses = one.isa.uses(one.features) if show else ()
-    return Violation(str(region), region.address, tuple(sorted(one.features)), tuple(map(str, uses)))
+    uses = (one.uses or one.isa.uses(one.features)) if show else ()
+    return Violation(str(region), region.address, tuple(sorted(one.features)), tuple(map(str, uses)), one.way[:-1])

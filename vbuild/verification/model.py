@@ -17,6 +17,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import Arch, GpuServed
 
 _SM = "sm_"
+_SHOWN_WAY = 3
 _GRAFTED = re.compile(r"(^|/)[^/]+\.libs/")
 
 
@@ -92,17 +93,20 @@ class Finding(Struct, frozen=True):
 class Violation(Struct, frozen=True):
     """A function that needs more than the claimed level, with the first instruction for each feature.
 
-    In a library with thousands of violations, only the first have instructions.
+    In a library with thousands of violations, only the first have instructions. *way* names the functions and tables
+    that lead to it without a test of the processor, the one that others call first.
     """
 
     function: str
     address: int
     features: tuple[str, ...]
     instructions: tuple[str, ...]
+    way: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         first = self.instructions[0] if self.instructions else ", ".join(self.features)
-        return f"{self.function} ({first})"
+        way = self.way if len(self.way) <= _SHOWN_WAY else (self.way[0], "...", *self.way[1 - _SHOWN_WAY :])
+        return f"{self.function} ({first})" + (f" called without a test by {' > '.join(way)}" if way else "")
 
     def data(self) -> dict[str, Any]:
         return {
@@ -110,12 +114,15 @@ class Violation(Struct, frozen=True):
             "address": f"{self.address:#x}",
             "features": list(self.features),
             "instructions": list(self.instructions),
+            "way": list(self.way),
         }
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
         address = int(data["address"], 16)
-        return cls(data["function"], address, tuple(data["features"]), tuple(data["instructions"]))
+        return cls(
+            data["function"], address, tuple(data["features"]), tuple(data["instructions"]), tuple(data.get("way", ()))
+        )
 
 
 class LibraryIsa(Struct, frozen=True):

@@ -88,7 +88,14 @@ def verify(
         gpu_code = GpuCodeCheck(contents.gpu_codes, claims.gpus)
         findings += gpu_code.findings()
         claim = claims.cpu
-        levels = Levels(libraries, claim, baseline=find, allow=patterns, executor=executor)
+        levels = Levels(
+            libraries,
+            claim,
+            baseline=find,
+            allow=patterns,
+            executor=executor,
+            sources=cache(lambda: _python_code(source)),
+        )
         isas: list[LibraryIsa] = []
         for library, found in levels.verdicts():
             isas.append(library)
@@ -212,6 +219,13 @@ def _level(variant: Variant) -> Cpu | None:
         if (found.namespace, found.feature) == (_X86_64, _LEVEL_FEATURE)
     ]
     return min(levels, key=lambda level: level.rank, default=None)
+
+
+def _python_code(wheel: Wheel) -> Sequence[str]:
+    """The text of the modules in *wheel*."""
+    return [
+        wheel.read(member.path).decode("utf-8", "replace") for member in wheel.members if member.path.endswith(".py")
+    ]
 
 
 @contextmanager

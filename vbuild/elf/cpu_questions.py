@@ -1,0 +1,216 @@
+"""Which code has to do with what the processor has.
+
+asking      pieces with CPUID or XGETBV, or that read libgcc's or glibc's variables
+around      what calls these or reads what they write, up to some steps away
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
+
+from vbuild.elf import values
+from vbuild.elf.code import CodeSection
+from vbuild.elf.cpu_facts import CPUID_BITS, GLIBC_LEAVES, MODEL_FEATURES, MODEL_SUBTYPES, MODEL_TYPES
+from vbuild.elf.program import LEAF_SIZE, LEAVES, MODEL, Module, Piece, Program, outward
+from vbuild.elf.program import MODEL_FEATURES as MODEL_WORDS
+from vbuild.elf.values import Value, tag
+
+# how far from a question its answer is followed; pieces longer than this, in bytes, are not followed from a caller
+_STEPS_FROM_QUESTION = 4
+_LONGEST_FOLLOWED = 8192
+# a piece with more variables than this notes more than what the processor has
+_MOST_VARIABLES = 32
+# pieces that have to do with the question: with more, only the nearest are followed
+_MOST_QUESTIONS = 2000
+# where __cpu_model has type and subtype
+_TYPE, _SUBTYPE = 4, 8
+# bytes of a variable without a symbol in which its fields are looked for
+_FIELDS = 64
+_MODEL_WORDS = {"__cpu_model": MODEL, "__cpu_features2": MODEL_WORDS}
+_QUESTION = re.compile(rb"\x0f\xa2|\x0f\x01\xd0")
+_REGISTERS = ("eax", "ebx", "ecx", "edx")
+# the first four letters of GenuineIntel; a number written to a variable
+_VENDOR = re.compile(b"Genu")
+_STORE = re.compile(rb"\xc7\x05(....)....", re.DOTALL)
+_LIBGCC_BEFORE, _LIBGCC_BEHIND = 1024, 4096
+_FEW_STORES = 3
+
+
+class Questions:
+    """The code of a program that has to do with what the processor has."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._outward: dict[int, frozenset[int]] = {}
+
+    @cached_property
+    def _models(self) -> dict[int, int]:
+        """Where libgcc's variables are: an address of the program, and that in the space of the variable."""
+        found = {}
+        for module in self.program.modules:
+            named = [(symbol, name) for symbol in module.elf.objects for name in symbol.names if name in _MODEL_WORDS]
+            for symbol, name in named:
+                for offset in range(max(symbol.size, 16)):
+                    found[module.base + symbol.address + offset] = _MODEL_WORDS[name] + offset
+            if not named:
+                found.update(_models_by_shape(module))
+        return found
+
+    def _asking(self) -> Iterator[Piece]:
+        """The pieces that ask the processor, or read what libgcc or glibc have asked."""
+        for module in self.program.modules:
+            for code in module.elf.code:
+                places = (module.base + code.address + match.start() for match in _QUESTION.finditer(code.data))
+                yield from filter(None, map(module.piece, places))
+            for place, name in module.imports.items():
+                if name in _MODEL_WORDS or name == "__x86_get_cpuid_feature_leaf":
+                    yield from self._users(module, range(place, place + 8))
+        for start in {address for address in self._models if address - 1 not in self._models}:
+            module = self.program.module(start)
+            yield from self._users(module, range(start - module.base, start - module.base + 16))
+
+    @cached_property
+    def _questions(self) -> dict[int, int]:
+        """The pieces that have to do with what the processor has, with the number of steps from the question."""
+        found: dict[int, int] = {}
+        waiting = list(self._asking())
+        seen: set[int] = set()
+        for step in range(_STEPS_FROM_QUESTION):
+            new = {piece.address: piece for piece in waiting if piece.address not in found}
+            if step and len(found) + len(new) > _MOST_QUESTIONS:
+                break
+            found.update(dict.fromkeys(new, step))
+            waiting = []
+            for piece in new.values():
+                module = self.program.module(piece.address)
+                waiting += self._users(module, range(piece.address - module.base, piece.address - module.base + 1))
+                variables = self._variables_of(piece)
+                if len(variables) <= _MOST_VARIABLES:
+                    for target in variables - seen:
+                        place = target - module.base
+                        known = module.object_at(place)
+                        waiting += self._users(module, module.table(place) if known else range(place, place + _FIELDS))
+                    seen |= variables
+        return found
+
+    def _variables_of(self, piece: Piece) -> set[int]:
+        module = self.program.module(piece.address)
+        places = ((target, target - module.base) for target in self._targets(piece))
+        return {target for target, place in places if module.is_variable(place) and not module.is_constant(place)}
+
+    def follows(self, address: int) -> bool:
+        module = self.program.module(address)
+        piece = module.piece(address)
+        if address not in self._questions or piece is None or piece.end - piece.address > _LONGEST_FOLLOWED:
+            return False
+        # what fills libgcc's variables is long, and known
+        if piece.symbol and piece.symbol.names:
+            return "__cpu_indicator_init" not in piece.symbol.names
+        data = module.bytes_at(address - module.base, piece.end - piece.address)
+        return not (
+            _VENDOR.search(data) and any(module.base + target in self._models for target in _stored(module, piece))
+        )
+
+    def _targets(self, piece: Piece) -> frozenset[int]:
+        """What *piece* points at outside itself: addresses of the program, stubs and imports resolved."""
+        if piece.address not in self._outward:
+            module = self.program.module(piece.address)
+            found = set()
+            for _, target in outward(module, piece):
+                destination = self.program.destination(target)
+                if isinstance(destination, int) and destination < LEAVES:
+                    found.add(destination)
+                    behind = self.program.behind(module, target - module.base)
+                    if isinstance(behind, int) and behind < LEAVES:
+                        found.add(behind)
+            self._outward[piece.address] = frozenset(found)
+        return self._outward[piece.address]
+
+    def _users(self, module: Module, addresses: range) -> Iterator[Piece]:
+        """The pieces of any file that seem to refer to *addresses* of *module*, also through its stubs."""
+        sites = module.sites(addresses.start - 4, addresses.stop)
+        for place in module.places_of(addresses.start, addresses.stop):
+            if (stubs := module.stubs_of.get(place)) or not module.object_at(place):
+                for stub in stubs or ():
+                    sites += module.sites(stub.start, stub.stop)
+                sites += module.sites(place, place + 1)
+        for site in sites:
+            if piece := module.piece(module.base + site):
+                yield piece
+        names = module.exported_names(addresses)
+        for other, place in self.program.importers(names):
+            if other is not module:
+                yield from self._users_of_place(other, place)
+
+    def _users_of_place(self, module: Module, place: int) -> Iterator[Piece]:
+        sites = module.sites(place, place + 1)
+        for stub in module.stubs_of.get(place, ()):
+            sites += module.sites(stub.start, stub.stop)
+        for site in sites:
+            if piece := module.piece(module.base + site):
+                yield piece
+
+    def _is_aware(self, piece: Piece) -> bool:
+        if piece.address in self._questions:
+            return True
+        return not self._questions.keys().isdisjoint(self._targets(piece))
+
+
+def special(address: int, size: int) -> Value:
+    """What stands at *address* of one of the spaces that no file has."""
+    if tag(address) == tag(LEAVES):
+        leaf, offset = divmod(address - LEAVES, LEAF_SIZE)
+        word = (GLIBC_LEAVES[leaf] if leaf < len(GLIBC_LEAVES) else (0, 0), _REGISTERS[offset % 16 // 4])
+        bits = CPUID_BITS.get((*word[0], word[1]), {})
+        return values.word({bit - 8 * (offset % 4): facts for bit, facts in bits.items()}, size)
+    if tag(address) == tag(MODEL):
+        offset = address - MODEL
+        if offset in {_TYPE, _SUBTYPE}:
+            table = MODEL_TYPES if offset == _TYPE else MODEL_SUBTYPES
+            return values.Choice(tuple((number, table.get(number, 0)) for number in range(64)))
+        first = 8 * (offset - 12)
+    else:
+        first = 32 + 8 * (address - MODEL_WORDS)
+    if first < 0:
+        return None
+    return values.word({bit - first: facts for bit, facts in MODEL_FEATURES.items() if bit >= first}, size)
+
+
+def _models_by_shape(module: Module) -> Iterator[tuple[int, int]]:
+    """Where libgcc's variables are in a file without symbols, from the code that fills them.
+
+    It compares the vendor's name, and writes numbers to three fields of one variable; the other is next to it.
+    """
+    for code in module.elf.code:
+        for match in _VENDOR.finditer(code.data):
+            low, high = max(match.start() - _LIBGCC_BEFORE, 0), match.start() + _LIBGCC_BEHIND
+            stores = Counter(_stores(code, low, high))
+            model = next((at for at in stores if min(stores[at + 4], stores[at + 8]) >= _FEW_STORES), None)
+            if model is None:
+                continue
+            for offset in range(16):
+                yield module.base + model + offset, MODEL + offset
+            places = {
+                target
+                for start, stop in ((model - 16, model), (model + 16, model + 32))
+                for target in range(start, stop, 4)
+                for site in module.sites(target, target + 1)
+                if code.address + low <= site < code.address + high
+            }
+            if places:
+                for offset in range(12):
+                    yield module.base + min(places) + offset, MODEL_WORDS + offset
+            return
+
+
+def _stores(code: CodeSection, low: int, high: int) -> Iterator[int]:
+    """The variables that the code from *low* to *high*, counted from its start, writes numbers to."""
+    for found in _STORE.finditer(code.data, low, high):
+        yield code.address + found.end() + int.from_bytes(found[1], "little", signed=True)
+
+
+def _stored(module: Module, piece: Piece) -> Iterator[int]:
+    start = piece.address - module.base
+    data = module.bytes_at(start, piece.end - piece.address)
+    return _stores(CodeSection("", start, data), 0, len(data))

@@ -1,0 +1,386 @@
+"""Runs code on what is known of values, to find what is reached without a test of the processor.
+
+    state     registers, stack, flags, and the *facts*: the features that the processor has if this is reached at all
+    branch    each side gets the facts that the tested value shows for it
+    call      of code that has to do with the question: followed, with the arguments; otherwise a use of what is called
+    use       a call, a jump, or an address that goes where it is not followed, with the facts at that instruction
+
+Code that compilers write for x86-64 Linux is meant: calls keep the stack and the registers that the psABI says.
+"""
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+
+from iced_x86 import ConditionCode, FlowControl, Instruction
+
+from vbuild.elf import values
+from vbuild.elf.cpu_facts import ANY, EVERY, by_code
+from vbuild.elf.instructions import Instructions
+from vbuild.elf.machine_state import (
+    CC,
+    GENERAL,
+    HANDED_OVER,
+    INFO,
+    RAX,
+    RSP,
+    TESTS,
+    WRITES,
+    State,
+    negated,
+    shown_by,
+)
+from vbuild.elf.operands import World
+from vbuild.elf.program import LEAF_SIZE, LEAVES, Module, Piece
+from vbuild.elf.values import MASK_64, Value, is_stack, tag
+
+_ARGUMENTS = (7, 6, 2, 1, 8, 9)
+_LOST_IN_CALLS = (0, 1, 2, 6, 7, 8, 9, 10, 11)
+_DEPTH, _STEPS, _VISITS, _RANGE = 6, 6_000, 12, 64
+_FLAG_DEPTH = 3
+_ENDLESS = frozenset({"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__stack_chk_fail", "longjmp"})
+_ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "_ZSt9terminatev", "__fortify_fail"}
+_ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
+_ENVIRONMENT = frozenset({"getenv", "secure_getenv", "__secure_getenv"})
+# they only fill memory with zeros, or keep nothing but a mark that something was done
+_HARMLESS = frozenset({"memset", "bzero", "pthread_once", "__cxa_guard_acquire", "__cxa_guard_release", "call_once"})
+_HARMLESS |= {"pthread_mutex_lock", "pthread_mutex_unlock", "__cxa_guard_abort", "__cxa_atexit", "atexit"}
+
+
+class TooMuchError(Exception):
+    """The code takes more steps than it is worth."""
+
+
+class Interpreter(Instructions):
+    """Runs one piece of code, and what it calls as far as that is followed."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.steps = 0
+        self._most = _STEPS
+        self._followed: list[int] = []
+        self._at_calls = EVERY
+        self._at_jumps: int | None = None
+        self._return: State | None = None
+
+    def run_piece(self, piece: Piece, *, most: int = _STEPS) -> None:
+        """Run *piece* from its start, then what of it was not reached from there, such as code that handles errors."""
+        self._most = min(most, _STEPS)
+        self._follow(piece.address, State())
+        module = self._program.module(piece.address)
+        for instruction in module.instructions(piece):
+            address = module.base + instruction.ip
+            if address in self.ran or not (
+                instruction.code in by_code() or instruction.near_branch_target or instruction.is_ip_rel_memory_operand
+            ):
+                continue
+            facts = self._at_calls if self._at_jumps is None else self._at_calls & self._at_jumps
+            self._run(address, State(facts=0 if facts == EVERY else facts), piece.address)
+
+    def _follow(self, entry: int, state: State) -> State | None:
+        """The state after the function at *entry* returns, or None if it never does."""
+        self._followed.append(entry)
+        before, self._return = self._return, None
+        kept = self._module, self._here
+        try:
+            self._run(entry, state, entry)
+            return self._return
+        finally:
+            self._return = before
+            self._module, self._here = kept
+            self._followed.pop()
+
+    def _run(self, start: int, state: State, entry: int) -> None:
+        waiting, states = [start], {start: state}
+        visits: dict[int, int] = {}
+        while waiting:
+            address = heappop(waiting)
+            while waiting and waiting[0] == address:
+                heappop(waiting)
+            visits[address] = visits.get(address, 0) + 1
+            here = states[address].copy()
+            while True:
+                following = self._step(address, here, entry)
+                # a place where paths may meet is known only when a second one comes
+                if len(following) != 1 or following[0][0] <= address or following[0][0] in states:
+                    break
+                address, here = following[0]
+            for target, after in following:
+                if target in states:
+                    merged = self._joined(states[target], after, target, is_enough=visits.get(target, 0) > _VISITS)
+                    if merged == states[target]:
+                        continue
+                    states[target] = merged
+                else:
+                    states[target] = after
+                heappush(waiting, target)
+
+    def _joined(self, one: State, other: State, address: int, *, is_enough: bool) -> State:
+        facts = one.facts & other.facts
+        result = State(facts=facts, flags=one.flags if one.flags == other.flags else None)
+
+        def joined(first: Value, second: Value) -> Value:
+            if first == second and one.facts == other.facts:
+                return first
+            found = None if is_enough and first != second else values.join(first, one.facts, second, other.facts)
+            if found is None or isinstance(found, values.Word):
+                for value, known in ((first, one.facts), (second, other.facts)):
+                    self._lose(value, known, address)
+            return found
+
+        result.registers = [joined(a, b) for a, b in zip(one.registers, other.registers, strict=True)]
+        for number in one.vectors.keys() & other.vectors.keys():
+            result.vectors[number] = joined(one.vectors[number], other.vectors[number])
+        if one.stack == other.stack and one.facts == other.facts:
+            result.stack = one.stack
+            return result
+        for place in one.stack.keys() | other.stack.keys():
+            first, second = one.stack.get(place), other.stack.get(place)
+            if first == second and first is not None and (first[1] is None or isinstance(first[1], int)):
+                result.stack[place] = first
+            else:
+                result.stack[place] = self._joined_place(place, one, other, joined, address)
+        return result
+
+    def _joined_place(
+        self, place: int, one: State, other: State, joined: Callable[[Value, Value], Value], address: int
+    ) -> tuple[int, Value]:
+        first, second = one.stack.get(place), other.stack.get(place)
+        if first and second and first[0] == second[0]:
+            return first[0], joined(first[1], second[1])
+        for known, state, elsewhere in ((first, one, other), (second, other, one)):
+            if known and not (first and second):
+                # nothing has written there on the other path, so nothing may read it afterwards
+                near = range(place - HANDED_OVER, place + known[0])
+                if not any(at in near and at + size > place for at, (size, _) in elsewhere.stack.items()):
+                    return known
+                self._lose(known[1], state.facts, address)
+        return max(kept[0] for kept in (first, second) if kept), None
+
+    def _step(  # noqa: PLR0911  # one for each kind of control flow
+        self, address: int, state: State, entry: int
+    ) -> list[tuple[int, State]]:
+        """Run the instruction at *address*, which changes *state*; where control goes, with the states there."""
+        self.steps += 1
+        if self.steps > self._most:
+            raise TooMuchError
+        module = self._program.module(address)
+        instruction = module.instruction(address)
+        if instruction is None:
+            return []
+        self._module, self._here = module, address
+        self.ran[address] = self.ran.get(address, EVERY) & state.facts
+        following = module.base + instruction.next_ip
+        flow = instruction.flow_control
+        if flow == FlowControl.NEXT:
+            self._plain(instruction, state)
+            return [(following, state)]
+        if flow == FlowControl.CONDITIONAL_BRANCH:
+            return self._branch(instruction, state, entry, following)
+        if flow == FlowControl.UNCONDITIONAL_BRANCH:
+            return self._jump(module.base + instruction.near_branch_target, state, entry)
+        if flow in {FlowControl.CALL, FlowControl.INDIRECT_CALL}:
+            self._at_calls &= state.facts
+            targets = self._targets(instruction, state)
+            return [(following, after) for after in self._called(targets, state)]
+        if flow == FlowControl.INDIRECT_BRANCH:
+            return self._indirect(instruction, state, entry)
+        if flow == FlowControl.RETURN:
+            self._returned(state)
+        return [(following, state)] if flow == FlowControl.XBEGIN_XABORT_XEND else []
+
+    def _branch(self, instruction: Instruction, state: State, entry: int, following: int) -> list[tuple[int, State]]:
+        condition = instruction.condition_code
+        target = self._module.base + instruction.near_branch_target
+        if condition == ConditionCode.NONE:
+            return [(following, state.copy()), *self._jump(target, state, entry)]
+        taken, not_taken = (self._side(state, one) for one in (condition, negated(condition)))
+        return [(following, not_taken), *self._jump(target, taken, entry)]
+
+    def _side(self, state: State, condition: int) -> State:
+        """The state where *condition* holds."""
+        flags = state.flags
+        after = state.copy(shown_by(flags, condition))
+        if flags is None or flags.place is None or flags.only or not isinstance(flags.other, int):
+            return after
+        test, number = TESTS.get(condition), flags.other
+        if test is None:
+            return after
+        narrowed: Value = flags.one
+        if isinstance(flags.one, values.Choice):
+            kept = {case: facts for case, facts in flags.one.cases if test(case, number, flags.size)}
+            narrowed = values.choice(kept) if kept else flags.one
+        elif values.cases_of(flags.one) is None and not values.tells(flags.one) and not tag(number):
+            limits: dict[int, int] = {CC.BE: number, CC.B: number - 1}
+            limit = limits.get(condition, -1)
+            if 0 <= limit < _RANGE:
+                narrowed = values.choice(dict.fromkeys(range(limit + 1), 0))
+            elif condition == CC.E:
+                narrowed = number
+        if narrowed is not flags.one:
+            if flags.place < len(after.registers):
+                after.registers[flags.place] = narrowed
+            elif flags.place in after.stack:
+                after.stack[flags.place] = (after.stack[flags.place][0], narrowed)
+        return after
+
+    def _jump(self, target: int, state: State, entry: int) -> list[tuple[int, State]]:
+        """Where a jump to *target* goes: to a place in the same function, or to another, which returns for this one."""
+        destination = self._program.destination(target)
+        if isinstance(destination, int) and destination == target:
+            piece = self._program.module(target).piece(target)
+            if piece is None or target == entry or _is_own(piece, target):
+                return [(target, state)]
+        for after in self._called([(destination, 0)] if destination is not None else [], state):
+            self._returned(after)
+        return []
+
+    def _indirect(self, instruction: Instruction, state: State, entry: int) -> list[tuple[int, State]]:
+        found: list[tuple[int, State]] = []
+        targets = self._targets(instruction, state)
+        if not targets:
+            self._at_jumps = state.facts if self._at_jumps is None else self._at_jumps & state.facts
+            self._returned(state.copy())
+        for target, facts in targets:
+            after = state.copy(facts)
+            if isinstance(target, int):
+                found += self._jump(target, after, entry)
+            else:
+                for left in self._called([(target, facts)], after):
+                    self._returned(left)
+        return found
+
+    def _returned(self, state: State) -> None:
+        if len(self._followed) == 1:
+            self._lose(state.registers[RAX], state.facts, is_written=False)
+        before = self._return
+        self._return = state.copy() if before is None else self._joined(before, state, self._here, is_enough=False)
+
+    def _targets(self, instruction: Instruction, state: State) -> list[tuple[int | str, int]]:
+        """Where a call or jump goes, as far as that is known: addresses or names of imports, with facts."""
+        if target := instruction.near_branch_target:
+            destination = self._program.destination(self._module.base + target)
+            return [] if destination is None else [(destination, 0)]
+        if instruction.is_ip_rel_memory_operand:
+            behind = self._program.behind(self._module, instruction.ip_rel_memory_address)
+            if isinstance(behind, str):
+                return [(behind, 0)]
+        cases = values.cases_of(self._read(instruction, 0, state)) or {}
+        addresses = [
+            (number, facts) for number, facts in cases.items() if 0 < tag(number) <= len(self._program.modules)
+        ]
+        return [*addresses] if len(addresses) == len(cases) else []
+
+    def _called(self, targets: Iterable[tuple[int | str, int]], state: State) -> list[State]:
+        """The state after a call of one of *targets*; none if it never returns."""
+        known = list(targets)
+        if len(known) == 1:
+            ((target, facts),) = known
+            if isinstance(target, str):
+                return self._imported(target, state)
+            if self._is_followed(target, state):
+                stack = state.registers[RSP]
+                before = state.copy(facts)
+                before.registers[RSP] = values.total(stack, MASK_64 - 7)
+                if (after := self._follow(target, before)) is None:
+                    return []
+                after.registers[RSP] = stack
+                if isinstance(stack, int):
+                    after.stack = {place: kept for place, kept in after.stack.items() if place >= stack}
+                after.flags = None
+                return [after]
+        for target, facts in known:
+            if isinstance(target, int):
+                self._use(target, state.facts | facts)
+        self._hand_over(state)
+        targets_known = [target for target, _ in known if isinstance(target, int)]
+        lost = self._clobbered(targets_known[0]) if len(known) == len(targets_known) == 1 else _LOST_IN_CALLS
+        self._forget(state, None, lost)
+        return [state]
+
+    def _clobbered(self, target: int) -> Iterable[int]:
+        """The registers that the function at *target* may change: gcc's -fipa-ra keeps values in the others."""
+        if target not in self._world.clobbered:
+            self._world.clobbered[target] = _written(self._program.module(target), target)
+        return self._world.clobbered[target]
+
+    def _is_followed(self, target: int, state: State) -> bool:
+        if target in self._followed or len(self._followed) > _DEPTH or not self._program.module(target).piece(target):
+            return False
+        if self._world.follows(target):
+            return True
+        # what is given a flag may test it
+        return len(self._followed) <= _FLAG_DEPTH and any(
+            isinstance(value, values.Choice | values.Word) and values.tells(value)
+            for value in (state.registers[number] for number in _ARGUMENTS)
+        )
+
+    def _hand_over(self, state: State) -> None:
+        """Note what the arguments give to code that is not followed."""
+        for number in _ARGUMENTS:
+            value = state.registers[number]
+            if isinstance(value, int) and is_stack(value):
+                self._spoil(value, state)
+            elif value not in self._bases:
+                self._lose(value, state.facts)
+        # arguments on the stack
+        pointer = state.registers[RSP]
+        if isinstance(pointer, int):
+            for place in range(pointer, pointer + 64, 8):
+                if place in state.stack and isinstance(state.stack[place][1], values.Choice | int):
+                    self._lose(state.stack[place][1], state.facts)
+
+    def _spoil(self, start: int, state: State) -> None:
+        """Forget what is on the stack from *start*, to which code that is not followed has a pointer."""
+        for place, (size, value) in list(state.stack.items()):
+            if start <= place < start + HANDED_OVER:
+                self._lose(value, state.facts)
+                state.stack[place] = (size, None)
+        state.stack.setdefault(start, (HANDED_OVER, None))
+
+    def _forget(self, state: State, result: Value, lost: Iterable[int] = _LOST_IN_CALLS) -> None:
+        for number in lost:
+            state.registers[number] = None
+        state.registers[RAX] = result
+        state.vectors.clear()
+        state.flags = None
+
+    def _imported(self, name: str, state: State) -> list[State]:
+        if name in _ENDLESS or (name.startswith("_ZSt") and "__throw_" in name):
+            return []
+        if name not in _HARMLESS:
+            self._hand_over(state)
+        result: Value = None
+        if name in _ENVIRONMENT:
+            # what somebody sets for this one program is that person's choice
+            result = values.flags(ANY)
+        elif name == "__x86_get_cpuid_feature_leaf" and isinstance(leaf := state.registers[7], int):
+            result = LEAVES + leaf * LEAF_SIZE
+        if name in _HARMLESS and isinstance(place := state.registers[7], int) and is_stack(place):
+            self._spoil(place, state)
+        if name in {"pthread_once", "call_once"}:
+            self._lose(state.registers[6], state.facts)
+        self._forget(state, result)
+        return [state]
+
+
+def _written(module: Module, target: int) -> Iterable[int]:
+    """The registers that a function may change, if it calls no others."""
+    piece = module.piece(target)
+    if piece is None or piece.address != target:
+        return _LOST_IN_CALLS
+    found = {RAX}
+    for instruction in module.instructions(piece):
+        branch = instruction.near_branch_target
+        is_inside = branch and piece.address <= module.base + branch < piece.end
+        if instruction.flow_control not in {FlowControl.NEXT, FlowControl.RETURN} and not is_inside:
+            return _LOST_IN_CALLS
+        for used in INFO.info(instruction).used_registers():
+            if used.register in GENERAL and used.access in WRITES:
+                found.add(GENERAL[used.register][0])
+    return found.intersection(_LOST_IN_CALLS)
+
+
+def _is_own(piece: Piece, target: int) -> bool:
+    """Whether *target* is no start of a function: it is in the middle of *piece*, or what the compiler moved there."""
+    names = piece.symbol.names if piece.symbol else ()
+    return target != piece.address or any(".cold" in name for name in names)

@@ -1,0 +1,150 @@
+"""What the interpreter knows at one instruction: registers, stack, flags, and what these say about the processor."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from iced_x86 import ConditionCode, InstructionInfoFactory, OpAccess, Register, RegisterExt
+
+from vbuild.elf import values
+from vbuild.elf.cpu_facts import EVERY
+from vbuild.elf.values import STACK, Value, tag
+
+RAX, RCX, RDX, RBX, RSP = range(5)
+# bytes on the stack that code with a pointer to them may write
+HANDED_OVER = 128
+_MOST_PAIRS = 1024
+_WORD = 8
+
+
+@dataclass(slots=True)
+class State:
+    """What is known at one instruction."""
+
+    registers: list[Value] = field(default_factory=lambda: [STACK if number == RSP else None for number in range(16)])
+    vectors: dict[int, Value] = field(default_factory=dict)
+    stack: dict[int, tuple[int, Value]] = field(default_factory=dict)
+    flags: "Compared | None" = None
+    facts: int = 0
+
+    def copy(self, facts: int = 0) -> "State":
+        return State(list(self.registers), dict(self.vectors), dict(self.stack), self.flags, self.facts | facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The flags after a comparison of two values of *size* bytes; *only* these conditions are known if given.
+
+    *place* says which register, by number, or place on the stack had the first value.
+    """
+
+    one: Value
+    other: Value
+    size: int
+    place: int | None = None
+    only: frozenset[int] | None = None
+
+
+CC = ConditionCode
+ZERO_SIGN = frozenset({CC.E, CC.NE, CC.S, CC.NS})
+CARRY = frozenset({CC.B, CC.AE})
+_SWAPPED: dict[int, int] = {CC.A: CC.B, CC.B: CC.A, CC.AE: CC.BE, CC.BE: CC.AE, CC.G: CC.L, CC.L: CC.G, CC.GE: CC.LE}
+_SWAPPED |= {CC.LE: CC.GE, CC.E: CC.E, CC.NE: CC.NE}
+
+
+def negated(condition: int) -> int:
+    return ((condition - 1) ^ 1) + 1
+
+
+def _signed(number: int, size: int) -> int:
+    sign = 1 << (8 * size - 1)
+    return number if tag(number) else ((number & ((sign << 1) - 1)) ^ sign) - sign
+
+
+TESTS: dict[int, Callable[[int, int, int], bool]] = {
+    CC.E: lambda a, b, _: a == b,
+    CC.NE: lambda a, b, _: a != b,
+    CC.A: lambda a, b, _: a > b,
+    CC.AE: lambda a, b, _: a >= b,
+    CC.B: lambda a, b, _: a < b,
+    CC.BE: lambda a, b, _: a <= b,
+    CC.G: lambda a, b, size: _signed(a, size) > _signed(b, size),
+    CC.GE: lambda a, b, size: _signed(a, size) >= _signed(b, size),
+    CC.L: lambda a, b, size: _signed(a, size) < _signed(b, size),
+    CC.LE: lambda a, b, size: _signed(a, size) <= _signed(b, size),
+    CC.S: lambda a, b, size: _signed(a - b, size) < 0,
+    CC.NS: lambda a, b, size: _signed(a - b, size) >= 0,
+}
+
+
+def shown_by(flags: Compared | None, condition: int) -> int:
+    """The features of the processor if *condition* holds."""
+    if flags is None or (flags.only and condition not in flags.only) or condition not in TESTS:
+        return 0
+    one, other, size = flags.one, flags.other, flags.size
+    first, second = values.cases_of(one), values.cases_of(other)
+    if first is not None and second is not None and len(first) * len(second) <= _MOST_PAIRS:
+        found = EVERY
+        for a, a_facts in first.items():
+            for b, b_facts in second.items():
+                if TESTS[condition](a, b, size):
+                    found &= a_facts | b_facts
+        return found
+    if isinstance(one, int):
+        one, other, condition = other, one, _SWAPPED.get(condition, CC.NONE)
+    if not isinstance(other, int) or tag(other):
+        return 0
+    return _shown_by_number(one, other, size, condition)
+
+
+def _shown_by_number(one: Value, number: int, size: int, condition: int) -> int:  # noqa: PLR0911  # one a condition
+    sign = values.bits_of(one)[8 * size - 1]
+    is_unsigned = sign[0] == EVERY
+    if condition == CC.E:
+        return values.shown_equal(one, number)
+    if condition == CC.NE:
+        return values.shown_different(one, number)
+    if number == 0 and condition in {CC.L, CC.S}:
+        return sign[0]
+    if number == 0 and condition in {CC.GE, CC.NS}:
+        return sign[1]
+    if number == 0 and condition == CC.G:
+        return sign[1] | values.shown_nonzero(values.truncated(one, size))
+    if is_unsigned and number >> (8 * size - 1) == 0:
+        signless: dict[int, int] = {CC.G: CC.A, CC.GE: CC.AE, CC.L: CC.B, CC.LE: CC.BE}
+        condition = signless.get(condition, condition)
+    if condition in {CC.A, CC.AE}:
+        number -= condition == CC.AE
+        return values.shown_above(one, number) if number >= 0 else 0
+    if condition in {CC.B, CC.BE}:
+        number -= condition == CC.B
+        return values.shown_up_to(one, number) if number >= 0 else EVERY
+    return 0
+
+
+def _registers() -> dict[int, tuple[int, int, int]]:
+    """The general registers: number, size in bytes, and the bits below it."""
+    found = {}
+    for name, register in vars(Register).items():
+        # the stubs say enum, the values are plain integers
+        if isinstance(register, int) and RegisterExt.is_gpr(register):  # type: ignore[arg-type]
+            full, size = RegisterExt.full_register(register), RegisterExt.size(register)  # type: ignore[arg-type]
+            found[register] = (full - Register.RAX, size, 8 * (name in {"AH", "BH", "CH", "DH"}))
+    return found
+
+
+GENERAL = _registers()
+WRITES = {OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE}
+INFO = InstructionInfoFactory()
+
+
+def loaded(stack: dict[int, tuple[int, Value]], address: int, size: int) -> Value:
+    """*size* bytes at *address*, from a value that is there or around it."""
+    if address in stack and stack[address][0] == size:
+        return stack[address][1]
+    for place, (kept, value) in stack.items():
+        if place <= address and address + size <= place + kept:
+            if kept > _WORD:
+                return 0 if value == 0 else values.lossy(value)
+            return values.truncated(values.shifted(value, 8 * (address - place), "shr", 8), min(size, 8))
+    parts = [value for place, (kept, value) in stack.items() if place < address + size and address < place + kept]
+    return values.lossy(*parts)

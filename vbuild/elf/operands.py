@@ -1,0 +1,212 @@
+"""Operands: what instructions read and write, and what becomes visible to code that is not followed."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from iced_x86 import Instruction, MemorySizeExt, OpKind, Register, RegisterExt
+
+from vbuild.elf import values
+from vbuild.elf.cpu_facts import EVERY
+from vbuild.elf.machine_state import GENERAL, HANDED_OVER, State, loaded
+from vbuild.elf.program import LEAVES, Module, Program
+from vbuild.elf.values import MASK_64, Value, is_stack, tag
+
+_IMMEDIATES = {kind for name, kind in vars(OpKind).items() if isinstance(kind, int) and name.startswith("IMMEDIATE")}
+# what addresses by these registers belongs to a thread
+_THREADS: frozenset[int] = frozenset({Register.FS, Register.GS})
+# less than this is no address of a program
+_LOWEST_ADDRESS = 4096
+# bytes: from here on writing to a register clears the rest of it; a pointer
+CLEARS_THE_REST, _WORD = 4, 8
+
+
+class World(Protocol):
+    """The variables of the program, and which functions to follow."""
+
+    program: Program
+    clobbered: dict[int, Iterable[int]]
+
+    def load(self, address: int, size: int) -> Value:
+        """What the variable of *size* bytes at *address* can hold."""
+
+    def store(self, address: int, size: int, value: Value, facts: int) -> None:
+        """Note that *value* is written to *address* where the processor has *facts*."""
+
+    def escape(self, address: int) -> None:
+        """Note that code that is not followed may write what is at *address*."""
+
+    def follows(self, address: int) -> bool:
+        """Whether the function at *address* has to do with what the processor has."""
+
+
+class Operands:
+    """The part of the interpreter that reads and writes operands."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._program = world.program
+        # by instruction: the facts whenever it ran; by instruction and target: those of a use
+        self.ran: dict[int, int] = {}
+        self.uses: dict[tuple[int, int], int] = {}
+        # tables that were read: their address in a register is no argument of the call of what was read
+        self._bases: set[int] = set()
+        self._module: Module = self._program.modules[0]
+        self._here = 0
+
+    # what becomes visible to code that is not followed
+
+    def _use(self, target: int, facts: int, address: int | None = None) -> None:
+        key = (self._here if address is None else address, target)
+        self.uses[key] = self.uses.get(key, EVERY) & facts
+
+    def _lose(self, value: Value, facts: int, address: int | None = None, *, is_written: bool = True) -> None:
+        """Note the addresses that *value* may be: from here on they are used, and written to, out of sight."""
+        if value is None or isinstance(value, values.Word):
+            return
+        for number, shown in (values.cases_of(value) or {}).items():
+            if 0 < tag(number) <= len(self._program.modules):
+                self._use(number, facts | shown, address)
+                module = self._program.module(number)
+                if is_written and not module.is_constant(number - module.base):
+                    self._world.escape(number)
+
+    # operands
+
+    def _immediate(self, instruction: Instruction, index: int, size: int) -> Value:
+        return self._absolute(instruction.immediate(index) & ((1 << 8 * size) - 1))
+
+    def _absolute(self, number: int) -> int:
+        """In a program at a fixed address a number may be an address."""
+        if self._module.elf.type == "ET_EXEC" and number > _LOWEST_ADDRESS and self._module.bytes_at(number, 1):
+            return self._module.base + number
+        return number
+
+    def _address(self, instruction: Instruction, state: State) -> Value:
+        if instruction.is_ip_rel_memory_operand:
+            return self._module.base + instruction.ip_rel_memory_address
+        if instruction.memory_segment in _THREADS:
+            return None
+        base, index = instruction.memory_base, instruction.memory_index
+        if base in GENERAL and isinstance(start := state.registers[GENERAL[base][0]], int):
+            self._bases.add(start)
+        found: Value = self._absolute(instruction.memory_displacement & MASK_64)
+        if base in GENERAL:
+            found = values.total(state.registers[GENERAL[base][0]], found)
+        if index in GENERAL:
+            scaled = values.shifted(
+                state.registers[GENERAL[index][0]], instruction.memory_index_scale.bit_length() - 1, "shl", 8
+            )
+            before, found = found, values.total(found, scaled)
+            if values.cases_of(found) is None:
+                # somewhere in a table
+                self._lose(before, state.facts)
+                self._lose(scaled, state.facts)
+        return found
+
+    def _size(self, instruction: Instruction, index: int) -> int:
+        if instruction.op_kind(index) == OpKind.REGISTER:
+            return int(RegisterExt.size(instruction.op_register(index)))
+        if instruction.op_kind(index) == OpKind.MEMORY:
+            return int(MemorySizeExt.size(instruction.memory_size))
+        return 8
+
+    def _read(self, instruction: Instruction, index: int, state: State, size: int = 0) -> Value:
+        kind = instruction.op_kind(index)
+        if kind == OpKind.REGISTER:
+            register = instruction.op_register(index)
+            if register not in GENERAL:
+                return state.vectors.get(RegisterExt.full_register(register))
+            number, own, below = GENERAL[register]
+            value = state.registers[number]
+            if below:
+                value = values.shifted(value, below, "shr", 8)
+            return values.truncated(value, own)
+        if kind == OpKind.MEMORY:
+            return self._load(self._address(instruction, state), self._size(instruction, index), state)
+        if kind in _IMMEDIATES:
+            return self._immediate(instruction, index, size or self._size(instruction, 0))
+        return None
+
+    def _write(self, instruction: Instruction, index: int, value: Value, state: State) -> None:
+        kind = instruction.op_kind(index)
+        if kind == OpKind.REGISTER:
+            self._set(instruction.op_register(index), value, state)
+        elif kind == OpKind.MEMORY:
+            self._store(self._address(instruction, state), self._size(instruction, index), value, state)
+
+    def _set(self, register: int, value: Value, state: State) -> None:
+        if register not in GENERAL:
+            state.vectors[RegisterExt.full_register(register)] = value  # type: ignore[arg-type]
+            return
+        number, size, below = GENERAL[register]
+        if state.flags and state.flags.place == number:
+            state.flags = replace(state.flags, place=None)
+        if size >= CLEARS_THE_REST:
+            state.registers[number] = values.truncated(value, size)
+            return
+        if state.registers[number] == 0:
+            state.registers[number] = values.shifted(values.truncated(value, size), below, "shl", 8)
+            return
+        old, new = values.bits_of(state.registers[number]), values.bits_of(value)
+        state.registers[number] = values.as_word((*old[:below], *new[: 8 * size], *old[below + 8 * size :]))
+
+    def _load(self, address: Value, size: int, state: State) -> Value:
+        cases = values.cases_of(address)
+        if cases is None:
+            return None
+        if len(cases) == 1:
+            return self._load_from(next(iter(cases)), size, state)
+        found: dict[int, int] = {}
+        for place, facts in cases.items():
+            value = self._load_from(place, size, state)
+            if not isinstance(value, int):
+                self._lose(address, state.facts)
+                return values.lossy(address, value)
+            found[value] = found.get(value, EVERY) & facts
+        return values.choice(found)
+
+    def _load_from(self, address: int, size: int, state: State) -> Value:  # noqa: PLR0911  # one for each kind of place
+        if is_stack(address):
+            return loaded(state.stack, address, size)
+        if tag(address) >= tag(LEAVES):
+            return self._world.load(address, size)
+        if not 0 < tag(address) <= len(self._program.modules):
+            return None
+        module = self._program.module(address)
+        place = address - module.base
+        behind = self._program.behind(module, place)
+        if isinstance(behind, int):
+            if module.is_constant(place) or tag(behind) >= tag(LEAVES):
+                return behind
+            self._use(behind, state.facts)
+            return None
+        if size > _WORD:
+            for _, pointer in module.pointers_in(range(place, place + size)):
+                self._use(module.base + pointer, state.facts)
+            return None
+        return self._world.load(address, size)
+
+    def _store(self, address: Value, size: int, value: Value, state: State) -> None:
+        cases = values.cases_of(address)
+        if cases is None or len(cases) > 1:
+            self._lose(value, state.facts)
+            for place in cases or ():
+                if 0 < tag(place) <= len(self._program.modules):
+                    self._world.escape(place)
+            return
+        place = next(iter(cases))
+        if is_stack(place):
+            if state.flags and state.flags.place is not None and place - 8 < state.flags.place < place + size:
+                state.flags = replace(state.flags, place=None)
+            for other in [other for other in state.stack if place - HANDED_OVER < other < place + size]:
+                kept, old = state.stack[other]
+                if other + kept > place:
+                    del state.stack[other]
+                    if other != place:
+                        self._lose(old, state.facts)
+            state.stack[place] = (size, value)
+            return
+        self._lose(value, state.facts)
+        if 0 < tag(place) <= len(self._program.modules):
+            self._world.store(place, size, value, state.facts)

@@ -1,0 +1,368 @@
+"""Which code above a level runs without a test of the processor that says it may.
+
+    questions   pieces with CPUID or XGETBV, or that read libgcc's variables; what calls them or reads what they write
+    backwards   from code above the level to what uses it, as long as a use is not behind a test
+    forwards    from where other code enters to that code again, which gives the way that leads there
+
+Only pieces with a question on these ways are run by the interpreter; of all others every reference is a use.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from iced_x86 import Instruction
+from msgspec import Struct
+
+from vbuild.elf import values
+from vbuild.elf.cpu_facts import EVERY, by_code, names_of, needed_by, of_level
+from vbuild.elf.cpu_questions import Questions, special
+from vbuild.elf.interpreter import Interpreter, TooMuchError
+from vbuild.elf.program import LEAVES, Piece, Program
+from vbuild.elf.values import Value
+
+# users of code above the level that are looked at, and instructions that are run, in all
+_MOST_USERS = 8000
+_MOST_STEPS = 40_000
+# functions that may write a variable, and how often its value may change, before it can be anything
+_MOST_WRITERS, _MOST_CHANGES = 64, 40
+# how far in front of a variable without a symbol a pointer to its structure may point, in bytes
+_NEAR = 256
+_WORD = 8
+_LONGEST_WAY = 16
+
+
+class Unguarded(Struct, frozen=True):
+    """How code is reached without a test of features that are *missing*.
+
+    The *way* names what leads there, the code itself last; *first* is the first instruction that needs each feature.
+    It is not certain if something on the way was too much to follow.
+    """
+
+    missing: int
+    way: tuple[str, ...]
+    first: dict[str, Instruction]
+    is_certain: bool
+
+
+class Reach(Questions):
+    """Finds the code above the level of rank *level* that is reached without a test."""
+
+    def __init__(self, program: Program, level: int) -> None:
+        super().__init__(program)
+        self._level = of_level(level)
+        self._variables: dict[tuple[int, int], Value] = {}
+        self._changes: dict[tuple[int, int], int] = {}
+        self._readers: dict[tuple[int, int], set[int]] = {}
+        self._writers: dict[tuple[int, int], set[int]] = {}
+        self._results: dict[int, Interpreter | None] = {}
+        self._queue: dict[int, Piece] = {}
+        self._running: Piece | None = None
+        self._used: dict[int, dict[int, int]] = {}
+        self._needed: dict[int, int] = {}
+        self._runs = self._steps = 0
+        self._given_up: set[int] = set()
+        self.clobbered: dict[int, Iterable[int]] = {}
+
+    # the variables of the program
+
+    def load(self, address: int, size: int) -> Value:
+        if address >= LEAVES:
+            return special(address, size)
+        if address in self._models:
+            return special(self._models[address], size)
+        module = self.program.module(address)
+        place = address - module.base
+        if module.is_constant(place):
+            data = module.bytes_at(place, size)
+            return int.from_bytes(data, "little") if len(data) == size else None
+        key = (address, size)
+        if key not in self._variables:
+            self._track(key)
+        if self._running:
+            self._readers.setdefault(key, set()).add(self._running.address)
+        return self._variables[key]
+
+    def _track(self, key: tuple[int, int]) -> None:
+        address, size = key
+        module = self.program.module(address)
+        place = address - module.base
+        data = module.bytes_at(place, size)
+        self._variables[key] = int.from_bytes(data, "little")
+        table = module.table(place)
+        pieces = {piece.address: piece for piece in self._users(module, table)}
+        if module.object_at(place) is None:
+            for site in module.sites(place - _NEAR, place + size):
+                if module.bytes_at(site - 2, 1) == b"\x8d" and (piece := module.piece(module.base + site)):
+                    pieces[piece.address] = piece
+        if len(pieces) > _MOST_WRITERS or not any(address in self._questions for address in pieces):
+            self._variables[key] = None
+            return
+        self._writers[key] = set(pieces)
+        self._queue.update(pieces)
+
+    def store(self, address: int, size: int, value: Value, facts: int) -> None:
+        for key in [key for key in self._variables if key[0] < address + size and address < key[0] + key[1]]:
+            start, length = key
+            if start >= address and start + length <= address + size and size <= _WORD:
+                part = values.truncated(values.shifted(value, 8 * (start - address), "shr", 8), length)
+            elif value == 0 and size > _WORD:
+                part = 0
+            else:
+                part = values.lossy(value)
+            self._join(key, part, facts)
+
+    def escape(self, address: int) -> None:
+        module = self.program.module(address)
+        table = module.table(address - module.base)
+        for key in self._variables:
+            if key[0] - module.base in table:
+                self._join(key, None, 0)
+
+    def _join(self, key: tuple[int, int], value: Value, facts: int) -> None:
+        old = self._variables[key]
+        if old is None:
+            return
+        new = values.join(old, 0, value, facts)
+        if new == old:
+            return
+        self._changes[key] = self._changes.get(key, 0) + 1
+        self._set(key, None if self._changes[key] > _MOST_CHANGES else new)
+
+    def _set(self, key: tuple[int, int], value: Value) -> None:
+        if value is None and self._variables[key] is None:
+            return
+        self._variables[key] = value
+        for address in self._readers.get(key, ()):
+            if piece := self.program.module(address).piece(address):
+                self._queue[address] = piece
+
+    def _result(self, piece: Piece) -> Interpreter | None:
+        """What running *piece* has found, when all variables are known; None if it takes too much."""
+        if piece.address not in self._results and piece.address not in self._given_up:
+            self._queue[piece.address] = piece
+            self._settle()
+        return self._results.get(piece.address)
+
+    def _settle(self) -> None:
+        while True:
+            while self._queue:
+                address, piece = self._queue.popitem()
+                if address in self._given_up:
+                    continue
+                self._results[address] = self._ran(piece)
+                self._used.pop(address, None)
+            # a variable that says nothing about the processor can be anything
+            silent = [key for key, value in self._variables.items() if value is not None and not values.tells(value)]
+            if not silent:
+                return
+            for key in silent:
+                self._set(key, None)
+
+    def _ran(self, piece: Piece) -> Interpreter | None:
+        self._runs += 1
+        interpreter = Interpreter(self)
+        before, self._running = self._running, piece
+        try:
+            interpreter.run_piece(piece, most=_MOST_STEPS - self._steps)
+        except TooMuchError:
+            self._given_up.add(piece.address)
+            for key, writers in self._writers.items():
+                if piece.address in writers:
+                    self._set(key, None)
+            return None
+        finally:
+            self._running = before
+            self._steps += interpreter.steps
+        return interpreter
+
+    # backwards
+
+    def _node(self, address: int) -> int:
+        """The piece or table that *address* lies in."""
+        module = self.program.module(address)
+        if piece := module.piece(address):
+            return piece.address
+        return module.base + module.table(address - module.base).start
+
+    def _uses(self, piece: Piece) -> dict[int, int]:
+        """What *piece* uses, by node, and the facts known at each of these uses."""
+        if piece.address not in self._used:
+            self._used[piece.address] = self._found_uses(piece)
+        return self._used[piece.address]
+
+    def _found_uses(self, piece: Piece) -> dict[int, int]:
+        found: dict[int, int] = {}
+        if self._is_aware(piece) and (result := self._result(piece)) is not None:
+            for (_, target), facts in result.uses.items():
+                node = self._node(target)
+                if node != piece.address:
+                    found[node] = found.get(node, EVERY) & facts
+            # code of others that was followed
+            for address, facts in result.ran.items():
+                module = self.program.module(address)
+                if piece.address <= address < piece.end or (instruction := module.instruction(address)) is None:
+                    continue
+                if instruction.code in by_code() and (other := module.piece(address)):
+                    found[other.address] = found.get(other.address, EVERY) & facts
+            return found
+        for target in self._targets(piece):
+            found[self._node(target)] = 0
+        module = self.program.module(piece.address)
+        if module.falls_through(piece) and (after := module.piece(piece.end)):
+            found[after.address] = 0
+        return found
+
+    def own_need(self, piece: Piece) -> int:
+        """The features above the level that instructions of *piece* need, where nothing has asked for them."""
+        if not self._is_aware(piece):
+            if piece.address not in self._needed:
+                module = self.program.module(piece.address)
+                data = module.bytes_at(piece.address - module.base, piece.end - piece.address)
+                self._needed[piece.address] = needed_by(data) & ~self._level
+            return self._needed[piece.address]
+        found = 0
+        for _, needed in self._needs(piece):
+            found |= needed
+        return found
+
+    def _needs(self, piece: Piece) -> Iterator[tuple[Instruction, int]]:
+        module = self.program.module(piece.address)
+        codes = by_code()
+        ran: dict[int, int] = {}
+        if self._is_aware(piece) and (result := self._result(piece)) is not None:
+            ran = result.ran
+        for instruction in module.instructions(piece):
+            if needed := codes.get(instruction.code, 0) & ~self._level & ~ran.get(module.base + instruction.ip, 0):
+                yield instruction, needed
+
+    def violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
+        """Those of the pieces *above* the level that are reached: the features nothing asked for, and the way there."""
+        pieces = tuple(above)
+        while True:
+            before = self._runs
+            found = self._violations(pieces)
+            # a variable that became known later may have changed what was found before
+            if self._runs == before:
+                return found
+
+    def _violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
+        own = {piece.address: self.own_need(piece) for piece in above}
+        users, roots, unfollowed = self._cone([address for address, need in own.items() if need])
+        certain = {node: uses for node, uses in users.items() if node not in self._given_up}
+        found: dict[int, Unguarded] = {}
+        for is_certain, edges, starts in ((True, certain, roots), (False, users, [*roots, *unfollowed])):
+            reached, parents = self._forwards(edges, starts)
+            for address, need in own.items():
+                if is_certain and address in self._given_up:
+                    continue
+                if address not in found and address in reached and (missing := need & ~reached[address]):
+                    found[address] = self._unguarded(address, missing, parents, is_certain=is_certain)
+        return found
+
+    def _forwards(
+        self, users: dict[int, dict[int, int]], starts: Iterable[int]
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """What is reached from *starts* with the facts known there, and from where it was reached first."""
+        reached: dict[int, int] = dict.fromkeys(starts, self._level)
+        parents: dict[int, int] = {}
+        waiting = deque(reached)
+        while waiting:
+            node = waiting.popleft()
+            for target, facts in users.get(node, {}).items():
+                known = facts | reached[node]
+                if target not in reached or reached[target] & known != reached[target]:
+                    if target not in reached:
+                        parents[target] = node
+                    reached[target] = reached.get(target, EVERY) & known
+                    waiting.append(target)
+        return reached, parents
+
+    def _unguarded(self, address: int, missing: int, parents: dict[int, int], *, is_certain: bool) -> Unguarded:
+        module = self.program.module(address)
+        piece = module.piece(address)
+        first: dict[str, Instruction] = {}
+        left = missing
+        for instruction, needed in self._needs(piece) if piece else ():
+            if new := needed & left:
+                first.update(dict.fromkeys(names_of(new), instruction))
+                left &= ~new
+                if not left:
+                    break
+        return Unguarded(missing, self._way(address, parents), first, is_certain)
+
+    def is_used(self, piece: Piece) -> bool:
+        """Whether anything seems to lead to *piece*."""
+        return self._is_root(piece.address) or any(
+            piece.address in uses for _, uses in self._users_of_node(piece.address)
+        )
+
+    def _way(self, address: int, parents: dict[int, int]) -> tuple[str, ...]:
+        found = [address]
+        while found[-1] in parents and len(found) < _LONGEST_WAY:
+            found.append(parents[found[-1]])
+        return tuple(self._name(node) for node in reversed(found))
+
+    def _name(self, node: int) -> str:
+        module = self.program.module(node)
+        if piece := module.piece(node):
+            return str(piece)
+        symbol = module.object_at(node - module.base)
+        return symbol.names[0] if symbol and symbol.names else f"table at {node - module.base:#x}"
+
+    def _cone(self, start: Iterable[int]) -> tuple[dict[int, dict[int, int]], list[int], list[int]]:
+        """All from which code is reached that *start* lists: each user's uses with their facts; entries; and the rest.
+
+        The rest is what was not followed, because it gets too much.
+        """
+        nodes = set(start)
+        roots = [node for node in nodes if self._is_root(node)]
+        most = len(nodes) + _MOST_USERS
+        users: dict[int, dict[int, int]] = {}
+        # what uses other things than those known so far: code that it follows may be found to be a user
+        others: dict[int, dict[int, dict[int, int]]] = {}
+        waiting = deque(nodes)
+        while waiting and len(nodes) < most:
+            node = waiting.popleft()
+            for user, uses in (*self._users_of_node(node), *others.pop(node, {}).items()):
+                if uses.keys().isdisjoint(nodes):
+                    for target in uses:
+                        others.setdefault(target, {})[user] = uses
+                    continue
+                users.setdefault(user, {}).update(uses)
+                if user not in nodes:
+                    nodes.add(user)
+                    waiting.append(user)
+                    if self._is_root(user):
+                        roots.append(user)
+        within = {user: {to: facts for to, facts in uses.items() if to in nodes} for user, uses in users.items()}
+        return within, roots, list(waiting)
+
+    def _is_root(self, node: int) -> bool:
+        module = self.program.module(node)
+        if node in module.entries:
+            return True
+        place = node - module.base
+        if module.piece(node) is not None:
+            return False
+        # data that no code seems to point at, such as .init_array, is used in a way that is not seen here
+        if module.object_at(place) is not None:
+            return False
+        table = module.table(place)
+        return not module.is_referred(table.start - 4, table.stop) and not module.places_of(table.start, table.stop)
+
+    def _users_of_node(self, node: int) -> Iterator[tuple[int, dict[int, int]]]:
+        """What may use *node*: pieces and tables, with all that they use and the facts known there."""
+        module = self.program.module(node)
+        piece = module.piece(node)
+        addresses = range(node - module.base, piece.end - module.base) if piece else module.table(node - module.base)
+        users = {user.address: user for user in self._users(module, addresses)}
+        if piece:
+            users.update((user.address, user) for user in module.pieces_near(piece))
+        for place in module.places_of(addresses.start, addresses.stop):
+            if place not in module.stubs_of:
+                yield self._node(module.base + place), {node: 0}
+            # code that is followed through a table uses what stands in it
+            users.update((user.address, user) for user in self._users(module, module.table(place)))
+        for user in users.values():
+            if user.address != node:
+                yield user.address, self._uses(user)

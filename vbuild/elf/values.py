@@ -1,0 +1,346 @@
+"""What a register or a place in memory can hold, as far as it tells something about the processor.
+
+    None      nothing is known
+    int       this number; an address has the number of its file, or `STACK`, in the bits above 64
+    Choice    one of these numbers, and for each the features that the processor has if it is this one
+    Word      for each bit the features that the processor has if the bit is set, and if it is clear
+
+Facts about a processor never change, so they are the same wherever a value is used. A bit that cannot be set has
+`EVERY` feature if it is set: what is impossible implies everything.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
+
+from vbuild.elf.cpu_facts import EVERY
+
+_MOST_CASES = 64
+# of a table of functions
+_MOST_ADDRESSES = 256
+_MOST_PAIRS = 4096
+_FULL = 8
+_SHORT = 4
+MASK_64 = (1 << 64) - 1
+# where the stack pointer is when a function starts; its number is that of no file
+STACK = (1 << 90) + (1 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several numbers, with the features that each shows."""
+
+    cases: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """64 bits: the features that each shows if it is set, and if it is clear."""
+
+    bits: tuple[tuple[int, int], ...]
+
+
+Value = None | int | Choice | Word
+
+_UNKNOWN_BIT, _ZERO_BIT, _ONE_BIT = (0, 0), (EVERY, 0), (0, EVERY)
+
+
+def tag(number: int) -> int:
+    """The file, one more than its number, that *number* is an address in, or 0 if it is no address."""
+    return number >> 64
+
+
+def is_stack(number: int) -> bool:
+    return number >> 64 == STACK >> 64
+
+
+def choice(cases: dict[int, int]) -> Value:
+    """A value with *cases*; a `Word` for too many, or for none of which anything is known."""
+    if len(cases) == 1:
+        return next(iter(cases))
+    if len(cases) > _MOST_CASES and (len(cases) > _MOST_ADDRESSES or not all(map(tag, cases))):
+        return _word_of_cases(cases)
+    return Choice(tuple(sorted(cases.items())))
+
+
+def word(facts: dict[int, int], size: int = 4) -> Word:
+    """A word of *size* bytes whose bits show the features in *facts* if they are set."""
+    return Word(tuple((facts.get(bit, 0), 0) if bit < 8 * size else _ZERO_BIT for bit in range(64)))
+
+
+def flags(features: int) -> Word:
+    """An unknown number whose set bits all show *features*."""
+    return Word(((features, 0),) * 64)
+
+
+def cases_of(value: Value) -> dict[int, int] | None:
+    """The numbers that *value* can be, with the features each shows; None if there are too many to list."""
+    if isinstance(value, int):
+        return {value: 0}
+    if isinstance(value, Choice):
+        return dict(value.cases)
+    if isinstance(value, Word):
+        free = [bit for bit, facts in enumerate(value.bits) if facts[0] != EVERY and facts[1] != EVERY]
+        if len(free) <= _SHORT:
+            found = {
+                sum(1 << bit for bit, facts in enumerate(value.bits) if facts[1] == EVERY and facts[0] != EVERY): 0
+            }
+            for bit in free:
+                set_, clear = value.bits[bit]
+                found = {
+                    number | (1 << bit if is_set else 0): facts | (set_ if is_set else clear)
+                    for number, facts in found.items()
+                    for is_set in (False, True)
+                }
+            return found
+    return None
+
+
+def bits_of(value: Value) -> tuple[tuple[int, int], ...]:
+    """The bits of *value*, which must not be an address."""
+    if isinstance(value, Word):
+        return value.bits
+    if isinstance(value, int):
+        return tuple(_ONE_BIT if value >> bit & 1 else _ZERO_BIT for bit in range(64)) if not tag(value) else _UNKNOWN
+    if isinstance(value, Choice):
+        if any(tag(number) for number, _ in value.cases):
+            return flags(reduce(and_, (facts for number, facts in value.cases if number), EVERY)).bits
+        return tuple(
+            (
+                reduce(and_, (facts for number, facts in value.cases if number >> bit & 1), EVERY),
+                reduce(and_, (facts for number, facts in value.cases if not number >> bit & 1), EVERY),
+            )
+            for bit in range(64)
+        )
+    return _UNKNOWN
+
+
+_UNKNOWN = (_UNKNOWN_BIT,) * 64
+
+
+def _word_of_cases(cases: dict[int, int]) -> Value:
+    return as_word(bits_of(Choice(tuple(cases.items()))))
+
+
+def as_word(bits: Iterable[tuple[int, int]]) -> Value:
+    """A value with these *bits*, in its shortest form."""
+    found = tuple(bits)
+    if found == _UNKNOWN:
+        return None
+    if all(EVERY in facts for facts in found):
+        return sum(1 << bit for bit, facts in enumerate(found) if facts[1] == EVERY)
+    return Word(found)
+
+
+def tells(value: Value) -> int:
+    """All features that *value* can show in some case, those that only the impossible shows left out."""
+    if isinstance(value, Choice):
+        return reduce(or_, (facts for _, facts in value.cases if facts != EVERY), 0)
+    if isinstance(value, Word):
+        return reduce(or_, (facts for pair in value.bits if EVERY not in pair for facts in pair), 0)
+    return 0
+
+
+def lossy(*values: Value) -> Value:
+    """What an operation that is not followed makes of *values*: if not zero, it shows what they can show."""
+    found = reduce(or_, map(tells, values), 0)
+    return flags(found) if found else None
+
+
+def join(one: Value, one_facts: int, other: Value, other_facts: int) -> Value:
+    """The value where two paths meet: *one* where the processor has *one_facts*, *other* where it has the others."""
+    if one == other and (one_facts == other_facts or one is None or isinstance(one, int)):
+        return one
+    # what is known on both paths is known without this value
+    one_facts, other_facts = one_facts & ~other_facts, other_facts & ~one_facts
+    first, second = cases_of(one), cases_of(other)
+    if first is None or second is None:
+        return _join_words(one, one_facts, other, other_facts)
+    cases = {number: facts | one_facts for number, facts in first.items()}
+    for number, facts in second.items():
+        cases[number] = cases.get(number, EVERY) & (facts | other_facts)
+    return choice(cases)
+
+
+def _join_words(one: Value, one_facts: int, other: Value, other_facts: int) -> Value:
+    if (one is None and not one_facts) or (other is None and not other_facts):
+        return None
+    pairs = zip(bits_of(one), bits_of(other), strict=True)
+    return as_word(
+        ((a | one_facts) & (c | other_facts), (b | one_facts) & (d | other_facts)) for (a, b), (c, d) in pairs
+    )
+
+
+def truncated(value: Value, size: int) -> Value:
+    """The low *size* bytes of *value*, the rest zero."""
+    if size == _FULL:
+        return value
+    mask = (1 << 8 * size) - 1
+    if isinstance(value, int):
+        return value & mask if not tag(value) else None
+    if isinstance(value, Choice):
+        return combined(lambda a, b: a & b, value, mask)
+    bits = bits_of(value)
+    return Word((*bits[: 8 * size], *((_ZERO_BIT,) * (64 - 8 * size))))
+
+
+def extended(value: Value, size: int, new: int) -> Value:
+    """The low *size* bytes of *value* with their sign, in *new* bytes."""
+    sign = 1 << (8 * size - 1)
+    if (cases := cases_of(truncated(value, size))) is not None:
+        limit = (1 << 8 * new) - 1
+        return choice({((number ^ sign) - sign) & limit: facts for number, facts in cases.items()})
+    bits = bits_of(truncated(value, size))
+    return Word((*bits[: 8 * size], *((bits[8 * size - 1],) * (8 * (new - size))), *((_ZERO_BIT,) * (64 - 8 * new))))
+
+
+def combined(operation: Callable[[int, int], int | None], one: Value, other: Value) -> Value:
+    """What *operation* makes of each pair of numbers that *one* and *other* can be; `lossy` for too many pairs."""
+    first, second = cases_of(one), cases_of(other)
+    if first is None or second is None or len(first) * len(second) > _MOST_PAIRS:
+        return lossy(one, other)
+    found: dict[int, int] = {}
+    for a, a_facts in first.items():
+        for b, b_facts in second.items():
+            result = operation(a, b)
+            if result is None:
+                return lossy(one, other)
+            found[result] = found.get(result, EVERY) & (a_facts | b_facts)
+    return choice(found)
+
+
+def add(a: int, b: int) -> int | None:
+    """The sum of two numbers, at most one of which is an address."""
+    if tag(a) and tag(b):
+        return None
+    if tag(a) or tag(b):
+        address, number = (a, b) if tag(a) else (b, a)
+        return address + (number - (1 << 64) if number >> 63 else number)
+    return (a + b) & MASK_64
+
+
+def subtract(a: int, b: int) -> int | None:
+    if tag(b):
+        return (a - b) & MASK_64 if tag(a) == tag(b) else None
+    return add(a, -b & MASK_64)
+
+
+def bitwise(one: Value, other: Value, kind: str) -> Value:
+    """``and``, ``or`` or ``xor`` of two values."""
+    if isinstance(one, int) and isinstance(other, int):
+        if tag(one) or tag(other):
+            # an aligned stack pointer
+            return one & (other - (1 << 64)) if kind == "and" and tag(one) and other >> 63 and not tag(other) else None
+        return {"and": one & other, "or": one | other, "xor": one ^ other}[kind]
+    if isinstance(one, Choice | int) and isinstance(other, Choice | int):
+        numbers = [number for value in (one, other) for number in (cases_of(value) or {})]
+        if not any(map(tag, numbers)):
+            operations = {"and": and_, "or": or_, "xor": int.__xor__}
+            return combined(operations[kind], one, other)
+    rule = {"and": _and, "or": _or, "xor": _xor}[kind]
+    return as_word(map(rule, bits_of(one), bits_of(other)))
+
+
+def _and(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return a[0] | b[0], a[1] & b[1]
+
+
+def _or(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return a[0] & b[0], a[1] | b[1]
+
+
+def _xor(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return (a[0] | b[1]) & (a[1] | b[0]), (a[0] | b[0]) & (a[1] | b[1])
+
+
+def shifted(value: Value, count: Value, kind: str, size: int) -> Value:  # noqa: C901, PLR0911  # each kind of shift
+    """*value* of *size* bytes after ``shl``, ``shr``, ``sar``, ``rol`` or ``ror`` by *count*."""
+    if not isinstance(count, int) or tag(count):
+        if kind == "shl" and cases_of(value) is not None and cases_of(count) is not None:
+            return truncated(combined(lambda a, b: (a << (b & 63)) & MASK_64, value, count), size)
+        return lossy(value, count)
+    width = 8 * size
+    count %= 64 if size == _FULL else 32
+    if not count:
+        return value
+    if count >= width:
+        return 0 if kind in {"shl", "shr"} else lossy(value)
+    if isinstance(value, int | Choice):
+        limit = (1 << width) - 1
+        if kind == "shl":
+            return combined(lambda a, b: None if tag(a) else (a << b) & limit, value, count)
+        if kind == "shr":
+            return combined(lambda a, b: None if tag(a) else (a & limit) >> b, value, count)
+        if kind == "sar":
+            return shifted(extended(value, size, 8), count, "shr", 8) if size < _FULL else lossy(value)
+    bits = bits_of(value)[:width]
+    high = (_ZERO_BIT,) * (64 - width)
+    zeros = (_ZERO_BIT,) * count
+    if kind == "shl":
+        return as_word((*zeros, *bits[: width - count], *high))
+    if kind == "shr":
+        return as_word((*bits[count:], *zeros, *high))
+    if kind == "sar":
+        return as_word((*bits[count:], *((bits[-1],) * count), *high))
+    turn = count if kind == "ror" else width - count
+    return as_word((*bits[turn:], *bits[:turn], *high))
+
+
+def total(one: Value, other: Value, *, is_difference: bool = False) -> Value:
+    """The sum or difference of two values."""
+    found = combined(subtract if is_difference else add, one, other)
+    if is_difference or not (isinstance(one, Word) or isinstance(other, Word)):
+        return found
+    first, second = bits_of(one), bits_of(other)
+    # no bit that both can have: the sum is the union
+    if all(a[0] == EVERY or b[0] == EVERY for a, b in zip(first, second, strict=True)):
+        return bitwise(one, other, "or")
+    return found
+
+
+def shown(value: Value, test: Callable[[int], bool]) -> int | None:
+    """The features shown if the number passes *test*, or None if the numbers cannot be listed."""
+    if (cases := cases_of(value)) is None:
+        return None
+    return reduce(and_, (facts for number, facts in cases.items() if test(number)), EVERY)
+
+
+def shown_nonzero(value: Value) -> int:
+    if (found := shown(value, bool)) is not None:
+        return found
+    return reduce(and_, (set_ for set_, _ in bits_of(value)), EVERY)
+
+
+def shown_equal(value: Value, number: int) -> int:
+    if (found := shown(value, lambda one: one == number)) is not None:
+        return found
+    if tag(number):
+        return 0
+    return reduce(or_, (facts[0] if number >> bit & 1 else facts[1] for bit, facts in enumerate(bits_of(value))), 0)
+
+
+def shown_different(value: Value, number: int) -> int:
+    if (found := shown(value, lambda one: one != number)) is not None:
+        return found
+    if tag(number):
+        return 0
+    return reduce(
+        and_, (facts[1] if number >> bit & 1 else facts[0] for bit, facts in enumerate(bits_of(value))), EVERY
+    )
+
+
+def shown_above(value: Value, number: int) -> int:
+    """The features shown if the value, without sign, is more than *number*."""
+    if (found := shown(value, lambda one: one > number)) is not None:
+        return found
+    # then one of the bits from the highest of number + 1 up is set
+    lowest = (number + 1).bit_length() - 1
+    return reduce(and_, (set_ for set_, _ in bits_of(value)[lowest:]), EVERY)
+
+
+def shown_up_to(value: Value, number: int) -> int:
+    """The features shown if the value, without sign, is at most *number*."""
+    if (found := shown(value, lambda one: one <= number)) is not None:
+        return found
+    return reduce(or_, (clear for _, clear in bits_of(value)[number.bit_length() :]), 0)
