@@ -65,7 +65,7 @@ bundle.available_cores = lambda: int(sys.argv[1])
 def ask(name, loading, data, sha256):
     hashlib.sha256(data)
 with open_wheel(next(Path("in").iterdir())) as wheel:
-    assert len(bundle.Reader(ask, Path("in")).read(wheel).pieces) == 6
+    assert len(bundle.WheelReader(ask, Path("in")).read(wheel).binaries) == 6
 """
 
 

@@ -208,12 +208,20 @@ def misrecorded(folder: Path) -> None:
         (undescribed, [f"{PLAIN}: has no paths.json that lists its files"]),
         (
             lambda folder: informing(folder, index=b"[]"),
-            [f"{PLAIN}: cannot be read: info/index.json: expected a JSON object"],
+            [f"{PLAIN}: cannot be read: info/index.json: expected a JSON object, got list"],
         ),
-        (informing, [f"{PLAIN}: cannot be read: info/index.json: not JSON"]),
+        (
+            informing,
+            [f"{PLAIN}: cannot be read: info/index.json: not JSON: Expecting value at line 1, column 1"],
+        ),
         (
             lambda folder: informing(folder, index=b"[" * 100_000),
-            [f"{PLAIN}: cannot be read: info/index.json: not JSON"],
+            [
+                (
+                    f"{PLAIN}: cannot be read: info/index.json: JSON nested too deeply, of far too many values, "
+                    "or with a number too long"
+                ),
+            ],
         ),
         (
             lambda folder: (folder / PLAIN).write_bytes((folder / V3).read_bytes()),

@@ -76,7 +76,12 @@ DAMAGED: dict[str, Callable[[Files], tuple[Files, list[str]]]] = {
             **files,
             copy_of(moved(files)): elf.patchelfed(files[copy_of(moved(files))], "--set-soname", "libother.so"),
         },
-        [f"{copy_of(moved(files))}: SONAME libother.so, expected {name(moved(files))} as in {moved(files)}"],
+        [
+            (
+                f"{copy_of(moved(files))}: SONAME libother.so, and {name(moved(files))} in {moved(files)}; "
+                "expected one for all levels"
+            )
+        ],
     ),
     "a copy is not found what it needs": lambda files: (
         {
