@@ -3,6 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import click
@@ -125,6 +126,12 @@ def test_security_names_tests_that_are_there() -> None:
     named = re.findall(r"`(tests/[\w/.]+)`", text)
     assert [path for path in named if not (ROOT / path).exists()] == []
     assert len(named) > 10
+
+
+@pytest.mark.parametrize("name", ["list-libraries", "pin-toolkits"])
+def test_programs_that_write_files_find_what_they_import_and_the_file(name: str) -> None:
+    program = run_path(str(ROOT / ".ci" / name))
+    assert program["TARGET"].is_file()
 
 
 def test_readme_is_short_enough_to_read() -> None:
