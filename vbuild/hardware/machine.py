@@ -71,7 +71,11 @@ class Machine(Struct, frozen=True):
             version, tags = platform.python_version(), tuple(str(tag) for tag in sys_tags())
         else:
             version, tags = _asked(python)
-        return cls(version, _linux_last(tags), cpu_here(), Nvidia.here())
+        # as uv orders them: packaging puts linux_x86_64 before the manylinux platforms, uv after them
+        ordered: list[str] = []
+        for start, platforms in _grouped(tags):
+            ordered += (f"{start}-{found}" for found in sorted(platforms, key=lambda found: found.startswith("linux_")))
+        return cls(version, tuple(ordered), cpu_here(), Nvidia.here())
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -139,14 +143,6 @@ def _asked(python: Path) -> tuple[str, tuple[str, ...]]:
     except (subprocess.CalledProcessError, ValueError) as error:
         raise HardwareError(f"{python}: does not name its compatibility tags; expected a Python interpreter") from error
     return version, tuple(tags)
-
-
-def _linux_last(tags: tuple[str, ...]) -> tuple[str, ...]:
-    """The *tags* as uv orders them: packaging puts ``linux_x86_64`` before the manylinux platforms, uv after them."""
-    ordered: list[str] = []
-    for start, platforms in _grouped(tags):
-        ordered += (f"{start}-{found}" for found in sorted(platforms, key=lambda found: found.startswith("linux_")))
-    return tuple(ordered)
 
 
 def _version(text: str) -> str:

@@ -292,8 +292,9 @@ def _edits(image: ElfImage, plan: _Plan) -> list[Edit]:
         moves += bed.moves
         edits += (Edit(gap, (bytes(len(gap)),)) for gap in _gaps(bed, plan))
     edits += (Edit(gap, (bytes(len(gap)),)) for section in plan.unneeded for gap in _left(section.span, plan.holes))
-    words |= _slide_words(image, plan.table)
-    words |= symbol_words(image, [*moves, *_slid(image, plan.table)], without=plan.unneeded)
+    slid_words, slid = _slid(image, plan.table)
+    words |= slid_words
+    words |= symbol_words(image, [*moves, *slid], without=plan.unneeded)
     edits += (Edit(range(at, at + _WORD), (value.to_bytes(_WORD, "little"),)) for at, value in words.items())
     return [*edits, *_header_edits(image, plan)]
 
@@ -321,25 +322,20 @@ def _left(span: range, holes: Holes) -> list[range]:
     return [range(start, stop) for start, stop in pairs if start < stop]
 
 
-def _slide_words(image: ElfImage, table: SlotTable) -> dict[int, int]:
-    """The words of PT_DYNAMIC that tell where what slid is now."""
-    if not table.slide:
-        return {}
-    span, start = table.slide.span, image.address(table.slide.span.start)
+def _slid(image: ElfImage, table: SlotTable) -> tuple[dict[int, int], list[Move]]:
+    """The words of PT_DYNAMIC that say where what slid is now, and the moves of its sections."""
+    if not (slide := table.slide):
+        return {}, []
+    span, start = slide.span, image.address(slide.span.start)
     addresses = range(start, start + len(span)) if start is not None else range(0)
     offsets = image.dynamic_offsets()
-    return {
-        offsets[tag] + _WORD: value + table.slide.by
+    words = {
+        offsets[tag] + _WORD: value + slide.by
         for tag, value in image.dynamic().items()
         if tag in ADDRESS_TAGS and value in addresses
     }
-
-
-def _slid(image: ElfImage, table: SlotTable) -> list[Move]:
-    if not (slide := table.slide):
-        return []
-    found = [section.addresses for section in image.sections if section.span and section.span.start in slide.span]
-    return [Move(each, range(each.start + slide.by, each.stop + slide.by)) for each in found if each]
+    found = [section.addresses for section in image.sections if section.span and section.span.start in span]
+    return words, [Move(each, range(each.start + slide.by, each.stop + slide.by)) for each in found if each]
 
 
 def _header_edits(image: ElfImage, plan: _Plan) -> list[Edit]:

@@ -115,18 +115,16 @@ def _same_bytes(case: _RelinkCase) -> None:
         is_compared = not old.is_loaded or old.header.sh_addr in moved or old.header.sh_type in _SYMBOLS
         if not old.span or not is_compared or old.index in case.rewritten:
             continue
-        words = _section_symbols(case, old, moved) if old.header.sh_type in _SYMBOLS else {}
+        words = {}
+        if old.header.sh_type in _SYMBOLS:
+            # the values of the symbols that stand for a section that moved, by their file offset
+            words = {
+                old.span.start + number * _SYMBOL.size + 8: moved[value]
+                for number, (_, info, _, _, value, _) in enumerate(_rows(case.before.view(old.span)))
+                if info & 0xF == STT_SECTION and value in moved
+            }
         if (place := _differs(case, old.span, new.span.start, words)) is not None:
             raise BinaryError(f"section {old.name} differs from what was at {place:#x}")
-
-
-def _section_symbols(case: _RelinkCase, table: Section, moved: dict[int, int]) -> dict[int, int]:
-    """The values of the symbols that stand for a section that moved, by their file offset."""
-    return {
-        table.span.start + number * _SYMBOL.size + 8: moved[value]
-        for number, (_, info, _, _, value, _) in enumerate(_rows(case.before.view(table.span)))
-        if info & 0xF == STT_SECTION and value in moved
-    }
 
 
 def _same_memory(case: _RelinkCase) -> None:
