@@ -143,9 +143,10 @@ def test_a_pattern_allows_a_function_or_a_library() -> None:
 
 
 def test_of_an_extension_module_only_what_python_calls_is_an_entry() -> None:
-    source = f"void dot(void) {{ {VECTOR}; }}"
+    source = f"{ASKS} void dot(void) {{ {VECTOR}; }}"
     assert verdicts(shared_object(source)) == {"dot": None}
     assert verdicts(shared_object(source + MODULE)) == {"dot": Reason.UNREACHED}
+    assert verdicts(shared_object(source.replace(ASKS, "") + MODULE)) == {"dot": None}
     called = "void *PyInit_demo(void) { void dot(void); dot(); return 0; }"
     assert verdicts(shared_object(source + called)) == {"dot": None}
 

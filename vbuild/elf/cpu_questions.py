@@ -94,6 +94,11 @@ class Questions:
                     seen |= variables
         return found
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether any code of the program asks what the processor has."""
+        return bool(self._questions)
+
     def _variables_of(self, piece: Piece) -> set[int]:
         module = self.program.module(piece.address)
         places = ((target, target - module.base) for target in self._targets(piece))

@@ -163,7 +163,13 @@ def _reached(module: Module, reach: Reach, regions: Sequence[RegionIsa], level: 
         if not (features := isa.above(level)):
             continue
         if piece.address not in found:
-            yield Judged(isa, features, Reason.TESTED if reach.is_used(piece) else Reason.UNREACHED)
+            if reach.is_used(piece):
+                yield Judged(isa, features, Reason.TESTED)
+            elif reach.is_asking:
+                yield Judged(isa, features, Reason.UNREACHED)
+            else:
+                # nothing is chosen at run time here: what leads to it was not seen
+                yield Judged(isa, features, None, (str(piece),), is_certain=True)
             continue
         violation = found[piece.address]
         names = names_of(violation.missing)
