@@ -37,13 +37,6 @@ _CHECKS: Mapping[str, Callable[[Path], Iterator[Finding]]] = {
 }
 
 
-def problems(layout: str, folder: Path) -> Iterator[Finding]:
-    """What is wrong with *folder* as that *layout*; `RepackageError` if vbuild knows no layout of that name."""
-    if layout not in _CHECKS:
-        raise RepackageError(f"no layout {layout!r}; expected one of {', '.join(_CHECKS)}")
-    return _CHECKS[layout](folder)
-
-
 class Checklist(Struct, frozen=True):
     """What was found in a folder: its releases, how many *files* were looked at, and the problems, errors first."""
 
@@ -91,9 +84,11 @@ def check_layout(folder: Path, layout: str) -> Checklist:
     place = folder / layout if (folder / layout).is_dir() else folder
     if not place.is_dir():
         raise RepackageError(f"{folder}: no such folder; expected one that vbuild publish --layout {layout} made")
+    if layout not in _CHECKS:
+        raise RepackageError(f"no layout {layout!r}; expected one of {', '.join(_CHECKS)}")
     count = sum(path.is_file() for path in place.rglob("*"))
     # findings about the folder as a whole name it, and "." has no name
-    return Checklist(place, (), count, merged_findings([*problems(layout, place.absolute())]))
+    return Checklist(place, (), count, merged_findings(_CHECKS[layout](place.absolute())))
 
 
 def check(folder: Path, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Checklist:

@@ -151,28 +151,18 @@ EXACT_OPERATORS = frozenset({"==", "~=", "==="})
 
 
 class SiblingRequirement(Struct, frozen=True):
-    """What the *line* of Requires-Dist of a wheel asks for: *releases* among those published, oldest first.
+    """What the *line* of Requires-Dist of a wheel asks for: *releases* of *project* that are published, oldest first.
 
-    It *is_tied* where it asks for that release, or one compatible with it, and not for any newer one.
+    *admitted* are those that the line admits. It *is_tied* where it asks for that release, or one compatible with it,
+    and not for any newer one.
     """
 
     line: str
     requirement: Requirement
+    project: str
     releases: tuple[OfferedRelease, ...]
-
-    @property
-    def project(self) -> str:
-        return canonicalize_name(self.requirement.name)
-
-    @property
-    def admitted(self) -> tuple[OfferedRelease, ...]:
-        """Those of the releases that the line admits."""
-        allowed = self.requirement.specifier
-        return tuple(offer for offer in self.releases if allowed.contains(offer.version, prereleases=True))
-
-    @property
-    def is_tied(self) -> bool:
-        return any(one.operator in EXACT_OPERATORS for one in self.requirement.specifier)
+    admitted: tuple[OfferedRelease, ...]
+    is_tied: bool
 
 
 def sibling_requirements(wheel: OfferedWheel, offers: Sequence[OfferedRelease]) -> Iterator[SiblingRequirement]:
@@ -188,7 +178,11 @@ def sibling_requirement(line: str, offers: Sequence[OfferedRelease]) -> SiblingR
         return None
     project = canonicalize_name(found.name)
     releases = sorted((offer for offer in offers if offer.project == project), key=lambda offer: Version(offer.version))
-    return SiblingRequirement(line, found, tuple(releases)) if releases else None
+    if not releases:
+        return None
+    admitted = tuple(offer for offer in releases if found.specifier.contains(offer.version, prereleases=True))
+    is_tied = any(one.operator in EXACT_OPERATORS for one in found.specifier)
+    return SiblingRequirement(line, found, project, tuple(releases), admitted, is_tied)
 
 
 def releases_with_variants(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:

@@ -254,7 +254,17 @@ class Suffix(Struct, frozen=True):
         """
         known = releases_with_variants(offers)
         names = self._names(offers)
-        self._check(known)
+        lines = [line for offer in known for wheel in offer.variants for line in wheel.metadata.requires_dist]
+        asked = {project for line in lines if (project := required_project(line))}
+        for sibling in map(canonicalize_name, self.siblings):
+            if sibling not in asked:
+                text = ", ".join(sorted(asked - {offer.project for offer in known})) or "none"
+                raise RepackageError(f"sibling {sibling}: no wheel requires it; expected one of those required: {text}")
+        labels = labels_of(known)
+        if self.metapackage is not None and self.metapackage not in labels:
+            raise RepackageError(
+                f"metapackage {self.metapackage!r}: no such label; expected one of {', '.join(labels)}"
+            )
         check_siblings(offers)
         wheels = [wheel for offer in offers for wheel in self._wheels(offer, names)]
         index = SimpleIndex(PurePosixPath("simple"), tuple(wheel.target for wheel in wheels))
@@ -275,19 +285,6 @@ class Suffix(Struct, frozen=True):
                 )
             taken[name] = this
         return names
-
-    def _check(self, known: Sequence[OfferedRelease]) -> None:
-        lines = [line for offer in known for wheel in offer.variants for line in wheel.metadata.requires_dist]
-        asked = {project for line in lines if (project := required_project(line))}
-        for sibling in map(canonicalize_name, self.siblings):
-            if sibling not in asked:
-                text = ", ".join(sorted(asked - {offer.project for offer in known})) or "none"
-                raise RepackageError(f"sibling {sibling}: no wheel requires it; expected one of those required: {text}")
-        labels = labels_of(known)
-        if self.metapackage is not None and self.metapackage not in labels:
-            raise RepackageError(
-                f"metapackage {self.metapackage!r}: no such label; expected one of {', '.join(labels)}"
-            )
 
     def _wheels(self, offer: OfferedRelease, names: Names) -> Iterator[LinkedFile | NewWheel]:
         """What becomes of the wheels of *offer*."""

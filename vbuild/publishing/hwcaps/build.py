@@ -15,7 +15,7 @@ platform   no library, and no version of a symbol, that the wheel's tags do not 
 
 import posixpath
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -106,12 +106,6 @@ class LevelBuild(Struct, frozen=True, eq=False):
             return found
         with self.bundle.wheel.mapped(self.member(path)) as data, at(self), at(path):
             return Elf.parse(data)
-
-    def namers(self, path: str) -> tuple[str, ...]:
-        """The files of code and texts in which the library at *path* is named: these may open it by its path."""
-        piece = self.pieces[path]
-        files = (file for file, opened in self.bundle.opened_by.items() if piece in opened)
-        return tuple(sorted(file for file in files if file not in self.pieces and file not in self.bundle.outside))
 
     def reached(self, path: str) -> tuple[str, ...]:
         """The files of the wheel that the loader brings in with the one at *path*, itself left out."""
@@ -321,8 +315,16 @@ def pattern_fault(copy: LevelFile, place: str) -> str | None:
 def platform_fault(copy: LevelFile, platforms: Sequence[PlatformPolicy], *, own: Callable[[str], bool]) -> str | None:
     """What *copy* takes that a system of *platforms* need not have; libraries that are the wheel's *own* aside."""
     promising = [platform for platform in platforms if platform.promises]
-    for library, version in _taken(copy):
-        if own(library):
+    loading = copy.piece.loading
+    outside = {
+        edge.name
+        for edge in copy.build.bundle.graph.needs(copy.path)
+        if edge.provider is None and edge.via is not Via.DRIVER
+    }
+    taken: list[tuple[str, str | None]] = [(name, None) for name in loading.outline.needed]
+    taken += [(one.library, version) for one in loading.taken for version in one.versions]
+    for library, version in taken:
+        if library not in outside or own(library):
             continue
         for platform in promising:
             if not platform.has(library):
@@ -330,15 +332,3 @@ def platform_fault(copy: LevelFile, platforms: Sequence[PlatformPolicy], *, own:
             if version and not platform.has_version(version):
                 return f"needs {version} of {library}, which {platform.tag} does not promise"
     return None
-
-
-def _taken(copy: LevelFile) -> Iterator[tuple[str, str | None]]:
-    loading = copy.piece.loading
-    outside = {
-        edge.name
-        for edge in copy.build.bundle.graph.needs(copy.path)
-        if edge.provider is None and edge.via is not Via.DRIVER
-    }
-    yield from ((name, None) for name in loading.outline.needed if name in outside)
-    for taken in loading.taken:
-        yield from ((taken.library, version) for version in taken.versions if taken.library in outside)

@@ -305,9 +305,12 @@ class Join:
 
     def _is_opened(self, path: str) -> bool:
         """Whether somebody may open the baseline's *path* by that path, so that no other folder is looked into."""
-        if self.base.pieces[path].loading.modules or self.base.namers(path):
+        piece, bundle = self.base.pieces[path], self.base.bundle
+        # code and texts that name it may open it by its path
+        naming = {file for file, opened in bundle.opened_by.items() if piece in opened} - {*bundle.outside}
+        if piece.loading.modules or naming - self.base.pieces.keys():
             return True
-        return not any(edge.via in _FOUND for edge in self.base.bundle.graph.consumers(path))
+        return not any(edge.via in _FOUND for edge in bundle.graph.consumers(path))
 
     def _note_further(self, found: dict[str, tuple[LevelFile, ...]]) -> None:
         for path, copies in found.items():

@@ -35,7 +35,13 @@ def family_members(join: Join, family: LevelFamily) -> Iterator[Member]:
     member = base.build.member(base.path).path
     root, path, soname = _root(base), base.path, base.piece.loading.outline.soname
     if family.is_moved:
-        path = _home(family)
+        digest = hashlib.sha256(base.path.encode())
+        for copy in (base, *family.copies):
+            digest.update(f"\n{copy.build.level} {copy.piece.sha256}".encode())
+        stem = plain(base.piece.name).partition(".")[0]
+        # in the folder of libraries alongside the package, as auditwheel calls it
+        libraries = f"{base.build.offered.name.distribution}.libs"
+        path = f"{libraries}/{MOVED}{stem}-{digest.hexdigest()[:_DIGITS]}.so"
         folder, name = posixpath.split(path)
         if fault := pattern_fault(base, path):
             raise RepackageError(f"{base}: {fault}")
@@ -48,17 +54,6 @@ def family_members(join: Join, family: LevelFamily) -> Iterator[Member]:
         yield Copied(base.build.offered.path, member, member)
     for copy in family.copies:
         yield _placed(join, copy, at_level(path, copy.build.level), soname=soname, root=root)
-
-
-def _home(family: LevelFamily) -> str:
-    """Where the baseline's own copy goes if it moves."""
-    base = family.base
-    digest = hashlib.sha256(base.path.encode())
-    for copy in (base, *family.copies):
-        digest.update(f"\n{copy.build.level} {copy.piece.sha256}".encode())
-    stem = plain(base.piece.name).partition(".")[0]
-    # in the folder of libraries alongside the package, as auditwheel calls it
-    return f"{base.build.offered.name.distribution}.libs/{MOVED}{stem}-{digest.hexdigest()[:_DIGITS]}.so"
 
 
 def _placed(join: Join, copy: LevelFile, path: str, *, soname: str | None, root: str) -> Member:

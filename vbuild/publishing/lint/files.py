@@ -254,15 +254,6 @@ class LintedRelease(Struct, frozen=True):
     def distributions(self) -> tuple[ReadyWheel | ReadySdist, ...]:
         return (*self.wheels, *self.sources)
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        return tuple(file.file for file in self.distributions)
-
-    @property
-    def size(self) -> int:
-        """The size of its wheels and sdists in bytes."""
-        return sum(file.size for file in self.distributions)
-
 
 def releases_among(folder: PublishFolder) -> tuple[LintedRelease, ...]:
     """The releases among those in *folder*, by project and version."""

@@ -103,7 +103,7 @@ def totals(releases: Iterable[LintedRelease], terms: IndexRules) -> Iterator[Fin
     """The projects whose files here are alone more than PyPI gives a project."""
     sizes: dict[str, int] = {}
     for release in releases:
-        sizes[release.project] = sizes.get(release.project, 0) + release.size
+        sizes[release.project] = sizes.get(release.project, 0) + sum(file.size for file in release.distributions)
     for project, size in sizes.items():
         if terms.is_pypi and size > PROJECT_LIMIT:
             default = f"{PROJECT_LIMIT} ({PROJECT_LIMIT // GB} GB) by default, earlier releases included"
@@ -187,7 +187,8 @@ def _kinds(release: LintedRelease) -> Iterator[Finding]:
     if version.local:
         what = f"version {version} has the local part +{version.local}, and PyPI takes none (PEP 440)"
         advice = f"publish {version.public}: variants can say what the local part does"
-        yield Finding(Severity.ERROR, PublishRule.LOCAL_VERSION, release.files, what, advice)
+        files = tuple(file.file for file in release.distributions)
+        yield Finding(Severity.ERROR, PublishRule.LOCAL_VERSION, files, what, advice)
     if labelled := tuple(wheel.file for wheel in release.variants):
         what = "PyPI takes no variant wheels yet, nor variants.json (PEP 825)"
         advice = "upload the other files alone, and serve these from an index of your own: vbuild index --simple"

@@ -106,7 +106,13 @@ class _LayoutCheck:
             yield from self._descriptor(folder, image)
         for architecture in dict.fromkeys(image.platform.architecture for image in images if image.platform):
             same = [one for one in images if one.platform and one.platform.architecture == architecture]
-            yield from _plain_first(place, architecture, same)
+            # clients may take the first that fits
+            plain = [image for image in same if _is_plain(image)]
+            if not plain:
+                what = f"has no image for plain {architecture}"
+                yield _error(PublishRule.PLAIN, place, what, "publish the plain wheel as well")
+            elif same[0] is not plain[0]:
+                yield _error(PublishRule.PLAIN, place, f"does not list the image for plain {architecture} first")
             layers = [{layer.digest for layer in folder.manifest(image).layers} for image in same]
             if len(layers) > 1 and not set.intersection(*layers):
                 what, advice = (
@@ -160,16 +166,6 @@ class _LayoutCheck:
 
     def _name(self, digest: str) -> str:
         return f"{self._path.name}/blobs/{digest.replace(':', '/')[:19]}"
-
-
-def _plain_first(place: str, architecture: str, images: Sequence[Descriptor]) -> Iterator[Finding]:
-    """What is wrong with the order of the *images* of one architecture: clients may take the first that fits."""
-    plain = [image for image in images if _is_plain(image)]
-    if not plain:
-        what = f"has no image for plain {architecture}"
-        yield _error(PublishRule.PLAIN, place, what, "publish the plain wheel as well")
-    elif images[0] is not plain[0]:
-        yield _error(PublishRule.PLAIN, place, f"does not list the image for plain {architecture} first")
 
 
 def _is_plain(image: Descriptor) -> bool:

@@ -307,7 +307,18 @@ class ImageFolder(Struct, frozen=True):
     def config(self, descriptor: Descriptor) -> dict[str, Any]:
         """The config that *descriptor* names, as JSON has it; what vbuild reads of it has the right types."""
         with self._parsed(descriptor) as values:
-            _check_config(Table(values))
+            # of the types that they should be, as far as vbuild reads them
+            table = Table(values)
+            table.text("architecture")
+            table.text("os")
+            table.optional_text("variant")
+            table.handed("rootfs").texts("diff_ids")
+            if table.raw("history") is not None:
+                table.tables("history")
+            settings = table.handed("config") if table.raw("config") is not None else Table({})
+            settings.texts("Env", ())
+            if settings.raw("Labels") is not None:
+                settings.pairs("Labels")
             return values
 
     @contextmanager
@@ -359,20 +370,6 @@ def _reading(place: str) -> Iterator[None]:
             yield
         except RecipeError as error:
             raise RepackageError(str(error)) from error
-
-
-def _check_config(values: Table) -> None:
-    """`RecipeError` if what vbuild reads of a config is not of the type that it should be."""
-    values.text("architecture")
-    values.text("os")
-    values.optional_text("variant")
-    values.handed("rootfs").texts("diff_ids")
-    if values.raw("history") is not None:
-        values.tables("history")
-    settings = values.handed("config") if values.raw("config") is not None else Table({})
-    settings.texts("Env", ())
-    if settings.raw("Labels") is not None:
-        settings.pairs("Labels")
 
 
 def _descriptors(values: Table, key: str) -> tuple[Descriptor, ...]:

@@ -159,7 +159,12 @@ class _Release:
         if ruled := [image.ref for image in family.images if image.artifacts]:
             yield ConsumerUse(
                 "The rules for nodes beside them, where NFD looks for what refers to an image:",
-                _pushed(self._name, ruled, name),
+                # under the tags of their digests: registries that know ``subject`` need none, others are asked for
+                # them (distribution-spec, referrers tag schema)
+                f"for image in {' '.join(ruled)}; do\n"
+                f'  digest=$(skopeo inspect --raw "oci:{self._name}:$image" | sha256sum | cut -c1-64)\n'
+                f'  skopeo copy --all "oci:{self._name}:$image{REFERRERS}" "docker://$REGISTRY/{name}:sha256-$digest"\n'
+                "done",
             )
         for claim in (text.target.name for text in self._texts if text.target.name.endswith(_CLAIM)):
             yield ConsumerUse(
@@ -276,18 +281,3 @@ class _Release:
             self._notes += notes
             if text:
                 yield Text(PurePosixPath(f"{self._name}-{family.ref}{_CLAIM}"), text.encode())
-
-
-def _pushed(layout: str, refs: Sequence[str], repository: str) -> str:
-    """The command that puts what refers to the images *refs* of *layout* under the tags of their digests.
-
-    Registries that know ``subject`` need no tag; others are asked for it (distribution-spec, referrers tag schema).
-    """
-    return "\n".join(
-        (
-            f"for image in {' '.join(refs)}; do",
-            f'  digest=$(skopeo inspect --raw "oci:{layout}:$image" | sha256sum | cut -c1-64)',
-            f'  skopeo copy --all "oci:{layout}:$image{REFERRERS}" "docker://$REGISTRY/{repository}:sha256-$digest"',
-            "done",
-        )
-    )

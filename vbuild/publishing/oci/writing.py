@@ -23,7 +23,7 @@ import json
 import secrets
 import struct
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -79,11 +79,16 @@ def write_layer(layer: Layer, blobs: Path, *, moment: int) -> WrittenBlob:
 
     `VbuildError` if a wheel does not hold what its RECORD says. Large members are never held in memory.
     """
+    # folders stand before what is in them
+    entries: dict[str, File | None] = {}
+    for file in layer.files:
+        entries |= {str(folder): None for folder in PurePosixPath(file.path).parents[:-1]}
+    entries |= {file.path: file for file in layer.files}
     part = blobs / f".{secrets.token_hex(8)}.part"
-    with part.open("xb") as file, ExitStack() as stack:
-        gzip, tar = _Gzip(file), hashlib.sha256()
+    with part.open("xb") as opened, ExitStack() as stack:
+        gzip, tar = _Gzip(opened), hashlib.sha256()
         wheels: dict[Path, Wheel] = {}
-        for path, found in _in_order(layer.files):
+        for path, found in sorted(entries.items(), key=lambda entry: entry[0].split("/")):
             _add(_header(path, found, moment), gzip, tar)
             if isinstance(found, MemberFile):
                 if found.wheel not in wheels:
@@ -102,15 +107,6 @@ def write_layer(layer: Layer, blobs: Path, *, moment: int) -> WrittenBlob:
         part.replace(blobs / digest)
     descriptor = Descriptor(GZIP_TYPE, f"sha256:{digest}", (blobs / digest).stat().st_size)
     return WrittenBlob(descriptor, f"sha256:{tar.hexdigest()}")
-
-
-def _in_order(files: Iterable[File]) -> Iterator[tuple[str, File | None]]:
-    """The *files*, and the folders that they are in (None), by path; what is in a folder comes after it."""
-    entries: dict[str, File | None] = {}
-    for file in files:
-        entries |= {str(folder): None for folder in PurePosixPath(file.path).parents[:-1]}
-    entries |= {file.path: file for file in files}
-    yield from sorted(entries.items(), key=lambda entry: entry[0].split("/"))
 
 
 def _header(path: str, file: File | None, moment: int) -> bytes:

@@ -84,7 +84,7 @@ class Redirect(Struct, frozen=True):
             known = replace(offer, wheels=tuple(filter(is_handed_over, offer.wheels)))
             source = RedirectSource(known, urls, by_hardware=self.by_hardware)
             with at(offer):
-                sdists[str(offer)] = Text(PurePosixPath(source.file), packed(source))
+                sdists[str(offer)] = Text(PurePosixPath(f"{source.release}.tar.gz"), packed(source))
         pins = "".join(_pin(offer, sdists.get(str(offer))) for offer in _newest(offers))
         links = (
             LinkedFile(PurePosixPath(WHEELS if _is_served(wheel) else "", wheel.path.name), wheel.path)
@@ -247,7 +247,11 @@ def problems(folder: Path) -> Iterator[Finding]:
         release = OfferedRelease(canonicalize_name(project), str(version), tuple(wheels))
         yield from _statements(sdist, release)
         yield from _ranking(sdist, release)
-    yield from _pin_problems(folder / PINS)
+    pins = folder / PINS
+    pinned = _HASH.findall(pins.read_text("utf-8", "replace")) if pins.is_file() else []
+    there = {sha256_of(path) for path in folder.glob("*.*") if path.is_file()} if pinned else set()
+    for found in (found for found in pinned if found not in there):
+        yield _problem(PublishRule.PINS, pins.name, f"pins sha256 {found}, which no file here has")
     for path in sorted((folder / WHEELS).glob("*")):
         if path.name not in known:
             yield _problem(PublishRule.PINS, path.name, f"is in no {TABLE}, so it is never installed")
@@ -307,12 +311,3 @@ def _ranking(sdist: _Sdist, release: OfferedRelease) -> Iterator[Finding]:
         return
     if expected != sdist.order:
         yield _problem(PublishRule.VARIANT, sdist.path.name, "has its variants in another order than their wheels give")
-
-
-def _pin_problems(pins: Path) -> Iterator[Finding]:
-    """Where *pins* has a hash that is of no file alongside it."""
-    pinned = _HASH.findall(pins.read_text("utf-8", "replace")) if pins.is_file() else []
-    there = {sha256_of(path) for path in pins.parent.glob("*.*") if path.is_file()} if pinned else set()
-    for found in pinned:
-        if found not in there:
-            yield _problem(PublishRule.PINS, pins.name, f"pins sha256 {found}, which no file here has")

@@ -181,15 +181,6 @@ class RedirectSource(Struct, frozen=True):
         """What its one folder is called (PEP 625)."""
         return f"{escaped(self.offer.project)}-{self.offer.version}"
 
-    @property
-    def file(self) -> str:
-        return f"{self.release}.tar.gz"
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The files of this package that go into it."""
-        return (_BACKEND, _HARDWARE) if self.by_hardware else (_BACKEND,)
-
 
 def packed(source: RedirectSource) -> bytes:
     """The bytes of *source*; `RepackageError` if there is nothing to choose from, or nothing that tags alone choose."""
@@ -202,10 +193,11 @@ def packed(source: RedirectSource) -> bytes:
         raise RepackageError(
             f"only variants ({labels}), and tags alone choose; expected a plain wheel, or --by-hardware"
         )
+    modules = (_BACKEND, _HARDWARE) if source.by_hardware else (_BACKEND,)
     # in this order they take the least room
     members = {
         "pyproject.toml": _PYPROJECT,
-        **{name: files("vbuild.publishing.redirect").joinpath(name).read_bytes() for name in source.modules},
+        **{name: files("vbuild.publishing.redirect").joinpath(name).read_bytes() for name in modules},
         PKG_INFO: _pkg_info(source).encode(),
         TABLE: _table(source).encode(),
     }
