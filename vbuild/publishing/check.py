@@ -79,7 +79,7 @@ class Checklist(Struct, frozen=True):
 def check_layout(folder: Path, layout: str) -> Checklist:
     """What is wrong with the folder that `vbuild publish` made in that *layout*: *folder*, or the one in it.
 
-    `RepackageError` if there is none, or if there is no such layout.
+    `RepackageError` if the folder or the layout does not exist.
     """
     place = folder / layout if (folder / layout).is_dir() else folder
     if not place.is_dir():

@@ -274,7 +274,7 @@ def _served(offer: OfferedRelease) -> Iterator[tuple[str, OfferedWheel]]:
 
 
 def _base_of(variant: OfferedWheel, bases: Sequence[OfferedWheel]) -> OfferedWheel:
-    """The plain wheel that whoever installs the plugin made of *variant* has alongside it."""
+    """The plain wheel for the same Python and machine, which is installed together with the plugin of *variant*."""
     found = [base for base in bases if slots(base.name) == slots(variant.name)]
     if len(found) != 1:
         text = ", ".join(base.path.name for base in found) or "none"

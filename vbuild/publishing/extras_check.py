@@ -76,7 +76,7 @@ class _Part(Struct, frozen=True):
 
 
 def _text(wheel: Wheel, path: str) -> str:
-    """What the member of that *path* says; nothing if there is none."""
+    """The text of the member at *path*, empty if the wheel has no such member."""
     return wheel.read(path).decode(errors="replace") if wheel.find(path) else ""
 
 
@@ -137,7 +137,7 @@ def _extras(base: _Part, plugins: Sequence[_Part]) -> Iterator[Finding]:
 
 
 def _extra(project: str, *, of: str) -> str | None:
-    """The extra of the project *of* that the plugin *project* is for, by their names, or None if it is none of its."""
+    """The extra of the project *of* that the plugin *project* is for, by their names, or None if it is not for that."""
     inner = project.removeprefix(f"{of}-").removesuffix("-plugin")
     return inner if project == f"{of}-{inner}-plugin" else None
 

@@ -226,7 +226,7 @@ def _bills(wheel: OfferedWheel, way: Renaming) -> dict[str, Member]:
     return {path: Put(path, data) for path, data in bills.items()}
 
 
-# what a consumer is told where other indexes may have wheels of that name and version
+# what consumers read if other indexes may have wheels of that name and version
 RIVALS = " (pip takes another index's where that is for a newer platform tag)"
 _INDEX = "simple"
 _SCHEMES = ("https", "http", "file")
@@ -235,9 +235,9 @@ _URL = re.compile(r"[A-Za-z0-9._~:/\[\]@!$&'()*+,;=%-]+")
 
 
 def folder_url(text: str) -> str:
-    """The URL *text* of a folder, without a slash at its end; `RepackageError` if it is none, or holds a secret.
+    """The URL *text* of a folder, without a slash at its end; `RepackageError` if it is not one, or holds a secret.
 
-    What is published says it to everyone.
+    Everyone can read it in what is published.
     """
     try:
         parts = urlsplit(text)

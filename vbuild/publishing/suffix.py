@@ -249,8 +249,8 @@ class Suffix(Struct, frozen=True):
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
         """Every variant under its new name, and the rest as it is.
 
-        `RepackageError` if a new name is none or stands for two, where a sibling or the label of the metapackage is
-        not known, or where a wheel requires a release that lacks its label.
+        `RepackageError` if a new name is not valid or stands for two, a sibling or the label of the metapackage is not
+        known, or a wheel requires a release that lacks its label.
         """
         known = releases_with_variants(offers)
         names = self._names(offers)

@@ -256,7 +256,7 @@ class Join:
         return frozenset({*found, *(Versioned(symbol.name) for symbol in found)})
 
     def _unknown(self, base: LevelFile, copy: LevelFile) -> Versioned | None:
-        """A symbol that *copy* takes from a library of the baseline that it was not built beside, and that lacks it."""
+        """A symbol that *copy* takes from a library of the baseline that it was not built with, and that lacks it."""
         edges = copy.build.bundle.graph.needs(copy.path)
         guessed = [found for edge in edges if edge.provider is None and (found := self.lead(copy, edge))]
         if not guessed or copy.piece.loading.modules:

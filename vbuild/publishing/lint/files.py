@@ -55,7 +55,7 @@ class ReadyWheel:
 
     *unpacked* is the size of all members in bytes, *methods* how those are compressed that not every reader can
     inflate, *lacks* the files that License-File names and the wheel does not have. It *is_companion* where a split
-    made it of other wheels, so that there is no sdist of it. *installs* are its files by where they come to lie, with
+    made it of other wheels, so that there is no sdist of it. *installs* are its files by installed path, with
     the hash in RECORD; its ``.dist-info`` folder is not among them.
     """
 
@@ -78,7 +78,7 @@ class ReadyWheel:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The wheel at *path*; `WheelError` if its name, its archive or its METADATA is none."""
+        """The wheel at *path*; `WheelError` if its name, archive or METADATA is not valid."""
         with open_wheel(path) as wheel:
             member_path = f"{wheel.dist_info}/METADATA"
             data = wheel.read(member_path)
@@ -102,7 +102,7 @@ class ReadyWheel:
 
 
 def _installs(wheel: Wheel) -> Iterator[tuple[str, str]]:
-    """Where the files of *wheel* come to lie, with their hashes; what many wheels have is in memory once."""
+    """The installed paths of the files of *wheel*, with their hashes; what many wheels have is in memory once."""
     for row in wheel.record.rows:
         if not is_dist_info(row.path):
             _, _, rest = row.path.partition("/")
@@ -130,7 +130,7 @@ class ReadySdist(Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The sdist at *path*; `RepackageError` if its name, its archive or its PKG-INFO is none."""
+        """The sdist at *path*; `RepackageError` if its name, archive or PKG-INFO is not valid."""
         try:
             project, version = parse_sdist_filename(path.name)
         except InvalidSdistFilename as error:

@@ -330,7 +330,7 @@ def _links(page: Path, expected: Collection[str]) -> Iterator[Finding]:
 
 
 def _rows(page: Path, key: str) -> list[Any]:
-    """What the JSON *page* lists under *key*; nothing where it is none."""
+    """What the JSON *page* lists under *key*; nothing if it is not such a page."""
     try:
         rows = _within(json.loads(page.read_bytes()), key)
     except (OSError, ValueError, RecursionError):

@@ -59,7 +59,7 @@ class MetadataDifference(Struct, frozen=True):
     has: tuple[str, ...]
 
     def __str__(self) -> str:
-        """The difference as said of the second file, in some lines: of texts only that they are others."""
+        """What the second file has and lacks; of long texts only that they differ."""
         if self.field == _DESCRIPTION or any(len(value) > _LONG for value in (*self.lacks, *self.has)):
             return f"its {self.field.lower()} is another one"
         parts = [f"lacks {shown([*map(repr, self.lacks)], _MANY)}"] if self.lacks else []

@@ -160,7 +160,7 @@ _CPYTHON = re.compile(r"cp3(?P<minor>\d+)")
 # names that mean in a layer that a file below is gone (image-spec, layer.md)
 _WHITEOUT = ".wh."
 _EXECUTABLE, _PLAIN = 0o755, 0o644
-# whose requirements are told of a wheel for any Python
+# the minor version of Python 3 whose requirements count for a wheel of any Python
 _ANY_MINOR = 11
 
 

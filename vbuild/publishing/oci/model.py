@@ -87,7 +87,7 @@ class OciPlatform(Struct, frozen=True):
 
 
 class Descriptor(Struct, frozen=True):
-    """What names a blob: its media type, its digest as ``sha256:…``, its size in bytes, and what is said of it."""
+    """What names a blob: its media type, its digest as ``sha256:…``, its size in bytes, and annotations."""
 
     media_type: str
     digest: str
@@ -213,7 +213,7 @@ _LARGEST = 1 << 22
 
 
 class Manifest(Struct, frozen=True):
-    """What an image consists of: its config, its layers from the lowest, and what is said of it."""
+    """What an image consists of: its config, its layers from the lowest, and annotations."""
 
     config: Descriptor
     layers: tuple[Descriptor, ...]
@@ -229,7 +229,7 @@ class ImageFolder(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """The image layout at *path*; `RepackageError` if there is none, or a newer kind."""
+        """The image layout at *path*; `RepackageError` if it does not exist, or is of a newer kind."""
         if not (path / "oci-layout").is_file():
             raise RepackageError(
                 f"{path}: no OCI image layout; expected a folder with oci-layout, index.json and blobs"
@@ -292,7 +292,7 @@ class ImageFolder(Struct, frozen=True):
             return _descriptors(table, "manifests"), dict(table.pairs("annotations"))
 
     def manifest(self, descriptor: Descriptor) -> Manifest:
-        """The manifest that *descriptor* names; `RepackageError` if it is none of the OCI's."""
+        """The manifest that *descriptor* names; `RepackageError` if it is not one of the OCI."""
         if descriptor.media_type != MANIFEST_TYPE:
             raise RepackageError(f"{self.path}: {descriptor.digest}: {descriptor.media_type}; expected {MANIFEST_TYPE}")
         with self._parsed(descriptor) as values:
@@ -323,7 +323,7 @@ class ImageFolder(Struct, frozen=True):
 
     @contextmanager
     def _parsed(self, descriptor: Descriptor) -> Iterator[dict[str, Any]]:
-        """The JSON object that *descriptor* names; what is wrong with it is told with its digest."""
+        """The JSON object that *descriptor* names; errors name its digest."""
         data = self.read(descriptor)
         with at(self.path), _reading(descriptor.digest):
             yield json_object(data, RepackageError)

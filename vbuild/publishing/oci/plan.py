@@ -68,7 +68,7 @@ _TITLE, _VERSION = "org.opencontainers.image.title", "org.opencontainers.image.v
 
 
 class Emit(StrEnum):
-    """What clusters are told besides: NFD's image compatibility, a claim of Dynamic Resource Allocation."""
+    """What is also written for clusters: NFD's image compatibility, a claim of Dynamic Resource Allocation."""
 
     NFD = "nfd"
     DRA = "dra"

@@ -202,7 +202,7 @@ class _Sdist(Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The sdist at *path*; `RepackageError` if it is none, or none of this layout."""
+        """The sdist at *path*; `RepackageError` if it is damaged, or not of this layout."""
         top = path.name.removesuffix(".tar.gz")
         try:
             with (

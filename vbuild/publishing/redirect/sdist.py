@@ -160,9 +160,9 @@ _LEGACY_TAG = re.compile("manylinux(1|2010|2014)(?=_)")
 _KNOWN = re.compile(
     r"(cp3\d+-abi3|cp3(9|\d\d+)-\w+|py3\d*-none)-(any|((many|musl)linux_\d+_\d+|linux)_(?!i\d86|arm)\w+)"
 )
-# said of the file
+# they describe the file itself
 _OWN = frozenset({"metadata-version", "name", "version", "dynamic"})
-# said of files that only wheels have, or long
+# they describe files that only wheels have, or are long
 _WHEELS_ONLY = ("License", "License-File", "Description", "Description-Content-Type")
 # the Pythons that are tried: up to 3.49.49, and 4.0
 _MINORS, _MICROS = 50, 50
@@ -225,7 +225,7 @@ def differing(wheels: tuple[OfferedWheel, ...]) -> tuple[str, ...]:
 
 
 def left_out(wheels: tuple[OfferedWheel, ...]) -> tuple[str, ...]:
-    """The fields of *wheels* that the sdist does not have: what is said of their files, and whole texts."""
+    """The fields of *wheels* that the sdist does not have: those that describe files of wheels, and long texts."""
     return tuple(name for name in _WHEELS_ONLY if any(_is_left_out(wheel.metadata.headers, name) for wheel in wheels))
 
 
