@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
-from vbuild.errors import RecipeError, at
+from vbuild.errors import RecipeError, VbuildError, at
 from vbuild.files.json_text import parsed_json
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
@@ -261,7 +261,7 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def of_data(cls, data: object) -> Self:
-        """The report that *data*, made by `json.loads`, is; a `VbuildError`, with the key, if it is something else.
+        """The report that *data*, made by `json.loads`, is; `RecipeError`, with the key, if it is something else.
 
         It may have keys that a later version of vbuild has added.
         """
@@ -272,8 +272,10 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
         check(data, is_open=True)
         report = convert(data, cls)
         for place, wheel in enumerate(report.wheels):
-            with at(f"wheels[{place}]"):
+            try:
                 _ = wheel.name, wheel.verdict  # refused here rather than where they are used
+            except VbuildError as error:
+                raise RecipeError(f"wheels[{place}]: {error}") from error
         return report
 
     def data(self) -> dict[str, Any]:
