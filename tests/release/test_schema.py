@@ -50,7 +50,8 @@ def whole() -> dict[str, Any]:
     fat["verdict"]["gpus"] = [
         {"member": "demo.so", "fatbins": 1, "machine": ["sm_80"], "ptx": [], "gpus": [gpu], "notes": ["odd"]}
     ]
-    above = {"function": "f", "address": "0x10", "features": ["avx"], "way": ["main"], "instructions": ["vzeroupper"]}
+    where = {"function": "f", "address": "0x10", "way": ["g"], "doubt": ""}
+    above = {**where, "features": ["avx"], "instructions": ["vzeroupper"]}
     plain["verdict"]["libraries"][0]["violations"] = [above]
     return data(
         plain,

@@ -80,7 +80,8 @@ class Judged(Struct, frozen=True):
     """A region with features above the level, and why it is accepted; no reason for a violation.
 
     *way* names the functions and tables through which it is reached without a test, itself last, and *uses* are the
-    first instructions above the level there. It is certain if all of that was followed.
+    first instructions above the level there. It is certain if all of that was followed, and only *pointed* at if each
+    way has a pointer in it that is set in a file that asks the processor.
     """
 
     isa: RegionIsa
@@ -89,6 +90,7 @@ class Judged(Struct, frozen=True):
     way: tuple[str, ...] = ()
     uses: tuple[FeatureUse, ...] = ()
     is_certain: bool = False
+    is_pointed: bool = False
 
 
 class Baseline:
@@ -178,7 +180,7 @@ def _reached(module: Module, reach: Reach, regions: Sequence[RegionIsa], level: 
             FeatureUse(name, instruction.ip, formatter.format(instruction))
             for name, instruction in sorted(violation.first.items(), key=lambda one: (one[1].ip, one[0]))
         )
-        yield Judged(isa, names, None, violation.way, uses, violation.is_certain)
+        yield Judged(isa, names, None, violation.way, uses, violation.is_certain, violation.is_pointed)
 
 
 def _isa_of(module: Module, piece: Piece) -> RegionIsa:

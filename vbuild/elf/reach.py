@@ -10,14 +10,15 @@ Only pieces with a question on these ways are run by the interpreter; of all oth
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from iced_x86 import Instruction
+from iced_x86 import FlowControl, Instruction
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import EVERY, by_code, names_of, needed_by, of_level
 from vbuild.elf.cpu_questions import Questions, special
 from vbuild.elf.interpreter import Interpreter, TooMuchError
-from vbuild.elf.program import LEAVES, Piece, Program
+from vbuild.elf.program import LEAVES, Module, Piece, Program, outward
 from vbuild.elf.values import Value
 
 # users of code above the level that are looked at, and instructions that are run, in all
@@ -35,13 +36,15 @@ class Unguarded(Struct, frozen=True):
     """How code is reached without a test of features that are *missing*.
 
     The *way* names what leads there, the code itself last; *first* is the first instruction that needs each feature.
-    It is not certain if something on the way was too much to follow.
+    It is not certain if something on the way was too much to follow. It is only *pointed* at if each way has a pointer
+    in it that is set in a file that asks the processor.
     """
 
     missing: int
     way: tuple[str, ...]
     first: dict[str, Instruction]
     is_certain: bool
+    is_pointed: bool = False
 
 
 class Reach(Questions):
@@ -58,6 +61,8 @@ class Reach(Questions):
         self._queue: dict[int, Piece] = {}
         self._running: Piece | None = None
         self._used: dict[int, dict[int, int]] = {}
+        # which piece uses what as an address, and never by a call or a jump, in files that ask the processor
+        self._pointers: set[tuple[int, int]] = set()
         self._needed: dict[int, int] = {}
         self._runs = self._steps = 0
         self._given_up: set[int] = set()
@@ -191,26 +196,62 @@ class Reach(Questions):
         return self._used[piece.address]
 
     def _found_uses(self, piece: Piece) -> dict[int, int]:
-        found: dict[int, int] = {}
         if self._is_aware(piece) and (result := self._result(piece)) is not None:
-            for (_, target), facts in result.uses.items():
-                node = self._node(target)
-                if node != piece.address:
-                    found[node] = found.get(node, EVERY) & facts
-            # code of others that was followed
-            for address, facts in result.ran.items():
-                module = self.program.module(address)
-                if piece.address <= address < piece.end or (instruction := module.instruction(address)) is None:
-                    continue
-                if instruction.code in by_code() and (other := module.piece(address)):
-                    found[other.address] = found.get(other.address, EVERY) & facts
-            return found
-        for target in self._targets(piece):
-            found[self._node(target)] = 0
+            return self._uses_when_run(piece, result)
+        found = {self._node(target): 0 for target in self._targets(piece)}
+        self._note_pointers(piece, found)
         module = self.program.module(piece.address)
         if module.falls_through(piece) and (after := module.piece(piece.end)):
             found[after.address] = 0
         return found
+
+    def _uses_when_run(self, piece: Piece, result: Interpreter) -> dict[int, int]:
+        found: dict[int, int] = {}
+        called: set[int] = set()
+        for (site, target), facts in result.uses.items():
+            node = self._node(target)
+            if node != piece.address:
+                found[node] = found.get(node, EVERY) & facts
+                if self._is_branch(site, target):
+                    called.add(node)
+        # code of others that was followed
+        for address, facts in result.ran.items():
+            module = self.program.module(address)
+            if piece.address <= address < piece.end or (instruction := module.instruction(address)) is None:
+                continue
+            if instruction.code in by_code() and (other := module.piece(address)):
+                found[other.address] = found.get(other.address, EVERY) & facts
+                called.add(other.address)
+        if self._asks_in(self.program.module(piece.address)):
+            self._pointers |= {(piece.address, node) for node in found.keys() - called}
+        return found
+
+    def _note_pointers(self, piece: Piece, found: Iterable[int]) -> None:
+        """Note which of the nodes *found* to be used by *piece*, which is not run, it never calls or jumps to."""
+        module = self.program.module(piece.address)
+        if not self._asks_in(module):
+            return
+        called: set[int] = set()
+        for instruction, target in outward(module, piece):
+            if instruction.flow_control == FlowControl.NEXT:
+                continue
+            places = (self.program.destination(target), self.program.behind(module, target - module.base))
+            called.update(self._node(place) for place in places if isinstance(place, int) and place < LEAVES)
+        self._pointers |= {(piece.address, node) for node in found if node not in called}
+
+    def _asks_in(self, module: Module) -> bool:
+        """Whether code of *module* asks the processor."""
+        return any(self.program.module(address) is module for address in self._questions)
+
+    def _is_branch(self, site: int, target: int) -> bool:
+        """Whether the instruction at *site* calls *target*, or jumps there; a call may also hand *target* over."""
+        module = self.program.module(site)
+        instruction = module.instruction(site)
+        if instruction is None:
+            return True
+        if to := instruction.near_branch_target:
+            return self.program.destination(module.base + to) == target
+        return instruction.flow_control != FlowControl.NEXT
 
     def own_need(self, piece: Piece) -> int:
         """The features above the level that instructions of *piece* need, where nothing has asked for them."""
@@ -250,13 +291,23 @@ class Reach(Questions):
         users, roots, unfollowed = self._cone([address for address, need in own.items() if need])
         certain = {node: uses for node, uses in users.items() if node not in self._given_up}
         found: dict[int, Unguarded] = {}
-        for is_certain, edges, starts in ((True, certain, roots), (False, users, [*roots, *unfollowed])):
+        direct = {
+            node: {to: facts for to, facts in uses.items() if not own.get(to) or (node, to) not in self._pointers}
+            for node, uses in certain.items()
+        }
+        tries = (
+            (True, False, direct, roots),
+            (True, True, certain, roots),
+            (False, False, users, [*roots, *unfollowed]),
+        )
+        for is_certain, is_pointed, edges, starts in tries:
             reached, parents = self._forwards(edges, starts)
             for address, need in own.items():
                 if is_certain and address in self._given_up:
                     continue
                 if address not in found and address in reached and (missing := need & ~reached[address]):
-                    found[address] = self._unguarded(address, missing, parents, is_certain=is_certain)
+                    one = self._unguarded(address, missing, parents)
+                    found[address] = replace(one, is_certain=is_certain, is_pointed=is_pointed)
         return found
 
     def _forwards(
@@ -277,7 +328,7 @@ class Reach(Questions):
                     waiting.append(target)
         return reached, parents
 
-    def _unguarded(self, address: int, missing: int, parents: dict[int, int], *, is_certain: bool) -> Unguarded:
+    def _unguarded(self, address: int, missing: int, parents: dict[int, int]) -> Unguarded:
         module = self.program.module(address)
         piece = module.piece(address)
         first: dict[str, Instruction] = {}
@@ -288,7 +339,7 @@ class Reach(Questions):
                 left &= ~new
                 if not left:
                     break
-        return Unguarded(missing, self._way(address, parents), first, is_certain)
+        return Unguarded(missing, self._way(address, parents), first, is_certain=True)
 
     def is_used(self, piece: Piece) -> bool:
         """Whether anything seems to lead to *piece*."""

@@ -272,27 +272,40 @@ class Builder(Struct, frozen=True):
         """The wheel of *job* as its backend left it, and the tree that it was built in.
 
         Flags of single files stay, as the project chooses their code at run time. Where that turns out to be wrong, it
-        is built again without them, until no function above the level is left that such flags can be the reason for.
+        is built again without them, until no function above the level is left that such flags can be the reason for. A
+        project that does not build without them, or leaves modules out, is not: the check of the wheel has the word.
         """
         target = job.target
-        for number in range(_TRIES):
-            place = folder if number == 0 else folder / f"again {number}"
-            project = self.tree(place / "tree")
-            built = build_wheel(job, project, place, log=log, environments=self.environments, cache=cache)
-            if number == _TRIES - 1 or not for_single_files(built.overrides):
+        built, project = self._built_in(folder, job, log, cache)
+        for number in range(1, _TRIES):
+            if not for_single_files(built.overrides):
                 break
             from vbuild.verification.verify import verify
 
             verdict = verify(built.wheel, cpu=target.cpu, allow=self.context.recipe.verify.allow)
-            above = {one.function for library in verdict.libraries for one in library.violations}
+            above = {one.function for library in verdict.libraries for one in library.violations if not one.doubt}
             rules = job.plan.rewriting
             following = next_rules(rules, built.overrides, built.calls, above=above, project=project) if above else None
             if following is None:
                 break
-            self.notes.append(f"{target}: built again without {following.what}")
             self.context.on_progress(target, "building again")
             job = replace(job, plan=replace(job.plan, rewriting=following.rules))
+            try:
+                again = self._built_in(folder / f"again {number}", job, log, cache)
+            except BuildError as error:
+                self.notes.append(f"{target}: does not build without {following.what}: {str(error).splitlines()[-1]}")
+                break
+            if _modules(again[0].wheel) < _modules(built.wheel):
+                self.notes.append(f"{target}: leaves compiled modules out if it is built without {following.what}")
+                break
+            built, project = again
+            self.notes.append(f"{target}: built again without {following.what}")
         return built, project
+
+    def _built_in(self, folder: Path, job: Job, log: Path, cache: "Running | None") -> tuple[Built, Path]:
+        """The wheel of *job*, built in a new tree of the source in *folder*, and that tree."""
+        project = self.tree(folder / "tree")
+        return build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache), project
 
     def _check_gpu_code(self, built: Built, archs: GpuList, log: Path) -> None:
         """`BuildError`, with the files, if what was compiled falls short of *archs*; *log* gets each command of nvcc.
@@ -309,6 +322,14 @@ class Builder(Struct, frozen=True):
             file.writelines(f"nvcc: {command}\n" for command in built.commands)
         with at(built.wheel.name):
             agreement(built.commands, fatbins(built.wheel), archs, mode=settings.archs).check()
+
+
+def _modules(wheel: Path) -> int:
+    """The number of libraries in *wheel*."""
+    from vbuild.wheel.archive import open_wheel
+
+    with open_wheel(wheel) as source:
+        return sum(member.path.endswith(".so") for member in source.members)
 
 
 def _tree(recipe: Recipe, archive: Path, folder: Path, *, exclude: Path) -> Path:

@@ -154,12 +154,16 @@ class Levels:
         above = self._dispatch.judged(path, claim.cpu.rank, allow=self._allow)
         accepted = Counter(str(one.reason) for one in above if one.reason)
         unexplained = [one for one in above if not one.reason]
-        violations = tuple(_violation(one, show=number < _SHOWN_INSTRUCTIONS) for number, one in enumerate(unexplained))
+        doubts = self._doubts(path, unexplained)
+        violations = tuple(
+            _violation(one, doubt, show=number < _SHOWN_INSTRUCTIONS)
+            for number, (one, doubt) in enumerate(zip(unexplained, doubts, strict=True))
+        )
         library = LibraryIsa(
             path, elf.machine, isa.code_size, level(isa.features), tuple(accepted.most_common()), violations
         )
         findings = [
-            *self._violation_findings(path, unexplained, violations),
+            *self._violation_findings(path, violations),
             *self._library_findings(path, isa),
             *_mark_findings(path, elf, claim),
         ]
@@ -178,30 +182,32 @@ class Levels:
         name = posixpath.basename(path)
         return not (is_grafted(path) and any(name in elf.needed for elf in self._libraries.values()))
 
-    def _violation_findings(
-        self, path: str, unexplained: Sequence[Judged], violations: Sequence[Violation]
-    ) -> Iterator[Finding]:
-        """Yield one finding for what is shown to run without a test, and one for each doubt about the rest."""
-        if not unexplained:
-            return
-        claim = self._claim.on(path)
-        other = self._build_for_all(path)
+    def _doubts(self, path: str, unexplained: Sequence[Judged]) -> Iterator[str]:
+        """Yield for each violation why it may be none; an empty text if it is shown to run without a test."""
+        other = self._build_for_all(path) if unexplained else None
         baseline = Baseline(other, self._executor) if other else None
         is_asked = cache(lambda: is_asked_for(posixpath.basename(path).partition(".")[0], self._sources()))
-        groups: dict[str, list[Violation]] = {}
-        for one, violation in zip(unexplained, violations, strict=True):
+        for one in unexplained:
             if baseline and baseline.has(one.isa, one.features):
-                doubt = "the baseline build has the same: no flag for the level caused it"
+                yield "the baseline build has the same: no flag for the level caused it"
             elif not one.is_certain:
-                doubt = _UNFOLLOWED
+                yield _UNFOLLOWED
+            elif one.is_pointed:
+                yield "a library that asks the CPU sets a pointer to it, by a condition that was not understood"
             elif is_asked():
-                doubt = "Python code loads it after a question about the CPU, which was not run"
+                yield "Python code loads it after a question about the CPU, which was not run"
             else:
-                doubt = ""
-            groups.setdefault(doubt, []).append(violation)
+                yield ""
+
+    def _violation_findings(self, path: str, violations: Sequence[Violation]) -> Iterator[Finding]:
+        """Yield one finding for what is shown to run without a test, and one for each doubt about the rest."""
+        claim = self._claim.on(path)
+        groups: dict[str, list[Violation]] = {}
+        for violation in violations:
+            groups.setdefault(violation.doubt, []).append(violation)
         for doubt, group in groups.items():
             is_ours = claim.is_explicit and not is_grafted(path)
-            severity = claim.doubt if doubt and not (doubt is _UNFOLLOWED and is_ours) else claim.severity
+            severity = claim.doubt if doubt and not (doubt == _UNFOLLOWED and is_ours) else claim.severity
             what = f"{_above(tuple(group), claim)}{f'; {doubt}' if doubt else ''}"
             if is_grafted(path):
                 what += "; vbuild did not compile this library"
@@ -269,7 +275,8 @@ def _uses_vex(path: str, isa: Isa) -> bool:
     )
 
 
-def _violation(one: Judged, *, show: bool) -> Violation:
+def _violation(one: Judged, doubt: str, *, show: bool) -> Violation:
     region = one.isa.region
     uses = (one.uses or one.isa.uses(one.features)) if show else ()
-    return Violation(str(region), region.address, tuple(sorted(one.features)), tuple(map(str, uses)), one.way[:-1])
+    instructions, features = tuple(map(str, uses)), tuple(sorted(one.features))
+    return Violation(str(region), region.address, features, instructions, one.way[:-1], doubt)

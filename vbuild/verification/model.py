@@ -94,7 +94,8 @@ class Violation(Struct, frozen=True):
     """A function that needs more than the claimed level, with the first instruction for each feature.
 
     In a library with thousands of violations, only the first have instructions. *way* names the functions and tables
-    that lead to it without a test of the processor, the one that others call first.
+    that lead to it without a test of the processor, the one that others call first. *doubt* says why it may be none; it
+    is empty for what is shown.
     """
 
     function: str
@@ -102,6 +103,7 @@ class Violation(Struct, frozen=True):
     features: tuple[str, ...]
     instructions: tuple[str, ...]
     way: tuple[str, ...] = ()
+    doubt: str = ""
 
     def __str__(self) -> str:
         first = self.instructions[0] if self.instructions else ", ".join(self.features)
@@ -115,14 +117,14 @@ class Violation(Struct, frozen=True):
             "features": list(self.features),
             "instructions": list(self.instructions),
             "way": list(self.way),
+            "doubt": self.doubt,
         }
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
+        features, instructions, way = (tuple(data.get(name, ())) for name in ("features", "instructions", "way"))
         address = int(data["address"], 16)
-        return cls(
-            data["function"], address, tuple(data["features"]), tuple(data["instructions"]), tuple(data.get("way", ()))
-        )
+        return cls(data["function"], address, features, instructions, way, data.get("doubt", ""))
 
 
 class LibraryIsa(Struct, frozen=True):

@@ -42,7 +42,8 @@ class _Contents(Struct, frozen=True):
     @classmethod
     def of(cls, wheel: Path) -> "_Contents":
         libraries = verify(wheel).libraries
-        violations = {(library.member, one.address) for library in libraries for one in library.violations}
+        shown = ((library.member, one) for library in libraries for one in library.violations if not one.doubt)
+        violations = {(path, one.address) for path, one in shown}
         modules, files = {}, set()
         with open_wheel(wheel) as source:
             for member in source.members:
