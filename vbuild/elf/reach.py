@@ -251,7 +251,8 @@ class Reach(Questions):
             return True
         if to := instruction.near_branch_target:
             return self.program.destination(module.base + to) == target
-        return instruction.flow_control != FlowControl.NEXT
+        # what is left in a register at a return is handed over, too
+        return instruction.flow_control not in {FlowControl.NEXT, FlowControl.RETURN}
 
     def own_need(self, piece: Piece) -> int:
         """The features above the level that instructions of *piece* need, where nothing has asked for them."""
