@@ -56,6 +56,8 @@ class Interpreter(Instructions):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.steps = 0
+        # whether some branch depends on what says nothing about the processor, as far as that was understood
+        self.guesses = False
         self._most = _STEPS
         self._followed: list[int] = []
         self._at_calls = EVERY
@@ -193,7 +195,9 @@ class Interpreter(Instructions):
         target = self._module.base + instruction.near_branch_target
         if condition == ConditionCode.NONE:
             return [(following, state.copy()), *self._jump(target, state, entry)]
-        taken, not_taken = (self._side(state, one) for one in (condition, negated(condition)))
+        sides = (condition, negated(condition))
+        self.guesses |= not any(shown_by(state.flags, one) for one in sides)
+        taken, not_taken = (self._side(state, one) for one in sides)
         return [(following, not_taken), *self._jump(target, taken, entry)]
 
     def _side(self, state: State, condition: int) -> State:

@@ -222,7 +222,7 @@ class Reach(Questions):
             if instruction.code in by_code() and (other := module.piece(address)):
                 found[other.address] = found.get(other.address, EVERY) & facts
                 called.add(other.address)
-        if self._asks_in(self.program.module(piece.address)):
+        if result.guesses and self._asks_in(self.program.module(piece.address)):
             self._pointers |= {(piece.address, node) for node in found.keys() - called}
         return found
 
