@@ -8,7 +8,7 @@ Only pieces with a question on these ways are run by the interpreter; of all oth
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from iced_x86 import FlowControl, Instruction
 from msgspec import Struct
@@ -291,17 +291,14 @@ class Reach(Questions):
         own = {piece.address: self.own_need(piece) for piece in above}
         users, roots, unfollowed = self._cone([address for address, need in own.items() if need])
         certain = {node: uses for node, uses in users.items() if node not in self._given_up}
+        everywhere = [*roots, *unfollowed]
         found: dict[int, Unguarded] = {}
-        direct = {
-            node: {to: facts for to, facts in uses.items() if not own.get(to) or (node, to) not in self._pointers}
-            for node, uses in certain.items()
-        }
-        tries = (
-            (True, False, direct, roots),
+        for is_certain, is_pointed, edges, starts in (
+            (True, False, self._without_pointers(certain, own), roots),
             (True, True, certain, roots),
-            (False, False, users, [*roots, *unfollowed]),
-        )
-        for is_certain, is_pointed, edges, starts in tries:
+            (False, False, self._without_pointers(users, own), everywhere),
+            (False, True, users, everywhere),
+        ):
             reached, parents = self._forwards(edges, starts)
             for address, need in own.items():
                 if is_certain and address in self._given_up:
@@ -310,6 +307,15 @@ class Reach(Questions):
                     one = self._unguarded(address, missing, parents)
                     found[address] = replace(one, is_certain=is_certain, is_pointed=is_pointed)
         return found
+
+    def _without_pointers(
+        self, users: Mapping[int, dict[int, int]], own: Mapping[int, int]
+    ) -> dict[int, dict[int, int]]:
+        """*users* without the uses of code above the level, which has *own* needs, as an address only."""
+        return {
+            node: {to: facts for to, facts in uses.items() if not own.get(to) or (node, to) not in self._pointers}
+            for node, uses in users.items()
+        }
 
     def _forwards(
         self, users: dict[int, dict[int, int]], starts: Iterable[int]

@@ -4,7 +4,7 @@ ReleaseContext, ReleaseFamily -> steps -> Product or Failure of each target -> R
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from vbuild.variants.metadata import VariantMetadata
 
 OnProgress = Callable[[Target, str], None]
+
+
+# folders in which build systems only ask what the compiler can do
+_TRIALS = frozenset({"CMakeScratch", "CMakeTmp", "meson-private"})
 
 
 class Product(Struct, frozen=True):
@@ -187,8 +191,9 @@ class ReleaseResult(Struct, frozen=True):
         """The flags of the project's own that stayed for single files, each with these."""
         files: dict[str, dict[str, None]] = {}
         for change in (change for made in self.products for change in made.overrides):
-            for flag in (flag for flag, why in change.why if flag in change.kept and why == SINGLE_FILE):
-                files.setdefault(flag, {}).update(dict.fromkeys(change.sources))
+            sources = [name for name in change.sources if _TRIALS.isdisjoint(PurePath(name).parts)]
+            for flag in (flag for flag, why in change.why if flag in change.kept and why == SINGLE_FILE and sources):
+                files.setdefault(flag, {}).update(dict.fromkeys(sources))
         return tuple((flag, tuple(files[flag])) for flag in sorted(files))
 
     @property

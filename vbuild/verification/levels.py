@@ -190,10 +190,10 @@ class Levels:
         for one in unexplained:
             if baseline and baseline.has(one.isa, one.features):
                 yield "the baseline build has the same: no flag for the level caused it"
-            elif not one.is_certain:
-                yield _UNFOLLOWED
             elif one.is_pointed:
                 yield "a library that asks the CPU sets a pointer to it, by a condition that was not understood"
+            elif not one.is_certain:
+                yield _UNFOLLOWED
             elif is_asked():
                 yield "Python code loads it after a question about the CPU, which was not run"
             else:
