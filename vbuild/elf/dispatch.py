@@ -136,6 +136,10 @@ class Dispatch:
             module.is_open = is_open(path)
         self._reaches: dict[int, Reach] = {}
 
+    def is_asking(self, level: int) -> bool:
+        """Whether any code asks the processor, as far as was looked for the level of rank *level*."""
+        return level in self._reaches and self._reaches[level].is_asking
+
     def judged(self, path: str, level: int, *, allow: Sequence[re.Pattern[str]] = ()) -> tuple[Judged, ...]:
         """Every region of the file at *path* with features above the level of rank *level*, accepted or not."""
         _, isa = self._files[path]

@@ -187,8 +187,9 @@ class Levels:
         other = self._build_for_all(path) if unexplained else None
         baseline = Baseline(other, self._executor) if other else None
         is_asked = cache(lambda: is_asked_for(posixpath.basename(path).partition(".")[0], self._sources()))
+        asks = self._dispatch.is_asking(self._claim.on(path).cpu.rank)
         for one in unexplained:
-            if baseline and baseline.has(one.isa, one.features):
+            if asks and baseline and baseline.has(one.isa, one.features):
                 yield "the baseline build has the same: no flag for the level caused it"
             elif one.is_pointed:
                 yield "a library that asks the CPU sets a pointer to it, by a condition that was not understood"
