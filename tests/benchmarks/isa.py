@@ -19,7 +19,8 @@ from pathlib import Path
 
 from tests.benchmarks.ratio import Command, paired
 from vbuild.elf.code import Elf
-from vbuild.elf.isa import Isa, processes
+from vbuild.elf.isa import Isa
+from vbuild.elf.regions import processes
 from vbuild.hardware.cpu import available_cores
 
 WHEELS = (("numpy==2.4.*", "numpy-2.4.*.whl"), ("polars-runtime-32==2.1.*", "polars_runtime_32-2.1.*.whl"))

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.factories.elf import SUM, judged_by, rpath, shared_object, stripped, without_sections
 from vbuild.elf.code import Elf
-from vbuild.elf.isa import Isa, regions_of
+from vbuild.elf.isa import Isa
+from vbuild.elf.regions import regions_of
 from vbuild.errors import BinaryError
 
 LIBRARY = """

@@ -4,7 +4,9 @@ import pytest
 
 from tests.factories.elf import SUM, shared_object, stripped
 from vbuild.elf.code import Elf
-from vbuild.elf.isa import Isa, features_by_code, level, processes, rank
+from vbuild.elf.isa import Isa, features_by_code
+from vbuild.elf.regions import processes
+from vbuild.hardware.cpu import feature_rank, level_of_features
 
 DATA = """
 .text
@@ -34,7 +36,7 @@ def test_the_level_found_is_the_level_compiled_for(march: str) -> None:
     void add(double *restrict a, const double *restrict b) {{ for (int i = 0; i < 1024; i++) a[i] += b[i]; }}
     """
     found = isa(source, f"-march={march}", "-mprefer-vector-width=512", "-ffast-math")
-    assert level(found.features) == ("v1" if march == "x86-64" else march.rpartition("-")[2])
+    assert level_of_features(found.features) == ("v1" if march == "x86-64" else march.rpartition("-")[2])
 
 
 @pytest.mark.parametrize(
@@ -57,10 +59,10 @@ def test_each_instruction_needs_its_features(assembly: str, features: set[str]) 
 
 
 def test_a_level_includes_the_lower_ones_and_some_features_have_none() -> None:
-    assert level(frozenset()) == "v1"
-    assert level(frozenset({"SSE4.2", "AVX2"})) == "v3"
-    assert level(frozenset({"AVX2", "AES"})) == "beyond v4"
-    assert (rank("POPCNT"), rank("AVX"), rank("AVX512VL"), rank("AVX512_VNNI")) == (1, 2, 3, 4)
+    assert level_of_features(frozenset()) == "v1"
+    assert level_of_features(frozenset({"SSE4.2", "AVX2"})) == "v3"
+    assert level_of_features(frozenset({"AVX2", "AES"})) == "beyond v4"
+    assert tuple(map(feature_rank, ("POPCNT", "AVX", "AVX512VL", "AVX512_VNNI"))) == (1, 2, 3, 4)
     assert all(features for features in features_by_code().values())
 
 

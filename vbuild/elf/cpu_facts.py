@@ -15,12 +15,13 @@ from operator import attrgetter, or_
 
 from iced_x86 import Decoder
 
-from vbuild.elf.isa import INVALID, RANKS, features_by_code
+from vbuild.elf.isa import INVALID, features_by_code
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS
 
 _64_BITS = 64
 _code_of = attrgetter("code")
-_NAMES = tuple(sorted({name for names in features_by_code().values() for name in names} | set(RANKS)))
+_OF_LEVELS = {feature.name for level in X86_64_LEVELS[1:] for feature in X86_64_FEATURES[level]}
+_NAMES = tuple(sorted({name for names in features_by_code().values() for name in names} | _OF_LEVELS))
 _BITS = {name: 1 << number for number, name in enumerate(_NAMES)}
 ANY = (1 << len(_NAMES)) - 1
 # what is impossible implies more than any processor has

@@ -18,9 +18,10 @@ from msgspec import Struct
 
 from vbuild.elf.code import Elf
 from vbuild.elf.cpu_facts import by_code, names_of
-from vbuild.elf.isa import FeatureUse, Isa, Region, RegionIsa
+from vbuild.elf.isa import FeatureUse, Isa, RegionIsa, instructions_of
 from vbuild.elf.program import Module, Piece, Program
 from vbuild.elf.reach import Reach
+from vbuild.elf.regions import Region
 from vbuild.hardware.cpu import X86_64_LEVELS
 
 
@@ -205,5 +206,5 @@ def _names(region: RegionIsa) -> tuple[str, ...]:
 
 def _fingerprint(region: RegionIsa) -> bytes:
     """A digest of the instructions without their operands, which hold addresses."""
-    codes = map(_code_of, region.region.instructions())
+    codes = map(_code_of, instructions_of(region.region))
     return blake2b(b"".join(code.to_bytes(2, "little") for code in codes), digest_size=16).digest()

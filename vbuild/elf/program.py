@@ -18,7 +18,8 @@ from struct import Struct
 from iced_x86 import Decoder, FlowControl, Instruction, Mnemonic
 
 from vbuild.elf.code import CodeSection, Elf, Symbol
-from vbuild.elf.isa import INVALID, Region, regions_of
+from vbuild.elf.isa import INVALID
+from vbuild.elf.regions import Region, regions_of
 
 _BITS = 64
 _LOW = (1 << 64) - 1

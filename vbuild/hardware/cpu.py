@@ -69,6 +69,7 @@ compilers know levels), `vbuild.elf.dispatch` (names of dispatched functions), `
 `vbuild.publishing.redirect.redirecthardware`, which a test compares with this table.
 """
 X86_64_LEVELS = tuple(X86_64_FEATURES)
+_RANKS = {feature.name: X86_64_LEVELS.index(level) for level in X86_64_LEVELS[1:] for feature in X86_64_FEATURES[level]}
 AARCH64_VERSIONS = (
     *(f"8{minor}a" for minor in ("", *(f".{number}" for number in range(1, 10)))),
     *(f"9.{number}a" for number in range(6)),
@@ -151,6 +152,17 @@ class Cpu(Struct, frozen=True):
             return lower
         skipped = levels[_V8_IN_V9 + int(self.level[2:-1]) : levels.index("9.0a")]
         return tuple(level for level in lower if level not in skipped)
+
+
+def feature_rank(name: str) -> int:
+    """The position of the lowest x86-64 level that has the feature *name*, 1 for v2; one more than v4's if none has."""
+    return _RANKS.get(name, len(X86_64_LEVELS))
+
+
+def level_of_features(names: frozenset[str]) -> str:
+    """The lowest x86-64 level that has all features *names*; ``beyond v4`` if there is none."""
+    highest = max(map(feature_rank, names), default=0)
+    return X86_64_LEVELS[highest] if highest < len(X86_64_LEVELS) else f"beyond {X86_64_LEVELS[-1]}"
 
 
 def available_cores() -> int:

@@ -290,14 +290,15 @@ def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: 
     `WheelError` if it does not keep its promises, or has no code to keep them with. In a part of a release, the wheel
     that explains a finding may be in another part: `vbuild collect` decides.
     """
+    from vbuild.verification.levels import can_disassemble
     from vbuild.verification.verify import verify
 
     verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=context.recipe.verify.allow)
-    if target.label is None:
+    if target.label is None and can_disassemble():
         verdict = replace(verdict, findings=(*verdict.findings, *_lost(context, wheel, target)))
     if context.is_part:
         return verdict
-    if baseline and target.cpu.machine == "x86_64":
+    if baseline and target.cpu.machine == "x86_64" and can_disassemble():
         from vbuild.verification.gain import code_gain
 
         verdict = replace(verdict, findings=(*verdict.findings, *code_gain(wheel, baseline).findings))

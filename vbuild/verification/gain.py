@@ -12,7 +12,7 @@ from iced_x86 import Decoder, EncodingKind, Instruction, RegisterExt
 from msgspec import Struct
 
 from vbuild.elf.code import Elf
-from vbuild.elf.isa import processes, regions_of, spread
+from vbuild.elf.regions import processes, regions_of, spread
 from vbuild.errors import BinaryError
 from vbuild.verification.model import Finding, Severity, VerifyRule, is_grafted
 from vbuild.wheel.archive import open_wheel

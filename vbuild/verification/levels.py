@@ -12,17 +12,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from vbuild.elf.code import Elf
-from vbuild.elf.dispatch import Baseline, Dispatch, Judged, named_rank
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of, missing_base, soname_fault
-from vbuild.elf.isa import Isa, level
-from vbuild.elf.isa import rank as rank_of
-from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank, level_of_features
 from vbuild.verification.model import Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
 from vbuild.verification.python_tests import is_asked_for
+
+if TYPE_CHECKING:
+    from vbuild.elf.dispatch import Judged
+    from vbuild.elf.isa import Isa
 
 _MACHINE = "x86_64"
 _V3 = X86_64_LEVELS.index("v3")
@@ -34,6 +37,17 @@ _SHOWN = 3
 _UNFOLLOWED = "the ways that lead there were not followed to the end"
 # the number of functions for which instructions are looked up, which takes longer than all the rest
 _SHOWN_INSTRUCTIONS = 1000
+
+
+_UNCHECKED = (
+    "instruction sets: not checked: iced-x86, which disassembles x86-64 code, is not installed",
+    "pip install iced-x86, which needs a Rust compiler where it has no wheel",
+)
+
+
+def can_disassemble() -> bool:
+    """Whether iced-x86 is installed: there are no wheels of it for Apple silicon and Arm's Linux."""
+    return find_spec("iced_x86") is not None
 
 
 class Claim(Struct, frozen=True):
@@ -93,23 +107,33 @@ class Levels:
         self._baseline = baseline
         self._allow = tuple(allow)
         self._executor = executor
-        self._isas = {path: Isa.scan(elf, executor) for path, elf in self._libraries.items() if elf.machine == _MACHINE}
         self._sources = sources
-        files = {path: (self._libraries[path], isa) for path, isa in self._isas.items()}
-        self._dispatch = Dispatch(files, is_open=self._is_open)
+        self._isas: dict[str, Isa] = {}
+        mine = {path: elf for path, elf in self._libraries.items() if elf.machine == _MACHINE}
+        if mine and can_disassemble():
+            from vbuild.elf import dispatch, isa
+
+            self._isas = {path: isa.Isa.scan(elf, executor) for path, elf in mine.items()}
+            files = {path: (mine[path], found) for path, found in self._isas.items()}
+            self._dispatch = dispatch.Dispatch(files, is_open=self._is_open)
 
     def verdicts(self) -> Iterator[tuple[LibraryIsa, tuple[Finding, ...]]]:
         """Yield each library's instruction sets, with the findings about them."""
         for path, elf in self._libraries.items():
             if path in self._isas:
                 yield self._verdict(path, elf, self._isas[path])
+            elif elf.machine == _MACHINE:
+                yield LibraryIsa(path, elf.machine, elf.code_size, None), ()
             else:
                 what = f"code for {elf.machine}: instruction sets are checked for x86-64 only"
                 finding = Finding(Severity.NOTE, VerifyRule.ISA_UNCHECKED, (path,), what)
                 yield LibraryIsa(path, elf.machine, elf.code_size, None), (finding,)
 
     def wheel_findings(self) -> Iterator[Finding]:
-        """Yield what is wrong with the wheel as a whole: flags that reached none of its own code."""
+        """Yield what is wrong with the wheel as a whole: code that was not read, flags that did not arrive."""
+        unread = [path for path, elf in self._libraries.items() if elf.machine == _MACHINE and path not in self._isas]
+        if unread:
+            yield Finding(self._claim.severity, VerifyRule.ISA_UNCHECKED, tuple(unread), *_UNCHECKED)
         own = {path: isa for path, isa in self._isas.items() if not is_grafted(path)}
         size = sum(isa.code_size for isa in own.values())
         rank = self._claim.cpu.rank
@@ -149,7 +173,7 @@ class Levels:
                 return None
         return own[0] if len(own) == 1 else f"all {len(own)} libraries"
 
-    def _verdict(self, path: str, elf: Elf, isa: Isa) -> tuple[LibraryIsa, tuple[Finding, ...]]:
+    def _verdict(self, path: str, elf: Elf, isa: "Isa") -> tuple[LibraryIsa, tuple[Finding, ...]]:
         claim = self._claim.on(path)
         above = self._dispatch.judged(path, claim.cpu.rank, allow=self._allow)
         accepted = Counter(str(one.reason) for one in above if one.reason)
@@ -160,7 +184,7 @@ class Levels:
             for number, (one, doubt) in enumerate(zip(unexplained, doubts, strict=True))
         )
         library = LibraryIsa(
-            path, elf.machine, isa.code_size, level(isa.features), tuple(accepted.most_common()), violations
+            path, elf.machine, isa.code_size, level_of_features(isa.features), tuple(accepted.most_common()), violations
         )
         findings = [
             *self._violation_findings(path, violations),
@@ -182,8 +206,10 @@ class Levels:
         name = posixpath.basename(path)
         return not (is_grafted(path) and any(name in elf.needed for elf in self._libraries.values()))
 
-    def _doubts(self, path: str, unexplained: Sequence[Judged]) -> Iterator[str]:
+    def _doubts(self, path: str, unexplained: "Sequence[Judged]") -> Iterator[str]:
         """Yield for each violation why it may be none; an empty text if it is shown to run without a test."""
+        from vbuild.elf.dispatch import Baseline
+
         other = self._build_for_all(path) if unexplained else None
         baseline = Baseline(other, self._executor) if other else None
         is_asked = cache(lambda: is_asked_for(posixpath.basename(path).partition(".")[0], self._sources()))
@@ -214,14 +240,15 @@ class Levels:
                 what += "; vbuild did not compile this library"
             yield Finding(severity, VerifyRule.ISA_ABOVE, (path,), what)
 
-    def _library_findings(self, path: str, isa: Isa) -> Iterator[Finding]:
+    def _library_findings(self, path: str, isa: "Isa") -> Iterator[Finding]:
         claim = self._claim.on(path)
         rank = claim.cpu.rank
-        if doubtful := [one.region for one in isa.regions if any(rank_of(feature) > rank for feature in one.doubtful)]:
+        doubtful = [one.region for one in isa.regions if any(feature_rank(name) > rank for name in one.doubtful)]
+        if doubtful:
             what = f"{len(doubtful)} places above {claim} may be data and were not judged, {doubtful[0]} first"
             yield Finding(Severity.NOTE, VerifyRule.ISA_DOUBTFUL, (path,), what)
 
-    def _copy_findings(self, path: str, elf: Elf, isa: Isa) -> Iterator[Finding]:
+    def _copy_findings(self, path: str, elf: Elf, isa: "Isa") -> Iterator[Finding]:
         """Yield what is wrong with the copy of a library at *path* or makes it useless."""
         base, rank = baseline_of(path), self._claim.on(path).cpu.rank
         lower = [at_level(base, name) for name in reversed(X86_64_LEVELS[1:rank])]
@@ -258,15 +285,17 @@ def _above(violations: tuple[Violation, ...], claim: Claim) -> str:
     shown = "; ".join(map(str, violations[:_SHOWN]))
     more = f"; and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
     count = f"{len(violations)} function{'s' if len(violations) > 1 else ''}"
-    return f"needs {', '.join(sorted(features))} ({level(features)}), above {claim}: {count}: {shown}{more}"
+    return f"needs {', '.join(sorted(features))} ({level_of_features(features)}), above {claim}: {count}: {shown}{more}"
 
 
 def _code(elf: Elf) -> list[bytes]:
     return [code.data for code in elf.code]
 
 
-def _uses_vex(path: str, isa: Isa) -> bool:
+def _uses_vex(path: str, isa: "Isa") -> bool:
     """Whether code that is not merely chosen at run time has a VEX or EVEX instruction."""
+    from vbuild.elf.dispatch import named_rank
+
     if named_rank(path.rpartition("/")[2]):
         return False
     return any(
@@ -276,7 +305,7 @@ def _uses_vex(path: str, isa: Isa) -> bool:
     )
 
 
-def _violation(one: Judged, doubt: str, *, show: bool) -> Violation:
+def _violation(one: "Judged", doubt: str, *, show: bool) -> Violation:
     region = one.isa.region
     uses = (one.uses or one.isa.uses(one.features)) if show else ()
     instructions, features = tuple(map(str, uses)), tuple(sorted(one.features))

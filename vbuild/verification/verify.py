@@ -30,9 +30,9 @@ from vbuild.elf.catalogue import PlatformPolicy, is_shared_object
 from vbuild.elf.code import Elf
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.image import ElfImage
-from vbuild.elf.isa import processes
 from vbuild.elf.linkage import ORIGIN_TOKEN, Edge, Via, edges_of, searched
 from vbuild.elf.records import MAGIC
+from vbuild.elf.regions import processes
 from vbuild.errors import BinaryError, HardwareError, VariantError, WheelError, at
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu

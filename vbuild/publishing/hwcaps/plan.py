@@ -28,7 +28,7 @@ from packaging.version import Version
 
 from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.elf.hwcaps_folders import LEVELS
-from vbuild.elf.isa import processes
+from vbuild.elf.regions import processes
 from vbuild.errors import RepackageError
 from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.publishing.hwcaps.build import BASELINE, Judge, LevelBuild, LevelFile, platform_fault
