@@ -62,6 +62,7 @@ def verdict(name: str, cpu: str = "x86-64", *, isa: str = "ok", findings: list[d
         "functions_above": 0,
         "accepted": {},
         "violations": [],
+        "dispatched": [],
     }
     if "dispatched" in isa:
         library |= {"functions_above": 3, "accepted": {"dispatched at runtime": int(isa.split()[1])}}
@@ -80,7 +81,7 @@ def verdict(name: str, cpu: str = "x86-64", *, isa: str = "ok", findings: list[d
 
 
 def finding(severity: str, what: str, *, rule: str = "isa-above", member: str | None = None) -> dict[str, Any]:
-    return {"severity": severity, "rule": rule, "member": member, "what": what}
+    return {"severity": severity, "rule": rule, "member": member, "what": what, "advice": ""}
 
 
 def failure(label: str | None, error: str, *, cpu: str = "x86-64", log: str | None = None) -> dict[str, Any]:

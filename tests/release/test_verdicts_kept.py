@@ -32,12 +32,12 @@ cpus = st.sampled_from(
     [Cpu("x86_64", level) for level in X86_64_LEVELS] + [Cpu("aarch64", level) for level in AARCH64_VERSIONS]
 )
 findings = st.builds(
-    Finding, st.sampled_from(Severity), st.sampled_from(VerifyRule), st.just(()) | st.tuples(texts), texts
+    Finding, st.sampled_from(Severity), st.sampled_from(VerifyRule), st.just(()) | st.tuples(texts), texts, texts
 )
 violations = st.builds(Violation, texts, counts, lists, lists)
 accepted = st.dictionaries(texts, counts, max_size=3).map(lambda found: tuple(found.items()))
 isas = st.builds(
-    LibraryIsa, texts, texts, counts, st.none() | texts, accepted, st.lists(violations, max_size=2).map(tuple)
+    LibraryIsa, texts, texts, counts, st.none() | texts, accepted, st.lists(violations, max_size=2).map(tuple), lists
 )
 served = st.builds(GpuServed, st.integers(1, 999).map(Arch), counts, counts, counts)
 gpus = st.builds(LibraryGpus, texts, counts, lists, lists, st.lists(served, max_size=2).map(tuple), lists)

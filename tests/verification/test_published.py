@@ -9,6 +9,7 @@ from tests.factories.ranges import serving, simple_index
 from tests.factories.wheels import wheel
 from vbuild.verification.model import Finding, Severity
 from vbuild.verification.published import against_index, lost
+from vbuild.verification.verify import verify
 
 PLAIN = "static int n(int x) { return x + 1; } int PyInit__c(void) { return n(2); }"
 DISPATCHED = """
@@ -28,7 +29,7 @@ def compiled(source: str) -> bytes:
 
 
 def findings(folder: Path, ours: dict[str, bytes | str], theirs: dict[str, bytes | str]) -> list[tuple[str, str]]:
-    found = lost(wheel(folder / "ours", NAME, ours), wheel(folder / "theirs", NAME, theirs))
+    found = lost(verify(wheel(folder / "ours", NAME, ours)), wheel(folder / "theirs", NAME, theirs))
     return [(one.severity.value, one.sentence) for one in found]
 
 
@@ -73,7 +74,7 @@ def test_the_wheel_of_this_version_python_and_platform_is_taken_from_the_index(
     published = wheel(tmp_path / "published", name, {"demo/_c.so": compiled(PLAIN)})
     ours = wheel(tmp_path / "ours", NAME)
     with serving(simple_index(tmp_path / "index", published)) as server:
-        found = against_index(ours, tmp_path / "fetched", lambda: server.indexes)
+        found = against_index(verify(ours), tmp_path / "fetched", lambda: server.indexes)
     assert [finding.severity for finding in found][:1] == ([Severity.ERROR] if is_found else [Severity.NOTE])
     assert is_found or "no index has a wheel of demo 1.0" in found[0].what
 
@@ -81,6 +82,6 @@ def test_the_wheel_of_this_version_python_and_platform_is_taken_from_the_index(
 def test_an_index_that_cannot_be_asked_is_a_note(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         indexes = server.indexes
-    found: tuple[Finding, ...] = against_index(wheel(tmp_path, NAME), tmp_path / "fetched", lambda: indexes)
+    found: tuple[Finding, ...] = against_index(verify(wheel(tmp_path, NAME)), tmp_path / "fetched", lambda: indexes)
     assert [finding.severity for finding in found] == [Severity.NOTE]
     assert "not compared with the published wheel" in found[0].what

@@ -358,3 +358,33 @@ def test_a_damaged_library_gives_a_verdict(
         data[place] = value
     path = made(tmp_path_factory.mktemp("damaged"), bytes(data if len(changes) % 2 else data[:cut]))
     assert isinstance(verify(path, cpu=V2, jobs=1), Verdict)
+
+
+def with_gpu_code(byte: int, start: int) -> bytes:
+    """A library with dispatch, and with GPU code of this *byte* to which a pointer leads at *start*."""
+    return shared_object(f"""{MODULE} __attribute__((target_clones("default", "avx2")))
+    void add(float *restrict a, const float *restrict b) {{ for (int i = 0; i < 1024; i++) a[i] += b[i]; }}
+    __asm__(".pushsection .nv_fatbin,\\"a\\"; gpu: .fill 4096, 1, {byte}; .popsection;"
+            ".pushsection .nvFatBinSegment,\\"aw\\"; .quad gpu + {start}; .popsection");""")
+
+
+def test_wheels_that_differ_in_gpu_code_alone_are_judged_once(tmp_path: Path) -> None:
+    libraries = with_gpu_code(1, 0), with_gpu_code(2, 64)
+    assert libraries[0] != libraries[1]
+    verdicts = [verify(made(tmp_path / str(number), data), cpu=V2) for number, data in enumerate(libraries)]
+    one, other = (verdict.libraries[0].accepted for verdict in verdicts)
+    assert one == (("runs after a test of the processor", 1),)
+    assert one is other
+
+
+def test_what_changes_how_code_is_judged_has_it_judged_again(tmp_path: Path) -> None:
+    called = f'{CALLED} void dot(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}'
+    guarded = called.replace("dot(); return", '__builtin_cpu_init(); if (__builtin_cpu_supports("avx2")) dot(); return')
+    first = made(tmp_path / "1", shared_object(called))
+    assert verify(first, cpu=V2).failed
+    assert not verify(first, cpu=V2, allow=["^dot$"]).failed
+    assert not verify(first, cpu=V3).libraries[0].violations
+    assert not verify(made(tmp_path / "2", shared_object(guarded)), cpu=V2).failed
+    grafted = verify(made(tmp_path / "3", {"demo.libs/_demo.so": shared_object(called)}), cpu=V2)
+    assert "vbuild did not compile this library" in str(grafted.findings)
+    assert verify(first, cpu=V2).failed

@@ -60,11 +60,13 @@ def several_at_once(work: Callable[[T], R], things: Iterable[T]) -> Iterator[Ite
 class OncePerKey(Generic[K, R]):
     """Remembers one result for each key; threads that ask for a key wait for the thread that computes it.
 
-    An error, which all of these threads get, is remembered only with *keeps_errors*.
+    An error, which all of these threads get, is remembered only with *keeps_errors*. Of more than *most* keys, the
+    oldest are forgotten.
     """
 
-    def __init__(self, *, keeps_errors: bool = False) -> None:
+    def __init__(self, *, keeps_errors: bool = False, most: int | None = None) -> None:
         self._keeps_errors = keeps_errors
+        self._most = most
         self._made: dict[K, Future[R]] = {}
         self._lock = Lock()
 
@@ -74,6 +76,8 @@ class OncePerKey(Generic[K, R]):
             future = self._made.get(key)
             if is_mine := future is None:
                 future = self._made[key] = Future()
+                if self._most and len(self._made) > self._most:
+                    del self._made[next(iter(self._made))]
         assert future is not None  # noqa: S101 - for mypy, which does not see through the line above
         if is_mine:
             try:
@@ -81,7 +85,7 @@ class OncePerKey(Generic[K, R]):
             except BaseException as error:
                 if not self._keeps_errors:
                     with self._lock:
-                        del self._made[key]
+                        self._made.pop(key, None)
                 future.set_exception(error)
                 raise
         return future.result()

@@ -6,7 +6,7 @@ The cache is asked for a build before anything is compiled.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
@@ -18,7 +18,8 @@ from packaging.version import Version
 
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
-from vbuild.build.kept_flags import for_single_files, next_rules
+from vbuild.build.kept_flags import NextRules, for_single_files, next_rules
+from vbuild.build.plan import Rewriting
 from vbuild.build.source import digest, fetched, unpacked
 from vbuild.build.wrappers import Override
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
@@ -92,6 +93,18 @@ class RepairedWheel(Struct, frozen=True):
     def of_record(cls, wheel: Path, record: Mapping[str, Any]) -> Self:
         overrides = tuple(map(Override.of_data, record["overrides"]))
         return cls(wheel, overrides, tuple(record["lists"]), record["seconds"], is_kept=True)
+
+
+class _Made(Struct, frozen=True):
+    """A portable *wheel*, what it was *built* as, and the tree of the *project* that it was built in."""
+
+    wheel: Path
+    built: Built
+    project: Path
+
+    def without_flags(self, rules: Rewriting, above: Collection[str]) -> NextRules | None:
+        """The rules by which the flags go that put the functions *above* the level, or None if none did."""
+        return next_rules(rules, self.built.overrides, self.built.calls, above=above, project=self.project)
 
 
 class Builder(Struct, frozen=True):
@@ -240,52 +253,43 @@ class Builder(Struct, frozen=True):
 
     def _made(self, job: Job, folder: Path, cache: "Running | None") -> RepairedWheel:
         target, recipe, on_progress = job.target, self.context.recipe, self.context.on_progress
-        from vbuild.build.repair import repaired
-
         if self.natives:
             self.natives.build(job.prefixes, cache=cache, on_progress=partial(on_progress, target))
         on_progress(target, "building")
         log = self.context.log(target)
         log.unlink(missing_ok=True)  # an earlier run's
-        built, project = self._compiled(job, folder, log, cache)
-        if not same_project(WheelName.parse(built.wheel.name).distribution, recipe.name):
-            raise BuildError(f"{built.wheel.name}: not of {recipe.name}, which the recipe builds")
+        made = self._compiled(job, folder, log, cache)
+        wheel, built = made.wheel, made.built
+        if not same_project(WheelName.parse(wheel.name).distribution, recipe.name):
+            raise BuildError(f"{wheel.name}: not of {recipe.name}, which the recipe builds")
         if target.cuda:
             self._check_gpu_code(built, target.cuda.archs, log)
-        on_progress(target, "repairing")
-        wheel = repaired(
-            built.wheel,
-            folder / "repaired",
-            log=log,
-            settings=recipe.repair,
-            environment=dict(target.env),
-            prefixes=job.prefixes,
-            pass_env=recipe.build.pass_env,
-        )
         if recipe.repair.bill:
             from vbuild.release.bill import billed, making_of
 
             wheel = billed(wheel, folder / "billed", making_of(job, recipe, self.patches))
-        return RepairedWheel(wheel, built.overrides, lists_of(built.commands, f"{project.resolve()}/"), built.seconds)
+        lists = lists_of(built.commands, f"{made.project.resolve()}/")
+        return RepairedWheel(wheel, built.overrides, lists, built.seconds)
 
-    def _compiled(self, job: Job, folder: Path, log: Path, cache: "Running | None") -> tuple[Built, Path]:
-        """The wheel of *job* as its backend left it, and the tree that it was built in.
+    def _compiled(self, job: Job, folder: Path, log: Path, cache: "Running | None") -> "_Made":
+        """The portable wheel of *job*, and what it was made of.
 
         Flags of single files stay, as the project chooses their code at run time. Where that turns out to be wrong, it
         is built again without them, until no function above the level is left that such flags can be the reason for. A
         project that does not build without them, or leaves modules out, is not: the check of the wheel has the word.
         """
         target = job.target
-        built, project = self._built_in(folder, job, log, cache)
+        made = self._built_in(folder, job, log, cache)
         for number in range(1, _TRIES):
-            if not for_single_files(built.overrides):
+            if not for_single_files(made.built.overrides):
                 break
             from vbuild.verification.verify import verify
 
-            verdict = verify(built.wheel, cpu=target.cpu, allow=self.context.recipe.verify.allow)
+            # the repaired wheel, whose verdict stays good until it is published
+            verdict = verify(made.wheel, cpu=target.cpu, allow=self.context.recipe.verify.allow)
             above = {one.function for library in verdict.libraries for one in library.violations if not one.doubt}
             rules = job.plan.rewriting
-            following = next_rules(rules, built.overrides, built.calls, above=above, project=project) if above else None
+            following = made.without_flags(rules, above) if above else None
             if following is None:
                 break
             self.context.on_progress(target, "building again")
@@ -295,17 +299,30 @@ class Builder(Struct, frozen=True):
             except BuildError as error:
                 self.notes.append(f"{target}: does not build without {following.what}: {str(error).splitlines()[-1]}")
                 break
-            if _modules(again[0].wheel) < _modules(built.wheel):
+            if _modules(again.wheel) < _modules(made.wheel):
                 self.notes.append(f"{target}: leaves compiled modules out if it is built without {following.what}")
                 break
-            built, project = again
+            made = again
             self.notes.append(f"{target}: built again without {following.what}")
-        return built, project
+        return made
 
-    def _built_in(self, folder: Path, job: Job, log: Path, cache: "Running | None") -> tuple[Built, Path]:
-        """The wheel of *job*, built in a new tree of the source in *folder*, and that tree."""
-        project = self.tree(folder / "tree")
-        return build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache), project
+    def _built_in(self, folder: Path, job: Job, log: Path, cache: "Running | None") -> "_Made":
+        """The wheel of *job*, built in a new tree of the source in *folder*, and repaired."""
+        from vbuild.build.repair import repaired
+
+        recipe, project = self.context.recipe, self.tree(folder / "tree")
+        built = build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache)
+        self.context.on_progress(job.target, "repairing")
+        wheel = repaired(
+            built.wheel,
+            folder / "repaired",
+            log=log,
+            settings=recipe.repair,
+            environment=dict(job.target.env),
+            prefixes=job.prefixes,
+            pass_env=recipe.build.pass_env,
+        )
+        return _Made(wheel, built, project)
 
     def _check_gpu_code(self, built: Built, archs: GpuList, log: Path) -> None:
         """`BuildError`, with the files, if what was compiled falls short of *archs*; *log* gets each command of nvcc.

@@ -295,7 +295,7 @@ def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: 
 
     verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=context.recipe.verify.allow)
     if target.label is None and can_disassemble():
-        verdict = replace(verdict, findings=(*verdict.findings, *_lost(context, wheel, target)))
+        verdict = replace(verdict, findings=(*verdict.findings, *_lost(context, verdict, target)))
     if context.is_part:
         return verdict
     if baseline and target.cpu.machine == "x86_64" and can_disassemble():
@@ -303,7 +303,7 @@ def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: 
 
         verdict = replace(verdict, findings=(*verdict.findings, *code_gain(wheel, baseline).findings))
     if verdict.failed:
-        errors = ["; ".join(filter(None, (one.sentence, one.advice))) for one in verdict.findings if one.is_error]
+        errors = [one.advised for one in verdict.findings if one.is_error]
         if any(library.violations for library in verdict.libraries):
             errors.append(_ALLOW)
         lines = errors[:_SHOWN]
@@ -315,17 +315,17 @@ def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: 
     return verdict
 
 
-def _lost(context: ReleaseContext, wheel: Path, target: Target) -> "tuple[Finding, ...]":
-    """What the plain *wheel* lacks of the published one of its version, if the recipe's source has one."""
+def _lost(context: ReleaseContext, verdict: "Verdict", target: Target) -> "tuple[Finding, ...]":
+    """What the plain wheel of *verdict* lacks of the published one of its version, if the recipe's source has one."""
     from vbuild.index_client.configuration import Indexes
     from vbuild.verification.published import against_index, lost
 
     against = context.recipe.verify.against
     if isinstance(against, Path):
-        return lost(wheel, against)
+        return lost(verdict, against)
     if against == "none" or not isinstance(context.recipe.source, Sdist):
         return ()
-    return against_index(wheel, context.place("published", target), Indexes.configured)
+    return against_index(verdict, context.place("published", target), Indexes.configured)
 
 
 def result_of_test(

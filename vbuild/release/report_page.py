@@ -155,7 +155,7 @@ def warnings(wheels: Sequence[WheelEntry]) -> tuple[Message, ...]:
     for wheel in wheels:
         for finding in wheel.verdict.findings:
             if finding.severity is not Severity.NOTE:
-                alike.setdefault(finding.sentence, []).append(wheel.title)
+                alike.setdefault(finding.advised, []).append(wheel.title)
     return tuple(Message(what, tuple(dict.fromkeys(titles))) for what, titles in alike.items())
 
 

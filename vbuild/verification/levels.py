@@ -11,15 +11,19 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import cache
+from hashlib import blake2b
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, msgpack
 
 from vbuild.elf.code import Elf
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of, missing_base, soname_fault
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank, level_of_features
+from vbuild.process.threads import OncePerKey
+from vbuild.verification.gpu_code import DEVICE_SECTIONS
 from vbuild.verification.model import Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
 from vbuild.verification.python_tests import is_asked_for
 
@@ -86,6 +90,25 @@ class Claim(Struct, frozen=True):
         return f"the claimed {self.cpu}" if self.is_explicit else f"{self.cpu}, which is all that its tags promise"
 
 
+class _Judgement(Struct, frozen=True):
+    """What the code of a library needs, without its bytes, and how its code above the level is reached.
+
+    *accepted* counts functions by reason, and *dispatched* are their features. *asks*: some code of the wheel asks the
+    CPU what it has.
+    """
+
+    isa: "Isa"
+    accepted: tuple[tuple[str, int], ...]
+    dispatched: frozenset[str]
+    unexplained: "tuple[Judged, ...]"
+    asks: bool
+
+
+# what is the same for all wheels with the same host code, such as those of a family for several GPUs, and for a wheel
+# before and after it is stamped; it takes nearly all of the time, and a few kilobytes
+_JUDGEMENTS: OncePerKey[bytes, Mapping[str, _Judgement]] = OncePerKey(most=64)
+
+
 class Levels:
     """Checks the libraries of one wheel against its claim; *baseline* finds the baseline build of a library by path.
 
@@ -108,14 +131,47 @@ class Levels:
         self._allow = tuple(allow)
         self._executor = executor
         self._sources = sources
-        self._isas: dict[str, Isa] = {}
-        mine = {path: elf for path, elf in self._libraries.items() if elf.machine == _MACHINE}
-        if mine and can_disassemble():
-            from vbuild.elf import dispatch, isa
+        self._judged = _JUDGEMENTS.get(self._key(), self._judgements) if can_disassemble() else {}
+        self._isas = {path: judged.isa for path, judged in self._judged.items()}
 
-            self._isas = {path: isa.Isa.scan(elf, executor) for path, elf in mine.items()}
-            files = {path: (mine[path], found) for path, found in self._isas.items()}
-            self._dispatch = dispatch.Dispatch(files, is_open=self._is_open)
+    def _key(self) -> bytes:
+        """A digest of all that `_judgements` depends on: code, data, symbols, levels, and which code is allowed.
+
+        Not of GPU code, nor of where it is: no instruction is in it.
+        """
+        found = blake2b(digest_size=32)
+        for path, elf in self._libraries.items():
+            if elf.machine != _MACHINE:
+                continue
+            found.update(repr((path, self._claim.on(path), self._is_open(path))).encode())
+            for piece in (*elf.code, *elf.constants):
+                found.update(f"{piece.name} {piece.address} {len(piece.data)}\n".encode())
+                found.update(piece.data)
+            found.update(_host_facts(elf))
+        found.update(repr([pattern.pattern for pattern in self._allow]).encode())
+        return found.digest()
+
+    def _judgements(self) -> Mapping[str, _Judgement]:
+        """Scan and judge the code of each library that is for x86-64."""
+        mine = {path: elf for path, elf in self._libraries.items() if elf.machine == _MACHINE}
+        from vbuild.elf import dispatch, isa
+
+        isas = {path: isa.Isa.scan(elf, self._executor) for path, elf in mine.items()}
+        judge = dispatch.Dispatch({path: (mine[path], one) for path, one in isas.items()}, is_open=self._is_open)
+        found = {}
+        for path, one in isas.items():
+            rank = self._claim.on(path).cpu.rank
+            above = judge.judged(path, rank, allow=self._allow)
+            accepted = [each for each in above if each.reason]
+            bare = (replace(region, region=replace(region.region, data=b"")) for region in one.regions)
+            found[path] = _Judgement(
+                replace(one, regions=tuple(bare)),
+                tuple(Counter(str(each.reason) for each in accepted).most_common()),
+                frozenset(feature for each in accepted for feature in each.features),
+                tuple(each for each in above if not each.reason),
+                judge.is_asking(rank),
+            )
+        return found
 
     def verdicts(self) -> Iterator[tuple[LibraryIsa, tuple[Finding, ...]]]:
         """Yield each library's instruction sets, with the findings about them."""
@@ -174,17 +230,22 @@ class Levels:
         return own[0] if len(own) == 1 else f"all {len(own)} libraries"
 
     def _verdict(self, path: str, elf: Elf, isa: "Isa") -> tuple[LibraryIsa, tuple[Finding, ...]]:
-        claim = self._claim.on(path)
-        above = self._dispatch.judged(path, claim.cpu.rank, allow=self._allow)
-        accepted = Counter(str(one.reason) for one in above if one.reason)
-        unexplained = [one for one in above if not one.reason]
+        claim, judged = self._claim.on(path), self._judged[path]
+        unexplained = judged.unexplained
         doubts = self._doubts(path, unexplained)
         violations = tuple(
             _violation(one, doubt, show=number < _SHOWN_INSTRUCTIONS)
             for number, (one, doubt) in enumerate(zip(unexplained, doubts, strict=True))
         )
+        doubted = (feature for one in violations if one.doubt for feature in one.features)
         library = LibraryIsa(
-            path, elf.machine, isa.code_size, level_of_features(isa.features), tuple(accepted.most_common()), violations
+            path,
+            elf.machine,
+            isa.code_size,
+            level_of_features(isa.features),
+            judged.accepted,
+            violations,
+            tuple(sorted({*judged.dispatched, *doubted})),
         )
         findings = [
             *self._violation_findings(path, violations),
@@ -213,7 +274,7 @@ class Levels:
         other = self._build_for_all(path) if unexplained else None
         baseline = Baseline(other, self._executor) if other else None
         is_asked = cache(lambda: is_asked_for(posixpath.basename(path).partition(".")[0], self._sources()))
-        asks = self._dispatch.is_asking(self._claim.on(path).cpu.rank)
+        asks = self._judged[path].asks
         for one in unexplained:
             if asks and baseline and baseline.has(one.isa, one.features):
                 yield "the baseline build has the same: no flag for the level caused it"
@@ -272,6 +333,20 @@ class Levels:
         yield Finding(
             Severity.WARNING if isa.code_size >= _ENOUGH else Severity.NOTE, VerifyRule.ISA_FLAGS, (path,), what
         )
+
+
+def _host_facts(elf: Elf) -> bytes:
+    """The facts about *elf* that its code is judged by, its bytes aside; what says where GPU code is, is left out."""
+    device = [section.addresses for section in elf.sections if section.name in DEVICE_SECTIONS]
+    sections = [
+        (section.name, section.header.sh_flags, section.header.sh_addr, section.header.sh_size)
+        for section in elf.sections
+        if section.name not in DEVICE_SECTIONS
+    ]
+    pointers = [one for one in elf.pointers if not any(one[1] in addresses for addresses in device)]
+    spans = [(span.start, span.stop) for span in (*elf.writable, *elf.relro)]
+    symbols = (elf.functions, elf.objects, elf.imports, elf.import_places)
+    return msgpack.encode((elf.soname, elf.needed, elf.entry, sections, pointers, spans, symbols))
 
 
 def _mark_findings(path: str, elf: Elf, claim: Claim) -> Iterator[Finding]:

@@ -86,8 +86,13 @@ class Finding(Struct, frozen=True):
         """The place, if there is one, and what was found there."""
         return f"{self.place}: {self.what}" if self.places else self.what
 
+    @property
+    def advised(self) -> str:
+        """The sentence, and what to do."""
+        return "; ".join(filter(None, (self.sentence, self.advice)))
+
     def __str__(self) -> str:
-        return f"{self.severity}: {self.sentence}{f'; {self.advice}' if self.advice else ''} [{self.rule}]"
+        return f"{self.severity}: {self.advised} [{self.rule}]"
 
 
 class Violation(Struct, frozen=True):
@@ -130,7 +135,8 @@ class Violation(Struct, frozen=True):
 class LibraryIsa(Struct, frozen=True):
     """What the code of one library needs: bytes of code, the highest level used, and the functions above the claim.
 
-    *accepted* counts the functions above the claim that are no violations, by reason.
+    *accepted* counts the functions above the claim that are no violations, by reason. *dispatched* are the features
+    that these need, and those that violations need that may be none.
     """
 
     member: str
@@ -139,6 +145,7 @@ class LibraryIsa(Struct, frozen=True):
     level: str | None
     accepted: tuple[tuple[str, int], ...] = ()
     violations: tuple[Violation, ...] = ()
+    dispatched: tuple[str, ...] = ()
 
     @property
     def functions_above(self) -> int:
@@ -153,6 +160,7 @@ class LibraryIsa(Struct, frozen=True):
             "functions_above": self.functions_above,
             "accepted": dict(self.accepted),
             "violations": [violation.data() for violation in self.violations],
+            "dispatched": list(self.dispatched),
         }
 
     @classmethod
@@ -164,6 +172,7 @@ class LibraryIsa(Struct, frozen=True):
             level=data["level"],
             accepted=tuple(data["accepted"].items()),
             violations=tuple(map(Violation.of_data, data["violations"])),
+            dispatched=tuple(data.get("dispatched", ())),
         )
 
 
@@ -282,6 +291,7 @@ class Verdict(Struct, frozen=True):
                     "rule": found.rule,
                     "member": next(iter(found.places), None),
                     "what": found.what,
+                    "advice": found.advice,
                 }
                 for found in self.findings
             ],
@@ -305,7 +315,7 @@ class Verdict(Struct, frozen=True):
 
 def _finding(data: Mapping[str, Any]) -> Finding:
     places = () if data["member"] is None else (data["member"],)
-    return Finding(Severity(data["severity"]), VerifyRule(data["rule"]), places, data["what"])
+    return Finding(Severity(data["severity"]), VerifyRule(data["rule"]), places, data["what"], data.get("advice", ""))
 
 
 def is_grafted(path: str) -> bool:

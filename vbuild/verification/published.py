@@ -16,12 +16,10 @@ from msgspec import Struct
 from packaging.tags import Tag
 from packaging.version import Version
 
-from vbuild.elf.code import Elf
-from vbuild.elf.isa import Isa
-from vbuild.errors import BinaryError, FetchError, WheelError
+from vbuild.errors import FetchError, WheelError
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import ListedFile, download_best
-from vbuild.verification.model import Finding, Severity, VerifyRule, is_grafted
+from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule, is_grafted
 from vbuild.verification.verify import verify
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
@@ -40,41 +38,34 @@ class _Contents(Struct, frozen=True):
     glibc: tuple[int, int] | None
 
     @classmethod
-    def of(cls, wheel: Path) -> "_Contents":
-        libraries = verify(wheel).libraries
-        shown = ((library.member, one) for library in libraries for one in library.violations if not one.doubt)
-        violations = {(path, one.address) for path, one in shown}
+    def of(cls, verdict: Verdict) -> "_Contents":
+        """The contents of the wheel of *verdict*; `WheelError` if it cannot be read."""
+        dispatched = {library.member: frozenset(library.dispatched) for library in verdict.libraries}
         modules, files = {}, set()
-        with open_wheel(wheel) as source:
-            for member in source.members:
-                path = member.path
+        with open_wheel(verdict.wheel) as source:
+            for path in (member.path for member in source.members):
                 if is_grafted(path) or path.partition("/")[0].endswith(".dist-info"):
                     continue
-                if not path.endswith(".so"):
+                if path in dispatched:
+                    modules[_ABI_TAG.sub("", path)] = dispatched[path]
+                elif not path.endswith(".so"):
                     files.add(path)
-                    continue
-                try:
-                    regions = Isa.scan(Elf.parse(source.read(member))).regions
-                except BinaryError:
-                    continue
-                own = (region for region in regions if (path, region.region.address) not in violations)
-                modules[_ABI_TAG.sub("", path)] = frozenset(feature for region in own for feature in region.features)
-        return cls(modules, frozenset(files), _glibc(WheelName.parse(wheel.name).tags))
+        return cls(modules, frozenset(files), _glibc(WheelName.parse(verdict.wheel.name).tags))
 
 
-def against_index(wheel: Path, folder: Path, indexes: Callable[[], Indexes]) -> tuple[Finding, ...]:
-    """What *wheel* lacks of the wheel that the index has of its version, downloaded into *folder*; a note without one.
+def against_index(verdict: Verdict, folder: Path, indexes: Callable[[], Indexes]) -> tuple[Finding, ...]:
+    """What the wheel of *verdict* lacks of the one that the index has of its version, downloaded into *folder*.
 
-    `WheelError` if one of the two cannot be read.
+    A note if the index has none. `WheelError` if one of the two cannot be read.
     """
-    name = WheelName.parse(wheel.name)
+    name = WheelName.parse(verdict.wheel.name)
     try:
         published = download_best(name.project, partial(_fit, name), folder, indexes=indexes())
     except FetchError as error:
         what = f"not compared with the published wheel: {error}"
     else:
         if published:
-            return lost(wheel, published)
+            return lost(verdict, published)
         what = f"not compared: no index has a wheel of {name.project} {name.version} for this Python and platform"
     return (Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what),)
 
@@ -108,9 +99,9 @@ def _platform(tag: Tag) -> str:
     return f"{'manylinux' if library == 'linux' else library} {machine}"
 
 
-def lost(wheel: Path, published: Path) -> tuple[Finding, ...]:
-    """What *wheel* lacks that the *published* wheel of the same version has; `WheelError` if one cannot be read."""
-    return tuple(_lost(_Contents.of(wheel), _Contents.of(published)))
+def lost(verdict: Verdict, published: Path) -> tuple[Finding, ...]:
+    """What the wheel of *verdict* lacks that the *published* one has; `WheelError` if one of them cannot be read."""
+    return tuple(_lost(_Contents.of(verdict), _Contents.of(verify(published, cpu=verdict.cpu))))
 
 
 def _lost(ours: _Contents, theirs: _Contents) -> Iterator[Finding]:
