@@ -1,13 +1,11 @@
-"""Which code has to do with what the processor has.
-
-asking      pieces with CPUID or XGETBV, or that read libgcc's or glibc's variables
-around      what calls these or reads what they write, up to some steps away
-"""
+"""Which code asks what the processor has: with CPUID or XGETBV, or by libgcc's and glibc's variables."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
+
+from iced_x86 import Mnemonic
 
 from vbuild.elf import values
 from vbuild.elf.code import CodeSection
@@ -16,19 +14,11 @@ from vbuild.elf.program import LEAF_SIZE, LEAVES, MODEL, Module, Piece, Program,
 from vbuild.elf.program import MODEL_FEATURES as MODEL_WORDS
 from vbuild.elf.values import Value, tag
 
-# how far from a question its answer is followed; pieces longer than this, in bytes, are not followed from a caller
-_STEPS_FROM_QUESTION = 4
-_LONGEST_FOLLOWED = 8192
-# a piece with more variables than this notes more than what the processor has
-_MOST_VARIABLES = 32
-# pieces that have to do with the question: with more, only the nearest are followed
-_MOST_QUESTIONS = 2000
 # where __cpu_model has type and subtype
 _TYPE, _SUBTYPE = 4, 8
-# bytes of a variable without a symbol in which its fields are looked for
-_FIELDS = 64
 _MODEL_WORDS = {"__cpu_model": MODEL, "__cpu_features2": MODEL_WORDS}
 _QUESTION = re.compile(rb"\x0f\xa2|\x0f\x01\xd0")
+_ASKS = frozenset({Mnemonic.CPUID, Mnemonic.XGETBV})
 _REGISTERS = ("eax", "ebx", "ecx", "edx")
 # the first four letters of GenuineIntel; a number written to a variable
 _VENDOR = re.compile(b"Genu")
@@ -62,7 +52,13 @@ class Questions:
         for module in self.program.modules:
             for code in module.elf.code:
                 places = (module.base + code.address + match.start() for match in _QUESTION.finditer(code.data))
-                yield from filter(None, map(module.piece, places))
+                found = {piece.address: piece for piece in map(module.piece, places) if piece}
+                # the same bytes stand in other instructions, too
+                yield from (
+                    piece
+                    for piece in found.values()
+                    if any(one.mnemonic in _ASKS for one in module.instructions(piece))
+                )
             for place, name in module.imports.items():
                 if name in _MODEL_WORDS or name == "__x86_get_cpuid_feature_leaf":
                     yield from self._users(module, range(place, place + 8))
@@ -71,50 +67,31 @@ class Questions:
             yield from self._users(module, range(start - module.base, start - module.base + 16))
 
     @cached_property
-    def _questions(self) -> dict[int, int]:
-        """The pieces that have to do with what the processor has, with the number of steps from the question."""
-        found: dict[int, int] = {}
-        waiting = list(self._asking())
-        seen: set[int] = set()
-        for step in range(_STEPS_FROM_QUESTION):
-            new = {piece.address: piece for piece in waiting if piece.address not in found}
-            if step and len(found) + len(new) > _MOST_QUESTIONS:
-                break
-            found.update(dict.fromkeys(new, step))
-            waiting = []
-            for piece in new.values():
-                module = self.program.module(piece.address)
-                waiting += self._users(module, range(piece.address - module.base, piece.address - module.base + 1))
-                variables = self._variables_of(piece)
-                if len(variables) <= _MOST_VARIABLES:
-                    for target in variables - seen:
-                        place = target - module.base
-                        known = module.object_at(place)
-                        waiting += self._users(module, module.table(place) if known else range(place, place + _FIELDS))
-                    seen |= variables
-        return found
+    def asking(self) -> dict[int, Piece]:
+        """The pieces that ask the processor, or read what libgcc or glibc have asked, by address."""
+        return {piece.address: piece for piece in self._asking()}
 
     @property
     def is_asking(self) -> bool:
         """Whether any code of the program asks what the processor has."""
-        return bool(self._questions)
+        return bool(self.asking)
 
-    def _variables_of(self, piece: Piece) -> set[int]:
-        module = self.program.module(piece.address)
-        places = ((target, target - module.base) for target in self._targets(piece))
-        return {target for target, place in places if module.is_variable(place) and not module.is_constant(place)}
+    @cached_property
+    def _asking_modules(self) -> frozenset[int]:
+        return frozenset(tag(address) for address in self.asking)
 
-    def follows(self, address: int) -> bool:
-        module = self.program.module(address)
-        piece = module.piece(address)
-        if address not in self._questions or piece is None or piece.end - piece.address > _LONGEST_FOLLOWED:
-            return False
-        # what fills libgcc's variables is long, and known
+    def _asks_in(self, module: Module) -> bool:
+        """Whether code of *module* asks the processor."""
+        return tag(module.base) in self._asking_modules
+
+    def _is_known(self, piece: Piece) -> bool:
+        """Whether *piece* fills libgcc's variables: it is long, and what it finds is known."""
         if piece.symbol and piece.symbol.names:
-            return "__cpu_indicator_init" not in piece.symbol.names
-        data = module.bytes_at(address - module.base, piece.end - piece.address)
-        return not (
-            _VENDOR.search(data) and any(module.base + target in self._models for target in _stored(module, piece))
+            return "__cpu_indicator_init" in piece.symbol.names
+        module = self.program.module(piece.address)
+        data = module.bytes_at(piece.address - module.base, piece.end - piece.address)
+        return _VENDOR.search(data) is not None and any(
+            module.base + target in self._models for target in _stored(module, piece)
         )
 
     def _targets(self, piece: Piece) -> frozenset[int]:
@@ -155,11 +132,6 @@ class Questions:
         for site in sites:
             if piece := module.piece(module.base + site):
                 yield piece
-
-    def _is_aware(self, piece: Piece) -> bool:
-        if piece.address in self._questions:
-            return True
-        return not self._questions.keys().isdisjoint(self._targets(piece))
 
 
 def special(address: int, size: int) -> Value:

@@ -8,7 +8,7 @@
 Code that compilers write for x86-64 Linux is meant: calls keep the stack and the registers that the psABI says.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 
 from iced_x86 import ConditionCode, FlowControl, Instruction
@@ -22,6 +22,7 @@ from vbuild.elf.machine_state import (
     HANDED_OVER,
     INFO,
     RAX,
+    RDX,
     RSP,
     TESTS,
     WRITES,
@@ -29,7 +30,7 @@ from vbuild.elf.machine_state import (
     negated,
     shown_by,
 )
-from vbuild.elf.operands import World
+from vbuild.elf.operands import Summary, World
 from vbuild.elf.program import LEAF_SIZE, LEAVES, Module, Piece
 from vbuild.elf.values import MASK_64, Value, is_stack, tag
 
@@ -63,11 +64,24 @@ class Interpreter(Instructions):
         self._at_calls = EVERY
         self._at_jumps: int | None = None
         self._return: State | None = None
+        self._end: State | None = None
+
+    @property
+    def summary(self) -> Summary:
+        """What the piece that was run tells a caller, whatever the arguments."""
+        end = self._end
+        if end is None:
+            return Summary(None, None, 0, returns=False, hands_out=self._hands_out)
+        result, second = (
+            None if isinstance(value, int) and tag(value) else value
+            for value in (end.registers[RAX], end.registers[RDX])
+        )
+        return Summary(result, second, end.facts, returns=True, hands_out=self._hands_out)
 
     def run_piece(self, piece: Piece, *, most: int = _STEPS) -> None:
         """Run *piece* from its start, then what of it was not reached from there, such as code that handles errors."""
         self._most = min(most, _STEPS)
-        self._follow(piece.address, State())
+        self._end = self._follow(piece.address, State())
         module = self._program.module(piece.address)
         for instruction in module.instructions(piece):
             address = module.base + instruction.ip
@@ -121,7 +135,7 @@ class Interpreter(Instructions):
         result = State(facts=facts, flags=one.flags if one.flags == other.flags else None)
 
         def joined(first: Value, second: Value) -> Value:
-            if first == second and one.facts == other.facts:
+            if first == second:
                 return first
             found = None if is_enough and first != second else values.join(first, one.facts, second, other.facts)
             if found is None or isinstance(found, values.Word):
@@ -292,14 +306,25 @@ class Interpreter(Instructions):
                     after.stack = {place: kept for place, kept in after.stack.items() if place >= stack}
                 after.flags = None
                 return [after]
-        for target, facts in known:
+        return self._not_followed(known, state)
+
+    def _not_followed(self, targets: Sequence[tuple[int | str, int]], state: State) -> list[State]:
+        """The state after a call of one of *targets*, of which at most a summary is known."""
+        functions = [target for target, _ in targets if isinstance(target, int)]
+        for target, facts in targets:
             if isinstance(target, int):
                 self._use(target, state.facts | facts)
         self._hand_over(state)
-        targets_known = [target for target, _ in known if isinstance(target, int)]
-        lost = self._clobbered(targets_known[0]) if len(known) == len(targets_known) == 1 else _LOST_IN_CALLS
-        self._forget(state, None, lost)
-        return [state]
+        if len(targets) != 1 or not functions:
+            self._forget(state, None)
+            return [state]
+        summary = self._world.summary(functions[0])
+        self._forget(state, summary.result if summary else None, self._clobbered(functions[0]))
+        if summary is None:
+            return [state]
+        state.registers[RDX] = summary.second
+        state.facts |= summary.facts
+        return [state] if summary.returns else []
 
     def _clobbered(self, target: int) -> Iterable[int]:
         """The registers that the function at *target* may change: gcc's -fipa-ra keeps values in the others."""
@@ -310,12 +335,19 @@ class Interpreter(Instructions):
     def _is_followed(self, target: int, state: State) -> bool:
         if target in self._followed or len(self._followed) > _DEPTH or not self._program.module(target).piece(target):
             return False
-        if self._world.follows(target):
-            return True
+        arguments = [state.registers[number] for number in _ARGUMENTS]
+        follows = self._world.follows(target)
         # what is given a flag may test it
-        return len(self._followed) <= _FLAG_DEPTH and any(
-            isinstance(value, values.Choice | values.Word) and values.tells(value)
-            for value in (state.registers[number] for number in _ARGUMENTS)
+        if any(isinstance(value, values.Choice | values.Word) and values.tells(value) for value in arguments):
+            return follows or len(self._followed) <= _FLAG_DEPTH
+        if not follows:
+            return False
+        summary = self._world.summary(target)
+        if summary is None or not summary.tells:
+            return summary is None
+        # what it tells may depend on its arguments, or go where they point to
+        return any(
+            isinstance(arguments[number], int) for number in range(len(arguments)) if arguments[number] is not None
         )
 
     def _hand_over(self, state: State) -> None:

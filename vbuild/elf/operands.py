@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from iced_x86 import Instruction, MemorySizeExt, OpKind, Register, RegisterExt
+from msgspec import Struct
 
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import EVERY
@@ -37,7 +38,25 @@ class World(Protocol):
         """Note that code that is not followed may write what is at *address*."""
 
     def follows(self, address: int) -> bool:
-        """Whether the function at *address* has to do with what the processor has."""
+        """Whether the function at *address* may be run with the arguments of its caller."""
+
+    def summary(self, address: int) -> "Summary | None":
+        """What a call of the function at *address* tells any caller; None if it is not known."""
+
+
+class Summary(Struct, frozen=True):
+    """What a function tells its caller: two registers, and the facts if it returns at all."""
+
+    result: Value
+    second: Value
+    facts: int
+    returns: bool
+    # whether it writes something that tells through pointers that it was given
+    hands_out: bool
+
+    @property
+    def tells(self) -> bool:
+        return bool(values.tells(self.result) or values.tells(self.second) or self.facts or self.hands_out)
 
 
 class Operands:
@@ -51,6 +70,7 @@ class Operands:
         self.uses: dict[tuple[int, int], int] = {}
         # tables that were read: their address in a register is no argument of the call of what was read
         self._bases: set[int] = set()
+        self._hands_out = False
         self._module: Module = self._program.modules[0]
         self._here = 0
 
@@ -190,6 +210,7 @@ class Operands:
     def _store(self, address: Value, size: int, value: Value, state: State) -> None:
         cases = values.cases_of(address)
         if cases is None or len(cases) > 1:
+            self._hands_out |= bool(values.tells(value) or (state.facts and isinstance(value, int) and not tag(value)))
             self._lose(value, state.facts)
             for place in cases or ():
                 if 0 < tag(place) <= len(self._program.modules):

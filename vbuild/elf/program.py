@@ -25,6 +25,8 @@ _BITS = 64
 _LOW = (1 << 64) - 1
 _DISPLACEMENT = Struct("<i")
 _SHORT_JUMP = 130
+# bytes of an instruction in front of its displacement, at most
+_LONGEST_BEFORE = 9
 _ENDS = frozenset(
     {FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH, FlowControl.INTERRUPT}
     | {FlowControl.EXCEPTION, FlowControl.CALL, FlowControl.INDIRECT_CALL}
@@ -231,6 +233,16 @@ class Module:
             self._decoded[address] = found if found is not None and found.code != INVALID else None
         return self._decoded[address]
 
+    def instruction_with(self, site: int) -> Instruction | None:
+        """The instruction of this file whose displacement to an address stands at *site*; None if there is none."""
+        for before in range(1, _LONGEST_BEFORE):
+            instruction = self.instruction(self.base + site - before)
+            if instruction is not None and instruction.is_ip_rel_memory_operand:
+                decoder = Decoder(_BITS, self.bytes_at(site - before, 15), ip=site - before)
+                if decoder.get_constant_offsets(decoder.decode()).displacement_offset == before:
+                    return instruction
+        return None
+
     def instructions(self, piece: Piece) -> Iterator[Instruction]:
         """The instructions of *piece*, one after the other, up to the first bytes that are none."""
         data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
@@ -271,12 +283,16 @@ class Module:
         stop = self.references[index] >> 40 if index < len(self.references) else address + 8
         if pointed + 1 < len(self._pointed):
             stop = min(stop, self._pointed[pointed + 1])
-        section = next((one for one in self.elf.sections if address in one.addresses), None)
+        section = next((addresses for addresses in self._sections if address in addresses), None)
         if section is None:
             return range(address, address + 8)
-        if start < section.addresses.start:
+        if start < section.start:
             start = address
-        return range(start, max(address + 1, min(stop, section.addresses.stop)))
+        return range(start, max(address + 1, min(stop, section.stop)))
+
+    @cached_property
+    def _sections(self) -> list[range]:
+        return [section.addresses for section in self.elf.sections]
 
     @cached_property
     def _pointed(self) -> list[int]:

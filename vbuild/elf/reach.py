@@ -1,10 +1,10 @@
 """Which code above a level runs without a test of the processor that says it may.
 
-    questions   pieces with CPUID or XGETBV, or that read libgcc's variables; what calls them or reads what they write
+    answers     code that asks the processor, and what uses what it has found (`vbuild.elf.cpu_answers`)
     backwards   from code above the level to what uses it, as long as a use is not behind a test
     forwards    from where other code enters to that code again, which gives the way that leads there
 
-Only pieces with a question on these ways are run by the interpreter; of all others every reference is a use.
+Only pieces with an answer on these ways are run by the interpreter; of all others every reference is a use.
 """
 
 from collections import deque
@@ -14,21 +14,13 @@ from iced_x86 import FlowControl, Instruction
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.elf import values
+from vbuild.elf.cpu_answers import Answers
 from vbuild.elf.cpu_facts import EVERY, by_code, names_of, needed_by, of_level
-from vbuild.elf.cpu_questions import Questions, special
-from vbuild.elf.interpreter import Interpreter, TooMuchError
-from vbuild.elf.program import LEAVES, Module, Piece, Program, outward
-from vbuild.elf.values import Value
+from vbuild.elf.interpreter import Interpreter
+from vbuild.elf.program import LEAVES, Piece, Program, outward
 
-# users of code above the level that are looked at, and instructions that are run, in all
+# users of code above the level that are looked at
 _MOST_USERS = 8000
-_MOST_STEPS = 40_000
-# functions that may write a variable, and how often its value may change, before it can be anything
-_MOST_WRITERS, _MOST_CHANGES = 64, 40
-# how far in front of a variable without a symbol a pointer to its structure may point, in bytes
-_NEAR = 256
-_WORD = 8
 _LONGEST_WAY = 16
 
 
@@ -47,138 +39,16 @@ class Unguarded(Struct, frozen=True):
     is_pointed: bool = False
 
 
-class Reach(Questions):
+class Reach(Answers):
     """Finds the code above the level of rank *level* that is reached without a test."""
 
     def __init__(self, program: Program, level: int) -> None:
         super().__init__(program)
         self._level = of_level(level)
-        self._variables: dict[tuple[int, int], Value] = {}
-        self._changes: dict[tuple[int, int], int] = {}
-        self._readers: dict[tuple[int, int], set[int]] = {}
-        self._writers: dict[tuple[int, int], set[int]] = {}
-        self._results: dict[int, Interpreter | None] = {}
-        self._queue: dict[int, Piece] = {}
-        self._running: Piece | None = None
         self._used: dict[int, dict[int, int]] = {}
         # which piece uses what as an address, and never by a call or a jump, in files that ask the processor
         self._pointers: set[tuple[int, int]] = set()
         self._needed: dict[int, int] = {}
-        self._runs = self._steps = 0
-        self._given_up: set[int] = set()
-        self.clobbered: dict[int, Iterable[int]] = {}
-
-    # the variables of the program
-
-    def load(self, address: int, size: int) -> Value:
-        if address >= LEAVES:
-            return special(address, size)
-        if address in self._models:
-            return special(self._models[address], size)
-        module = self.program.module(address)
-        place = address - module.base
-        if module.is_constant(place):
-            data = module.bytes_at(place, size)
-            return int.from_bytes(data, "little") if len(data) == size else None
-        key = (address, size)
-        if key not in self._variables:
-            self._track(key)
-        if self._running:
-            self._readers.setdefault(key, set()).add(self._running.address)
-        return self._variables[key]
-
-    def _track(self, key: tuple[int, int]) -> None:
-        address, size = key
-        module = self.program.module(address)
-        place = address - module.base
-        data = module.bytes_at(place, size)
-        self._variables[key] = int.from_bytes(data, "little")
-        table = module.table(place)
-        pieces = {piece.address: piece for piece in self._users(module, table)}
-        if module.object_at(place) is None:
-            for site in module.sites(place - _NEAR, place + size):
-                if module.bytes_at(site - 2, 1) == b"\x8d" and (piece := module.piece(module.base + site)):
-                    pieces[piece.address] = piece
-        if len(pieces) > _MOST_WRITERS or not any(address in self._questions for address in pieces):
-            self._variables[key] = None
-            return
-        self._writers[key] = set(pieces)
-        self._queue.update(pieces)
-
-    def store(self, address: int, size: int, value: Value, facts: int) -> None:
-        for key in [key for key in self._variables if key[0] < address + size and address < key[0] + key[1]]:
-            start, length = key
-            if start >= address and start + length <= address + size and size <= _WORD:
-                part = values.truncated(values.shifted(value, 8 * (start - address), "shr", 8), length)
-            elif value == 0 and size > _WORD:
-                part = 0
-            else:
-                part = values.lossy(value)
-            self._join(key, part, facts)
-
-    def escape(self, address: int) -> None:
-        module = self.program.module(address)
-        table = module.table(address - module.base)
-        for key in self._variables:
-            if key[0] - module.base in table:
-                self._join(key, None, 0)
-
-    def _join(self, key: tuple[int, int], value: Value, facts: int) -> None:
-        old = self._variables[key]
-        if old is None:
-            return
-        new = values.join(old, 0, value, facts)
-        if new == old:
-            return
-        self._changes[key] = self._changes.get(key, 0) + 1
-        self._set(key, None if self._changes[key] > _MOST_CHANGES else new)
-
-    def _set(self, key: tuple[int, int], value: Value) -> None:
-        if value is None and self._variables[key] is None:
-            return
-        self._variables[key] = value
-        for address in self._readers.get(key, ()):
-            if piece := self.program.module(address).piece(address):
-                self._queue[address] = piece
-
-    def _result(self, piece: Piece) -> Interpreter | None:
-        """What running *piece* has found, when all variables are known; None if it takes too much."""
-        if piece.address not in self._results and piece.address not in self._given_up:
-            self._queue[piece.address] = piece
-            self._settle()
-        return self._results.get(piece.address)
-
-    def _settle(self) -> None:
-        while True:
-            while self._queue:
-                address, piece = self._queue.popitem()
-                if address in self._given_up:
-                    continue
-                self._results[address] = self._ran(piece)
-                self._used.pop(address, None)
-            # a variable that says nothing about the processor can be anything
-            silent = [key for key, value in self._variables.items() if value is not None and not values.tells(value)]
-            if not silent:
-                return
-            for key in silent:
-                self._set(key, None)
-
-    def _ran(self, piece: Piece) -> Interpreter | None:
-        self._runs += 1
-        interpreter = Interpreter(self)
-        before, self._running = self._running, piece
-        try:
-            interpreter.run_piece(piece, most=_MOST_STEPS - self._steps)
-        except TooMuchError:
-            self._given_up.add(piece.address)
-            for key, writers in self._writers.items():
-                if piece.address in writers:
-                    self._set(key, None)
-            return None
-        finally:
-            self._running = before
-            self._steps += interpreter.steps
-        return interpreter
 
     # backwards
 
@@ -239,9 +109,8 @@ class Reach(Questions):
             called.update(self._node(place) for place in places if isinstance(place, int) and place < LEAVES)
         self._pointers |= {(piece.address, node) for node in found if node not in called}
 
-    def _asks_in(self, module: Module) -> bool:
-        """Whether code of *module* asks the processor."""
-        return any(self.program.module(address) is module for address in self._questions)
+    def _forget_uses(self, piece: Piece) -> None:
+        self._used.pop(piece.address, None)
 
     def _is_branch(self, site: int, target: int) -> bool:
         """Whether the instruction at *site* calls *target*, or jumps there; a call may also hand *target* over."""
@@ -280,6 +149,7 @@ class Reach(Questions):
     def violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
         """Those of the pieces *above* the level that are reached: the features nothing asked for, and the way there."""
         pieces = tuple(above)
+        self._settle()
         while True:
             before = self._runs
             found = self._violations(pieces)

@@ -9,10 +9,11 @@ Facts about a processor never change, so they are the same wherever a value is u
 `EVERY` feature if it is set: what is impossible implies everything.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import and_, or_
+from weakref import WeakValueDictionary
 
 from vbuild.elf.cpu_facts import EVERY
 
@@ -34,11 +35,22 @@ class Choice:
     cases: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Word:
-    """64 bits: the features that each shows if it is set, and if it is clear."""
+    """64 bits: the features that each shows if it is set, and if it is clear; equal ones are the same object."""
 
     bits: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, bits: tuple[tuple[int, int], ...]) -> "Word":
+        if (found := _WORDS.get(bits)) is None:
+            found = _WORDS[bits] = cls(bits)
+        return found
+
+
+_WORDS: WeakValueDictionary[tuple[tuple[int, int], ...], Word] = WeakValueDictionary()
+# the same few values meet again and again
+_remembered = lru_cache(maxsize=1 << 16)
 
 
 Value = None | int | Choice | Word
@@ -66,15 +78,16 @@ def choice(cases: dict[int, int]) -> Value:
 
 def word(facts: dict[int, int], size: int = 4) -> Word:
     """A word of *size* bytes whose bits show the features in *facts* if they are set."""
-    return Word(tuple((facts.get(bit, 0), 0) if bit < 8 * size else _ZERO_BIT for bit in range(64)))
+    return Word.of(tuple((facts.get(bit, 0), 0) if bit < 8 * size else _ZERO_BIT for bit in range(64)))
 
 
 def flags(features: int) -> Word:
     """An unknown number whose set bits all show *features*."""
-    return Word(((features, 0),) * 64)
+    return Word.of(((features, 0),) * 64)
 
 
-def cases_of(value: Value) -> dict[int, int] | None:
+@_remembered
+def cases_of(value: Value) -> Mapping[int, int] | None:
     """The numbers that *value* can be, with the features each shows; None if there are too many to list."""
     if isinstance(value, int):
         return {value: 0}
@@ -97,6 +110,7 @@ def cases_of(value: Value) -> dict[int, int] | None:
     return None
 
 
+@_remembered
 def bits_of(value: Value) -> tuple[tuple[int, int], ...]:
     """The bits of *value*, which must not be an address."""
     if isinstance(value, Word):
@@ -130,9 +144,10 @@ def as_word(bits: Iterable[tuple[int, int]]) -> Value:
         return None
     if all(EVERY in facts for facts in found):
         return sum(1 << bit for bit, facts in enumerate(found) if facts[1] == EVERY)
-    return Word(found)
+    return Word.of(found)
 
 
+@_remembered
 def tells(value: Value) -> int:
     """All features that *value* can show in some case, those that only the impossible shows left out."""
     if isinstance(value, Choice):
@@ -148,11 +163,12 @@ def lossy(*values: Value) -> Value:
     return flags(found) if found else None
 
 
+@_remembered
 def join(one: Value, one_facts: int, other: Value, other_facts: int) -> Value:
     """The value where two paths meet: *one* where the processor has *one_facts*, *other* where it has the others."""
-    if one == other and (one_facts == other_facts or one is None or isinstance(one, int)):
-        return one
     # what is known on both paths is known without this value
+    if one == other:
+        return one
     one_facts, other_facts = one_facts & ~other_facts, other_facts & ~one_facts
     first, second = cases_of(one), cases_of(other)
     if first is None or second is None:
@@ -172,6 +188,7 @@ def _join_words(one: Value, one_facts: int, other: Value, other_facts: int) -> V
     )
 
 
+@_remembered
 def truncated(value: Value, size: int) -> Value:
     """The low *size* bytes of *value*, the rest zero."""
     if size == _FULL:
@@ -182,9 +199,10 @@ def truncated(value: Value, size: int) -> Value:
     if isinstance(value, Choice):
         return combined(lambda a, b: a & b, value, mask)
     bits = bits_of(value)
-    return Word((*bits[: 8 * size], *((_ZERO_BIT,) * (64 - 8 * size))))
+    return Word.of((*bits[: 8 * size], *((_ZERO_BIT,) * (64 - 8 * size))))
 
 
+@_remembered
 def extended(value: Value, size: int, new: int) -> Value:
     """The low *size* bytes of *value* with their sign, in *new* bytes."""
     sign = 1 << (8 * size - 1)
@@ -192,7 +210,7 @@ def extended(value: Value, size: int, new: int) -> Value:
         limit = (1 << 8 * new) - 1
         return choice({((number ^ sign) - sign) & limit: facts for number, facts in cases.items()})
     bits = bits_of(truncated(value, size))
-    return Word((*bits[: 8 * size], *((bits[8 * size - 1],) * (8 * (new - size))), *((_ZERO_BIT,) * (64 - 8 * new))))
+    return Word.of((*bits[: 8 * size], *((bits[8 * size - 1],) * (8 * (new - size))), *((_ZERO_BIT,) * (64 - 8 * new))))
 
 
 def combined(operation: Callable[[int, int], int | None], one: Value, other: Value) -> Value:
@@ -226,6 +244,7 @@ def subtract(a: int, b: int) -> int | None:
     return add(a, -b & MASK_64)
 
 
+@_remembered
 def bitwise(one: Value, other: Value, kind: str) -> Value:
     """``and``, ``or`` or ``xor`` of two values."""
     if isinstance(one, int) and isinstance(other, int):
@@ -254,6 +273,7 @@ def _xor(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     return (a[0] | b[1]) & (a[1] | b[0]), (a[0] | b[0]) & (a[1] | b[1])
 
 
+@_remembered
 def shifted(value: Value, count: Value, kind: str, size: int) -> Value:  # noqa: C901, PLR0911  # each kind of shift
     """*value* of *size* bytes after ``shl``, ``shr``, ``sar``, ``rol`` or ``ror`` by *count*."""
     if not isinstance(count, int) or tag(count):
@@ -287,6 +307,7 @@ def shifted(value: Value, count: Value, kind: str, size: int) -> Value:  # noqa:
     return as_word((*bits[turn:], *bits[:turn], *high))
 
 
+@_remembered
 def total(one: Value, other: Value, *, is_difference: bool = False) -> Value:
     """The sum or difference of two values."""
     found = combined(subtract if is_difference else add, one, other)

@@ -1,0 +1,304 @@
+"""Which code knows what the processor has, and what it has found: in variables, and in what functions return.
+
+    on         a piece that asks is run; if what it returns or writes tells something, what uses that is run, too
+    to an end  a variable is all that is written to it, a function's summary all that it returns to any caller
+
+Facts about a processor only get fewer on the way to the end, and what is not followed is unknown.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from iced_x86 import Instruction, Mnemonic, OpKind
+
+from vbuild.elf import values
+from vbuild.elf.cpu_facts import ANY
+from vbuild.elf.cpu_questions import Questions, special
+from vbuild.elf.interpreter import Interpreter, TooMuchError
+from vbuild.elf.machine_state import INFO, WRITES
+from vbuild.elf.operands import Summary
+from vbuild.elf.program import LEAVES, Module, Piece, Program
+from vbuild.elf.values import Value, tag
+
+# instructions that are run, in all
+_MOST_STEPS = 200_000
+# pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
+# code above the level
+_MOST_SPREAD, _LONGEST_SPREAD = 600, 2048
+# pieces longer than this are not followed from a caller
+_LONGEST_FOLLOWED = 8192
+# runs of functions inside each other
+_MOST_NESTED = 12
+# functions that may write a variable, and how often its value may change, before it can be anything
+_MOST_WRITERS, _MOST_CHANGES, _MOST_SILENT_CHANGES = 64, 40, 4
+# how far in front of a variable without a symbol a pointer to its structure may point, in bytes
+_NEAR = 256
+_WORD = 8
+
+
+class Answers(Questions):
+    """The variables of a program and the functions that know something about the processor."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._variables: dict[tuple[int, int], Value] = {}
+        self._changes: dict[tuple[int, int], int] = {}
+        self._readers: dict[tuple[int, int], set[int]] = {}
+        self._writers: dict[tuple[int, int], set[int]] = {}
+        # variables that were read before anything that tells was written to them
+        self._silent: set[tuple[int, int]] = set()
+        # where something that tells was written, each byte; and what code points at that uses it
+        self._telling: set[int] = set()
+        self._telling_places: set[int] = set()
+        # what is run: pieces that ask, that use answers, or that write to variables with answers
+        self._aware: set[int] = set()
+        self._telling_functions: set[int] = set()
+        self._results: dict[int, Interpreter] = {}
+        self._callers: dict[int, set[int]] = {}
+        self._queue: dict[int, Piece] = {}
+        self._spread: dict[int, Piece] = {}
+        self._running: list[Piece] = []
+        self._runs = self._steps = 0
+        self._given_up: set[int] = set()
+        self.clobbered: dict[int, Iterable[int]] = {}
+
+    # what the interpreter asks
+
+    def load(self, address: int, size: int) -> Value:
+        if address >= LEAVES:
+            return special(address, size)
+        if address in self._models:
+            return special(self._models[address], size)
+        module = self.program.module(address)
+        place = address - module.base
+        if module.is_constant(place):
+            data = module.bytes_at(place, size)
+            return int.from_bytes(data, "little") if len(data) == size else None
+        key = (address, size)
+        if self._running:
+            self._readers.setdefault(key, set()).add(self._running[-1].address)
+        if key not in self._variables:
+            if self._telling.isdisjoint(range(address, address + size)):
+                self._silent.add(key)
+                return None
+            self._track(key)
+        return self._variables[key]
+
+    def store(self, address: int, size: int, value: Value, facts: int) -> None:
+        if facts > ANY:
+            # nothing gets there
+            return
+        self._note(address, size, value, facts)
+        for key in [key for key in self._variables if key[0] < address + size and address < key[0] + key[1]]:
+            start, length = key
+            if start >= address and start + length <= address + size and size <= _WORD:
+                part = values.truncated(values.shifted(value, 8 * (start - address), "shr", 8), length)
+            elif value == 0 and size > _WORD:
+                part = 0
+            else:
+                part = values.lossy(value)
+            self._join(key, part, facts)
+
+    def escape(self, address: int) -> None:
+        module = self.program.module(address)
+        table = module.table(address - module.base)
+        for key in self._variables:
+            if key[0] - module.base in table:
+                self._join(key, None, 0)
+
+    def follows(self, address: int) -> bool:
+        """Whether the function at *address* is run with the arguments of its caller, if it has to do with answers."""
+        piece = self.program.module(address).piece(address)
+        if piece is None or piece.address != address or address not in self._aware or address in self._given_up:
+            return False
+        return piece.end - piece.address <= _LONGEST_FOLLOWED and not self._is_known(piece)
+
+    def summary(self, address: int) -> Summary | None:
+        """What a call of the function at *address* tells its caller; None if it is not known."""
+        if not self.follows(address):
+            return None
+        self._callers.setdefault(address, set()).add(self._running[-1].address)
+        if address not in self._results:
+            piece = self.program.module(address).piece(address)
+            if piece in self._running or len(self._running) > _MOST_NESTED or piece is None:
+                return None
+            self._queue.pop(address, None)
+            self._run(piece)
+        result = self._results.get(address)
+        return result.summary if result else None
+
+    # variables
+
+    def _note(self, address: int, size: int, value: Value, facts: int) -> None:
+        """Note that something that tells may be in a variable from now on."""
+        if not values.tells(value) and (not facts or value is None):
+            return
+        cases = values.cases_of(value)
+        if cases is not None and any(map(tag, cases)):
+            # a pointer to a function is used, whatever it tells
+            return
+        new = set(range(address, address + size)) - self._telling
+        if not new or size > _WORD:
+            return
+        self._telling |= new
+        for key in [key for key in self._silent if not new.isdisjoint(range(key[0], key[0] + key[1]))]:
+            self._silent.discard(key)
+            self._queue_again(self._readers.get(key, ()))
+        module = self.program.module(address)
+        place = address - module.base
+        around = module.table(place) if module.object_at(place) else range(place, place + size)
+        places = set(range(around.start, around.stop))
+        if self._running:
+            # a structure without a symbol: what points at its start
+            targets = (target - module.base for target in self._targets(self._running[-1]))
+            places |= {target for target in targets if place - _NEAR < target < place}
+        for target in places:
+            self._telling_places.add(module.base + target)
+        self._spread.update(
+            (one.address, one) for target in sorted(places) for one in self._users(module, range(target, target + 1))
+        )
+
+    def _track(self, key: tuple[int, int]) -> None:
+        address, size = key
+        module = self.program.module(address)
+        place = address - module.base
+        self._variables[key] = int.from_bytes(module.bytes_at(place, size), "little")
+        table = module.table(place)
+        starts = table if module.object_at(place) else range(place - _NEAR, place + size)
+        pieces = {piece.address: piece for piece in self._writers_of(module, table, starts)}
+        if len(pieces) > _MOST_WRITERS:
+            self._variables[key] = None
+            return
+        self._writers[key] = set(pieces)
+        self._aware |= pieces.keys()
+        self._queue.update(pieces)
+
+    def _writers_of(self, module: Module, table: range, starts: range) -> Iterator[Piece]:
+        """The pieces that may write to *table*: they write to it, or take an address of it, or one of *starts*."""
+        low, high = min(table.start, starts.start), max(table.stop, starts.stop)
+        for site in module.sites(low - 4, high):
+            instruction = module.instruction_with(site)
+            if instruction is None:
+                continue
+            if instruction.mnemonic != Mnemonic.LEA and not _writes(instruction):
+                continue
+            if instruction.mnemonic != Mnemonic.LEA and instruction.ip_rel_memory_address not in table:
+                continue
+            if piece := module.piece(module.base + site):
+                yield piece
+        # through a pointer that is kept in data
+        for place in module.places_of(table.start, table.stop):
+            yield from self._users(module, module.table(place))
+        names = module.exported_names(table)
+        for other, place in self.program.importers(names):
+            if other is not module:
+                yield from self._users_of_place(other, place)
+
+    def _join(self, key: tuple[int, int], value: Value, facts: int) -> None:
+        old = self._variables[key]
+        if old is None:
+            return
+        new = values.join(old, 0, value, facts)
+        if new == old:
+            return
+        self._changes[key] = self._changes.get(key, 0) + 1
+        most = _MOST_CHANGES if values.tells(new) else _MOST_SILENT_CHANGES
+        self._set(key, None if self._changes[key] > most else new)
+
+    def _set(self, key: tuple[int, int], value: Value) -> None:
+        if value is None and self._variables[key] is None:
+            return
+        self._variables[key] = value
+        self._queue_again(self._readers.get(key, ()))
+
+    def _queue_again(self, addresses: Iterable[int]) -> None:
+        for address in addresses:
+            if piece := self.program.module(address).piece(address):
+                self._queue[address] = piece
+
+    # running
+
+    def _result(self, piece: Piece) -> Interpreter | None:
+        """What running *piece* has found, when all variables are known; None if it takes too much."""
+        if piece.address not in self._results and piece.address not in self._given_up:
+            self._queue[piece.address] = piece
+            self._settle()
+        return self._results.get(piece.address)
+
+    def _settle(self) -> None:
+        if not self._runs:
+            self._aware |= self.asking.keys()
+            self._queue |= self.asking
+        while True:
+            while self._queue:
+                address, piece = self._queue.popitem()
+                if address not in self._given_up:
+                    self._run(piece)
+            if self._spread:
+                self._follow_spread()
+                continue
+            # a variable that says nothing about the processor can be anything
+            silent = [key for key, value in self._variables.items() if value is not None and not values.tells(value)]
+            if not silent:
+                return
+            for key in silent:
+                self._set(key, None)
+
+    def _follow_spread(self) -> None:
+        """Run what uses answers, as far as it is short: it may hand them on."""
+        for address, piece in self._spread.items():
+            is_short = piece.end - piece.address <= _LONGEST_SPREAD and len(self._aware) < _MOST_SPREAD
+            if address not in self._aware and is_short:
+                self._aware.add(address)
+                self._queue[address] = piece
+        self._spread.clear()
+
+    def _run(self, piece: Piece) -> None:
+        self._runs += 1
+        interpreter = Interpreter(self)
+        old = self._results.get(piece.address)
+        self._running.append(piece)
+        try:
+            interpreter.run_piece(piece, most=_MOST_STEPS - self._steps)
+        except TooMuchError:
+            self._given_up.add(piece.address)
+            self._results.pop(piece.address, None)
+            for key, writers in self._writers.items():
+                if piece.address in writers:
+                    self._set(key, None)
+            if old is not None:
+                self._queue_again(self._callers.get(piece.address, ()))
+            return
+        finally:
+            self._running.pop()
+            self._steps += interpreter.steps
+        self._results[piece.address] = interpreter
+        self._forget_uses(piece)
+        if interpreter.summary != (old.summary if old else None):
+            self._queue_again(self._callers.get(piece.address, ()))
+        if interpreter.summary.tells and piece.address not in self._telling_functions:
+            self._telling_functions.add(piece.address)
+            module = self.program.module(piece.address)
+            place = piece.address - module.base
+            near = (one for one in module.pieces_near(piece) if piece.address in self._targets(one))
+            self._spread.update((one.address, one) for one in (*near, *self._users(module, range(place, place + 1))))
+
+    def _forget_uses(self, piece: Piece) -> None:
+        """Called when what *piece* uses may have changed."""
+
+    def _is_aware(self, piece: Piece) -> bool:
+        """Whether *piece* asks, uses an answer, or writes to a variable with one."""
+        if piece.address in self._aware:
+            return True
+        targets = self._targets(piece)
+        if self._telling_functions.isdisjoint(targets) and self._telling_places.isdisjoint(targets):
+            return False
+        self._aware.add(piece.address)
+        return True
+
+
+def _writes(instruction: Instruction) -> bool:
+    info = INFO.info(instruction)
+    return any(
+        instruction.op_kind(index) == OpKind.MEMORY and info.op_access(index) in WRITES
+        for index in range(instruction.op_count)
+    )
