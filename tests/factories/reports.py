@@ -43,6 +43,7 @@ def entry(
         "kept": False,
         "build_seconds": seconds,
         "test": test,
+        "emulation": None,
         "environment": {"CFLAGS": f"-march={cpu}"},
         "config_settings": {},
         "toolkit": {"version": "13.0", "identity": "0" * 64, "components": []} if gpus else None,

@@ -221,6 +221,7 @@ def key(build: str = KEY, target: Target = TARGET, **changes: object) -> str:
         "check": Check("python -c 'import demo'"),
         "baseline": KEY,
         "cpu": Cpu.parse("x86-64-v4"),
+        "emulator": None,
     }
     return product_key(build, target, **(given | changes))  # type: ignore[arg-type]
 
@@ -238,6 +239,7 @@ def test_a_product_depends_on_all_that_is_done_to_a_build() -> None:
         key(check=Check()),
         key(check=Check("python -c 'import demo'", ("numpy",))),
         key(baseline=None),
+        key(emulator="qemu-x86_64 7.2"),
         key(cpu=None),
         key(cpu=Cpu.parse("x86-64")),
     ]

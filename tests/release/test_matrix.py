@@ -14,8 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.factories.projects import KERNEL, setuptools_project, tree
+from tests.factories.tools import needs
 from tests.factories.variants import document, variant, variant_wheel
 from vbuild.build.source import fetched
+from vbuild.cli.render import release_lines
 from vbuild.errors import VariantError, VbuildError
 from vbuild.recipe.model import Recipe
 from vbuild.release.cache import BuildCache
@@ -87,6 +89,19 @@ def test_the_report_says_what_was_changed_proved_and_tested(built: tuple[Path, R
     assert last["test"] in {"passed", "not run"}
     assert {"-march=native"} <= {flag for change in last["overrides"] for flag in change["removed"]}
     assert "-march=x86-64-v3" in last["environment"]["CFLAGS"]
+
+
+@needs("qemu-x86_64")
+def test_each_wheel_works_in_an_emulator_of_its_level(built: tuple[Path, ReleaseResult]) -> None:
+    folder, release = built
+    runs = [product.emulation for product in release.products]
+    assert [(run.level, run.works, run.done) for run in runs if run] == [
+        (level, True, "1 module imported, test passed") for level in ("v1", "v2", "v3")
+    ]
+    rows = [line.split()[-1] for line in release_lines(release) if "passed" in line]
+    assert rows == ["v1", "v2", "v3"]
+    entries = json.loads((folder / "report.json").read_text())["wheels"]
+    assert [entry["emulation"]["illegal"] for entry in entries] == [[], [], []]
 
 
 @pytest.mark.nightly

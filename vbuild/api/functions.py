@@ -308,19 +308,25 @@ def verify(
 
 
 def run_levels(
-    wheel: StrPath, *, recipe: StrPath | None = None, on_progress: Callable[[str], None] | None = None
+    wheel: StrPath,
+    *,
+    cpu: "str | Cpu | None" = None,
+    recipe: StrPath | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> "LevelReport":
     """Install *wheel* and import it as a CPU of each level in it would: ``vbuild verify --run-levels``.
 
-    *recipe* is one whose test is run at each level, too. ``failures`` of the result say what does not work, ``untried``
-    which levels this machine cannot run. `WheelError` if the wheel cannot be installed, `RecipeError` if the recipe is
-    wrong.
+    *cpu* is the level of a wheel that claims none, by default the baseline. *recipe* is one whose test is run at each
+    level, too. ``failures`` of the result say what does not work, ``untried`` which levels this machine cannot run.
+    `WheelError` if the wheel cannot be installed, `RecipeError` if the recipe is wrong.
     """
-    from vbuild.recipe.model import Recipe
+    from vbuild.hardware.cpu import Cpu
+    from vbuild.recipe.model import Check, Recipe
     from vbuild.verification.level_runs import LevelSettings
     from vbuild.verification.level_runs import run_levels as verb
 
-    settings = LevelSettings(check=Recipe.load(Path(recipe)).test) if recipe else None
+    check = Recipe.load(Path(recipe)).test if recipe else Check()
+    settings = LevelSettings(check=check, cpu=value_of(cpu, Cpu.parse))
     return verb(Path(wheel), settings, on_progress=on_progress or silent)
 
 

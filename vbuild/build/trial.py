@@ -35,7 +35,8 @@ class WheelTrial(Struct, frozen=True):
 
     *machine* is the CPU of this machine, or None if it is not known. *index_variables* gives uv's variables for package
     indexes, and *find_links* is a folder of wheels that are not on them. The command sees the user's variables that
-    builds see, and those whose names *pass_env* has.
+    builds see, and those whose names *pass_env* has. *is_emulated* asks for the environment also where there is no
+    command to run here.
     """
 
     check: Check
@@ -45,6 +46,7 @@ class WheelTrial(Struct, frozen=True):
     index_variables: Callable[[], Mapping[str, str]]
     find_links: Path | None = None
     pass_env: tuple[str, ...] = ()
+    is_emulated: bool = False
 
     def run(self, wheel: Path, folder: Path, log: Path) -> TrialResult:
         """Test *wheel* in *folder*, which is made; `BuildError`, with the last lines of *log*, if it fails.
@@ -52,12 +54,12 @@ class WheelTrial(Struct, frozen=True):
         A wheel for another CPU, or for a level above this machine's, is not tested.
         """
         folder.mkdir(parents=True)
-        if self.check.command is None:
-            return TrialResult.NONE
-        if self.machine is None or not self.machine.runs(self.cpu):
-            return TrialResult.NOT_RUN
+        is_above = self.machine is None or not self.machine.runs(self.cpu)
+        result = TrialResult.NONE if self.check.command is None else TrialResult.NOT_RUN if is_above else None
+        if result and not self.is_emulated:
+            return result
         plain = linked(wheel, folder / str(WheelName.parse(wheel.name).plain()))
-        environment = BuildEnvironment(folder / "venv" / "bin" / "python", folder / "venv" / "bin")
+        environment = environment_in(folder)
         empty = folder / "empty"  # the command must find the wheel installed, not the source tree
         empty.mkdir()
         variables = {**for_installers(os.environ, self.pass_env), **self.index_variables()}
@@ -67,5 +69,12 @@ class WheelTrial(Struct, frozen=True):
         with at("test"):
             run(venv_command(self.interpreter.path, folder / "venv"), log=log, environment=variables)
             run(fill, log=log, environment=variables)
+            if result or self.check.command is None:
+                return result or TrialResult.NONE
             run(["sh", "-c", self.check.command], log=log, cwd=empty, environment=seen)
         return TrialResult.PASSED
+
+
+def environment_in(folder: Path) -> BuildEnvironment:
+    """The environment of the test in *folder*."""
+    return BuildEnvironment(folder / "venv" / "bin" / "python", folder / "venv" / "bin")

@@ -62,8 +62,8 @@ def _code_lines(release: "ReleaseResult") -> Iterator[str]:
     """Levels that bring nothing, and what became of the flags of the project's own."""
     for product in release.products:
         for finding in product.verdict.findings:
-            if finding.rule == "isa-gain" and finding.severity == "warning":
-                yield from wrapped(f"{product.label}: {finding.what}")
+            if finding.rule in {"isa-gain", "isa-emulated"} and finding.severity == "warning":
+                yield from wrapped(f"{product.label or 'plain'}: {finding.what}")
     if removed := release.removed:
         yield from wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
     for flag, files in release.kept_flags:
@@ -81,10 +81,17 @@ def _product_lines(product: "Product", built: set[tuple[str, ...]]) -> Iterator[
     if len(label) > _LABEL:
         yield label
         label = ""
-    yield f"{label:<{_LABEL}} {size:>9} {seconds:>8}  {product.verdict.isa:<22} {product.trial}"
+    yield f"{label:<{_LABEL}} {size:>9} {seconds:>8}  {product.verdict.isa:<22} {_tested(product)}"
     yield f"  {product.wheel.name}"
     if codes := product.verdict.gpu_codes:
         yield from wrapped(f"  GPU code: {', '.join(codes)}", indent=12)
+
+
+def _tested(product: "Product") -> str:
+    """What became of the test of *product*, and the level as which it also works in an emulator."""
+    run = product.emulation
+    works = f", as {run.level}" if run and run.works else ""
+    return f"{product.trial}{works}"
 
 
 def _built(product: "Product", before: set[tuple[str, ...]]) -> str:

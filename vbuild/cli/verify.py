@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--allow", multiple=True, metavar="REGEX", help="Let these functions or files exceed the level. Repeatable."
 )
 @click.option(
-    "--run-levels", "run", is_flag=True, help="Also install the wheels, and import them as each CPU level in them."
+    "--run-levels", "run", is_flag=True, help="Also install and import the wheels, as CPUs of their levels see them."
 )
 @click.option("--recipe", type=options.PATH, help="With --run-levels: also run this recipe's test.")
 @options.as_json
@@ -53,7 +53,7 @@ def verify(
         raise click.UsageError("--recipe goes with --run-levels only")
     verdicts = [verb(wheel, cpu=cpu, baseline=baseline, allow=allow) for wheel in wheels]
     with terminal.status(quiet=as_json or not run) as on_progress:
-        levels = partial(functions.run_levels, recipe=recipe, on_progress=on_progress)
+        levels = partial(functions.run_levels, cpu=cpu, recipe=recipe, on_progress=on_progress)
         runs = [*map(levels, wheels)] if run else []
     lines = [line for verdict in verdicts for line in verdict_lines(verdict)]
     data = [verdict.data() for verdict in verdicts]

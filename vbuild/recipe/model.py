@@ -25,6 +25,7 @@ from vbuild.recipe.spelling import existing_patch, located, pattern, requirement
 from vbuild.recipe.target import Draft, Target, evaluated, merged, read_drafts
 from vbuild.recipe.variables import variable_pattern
 
+_EMULATE = ("auto", "always", "never")
 _CACHES = ("auto", "ccache", "sccache", "none")
 _NOT_ORDERED = frozenset({"abi_dependency"})  # reserved by the providers draft, which forbids it a place
 
@@ -130,10 +131,25 @@ class Repair(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """A command run against each installed wheel, and what it needs in addition to the wheel."""
+    """A command run against each installed wheel, and what it needs in addition to the wheel.
+
+    *emulate* says whether wheels are also imported and tested in an emulator of their CPU level: "auto" is with a
+    command and where the emulator is installed.
+    """
 
     command: str | None = None
     requires: tuple[str, ...] = ()
+    emulate: str = "auto"
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether it asks for the emulator, which may not be installed."""
+        return self.emulate == "always" or (self.emulate == "auto" and self.command is not None)
+
+    @classmethod
+    def read(cls, table: Table) -> Self:
+        command, requires = table.optional_text("command"), table.parsed_texts("requires", requirement, ())
+        return cls(command, requires, table.one_of("emulate", _EMULATE))
 
 
 @dataclass(frozen=True)
@@ -268,7 +284,7 @@ class Recipe:
                 build=BuildSettings.read(build, path.parent, matrix=matrix),
                 verify=Verify.read(verify, path.parent),
                 repair=Repair.read(repair),
-                test=Check(test.optional_text("command"), test.parsed_texts("requires", requirement, ())),
+                test=Check.read(test),
                 drafts=drafts,
                 natives=read_natives(table, path.parent) if table.raw("native") is not None else (),
                 variant=variant,

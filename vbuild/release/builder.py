@@ -162,6 +162,10 @@ class Builder(Struct, frozen=True):
     def prepared(self, target: Target) -> Job:
         """The job of building *target*; `BuildError` if this machine cannot build it, `ToolkitError` without CUDA."""
         supply = self.context.supply or FETCHED
+        if self.context.recipe.test.emulate == "always":
+            from vbuild.release.emulation import check_emulator
+
+            check_emulator()
 
         def toolkits(spec: ToolkitSpec) -> Toolkit:
             if spec not in self.toolkits:

@@ -103,11 +103,12 @@ def product_key(
     check: Check,
     baseline: str | None,
     cpu: Cpu | None,
+    emulator: str | None,
 ) -> str:
     """The key of the wheel that becomes of the build with the key *build*, verified and tested.
 
     *document* is its variant.json, None for a plain wheel; *baseline* the key of the build that it was compared with;
-    *cpu* the processor of the machine that tests it.
+    *cpu* the processor of the machine that tests it, and *emulator* what it is also tested in.
     """
     return key_of(
         {
@@ -121,6 +122,7 @@ def product_key(
             "check": canonical(check),
             "baseline": baseline,
             "machine": canonical(cpu),
+            "emulator": emulator,
         }
     )
 

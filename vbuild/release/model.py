@@ -25,6 +25,7 @@ from vbuild.toolchain.rewriting import SINGLE_FILE
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.model import Property, Variant
+from vbuild.verification.level_emulation import LevelRun
 from vbuild.verification.model import Verdict
 
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ _TRIALS = frozenset({"CMakeScratch", "CMakeTmp", "meson-private"})
 class Product(Struct, frozen=True):
     """A finished wheel: how it was built and in how many *seconds*, what is verified of it, what became of its test.
 
-    *lists* are the lists of GPU architectures that were changed in commands of nvcc. It *is_built* in this run, or its
-    build is of an earlier one; it *is_kept* if all of it is.
+    *emulation* is what became of it in an emulator of its CPU level. *lists* are the lists of GPU architectures that
+    were changed in commands of nvcc. It *is_built* in this run, or its build is of an earlier one; it *is_kept* if all
+    of it is.
     """
 
     target: Target
@@ -60,6 +62,7 @@ class Product(Struct, frozen=True):
     lists: tuple[str, ...]
     verdict: Verdict
     trial: TrialResult
+    emulation: LevelRun | None = None
     is_built: bool = True
     is_kept: bool = False
 
@@ -89,6 +92,7 @@ class Product(Struct, frozen=True):
             is_kept=self.is_kept,
             seconds=round(self.seconds, 3),
             test=self.trial,
+            emulation_data=self.emulation.data() if self.emulation else None,
             environment=dict(self.plan.environment),
             config_settings=dict(self.plan.config_settings),
             toolkit=ToolkitEntry(str(toolkit.version), toolkit.identity, toolkit.pins) if toolkit else None,
@@ -120,6 +124,7 @@ class Product(Struct, frozen=True):
             lists=entry.lists,
             verdict=replace(entry.verdict, wheel=wheel),
             trial=entry.test,
+            emulation=entry.emulation,
             is_built=entry.is_built,
             is_kept=entry.is_kept,
         )

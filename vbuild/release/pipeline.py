@@ -32,6 +32,7 @@ from vbuild.recipe.source import Sdist
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpreter_of
 from vbuild.release.cache import BuildKind, product_key
+from vbuild.release.emulation import emulation_findings, emulation_of, emulator_name, is_emulated
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult, ReleaseWheels
 from vbuild.toolchain.interpreter import Interpreter
 
@@ -124,6 +125,7 @@ def planned_wheel(builder: Builder, job: Job, build: str, baseline: str | None) 
         check=recipe.test,
         baseline=baseline,
         cpu=builder.cpu,
+        emulator=emulator_name(recipe.test) if job.target.cpu.machine == "x86_64" else None,
     )
     return PlannedWheel(job, build, baseline, product)
 
@@ -186,6 +188,7 @@ def kept(builder: Builder, item: PlannedWheel) -> Product | None:
     if found is None:
         return None
     from vbuild.build.trial import TrialResult
+    from vbuild.verification.level_emulation import LevelRun
     from vbuild.verification.model import Verdict
 
     context.on_progress(item.target, "kept")
@@ -201,6 +204,7 @@ def kept(builder: Builder, item: PlannedWheel) -> Product | None:
         lists=tuple(record["lists"]),
         verdict=Verdict.of_data(record["verdict"], found.wheel),
         trial=TrialResult(record["trial"]),
+        emulation=LevelRun.of_data(record["emulation"]) if record["emulation"] else None,
         is_built=False,
         is_kept=True,
     )
@@ -251,11 +255,16 @@ def finished(
         verdict = verified(context, wheel, target, baseline=baseline)
         context.on_progress(target, "testing")
         trial = result_of_test(builder, target, cut or build.wheel, interpreter=item.job.interpreter)
+        emulation = None
+        if context.recipe.test.is_emulated and verdict.libraries:
+            emulation = emulation_of(context, target, cut or build.wheel, context.place("trials", target))
+            verdict = replace(verdict, findings=(*verdict.findings, *emulation_findings(verdict, emulation)))
     except VbuildError as error:
         return context.failure(target, error, context.log(target))
     context.on_progress(target, "done")
     context.log(target).unlink(missing_ok=True)
     record = {**build.record, "verdict": verdict.data(), "trial": str(trial)}
+    record["emulation"] = emulation.data() if emulation else None
     if not verdict.failed:
         builder.keep(BuildKind.PRODUCT, item.product, wheel, record)
     return Product(
@@ -269,6 +278,7 @@ def finished(
         lists=build.lists,
         verdict=verdict,
         trial=trial,
+        emulation=emulation,
         is_built=not build.is_kept,
     )
 
@@ -343,6 +353,7 @@ def result_of_test(
         builder.configuration,
         find_links=find_links,
         pass_env=context.recipe.build.pass_env,
+        is_emulated=find_links is None and is_emulated(context.recipe.test, target.cpu),
     )
     folder = context.place("trials with others" if find_links else "trials", target)
     return trial.run(wheel, folder, context.log(target))

@@ -30,6 +30,7 @@ from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import CudaBuild, ToolkitSpec
 from vbuild.recipe.target import Target
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
+from vbuild.verification.level_emulation import LevelRun
 from vbuild.verification.model import Verdict
 from vbuild.wheel.name import WheelName
 
@@ -141,6 +142,7 @@ class WheelEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
     is_kept: bool = field(name="kept")
     seconds: float = field(name="build_seconds")
     test: TrialResult
+    emulation_data: dict[str, Any] | None = field(name="emulation")
     environment: dict[str, str]
     config_settings: dict[str, str | tuple[str, ...]]
     toolkit: ToolkitEntry | None
@@ -155,6 +157,11 @@ class WheelEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
     @cached_property
     def verdict(self) -> Verdict:
         return Verdict.of_data(self.verdict_data, Path(self.wheel))
+
+    @property
+    def emulation(self) -> LevelRun | None:
+        """What became of it in an emulator of its CPU level, or None if the recipe did not ask for that."""
+        return LevelRun.of_data(self.emulation_data) if self.emulation_data else None
 
     @property
     def key(self) -> Key:

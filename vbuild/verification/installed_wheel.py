@@ -32,6 +32,7 @@ from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.verification.loader import mapped
 from vbuild.wheel.metadata import Metadata, WheelFile, is_companion
 
+_WORD = re.compile(r"[^\W\d]\w*")
 _MODULE = re.compile(r"(?P<name>[^\W\d]\w*)(?:\.py|(?:\.[\w-]+)?\.so)")
 
 
@@ -87,6 +88,19 @@ class InstalledWheel(Struct, frozen=True):
             if file.modules or file.is_program or path in self.named or not _names(path, file) & needed
         )
         return tuple(sorted(roots))
+
+    def modules(self, suffixes: Sequence[str]) -> Iterator[str]:
+        """Yield the extension modules that a Python with *suffixes* imports; a stub has its module in what it needs."""
+        exports: dict[str, set[str]] = {}
+        for path, file in self.files.items():
+            exports.setdefault(PurePosixPath(path).name, set()).update(file.modules)
+        for path, file in self.files.items():
+            *folders, name = path.split("/")
+            suffix = next((suffix for suffix in suffixes if name.endswith(suffix)), None)
+            parts = [*folders, name.removesuffix(suffix)] if suffix else []
+            modules = set(file.modules).union(*(exports.get(need, ()) for need in file.outline.needed))
+            if parts and parts[-1] in modules and all(_WORD.fullmatch(part) for part in parts):
+                yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def _paths(one: Distribution) -> Iterator[str]:

@@ -1,11 +1,11 @@
-"""Make a process see the processor of another CPU level, as far as glibc's loader asks for it.
+"""Make a process see the processor of another CPU level.
 
     GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F    hides features of this processor from all child processes
     ld.so --glibc-hwcaps-mask LIST              searches no other folders than those of LIST
     qemu-x86_64 -cpu NAME                       emulates another processor
 
 ``ld.so --help`` lists the folders that the loader then searches; a level is tried only if they are those of that level.
-None of the three stops code of a higher level from running: only a disassembler shows whether code keeps to its level.
+The first two change what glibc's loader sees, and stop no code of a higher level; `vbuild.verification.emulator` does.
 https://sourceware.org/glibc/manual/latest/html_node/Hardware-Capability-Tunables.html and
 https://man7.org/linux/man-pages/man8/ld.so.8.html
 """
@@ -14,31 +14,32 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vbuild.elf.hwcaps_folders import LEVELS, OLDEST_GLIBC
 from vbuild.errors import WheelError
+from vbuild.files.wording import counted, wrapped
 from vbuild.hardware.cpu import X86_64_LEVELS
+from vbuild.verification.emulator import Emulator
 from vbuild.verification.environments import variables
 
-_QEMU = "qemu-x86_64"
-# the feature that is hidden to go below each level, and the processor of each level that qemu emulates
+# the feature that is hidden to go below each level
 _MASKED = {"v4": "AVX512F", "v3": "AVX2", "v2": "SSE4_2"}
-_PROCESSORS = {"v1": "qemu64", "v2": "Nehalem", "v3": "max,-avx512f", "v4": "max"}
 _SEARCHED = re.compile(rf"^\s+x86-64-({'|'.join(LEVELS)}) \(supported, searched\)", re.MULTILINE)
 # variables that lead the loader to other libraries, or make it print
 _LOADER_VARIABLES = frozenset(
     {"LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_DEBUG_OUTPUT", "GLIBC_TUNABLES"}
 )
 _SECONDS = 60.0
+_SHOWN = 5  # libraries of a run; all wrong ones are shown
 _PROBE = """
 import importlib.machinery, json, os, sys
 with open("/proc/self/maps") as lines:
@@ -60,7 +61,82 @@ class LevelMethod(StrEnum):
     NONE = "this machine as it is"
 
 
+NO_EMULATOR = f"{LevelMethod.QEMU} is not installed; Debian and Ubuntu have it in qemu-user"
 METHODS = (LevelMethod.TUNABLES, LevelMethod.MASK, LevelMethod.QEMU)
+
+
+class LevelRun(Struct, frozen=True):
+    """The result of running a wheel as processors of *level* see it; *untried* says why it was not run.
+
+    *imported* are modules, *loaded* the libraries with copies that the loader took, by their paths from site-packages.
+    *is_tested* says whether the test's command ran, too; *output* are its last lines if it failed. *illegal* are the
+    instructions of the wheel above the level that ended a process.
+    """
+
+    level: str
+    method: LevelMethod
+    untried: str | None = None
+    imported: tuple[str, ...] = ()
+    loaded: tuple[str, ...] = ()
+    is_tested: bool = False
+    failures: tuple[str, ...] = ()
+    output: str = ""
+    illegal: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return str(self.method) if self.method is LevelMethod.NONE else f"{self.level} by {self.method}"
+
+    @property
+    def is_tried(self) -> bool:
+        return self.untried is None
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "level": self.level,
+            "way": self.method.value,
+            "tried": self.is_tried,
+            "untried": self.untried,
+            "imported": list(self.imported),
+            "loaded": list(self.loaded),
+            "tested": self.is_tested,
+            "failures": list(self.failures),
+            "output": self.output,
+            "illegal": list(self.illegal),
+        }
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Self:
+        """The run that `data` gave *data* for."""
+        names = ("imported", "loaded", "failures", "illegal")
+        imported, loaded, failures, illegal = (tuple(data[name]) for name in names)
+        method, tested = LevelMethod(data["way"]), data["tested"]
+        return cls(data["level"], method, data["untried"], imported, loaded, tested, failures, data["output"], illegal)
+
+    @property
+    def works(self) -> bool:
+        """Whether it was tried, and nothing failed."""
+        return self.is_tried and not self.failures
+
+    @property
+    def done(self) -> str:
+        """What was done, in a few words: ``3 modules imported, test passed``."""
+        done = [counted(len(self.imported), "module") + " imported"]
+        has_failed = any(failure.startswith("test: ") for failure in self.failures)
+        done += ["test failed" if has_failed else "test passed"] if self.is_tested else []
+        return ", ".join(done)
+
+    def lines(self) -> Iterator[str]:
+        """The run for a terminal: a summary, loaded libraries, failures, the last lines of a failed test."""
+        if self.untried is not None:
+            yield from wrapped(f"  {self}: not tried: {self.untried}", indent=6)
+            return
+        yield from wrapped(f"  {self}: {self.done}", indent=6)
+        yield from (f"    {path}" for path in self.loaded[:_SHOWN])
+        if len(self.loaded) > _SHOWN:
+            yield f"    and {len(self.loaded) - _SHOWN} more"
+        for failure in self.failures:
+            yield from wrapped(f"    failed: {failure}", indent=8)
+        yield from (f"    | {line}" for line in self.output.splitlines())
 
 
 class LevelHost(Struct, frozen=True):
@@ -105,7 +181,7 @@ class LevelHost(Struct, frozen=True):
     def launch(self, method: LevelMethod, level: str) -> "Launch | str":
         """Return how to launch a process that sees *level* by *method*, or a few words why that is impossible."""
         launch = self._launch(method, level)
-        if isinstance(launch, str):
+        if isinstance(launch, str) or (launch.before and (self.why_no_levels or not self.loader)):
             return launch
         found = self.searched(launch)
         highest = found[-1] if found else X86_64_LEVELS[0]
@@ -135,10 +211,22 @@ class LevelHost(Struct, frozen=True):
                 options = ("--glibc-hwcaps-mask", ":".join(below) or "none")
                 return Launch(options=options, loader=self.loader, program=self.program)
             case LevelMethod.QEMU:
-                if (qemu := shutil.which(_QEMU)) is None:
-                    return f"{_QEMU} is not installed"
-                return Launch(before=(qemu, "-cpu", _PROCESSORS[level]), program=self.program)
+                return self._emulated(level)
         return Launch()
+
+    def _emulated(self, level: str) -> "Launch | str":
+        if self.machine != "x86_64":
+            return f"this machine is {self.machine}, and only programs for x86-64 are emulated"
+        if (emulator := Emulator.found()) is None:
+            return NO_EMULATOR
+        if why := emulator.why_not(level):
+            return why
+        launch = Launch(before=emulator.command(level), program=self.program)
+        try:
+            ran = _run([*launch.before, str(self.program), "-I", "-c", ""], plain_environment())
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"{self.program} does not run in {emulator}: {error}"
+        return f"{self.program} itself does not run as x86-64-{level}" if ran.returncode else launch
 
 
 class Launch(Struct, frozen=True):
@@ -156,6 +244,11 @@ class Launch(Struct, frozen=True):
     def environment(self, before: Mapping[str, str]) -> dict[str, str]:
         return {**before, **self.variables}
 
+    def traced(self, logs: Path) -> "Launch":
+        """The same with a log of the emulator for each process: *logs*, a dot, and its number."""
+        qemu, *options = self.before
+        return replace(self, before=(qemu, "-strace", "-D", f"{logs}.%d", *options))
+
     @contextmanager
     def replacing(self, python: Path) -> Iterator[None]:
         """Within the block, make every start of *python* in its virtual environment go through this command."""
@@ -167,7 +260,9 @@ class Launch(Struct, frozen=True):
         link = python.readlink()
         python.unlink()
         try:
-            python.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$0" {shlex.quote(str(self.program))} "$@"\n')
+            start = f'exec {shlex.join(command)} "$0" {shlex.quote(str(self.program))} "$@"'
+            # the emulator writes a core file for each crash
+            python.write_text(f"#!/bin/sh\nulimit -c 0\n{start}\n")
             python.chmod(0o755)
             yield
         finally:

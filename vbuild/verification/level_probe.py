@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Self
 
 _LINE = re.compile(r"\s*\d+:\t\s*(?:(?P<find>find library=)|trying file=(?P<tried>.*)|calling init: (?P<init>.*))")
+LATE = "took more than"
 _LAST_LINES = 25
 _PROBE = """
 import importlib, json, os, sys, traceback
@@ -74,8 +75,11 @@ class ProbeProcess:
 
     def on_path(self, folder: Path) -> Self:
         """The same with *folder* first in PATH."""
-        path = os.pathsep.join([str(folder), self.environment.get("PATH", os.defpath)])
-        return replace(self, environment={**self.environment, "PATH": path})
+        return self.seeing({"PATH": os.pathsep.join([str(folder), self.environment.get("PATH", os.defpath)])})
+
+    def seeing(self, variables: Mapping[str, str]) -> Self:
+        """The same with *variables*, too."""
+        return replace(self, environment={**self.environment, **variables})
 
     def run(self, command: Sequence[str], description: str) -> CommandResult:
         """Run *command*, and end its whole process group if it takes too long."""
@@ -97,7 +101,7 @@ class ProbeProcess:
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
                 output, _ = process.communicate()
-                why = f"took more than {self.timeout:g} s"
+                why = f"{LATE} {self.timeout:g} s"
         status = process.returncode
         if status and not why:
             why = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"failed with status {status}"

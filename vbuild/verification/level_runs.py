@@ -4,16 +4,17 @@
           -> LevelReport
 
 For each library, the loader must take the best copy for the level: a fast copy that is never loaded still passes every
-test. A level that this machine cannot emulate is not tried, and the report says so.
+test. A wheel without copies is run as it is, and in an emulator of its level, where an instruction above the level ends
+the process. A level that this machine cannot emulate is not tried, and the report says so.
 """
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
@@ -21,10 +22,12 @@ from msgspec import Struct
 
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
-from vbuild.files.wording import counted, wrapped
-from vbuild.hardware.cpu import X86_64_LEVELS
+from vbuild.files.wording import wrapped
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank
+from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes, find_command
 from vbuild.recipe.model import Check
+from vbuild.verification.emulator import StoppedAt, stopped_at
 from vbuild.verification.environments import (
     TargetPython,
     WheelEnvironment,
@@ -35,65 +38,14 @@ from vbuild.verification.environments import (
     variables,
 )
 from vbuild.verification.installed_wheel import InstalledWheel
-from vbuild.verification.level_emulation import METHODS, Launch, LevelHost, LevelMethod, plain_environment
-from vbuild.verification.level_probe import ProbeProcess, import_each, loaded
+from vbuild.verification.level_emulation import METHODS, Launch, LevelHost, LevelMethod, LevelRun, plain_environment
+from vbuild.verification.level_probe import LATE, CommandResult, ProbeProcess, import_each, loaded
+from vbuild.verification.python_tests import is_asked_for
+from vbuild.verification.verify import claimed_cpu
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
-_SHOWN = 5  # libraries of a run; all wrong ones are shown
-
-
-class LevelRun(Struct, frozen=True):
-    """The result of running a wheel as processors of *level* see it; *untried* says why it was not run.
-
-    *imported* are modules, *loaded* the libraries with copies that the loader took, by their paths from site-packages.
-    *is_tested* says whether the test's command ran, too; *output* are its last lines if it failed.
-    """
-
-    level: str
-    method: LevelMethod
-    untried: str | None = None
-    imported: tuple[str, ...] = ()
-    loaded: tuple[str, ...] = ()
-    is_tested: bool = False
-    failures: tuple[str, ...] = ()
-    output: str = ""
-
-    def __str__(self) -> str:
-        return str(self.method) if self.method is LevelMethod.NONE else f"{self.level} by {self.method}"
-
-    @property
-    def is_tried(self) -> bool:
-        return self.untried is None
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "level": self.level,
-            "way": self.method.value,
-            "tried": self.is_tried,
-            "untried": self.untried,
-            "imported": list(self.imported),
-            "loaded": list(self.loaded),
-            "tested": self.is_tested,
-            "failures": list(self.failures),
-            "output": self.output,
-        }
-
-    def lines(self) -> Iterator[str]:
-        """The run for a terminal: a summary, loaded libraries, failures, the last lines of a failed test."""
-        if self.untried is not None:
-            yield from wrapped(f"  {self}: not tried: {self.untried}", indent=6)
-            return
-        done = [counted(len(self.imported), "module") + " imported"]
-        has_failed = any(failure.startswith("test: ") for failure in self.failures)
-        done += ["test failed" if has_failed else "test passed"] if self.is_tested else []
-        yield from wrapped(f"  {self}: {', '.join(done)}", indent=6)
-        yield from (f"    {path}" for path in self.loaded[:_SHOWN])
-        if len(self.loaded) > _SHOWN:
-            yield f"    and {len(self.loaded) - _SHOWN} more"
-        for failure in self.failures:
-            yield from wrapped(f"    failed: {failure}", indent=8)
-        yield from (f"    | {line}" for line in self.output.splitlines())
+_TRACED = 5  # failures of a run for which the instruction is looked for
 
 
 class LevelReport(Struct, frozen=True):
@@ -148,8 +100,15 @@ class LevelReport(Struct, frozen=True):
         """The result in a few words: ``works as v1, v3; v4 not tried``."""
         if not self.tried:
             return "not tried"
-        if all(run.method is LevelMethod.NONE for run in self.runs):
-            return f"{'works' if self.ok else 'fails'} on this machine"
+        *_, last = self.runs
+        if self.runs[0].method is LevelMethod.NONE:
+            here = f"{'fails' if self.runs[0].failures else 'works'} on this machine"
+            if not self.runs[0].is_tried:
+                here = "not tried on this machine"
+            if last.method is LevelMethod.NONE:
+                return here
+            emulated = f"{'fails' if last.failures else 'works'} as" if last.is_tried else "not tried as"
+            return f"{here}; {emulated} {last.level}"
         failed = [level for level in self.tried if any(run.level == level and run.failures for run in self.runs)]
         works = [level for level in self.tried if level not in failed]
         parts = [f"works as {', '.join(works)}"] if works else []
@@ -160,24 +119,27 @@ class LevelReport(Struct, frozen=True):
 
 OnProgress = Callable[[str], None]
 
+_MACHINE = "x86_64"
 _BASELINE = X86_64_LEVELS[0]
-_MODULE = re.compile(r"[^\W\d]\w*")
 
 
 class LevelSettings(Struct, frozen=True, kw_only=True):
     """How to run a wheel at each level.
 
-    *check* is the test to run. The wheel is installed for *python*, by default one of this machine that takes it; its
-    requirements may also be in *links*, by default the wheel's folder. Each level is emulated by each of *methods*. A
-    command may take *timeout* seconds; its output is appended to *log*.
+    *check* is the test to run, and *cpu* the level of a wheel that claims none, by default the baseline. The wheel is
+    installed for *python*, by default one of this machine that takes it; its requirements may also be in *links*, by
+    default the wheel's folder. Each level is emulated by each of *methods*. A command may take *timeout* seconds, sees
+    *variables*, and its output is appended to *log*.
     """
 
     check: Check = Check()
+    cpu: Cpu | None = None
     python: Path | None = None
     links: tuple[Path, ...] | None = None
     methods: tuple[LevelMethod, ...] = METHODS
     timeout: float | None = 1800.0
     log: Path | None = None
+    variables: Mapping[str, str] | None = None
 
 
 def run_levels(
@@ -187,13 +149,13 @@ def run_levels(
     indexes: Callable[[], Indexes] = Indexes.configured,
     on_progress: OnProgress = lambda _: None,
 ) -> LevelReport:
-    """Run *wheel* as processors of the baseline and of each of its levels see it.
+    """Run *wheel* as processors of its own level and of each level that it has copies for see it.
 
     Raises `WheelError` if the wheel cannot be installed, or this machine lacks the Python.
     """
     settings = settings or LevelSettings()
     name = WheelName.parse(wheel.name)
-    levels = levels_of(wheel)
+    levels = levels_of(wheel, settings.cpu)
     if note := _why_not_here(name):
         return LevelReport(wheel.name, levels, notes=(note,))
     with TemporaryDirectory(prefix="vbuild-levels-") as text, at(wheel.name):
@@ -212,7 +174,11 @@ def run_levels(
         if len(levels) == 1:
             why_none = "no library has copies for CPU levels: run as it is"
         runs = [] if why_none else [*_run_each(runner, levels, wheel.name, on_progress)]
-        runs = runs or [runner.run(_BASELINE, LevelMethod.NONE)]
+        if not runs:
+            runs = [runner.run(levels[0], LevelMethod.NONE)]
+            if LevelMethod.QEMU in settings.methods and installed.files:
+                on_progress(f"{wheel.name}: {levels[0]} by {LevelMethod.QEMU}")
+                runs.append(runner.run(levels[0], LevelMethod.QEMU))
         notes = [*([why_none] if why_none else []), *runner.notes(runs)]
     return LevelReport(wheel.name, levels, tuple(runs), tuple(notes))
 
@@ -224,11 +190,23 @@ def _run_each(runner: "_LevelRunner", levels: Iterable[str], name: str, on_progr
             yield runner.run(level, method)
 
 
-def levels_of(wheel: Path) -> tuple[str, ...]:
-    """Return the baseline, and the levels that *wheel* has copies of libraries for."""
+def emulated(wheel: Path, environment: WheelEnvironment, settings: LevelSettings, *, folder: Path) -> LevelRun:
+    """Import *wheel*, installed in *environment*, and run its test in an emulator of its level; it works in *folder*.
+
+    Raises `WheelError` if its Python does not run.
+    """
+    installed = InstalledWheel.of(environment.packages, WheelName.parse(wheel.name).project)
+    runner = _LevelRunner.of(environment, installed, settings, folder=folder)
+    return runner.run(settings.cpu.level if settings.cpu else _BASELINE, LevelMethod.QEMU)
+
+
+def levels_of(wheel: Path, cpu: Cpu | None = None) -> tuple[str, ...]:
+    """Return the level that *wheel* claims, by default that of *cpu*, and those that it has copies of libraries for."""
     with open_wheel(wheel) as source:
         found = {level for member in source.members if (level := level_of(member.path))}
-    return (_BASELINE, *sorted(found))
+    base = claimed_cpu(wheel) or cpu
+    own = base.level if base and base.machine == "x86_64" else _BASELINE
+    return (own, *sorted(level for level in found if level > own))
 
 
 def _why_not_here(name: WheelName) -> str | None:
@@ -272,6 +250,8 @@ class _LevelRunner(Struct, frozen=True):
     copies: Mapping[str, tuple[str, ...]]
     settings: LevelSettings
     folder: Path
+    imports: tuple[str, ...] = ()
+    files: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -285,36 +265,96 @@ class _LevelRunner(Struct, frozen=True):
             if level := level_of(path):
                 copies.setdefault(baseline_of(path), []).append(level)
         levels = {base: tuple(sorted(found)) for base, found in copies.items()}
-        modules = tuple(dict.fromkeys((*installed.imports, *_modules(installed, host.suffixes))))
-        return cls(environment, python, host, modules, levels, settings, folder)
+        modules = tuple(dict.fromkeys((*installed.imports, *installed.modules(host.suffixes))))
+        return cls(
+            environment, python, host, modules, levels, settings, folder, installed.imports, frozenset(installed.files)
+        )
 
     def run(self, level: str, method: LevelMethod) -> LevelRun:
         """Run the wheel as processors of *level* see it, emulated by *method*."""
+        here = cpu_here() if method is LevelMethod.NONE else None
+        if here and here.machine == _MACHINE and not here.runs(Cpu.known(_MACHINE, level)):
+            return LevelRun(level, method, untried=f"this machine is {here}, below x86-64-{level}")
         launch = Launch() if method is LevelMethod.NONE else self.host.launch(method, level)
         if isinstance(launch, str):
             return LevelRun(level, method, untried=launch)
-        settings, command = self.settings, self.settings.check.command
-        with launch.replacing(self.python), TemporaryDirectory(dir=self.folder, prefix="run-") as text:
-            logs, place = Path(text, "loader-log"), Path(text, "work")
-            # in a folder of its own, because the test may write there
-            place.mkdir()
-            variables = launch.environment(plain_environment()) | {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(logs)}
-            process = ProbeProcess(place, variables, settings.timeout, settings.log, f"[{level} by {method}]")
-            results = [*import_each(self.modules, self.python, process)]
-            failures = [
-                f"import: {one.name}: {one.error}" for one in results if one.error and not self._lacks(one.missing)
-            ]
-            output = ""
-            if command:
-                ended = process.on_path(self.python.parent).run(["sh", "-c", command], command.strip())
-                if ended.why:
-                    failures.append(": ".join(["test", ended.why, *ended.output.splitlines()[-1:]]))
-                    output = ended.output
+        with self._process(launch, f"[{level} by {method}]") as bare:
+            logs = bare.folder / "loader-log"
+            asked = {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(logs)} if self.copies else {}
+            process = bare.seeing(asked)
+            results = []
+            for one in import_each(self.modules, self.python, process):
+                results.append(one)
+                if one.error and LATE in one.error:  # the others would take as long
+                    break
+            tested = self._tested(process)
             taken = loaded(logs, self.environment.packages)
+        lost = [one for one in results if one.error and not self._lacks(one.missing)]
+        if launch.before and lost:
+            with self._process(Launch(), f"[{level} as it is]") as process:
+                # what this machine's own processor cannot import either says nothing of the level
+                here_too = {
+                    one.name for one in import_each([one.name for one in lost], self.python, process) if one.error
+                }
+            lost = [one for one in lost if one.name not in here_too and not self._is_asked_for(one.name)]
+        failures = [f"import: {one.name}: {one.error}" for one in lost]
+        if tested and tested.why:
+            failures.append(": ".join(["test", tested.why, *tested.output.splitlines()[-1:]]))
+        illegal: list[str] = []
+        if launch.before:
+            for number in range(min(len(failures), _TRACED)):
+                module = lost[number].name if number < len(lost) else None
+                if LATE not in failures[number] and (stop := self._stop(launch, module)):
+                    where = stop.described(self.environment.packages)
+                    failures[number] += f"; SIGILL at {where}"
+                    illegal += [where] if self._is_above(stop, level) else []
         copies = tuple(path for path in taken if baseline_of(path) in self.copies)
-        failures += self._wrong_copies(level if method is not LevelMethod.NONE else _BASELINE, copies)
+        failures += self._wrong_copies(level, copies)
         names = tuple(one.name for one in results if not one.error)
-        return LevelRun(level, method, None, names, copies, command is not None, tuple(failures), output)
+        output = tested.output if tested and tested.why else ""
+        unique = tuple(dict.fromkeys(illegal))
+        return LevelRun(level, method, None, names, copies, tested is not None, tuple(failures), output, unique)
+
+    @contextmanager
+    def _process(self, launch: Launch, title: str) -> Iterator[ProbeProcess]:
+        """Within the block, commands run by *launch*, in a folder of their own, because a test may write there."""
+        with launch.replacing(self.python), TemporaryDirectory(dir=self.folder, prefix="run-") as text:
+            seen = plain_environment() if self.settings.variables is None else dict(self.settings.variables)
+            yield ProbeProcess(Path(text), launch.environment(seen), self.settings.timeout, self.settings.log, title)
+
+    def _tested(self, process: ProbeProcess) -> CommandResult | None:
+        """How the test ended in *process*, or None without one."""
+        if (command := self.settings.check.command) is None:
+            return None
+        place = process.folder / "work"
+        place.mkdir()
+        moved = replace(process.on_path(self.python.parent), folder=place)
+        return moved.run(["sh", "-c", command], command.strip())
+
+    def _stop(self, launch: Launch, module: str | None) -> StoppedAt | None:
+        """Where SIGILL ends the import of *module*, or the test for None, in the emulator; None if nothing ends so."""
+        with TemporaryDirectory(dir=self.folder, prefix="trace-") as text:
+            logs = Path(text, "log")
+            with self._process(launch.traced(logs), "[again, to see where]") as process:
+                _ = self._tested(process) if module is None else [*import_each([module], self.python, process)]
+            return stopped_at(logs.parent.glob(f"{logs.name}.*"))
+
+    def _is_asked_for(self, module: str) -> bool:
+        """Whether the wheel's own code imports *module* only after a question about the CPU."""
+        if module in self.imports:
+            return False
+        folders = (self.environment.packages.joinpath(*name.split(".")) for name in self.imports)
+        files = (path for folder in folders for path in folder.rglob("*.py"))
+        sources = (path.read_text(encoding="utf-8", errors="replace") for path in files)
+        return is_asked_for(module.rpartition(".")[2], sources)
+
+    def _is_above(self, stop: StoppedAt, level: str) -> bool:
+        """Whether *stop* is in a file of the wheel, at an instruction that processors of *level* do not have."""
+        rank, packages = X86_64_LEVELS.index(level), self.environment.packages
+        is_own = bool(
+            stop.file and stop.file.is_relative_to(packages) and str(stop.file.relative_to(packages)) in self.files
+        )
+        return is_own and any(feature_rank(feature) > rank for feature in stop.features)
 
     def notes(self, runs: Iterable[LevelRun]) -> Iterator[str]:
         """Yield what no run could show: libraries that nothing loaded, and modules that lack what they import."""
@@ -343,17 +383,3 @@ class _LevelRunner(Struct, frozen=True):
             expected = at_level(base, fitting[-1]) if fitting else base
             if path != expected:
                 yield f"loaded: {path}, expected {expected}"
-
-
-def _modules(installed: InstalledWheel, suffixes: Sequence[str]) -> Iterator[str]:
-    """Yield the extension modules that a Python with *suffixes* imports; a stub has its module in what it needs."""
-    exports: dict[str, set[str]] = {}
-    for path, file in installed.files.items():
-        exports.setdefault(PurePosixPath(path).name, set()).update(file.modules)
-    for path, file in installed.files.items():
-        *folders, name = path.split("/")
-        suffix = next((suffix for suffix in suffixes if name.endswith(suffix)), None)
-        parts = [*folders, name.removesuffix(suffix)] if suffix else []
-        modules = set(file.modules).union(*(exports.get(need, ()) for need in file.outline.needed))
-        if parts and parts[-1] in modules and all(_MODULE.fullmatch(part) for part in parts):
-            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

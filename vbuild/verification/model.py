@@ -39,6 +39,7 @@ class VerifyRule(StrEnum):
     HWCAPS = "hwcaps"
     ISA_ABOVE = "isa-above"
     ISA_DOUBTFUL = "isa-doubtful"
+    ISA_EMULATED = "isa-emulated"
     ISA_FLAGS = "isa-flags"
     ISA_GAIN = "isa-gain"
     ISA_NOTE = "isa-note"

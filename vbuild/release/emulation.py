@@ -1,0 +1,96 @@
+"""The import and the test of a finished wheel in an emulator of the wheel's CPU level.
+
+On a machine with more than the level has, a test that passes says nothing of code above the level. In the emulator such
+code ends the process by SIGILL.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from vbuild.build.trial import environment_in
+from vbuild.errors import BuildError, WheelError
+from vbuild.files.wording import counted
+from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.model import Check
+from vbuild.recipe.target import Target
+from vbuild.recipe.variables import passed
+from vbuild.release.model import ReleaseContext
+from vbuild.verification.emulator import Emulator
+from vbuild.verification.environments import WheelEnvironment
+from vbuild.verification.level_emulation import NO_EMULATOR, LevelMethod, LevelRun
+from vbuild.verification.level_runs import LevelSettings, emulated
+from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule
+
+# seconds that the import of all modules may take, and the test
+_SECONDS = 300.0
+_NEVER = "test.emulate = 'never' leaves the emulator out"
+
+
+def check_emulator() -> None:
+    """`BuildError` if the emulator, on which a recipe insists, is not installed."""
+    if Emulator.found() is None:
+        raise BuildError(f"test.emulate is 'always', and {NO_EMULATOR}")
+
+
+def emulator_name(check: Check) -> str | None:
+    """The emulator and its version if *check* asks for it and it is there."""
+    return str(Emulator.found() or "") or None if check.is_emulated else None
+
+
+def why_not(cpu: Cpu) -> str | None:
+    """Why no emulator judges code for *cpu*, in a line, or None if one does."""
+    if cpu.machine != "x86_64":
+        return f"code for {cpu} is not emulated"
+    emulator = Emulator.found()
+    return emulator.why_not(cpu.level) if emulator else NO_EMULATOR
+
+
+def is_emulated(check: Check, cpu: Cpu) -> bool:
+    """Whether *check* asks for an emulator of *cpu*, and there is one."""
+    return check.is_emulated and why_not(cpu) is None
+
+
+def emulation_of(context: ReleaseContext, target: Target, wheel: Path, folder: Path) -> LevelRun:
+    """What becomes of *wheel*, that of *target*, in the emulator; its environment is that of the test in *folder*.
+
+    `WheelError` if the wheel runs code above its level.
+    """
+    recipe, cpu = context.recipe, target.cpu
+    if why := why_not(cpu):
+        return LevelRun(cpu.level, LevelMethod.QEMU, untried=why)
+    context.on_progress(target, f"emulating {cpu}, {2 * _SECONDS:g} s at most")
+    environment = environment_in(folder)
+    root = environment.scripts.parent
+    [packages] = root.resolve().glob("lib/*/site-packages")
+    settings = LevelSettings(
+        check=recipe.test,
+        cpu=cpu,
+        timeout=_SECONDS,
+        log=context.log(target),
+        variables=environment.variables(passed(os.environ, recipe.build.pass_env)),
+    )
+    run = emulated(wheel, WheelEnvironment(root, packages, environment.python), settings, folder=folder.resolve())
+    if run.illegal:
+        what = f"code above {cpu} runs on a processor of that level, as {Emulator.found()} shows"
+        advice = (
+            f"let it run only after a check of the CPU, or build it without the flag: build.flags = 'strip'; {_NEVER}"
+        )
+        raise WheelError(f"{wheel.name}: {what}: {'; '.join(run.failures)}; {advice}")
+    return run
+
+
+def emulation_findings(verdict: Verdict, run: LevelRun) -> Iterator[Finding]:
+    """What *run* shows of the wheel of *verdict*: evidence, no proof, for functions that nothing else explains."""
+    level = verdict.cpu or f"x86-64-{run.level}"
+    doubtful = sum(bool(one.doubt) for library in verdict.libraries for one in library.violations)
+    about = f"{counted(doubtful, 'function')} above {level} that may run without a check of the CPU" if doubtful else ""
+    if run.is_tried and run.failures:
+        what = f"as {level} in the emulator, by no instruction above the level: {'; '.join(run.failures)}"
+        yield Finding(Severity.WARNING, VerifyRule.ISA_EMULATED, (), what, _NEVER)
+    elif run.is_tried and about:
+        what = f"{about}: none ran in an emulator of {level} ({run.done}); this is evidence, and no proof"
+        yield Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what)
+    elif about:
+        what = f"{about}: not shown by an emulator either: {run.untried}"
+        yield Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what)

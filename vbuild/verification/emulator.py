@@ -1,0 +1,249 @@
+"""An emulator that stops code above a CPU level, as a processor of that level does.
+
+    qemu-x86_64 -cpu qemu64,+ssse3,...,-avx,...    has every feature of the level, and none above
+
+Which instructions it runs and which it stops is not taken from its documentation: a program with one of each feature is
+run in it. What a process maps, and where a signal ended it, the emulator writes to a log when asked to:
+
+    openat(-100,"/.../demo/_c.so",O_RDONLY|O_CLOEXEC) = 4
+    mmap(0x000000400286f000,8192,PROT_EXEC|PROT_READ,MAP_PRIVATE|MAP_FIXED,4,0x1000) = 0x000000400286f000
+    --- SIGILL {si_signo=SIGILL, si_code=2, si_addr=0x000000400286f139} ---
+
+https://www.qemu.org/docs/master/user/main.html
+"""
+
+import re
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Self
+
+from msgspec import Struct
+
+from vbuild.elf.code import Elf
+from vbuild.elf.image import ElfImage
+from vbuild.elf.records import MAGIC
+from vbuild.elf.regions import regions_of
+from vbuild.errors import BinaryError
+from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, feature_rank
+from vbuild.verification.loader import mapped
+
+_QEMU = "qemu-x86_64"
+_SECONDS = 60.0
+_LONGEST = 15  # bytes of an instruction
+# what dispatch that knows processors by their numbers sees: an early Opteron, Nehalem, Haswell, Skylake
+_MODELS = {"v1": "", "v2": "6,model=26", "v3": "6,model=60", "v4": "6,model=85"}
+# what qemu64 has above the baseline, and what processors have that belongs to no level
+_OF_NO_LEVEL = "svm aes pclmulqdq sha-ni adx rdrand rdseed sse4a fsgsbase xsaveopt 3dnow"
+# an instruction that needs the feature, and that a processor without it refuses
+_INSTRUCTIONS = {
+    "CMPXCHG16B": "480fc70c24",
+    "LAHF-SAHF": "9f",
+    "POPCNT": "f30fb8c0",
+    "SSE3": "f20f12c0",
+    "SSSE3": "660f381cc0",
+    "SSE4.1": "660f3820c0",
+    "SSE4.2": "660f3837c0",
+    "AVX": "c5f858c0",
+    "AVX2": "c5fdfcc0",
+    "BMI1": "c4e278f2c0",
+    "BMI2": "c4e27bf5c0",
+    "F16C": "c4e27913c0",
+    "FMA": "c4e27998c0",
+    "LZCNT": "f30fbdc0",
+    "MOVBE": "0f38f00424",
+    "OSXSAVE": "31c90f01d0",
+    "AVX512F": "62f17c4858c0",
+    "AVX512BW": "62f17d48fcc0",
+    "AVX512CD": "62f27d4844c0",
+    "AVX512DQ": "62f17c4854c0",
+    "AVX512VL": "62f17c0858c0",
+    "AES": "660f38dcc0",
+    "PCLMULQDQ": "660f3a44c000",
+    "ADX": "660f38f6c0",
+    "SHA": "0f38c8c0",
+}
+_NEVER_REFUSED = frozenset({"LZCNT"})  # an older processor takes it for bsr
+# system calls of x86-64 Linux: write, fork, exit, wait4
+_WRITE, _FORK, _EXIT, _WAIT = 1, 57, 60, 61
+_BASE, _HEAD = 0x400000, 64 + 56
+_OPENED = re.compile(r'\bopen(?:at)?\([^"\n]*"(?P<path>[^"\n]+)".*\) = (?P<file>\d+)$')
+_MAPPED = re.compile(
+    r"\bmmap\([^,]+,(?P<size>\d+),[^,]+,[^,]+,(?P<file>\d+),(?P<offset>0x[0-9a-f]+|\d+)\) = (?P<start>0x[0-9a-f]+)$"
+)
+_STOPPED = re.compile(r"--- SIGILL \{.*si_addr\s*=\s*(?P<address>0x[0-9a-f]+)")
+
+
+class Emulator(Struct, frozen=True):
+    """qemu's emulator of x86-64 processors for single programs: its *path*, and its *version* as it says it."""
+
+    path: Path
+    version: str
+
+    @classmethod
+    def found(cls) -> Self | None:
+        """The emulator in PATH, or None if there is none."""
+        path = shutil.which(_QEMU)
+        return cls(Path(path), _version(path)) if path else None
+
+    def __str__(self) -> str:
+        return f"{_QEMU} {self.version}"
+
+    def command(self, level: str) -> tuple[str, ...]:
+        """The command before a program that makes it see a processor with the features of *level* and no others."""
+        return (str(self.path), "-cpu", processor(level))
+
+    def why_not(self, level: str) -> str | None:
+        """Why it cannot judge code for *level*, in a line, or None if it runs what the level has and nothing above."""
+        return _why_not(self, level)
+
+
+class StoppedAt(Struct, frozen=True):
+    """Where SIGILL ended a process: at *instruction*, which needs *features*, in *function* of *file*.
+
+    Without a file, the code was made at run time, or the address is not known. The bytes of a trap need no features.
+    """
+
+    file: Path | None
+    instruction: str = ""
+    features: tuple[str, ...] = ()
+    function: str = ""
+
+    def described(self, packages: Path) -> str:
+        """The place in a few words, with the file's path from the folder *packages* if it is in there."""
+        if self.file is None:
+            return "an instruction outside any file"
+        name = self.file.relative_to(packages) if self.file.is_relative_to(packages) else self.file
+        needs = f" ({', '.join(self.features)})" if self.features else ""
+        return f"{self.instruction}{needs} in {self.function} of {name}"
+
+
+@cache
+def _version(path: str) -> str:
+    try:
+        ran = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return "of unknown version"
+    match = re.search(r"version (\S+)", ran.stdout)
+    return match[1] if match else "of unknown version"
+
+
+def processor(level: str) -> str:
+    """What ``-cpu`` takes for a processor with the features of *level* and no others; qemu64 is a baseline and more."""
+    words = ["qemu64"]
+    if model := _MODELS[level]:
+        words += ["vendor=GenuineIntel", f"family={model}"]
+    rank = X86_64_LEVELS.index(level)
+    for number, name in enumerate(X86_64_LEVELS[1:], 1):
+        words += [f"{'+' if number <= rank else '-'}{feature.cpuinfo}" for feature in X86_64_FEATURES[name]]
+    return ",".join([*words, *(f"-{name}" for name in _OF_NO_LEVEL.split())])
+
+
+@cache
+def _why_not(emulator: Emulator, level: str) -> str | None:
+    runs = _run_by(emulator.command(level))
+    if runs is None:
+        return f"{emulator} knows no processor with the features of x86-64-{level}; expected qemu 7.2 or newer"
+    rank = X86_64_LEVELS.index(level)
+    lacking = [name for name in _INSTRUCTIONS if feature_rank(name) <= rank and name not in runs]
+    if lacking:
+        hint = "; expected qemu 7.2 or newer" if level == "v3" else ""
+        return f"{emulator} cannot judge x86-64-{level}: it does not run {', '.join(lacking)}{hint}"
+    passing = [name for name in runs if feature_rank(name) > rank and name not in _NEVER_REFUSED]
+    return f"{emulator} cannot judge x86-64-{level}: it also runs {', '.join(passing)}" if passing else None
+
+
+def _run_by(command: Iterable[str]) -> tuple[str, ...] | None:
+    """The features whose instructions *command* runs; None if it does not even run a program."""
+    with TemporaryDirectory(prefix="vbuild-emulator-") as folder:
+        program = Path(folder, "probe")
+        program.write_bytes(_program())
+        program.chmod(0o755)
+        # every SIGILL would leave a core file
+        line = ["sh", "-c", 'ulimit -c 0; exec "$@"', "sh", *command, str(program)]
+        try:
+            ran = subprocess.run(line, capture_output=True, check=False, timeout=_SECONDS, cwd=folder)
+        except (OSError, subprocess.SubprocessError):
+            return None
+    if ran.returncode or len(ran.stdout) != 8 * len(_INSTRUCTIONS):
+        return None
+    ends = (status for (status,) in struct.iter_unpack("<i4x", ran.stdout))
+    return tuple(name for name, status in zip(_INSTRUCTIONS, ends, strict=True) if status == 0)
+
+
+def _program() -> bytes:
+    """A program that runs each instruction in a process of its own, and writes how these ended, 8 bytes each."""
+    # sub rsp, 1024; and rsp, -64
+    code = [bytes.fromhex("4881ec000400004883e4c0")]
+    for number, instruction in enumerate(_INSTRUCTIONS.values()):
+        # mov eax, exit; xor edi, edi; syscall
+        child = bytes.fromhex(instruction) + struct.pack("<BI", 0xB8, _EXIT) + bytes.fromhex("31ff0f05")
+        # mov eax, fork; syscall; test eax, eax; jnz behind the child
+        code += [struct.pack("<BI", 0xB8, _FORK), bytes.fromhex("0f0585c075"), bytes([len(child)]), child]
+        # mov edi, eax; lea rsi, [rsp + 8 * number]; xor edx, edx; xor r10d, r10d; mov eax, wait4; syscall
+        code += [bytes.fromhex("89c7488db424"), struct.pack("<i", 8 * number), bytes.fromhex("31d24531d2")]
+        code += [struct.pack("<BI", 0xB8, _WAIT), bytes.fromhex("0f05")]
+    # mov eax, write; mov edi, 1; mov rsi, rsp; mov edx, size; syscall; mov eax, exit; xor edi, edi; syscall
+    code += [struct.pack("<BIBI", 0xB8, _WRITE, 0xBF, 1), bytes.fromhex("4889e6")]
+    code += [struct.pack("<BI", 0xBA, 8 * len(_INSTRUCTIONS)), bytes.fromhex("0f05")]
+    code += [struct.pack("<BI", 0xB8, _EXIT), bytes.fromhex("31ff0f05")]
+    body = b"".join(code)
+    size = _HEAD + len(body)
+    # ET_EXEC for x86-64 with one PT_LOAD, which is readable and executable
+    header = struct.pack("<4s3B9x2HI3QI6H", MAGIC, 2, 1, 1, 2, 62, 1, _BASE + _HEAD, 64, 0, 0, 64, 56, 1, 64, 0, 0)
+    return header + struct.pack("<2I6Q", 1, 5, 0, _BASE, _BASE, size, size, 4096) + body
+
+
+def stopped_at(logs: Iterable[Path]) -> StoppedAt | None:
+    """Where SIGILL ended a process, by the emulator's *logs*, one for each process; None if none was ended by it."""
+    return next(filter(None, map(_stopped_at, sorted(logs))), None)
+
+
+def _stopped_at(log: Path) -> StoppedAt | None:
+    opened: dict[str, str] = {}
+    maps: list[tuple[range, str, int]] = []
+    found: StoppedAt | None = None
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            text = line.rstrip("\n")
+            if match := _OPENED.search(text):
+                opened[match["file"]] = match["path"]
+            elif (match := _MAPPED.search(text)) and match["file"] in opened:
+                start = int(match["start"], 16)
+                offset = int(match["offset"], 0)
+                maps.append((range(start, start + int(match["size"])), opened[match["file"]], offset))
+            elif match := _STOPPED.search(text):
+                # a handler may come first: the last one is that which ended it
+                address = int(match["address"], 16)
+                places = (
+                    (path, address - part.start + offset) for part, path, offset in reversed(maps) if address in part
+                )
+                path, offset = next(places, ("", 0))
+                found = _place(Path(path), offset) if path else StoppedAt(None)
+    return found
+
+
+def _place(file: Path, offset: int) -> StoppedAt:
+    """The instruction at *offset* of *file*."""
+    from iced_x86 import Decoder, Formatter, FormatterSyntax
+
+    from vbuild.elf.isa import features_by_code
+
+    try:
+        with mapped(file) as data:
+            image, elf = ElfImage.read(data), Elf.parse(data)
+            code = bytes(data[offset : offset + _LONGEST])
+            # only after all that may be damaged is read
+            address = next((one.p_vaddr + offset - one.p_offset for one in image.loads if offset in one.span), offset)
+    except (BinaryError, OSError):
+        return StoppedAt(file, f"the instruction at {offset:#x}", function="code that cannot be read")
+    instruction = next(iter(Decoder(64, code, ip=address)))
+    region = next((one for one in regions_of(elf) if one.address <= address < one.address + len(one.data)), None)
+    text = Formatter(FormatterSyntax.INTEL).format(instruction)
+    features = tuple(sorted(features_by_code().get(instruction.code, ())))
+    function = str(region.function) if region and region.function else "code without a name"
+    return StoppedAt(file, f"{text} at {address:#x}", features, function)
