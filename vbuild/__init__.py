@@ -14,6 +14,7 @@ DISTRIBUTION = "vbuild-wheels"
 
 TYPE_CHECKING = False  # true to type checkers; importing typing would cost more than this module
 if TYPE_CHECKING:
+    from vbuild.api.functions import bench as bench
     from vbuild.api.functions import check as check
     from vbuild.api.functions import collect as collect
     from vbuild.api.functions import doctor as doctor
@@ -48,13 +49,14 @@ if TYPE_CHECKING:
     from vbuild.variants.select import Selection as Selection
     from vbuild.verification.install_check import InstallCheck as InstallCheck
     from vbuild.verification.level_runs import LevelReport as LevelReport
+    from vbuild.verification.model import BenchReport as BenchReport
     from vbuild.verification.model import Verdict as Verdict
 
 # the public names of each module, as above
 _NAMES = {
     "api.functions": (
-        "matrix collect slim split install_check stamp index select select_image doctor verify run_levels inspect "
-        "publish check"
+        "matrix collect slim split install_check stamp index select select_image doctor verify run_levels bench "
+        "inspect publish check"
     ),
     "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions",
     "errors": "VbuildError",
@@ -71,7 +73,7 @@ _NAMES = {
     "variants.select": "Selection",
     "verification.install_check": "InstallCheck",
     "verification.level_runs": "LevelReport",
-    "verification.model": "Verdict",
+    "verification.model": "BenchReport Verdict",
 }
 _PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = ["DISTRIBUTION", "__version__", *_PLACES]  # noqa: PLE0604 - names, all of them

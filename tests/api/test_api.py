@@ -29,7 +29,20 @@ FAT = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 PURE = "pure-1.0-py3-none-any.whl"
 # functions for what a command does with an option, or with another kind of argument
 MODES = {"install_check": "split", "select_image": "select", "doctor": "select", "run_levels": "verify"}
-VERBS = ["matrix", "collect", "slim", "split", "stamp", "index", "select", "verify", "inspect", "publish", "check"]
+VERBS = [
+    "matrix",
+    "collect",
+    "slim",
+    "split",
+    "stamp",
+    "index",
+    "select",
+    "verify",
+    "bench",
+    "inspect",
+    "publish",
+    "check",
+]
 
 
 @pytest.fixture
@@ -39,6 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     code = device_library(fatbin(*(entry(arch=arch, code=chance.randbytes(1 << 16)) for arch in (80, 90))))
     wheel(tmp_path, FAT, {"demo/_C.so": code})
     wheel(tmp_path, PURE)
+    (tmp_path / "speed.py").write_text("print('nothing 2 ms')\n", encoding="utf-8")
     (tmp_path / "machine.toml").write_text(str(machine("x86-64-v3")), encoding="utf-8")
     setuptools_project(tmp_path / "project")
     recipe = 'name = "demo"\n[source]\npath = "project"\n[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n'

@@ -1,12 +1,14 @@
 """Reports as vbuild writes them, of releases that nobody had to build: the smallest, with whatever a test is about."""
 
 import hashlib
+import json
 from typing import Any
 
 from msgspec import to_builtins
 
 from vbuild.release.model import limits
 from vbuild.release.report import MachineChoice, Report
+from vbuild.verification.model import BenchReport
 
 MANYLINUX = "manylinux_2_28_x86_64"
 
@@ -115,6 +117,11 @@ def choice(machine: str, wheel: dict[str, Any] | None, **more: Any) -> dict[str,
     return {**to_builtins(given), **more}
 
 
+def bench_data(bench: BenchReport) -> Any:
+    """*bench* as `json.loads` gives it."""
+    return json.loads(json.dumps(bench.data()))
+
+
 def data(*wheels: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A report of *wheels*; *more* takes the place of what is usual."""
     return {
@@ -127,6 +134,7 @@ def data(*wheels: dict[str, Any], **more: Any) -> dict[str, Any]:
         "machines": [],
         "limits": to_builtins(limits()),
         "notes": [],
+        "bench": [],
         "split": None,
     } | more
 

@@ -55,6 +55,8 @@ build = "autotools"
 env = {{ name = "" }}
 config-settings = {{ name = "" }}
 cuda = {{ files = {{ glob = "keep" }} }}
+[bench]
+command = "true"
 [split]
 [variant.variants.label.namespace]
 feature = ["value"]

@@ -303,9 +303,31 @@ SECTIONS = [
         "repair.exclude: is for auditwheel; with a command of its own, write it there",
     ),
     ("[test]\ncommand = ['a']", "test.command: expected a string, got ['a']"),
+    ("[bench]", "bench: nothing to run; expected command, or script with the path of a Python file"),
+    (
+        '[bench]\nscript = "none.py"',
+        "bench.script: no file 'none.py'; expected a Python script, by a path that starts where the recipe stands",
+    ),
+    (
+        '[bench]\ncommand = "true"\nscript = "demo.toml"',
+        "bench.script: there is a command, too; expected one of the two",
+    ),
+    ('[bench]\ncommand = "true"\nmin-gain = 3', "bench.min-gain: 3 is no percentage; expected one such as '3%'"),
+    (
+        '[bench]\ncommand = "true"\nmin-gain = "-3%"',
+        "bench.min-gain: '-3%' is no percentage; expected one such as '3%'",
+    ),
+    ('[bench]\ncommand = "true"\nrounds = 1', "bench.rounds: found 1; expected 2 or more"),
+    (
+        '[bench]\ncommand = "true"\nrounds = 4\nmin-gain = "3%"',
+        "bench.rounds: found 4; expected 5 or more with min-gain: fewer would leave it to chance",
+    ),
     (
         "[tests]",
-        "tests: no such key; known here: build, matrix, name, native, repair, source, split, test, variant, verify",
+        (
+            "tests: no such key; known here: "
+            "bench, build, matrix, name, native, repair, source, split, test, variant, verify"
+        ),
     ),
     ("[variant.variants.x]", "variant.variants.x: has no properties; only 'null' may"),
     (
@@ -344,7 +366,10 @@ PROJECTS = [
     ('[tool.vbuild]\nname = "x"', "tool.vbuild.matrix: no axis to build along; expected cpu, cuda, or axes"),
     (
         '[tool.vbuild.source]\npath = "."\n[tool.vbuild.matrix]\ncpu = ["x86-64"]',
-        "tool.vbuild.source: no such key; known here: build, matrix, native, repair, split, test, variant, verify",
+        (
+            "tool.vbuild.source: no such key; known here: "
+            "bench, build, matrix, native, repair, split, test, variant, verify"
+        ),
     ),
     (
         "[variant]\n[tool.vbuild.variant]",

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from tests.factories.browser import Tags, browsed
-from tests.factories.reports import choice, entry, failure, finding, override, report
+from tests.factories.reports import bench_data, choice, entry, failure, finding, override, report
 from tests.factories.tools import needs
 from vbuild.release.report import Report
 from vbuild.release.report_page import Mood, failures, gauges, groups, lasting, page, removed, served, status, warnings
+from vbuild.verification.model import BenchedWheel, BenchRatio, BenchReport
 
 HOSTILE = "<script>alert('x')<!--&amp;\"--></script>"
 
@@ -276,3 +277,28 @@ def test_without_a_script_all_rows_are_there_and_no_field_that_does_nothing() ->
     assert len([tag for tag, attributes in found if attributes.get("class") == "wheel"]) == 200
     (label,) = [attributes for tag, attributes in found if attributes.get("class") == "filter"]
     assert "hidden" in label
+
+
+def test_a_bench_is_drawn_with_its_spread() -> None:
+    """The longest bar reaches the highest end of a spread; 1 and the median stand where they belong."""
+    ratio = BenchRatio(2, 1.5, 4)
+    measure = BenchedWheel("demo.whl", "plain", {"a": 0.01, "b": 0.02})
+    level = BenchedWheel("demo-v3.whl", "v3", {"a": 0.005, "b": 0.01}, {"a": ratio, "b": ratio}, ratio, "plain", ratio)
+    text = page(report(entry(), bench=[bench_data(BenchReport(5, (measure, level), 0.03))]))
+    start = text.index('<table class="bench">')
+    table = text[start : text.index("</table>", start)]
+    assert [" ".join(texts(row).split()) for row in table.split("<tr")[2:]] == [
+        "> plain the measure",
+        'class="figure"> a: 10 ms',
+        'class="figure"> b: 20 ms',
+        "> v3 2.00x (1.50 to 4.00) stays: reaches 3% over plain",
+        'class="figure"> 2.00x (1.50 to 4.00) a: 5 ms',
+        'class="figure"> 2.00x (1.50 to 4.00) b: 10 ms',
+    ]
+    bars = re.findall(r'<rect class="(\w+)"(?: x="([\d.]+)")?(?: y="3")? width="([\d.]+)"', table)
+    assert bars == [("kept", "", "50.00"), ("spread", "37.50", "62.50"), ("one", "24.75", "0.5")] * 3
+
+
+def test_a_bench_that_failed_says_why() -> None:
+    text = page(report(entry(), bench=[bench_data(BenchReport(5, (), 0.03, HOSTILE))]))
+    assert "The bench failed: &lt;script&gt;" in text

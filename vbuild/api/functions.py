@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from vbuild.variants.select import Selection
     from vbuild.verification.install_check import InstallCheck
     from vbuild.verification.level_runs import LevelReport
-    from vbuild.verification.model import Verdict
+    from vbuild.verification.model import BenchReport, Verdict
 
 
 def matrix(source: StrPath, output_dir: StrPath, **options: Unpack[MatrixOptions]) -> "ReleaseResult":
@@ -328,6 +328,29 @@ def run_levels(
     check = Recipe.load(Path(recipe)).test if recipe else Check()
     settings = LevelSettings(check=check, cpu=value_of(cpu, Cpu.parse))
     return verb(Path(wheel), settings, on_progress=on_progress or silent)
+
+
+def bench(
+    wheels: "StrPath | Iterable[StrPath]",
+    script: StrPath,
+    *,
+    rounds: int = 5,
+    requires: Iterable[str] = (),
+    on_progress: Callable[[str], None] | None = None,
+) -> "BenchReport":
+    """Time *script* with each of *wheels*, files or folders of them, in turns, and compare with the first.
+
+    *script* prints lines such as "encrypt 12.5 ms", uses pyperf, or is a file of pytest-benchmark. Each wheel is run
+    *rounds* times, at least twice, in an environment of its own that also has what the script *requires*. ``wheels`` of
+    the result have seconds and ratios; ``untried`` of one says that this machine cannot run its level. `WheelError` if
+    a wheel cannot be installed, or if the script fails or prints no figures.
+    """
+    from vbuild.recipe.model import Bench
+    from vbuild.verification.bench import bench as verb
+    from vbuild.verification.bench import wheels_to_compare
+
+    settings = Bench(script=Path(script), requires=texts_of(requires), rounds=rounds)
+    return verb(wheels_to_compare(paths_of(wheels)), settings, on_progress=on_progress or silent)
 
 
 def inspect(wheel: StrPath, *, closure: bool = False, html: StrPath | None = None) -> "Contents":

@@ -7,8 +7,8 @@ import click
 from vbuild.cli import options, terminal
 
 
-@click.command(epilog=options.example("vbuild bench dist/*.whl --script bench.py"))
-@click.argument("wheels", type=options.FILE, nargs=-1, required=True)
+@click.command(epilog=options.example("vbuild bench dist --script bench.py"))
+@click.argument("wheels", type=options.PATH, nargs=-1, required=True)
 @click.option(
     "--script",
     type=options.FILE,
@@ -29,12 +29,11 @@ def bench(wheels: tuple[Path, ...], *, script: Path, rounds: int, requires: tupl
     """Compare the speed of wheels of one project with the first one.
 
     Installs each of WHEELS in an environment of its own and times the script there, in turns, so that what else the
-    machine does falls on all alike. A wheel for a CPU level that this machine lacks is not run.
+    machine does falls on all alike. A wheel for a CPU level that this machine lacks is not run. Of a folder, the plain
+    wheel comes first, then the levels.
     """
-    from vbuild.verification.bench import bench as verb
+    from vbuild.api import functions
 
-    if len(wheels) < 2:  # noqa: PLR2004 - one to compare with another
-        raise click.UsageError("expected two wheels or more, the first of them the one to compare with")
     with terminal.status(quiet=as_json) as on_progress:
-        report = verb(wheels, script, rounds=rounds, requires=requires, on_progress=on_progress)
+        report = functions.bench(wheels, script, rounds=rounds, requires=requires, on_progress=on_progress)
     terminal.show(report.data(), report.lines(), as_json=as_json)

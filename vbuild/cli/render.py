@@ -11,9 +11,11 @@ from vbuild.files.wording import counted, mb, wrapped
 if TYPE_CHECKING:
     from vbuild.release.model import Failure, Product, ReleaseResult
     from vbuild.splitting.split import LibraryMove, Split, SplitWheel
+    from vbuild.verification.model import BenchReport
 
 _LABEL = 22
 _SHOWN = 5
+_SHOWN_FIGURES = 8
 
 _WHEEL = re.compile(r"\S+\.whl: ")
 
@@ -25,6 +27,8 @@ def show_release(release: "ReleaseResult", *, as_json: bool) -> None:
     terminal.show(data, release_lines(release), as_json=as_json)
     if release.failures:
         raise VbuildError(f"{release.name}: {len(release.failures)} of {release.targets} targets failed")
+    if errors := [report.error for report in release.bench if report.error]:
+        raise VbuildError(f"{release.name}: bench: {errors[0]}")
 
 
 def release_lines(release: "ReleaseResult") -> Iterator[str]:
@@ -34,10 +38,28 @@ def release_lines(release: "ReleaseResult") -> Iterator[str]:
     built: set[tuple[str, ...]] = set()
     for product in release.products:
         yield from _product_lines(product, built)
+    for report in release.bench:
+        yield from _bench_lines(report)
     for indexed in release.indexed:
         yield from wrapped(f"{indexed.path.name}: {', '.join(indexed.labels)}")
     yield from _notable_lines(release)
     yield from _failure_lines(release.failures)
+
+
+def _bench_lines(report: "BenchReport") -> Iterator[str]:
+    """How fast the wheels of *report* are, and what becomes of each level."""
+    if report.error:
+        yield from wrapped(f"bench failed, and nothing is left out: {report.error}")
+        return
+    measure = report.wheels[0]
+    yield f"{'bench':<{_LABEL}} speed, against {measure.title} in {report.rounds} rounds"
+    for one in report.wheels:
+        yield f"{one.title:<{_LABEL}} {one.untried or one.overall or 'the measure'}"
+        if len(one.ratios) > 1:
+            shown = [f"{name} {ratio.median:.2f}x" for name, ratio in one.ratios.items()]
+            yield from wrapped(f"  {', '.join(shown[:_SHOWN_FIGURES])}")
+        if decision := one.decision(report.min_gain):
+            yield from wrapped(f"  {decision}", indent=4)
 
 
 def _notable_lines(release: "ReleaseResult") -> Iterator[str]:

@@ -4,6 +4,7 @@ A recipe is a TOML file, or the ``[tool.vbuild]`` table of a project's own ``pyp
 the project. ``docs/reference/recipe.md`` lists every key.
 """
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +28,8 @@ from vbuild.recipe.variables import variable_pattern
 
 _EMULATE = ("auto", "always", "never")
 _CACHES = ("auto", "ccache", "sccache", "none")
+_FEWEST_ROUNDS = 2
+_PERCENTAGE = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)\s*%", re.ASCII)
 _NOT_ORDERED = frozenset({"abi_dependency"})  # reserved by the providers draft, which forbids it a place
 
 
@@ -152,6 +155,55 @@ class Check(Struct, frozen=True):
         return cls(command, requires, table.one_of("emulate", _EMULATE))
 
 
+class Bench(Struct, frozen=True):
+    """A command or a Python script that prints how long something takes with the installed wheel, and what it needs.
+
+    Every wheel runs it so many *rounds*. A level that surely brings less than *min_gain*, a part of 1, is left out.
+    """
+
+    command: str | None = None
+    script: Path | None = None
+    requires: tuple[str, ...] = ()
+    rounds: int = 5
+    min_gain: float | None = None
+
+    @classmethod
+    def read(cls, table: Table, folder: Path) -> Self:
+        """The bench that *table* describes; `RecipeError` if its rounds cannot tell what it asks for."""
+        bench = cls(
+            table.optional_text("command"),
+            table.optional_parsed("script", lambda text: _script(text, folder)),
+            table.parsed_texts("requires", requirement, ()),
+            table.number("rounds", cls().rounds),
+            None if table.raw("min-gain") is None else _share(table, "min-gain"),
+        )
+        if bench.command and bench.script:
+            raise table.refuse("script", "there is a command, too; expected one of the two")
+        if not (bench.command or bench.script):
+            raise table.wrong("nothing to run; expected command, or script with the path of a Python file")
+        least = _FEWEST_ROUNDS if bench.min_gain is None else cls().rounds
+        if bench.rounds < least:
+            why = "" if bench.min_gain is None else " with min-gain: fewer would leave it to chance"
+            raise table.refuse("rounds", f"found {bench.rounds}; expected {least} or more{why}")
+        return bench
+
+
+def _script(text: str, folder: Path) -> Path:
+    path = located(text, folder)
+    if not path.is_file():
+        raise RecipeError(f"no file {text!r}; expected a Python script, by a path that starts where the recipe stands")
+    return path
+
+
+def _share(table: Table, key: str) -> float:
+    """The percentage at *key* as a part of 1."""
+    found = table.raw(key)
+    match = _PERCENTAGE.fullmatch(found) if isinstance(found, str) else None
+    if not match:
+        raise table.refuse(key, f"{found!r} is no percentage; expected one such as '3%'")
+    return float(match[1]) / 100
+
+
 @dataclass(frozen=True)
 class Recipe:
     """One project and the wheels to build of it.
@@ -169,6 +221,7 @@ class Recipe:
     verify: Verify = Verify()
     repair: Repair = Repair()
     test: Check = Check()
+    bench: Bench | None = None
     drafts: tuple[Draft, ...] = ()
     natives: tuple[Native, ...] = ()
     variant: Table | None = field(default=None, compare=False)
@@ -275,6 +328,7 @@ class Recipe:
             table.table("verify", optional=True) as verify,
             table.table("repair", optional=True) as repair,
             table.table("test", optional=True) as test,
+            table.table("bench", optional=True) as bench,
         ):
             recipe = cls(
                 name=name,
@@ -285,6 +339,7 @@ class Recipe:
                 verify=Verify.read(verify, path.parent),
                 repair=Repair.read(repair),
                 test=Check.read(test),
+                bench=Bench.read(bench, path.parent) if "bench" in table else None,
                 drafts=drafts,
                 natives=read_natives(table, path.parent) if table.raw("native") is not None else (),
                 variant=variant,

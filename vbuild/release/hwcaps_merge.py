@@ -7,7 +7,7 @@ were linked to them lead to the right ones, wherever these are; in a folder for 
 The other way round, a library that the split moves would leave its copies behind.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -29,6 +29,7 @@ from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildKind
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseWheels
 from vbuild.release.pipeline import verified
+from vbuild.release.release_bench import Level, level
 from vbuild.release.report import kinds
 from vbuild.verification.level_emulation import LevelMethod
 from vbuild.verification.level_runs import LevelSettings, run_levels
@@ -58,12 +59,13 @@ def check_chosen(recipe: Recipe, chosen: Sequence[Target]) -> None:
 class HwcapsMerge(Struct, frozen=True):
     """Merges the plain wheels of a release, after the split, with its builds for CPU levels.
 
-    A plain wheel gets the levels of those of its siblings that are like it. It is tested as each level of this machine
-    sees it if its Python is here, and as it is otherwise.
+    A plain wheel gets the levels of those of its siblings that are like it, less those *left_out*. It is tested as each
+    level of this machine sees it if its Python is here, and as it is otherwise.
     """
 
     context: ReleaseContext
     wheels: ReleaseWheels
+    left_out: Collection[Level] = ()
 
     def outcomes(self, outcomes: Sequence[Product | Failure]) -> list[Product | Failure]:
         """*outcomes* with merged wheels instead of plain ones, or with a failure if a level is missing."""
@@ -79,7 +81,8 @@ class HwcapsMerge(Struct, frozen=True):
     def _levels(self, plain: Target) -> tuple[Target, ...]:
         siblings = self.wheels.siblings
         same_python = [target for target in self.context.targets if target.python == plain.python]
-        return levels_of(plain, siblings(plain) if siblings else same_python)
+        found = levels_of(plain, siblings(plain) if siblings else same_python)
+        return tuple(target for target in found if level(target) not in self.left_out)
 
     def _outcome(self, outcome: Product | Failure, products: Sequence[Product]) -> Product | Failure:
         if isinstance(outcome, Failure) or not self._is_due(outcome):

@@ -26,7 +26,7 @@ from vbuild.toolchain.toolkit import Toolkit
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.model import Property, Variant
 from vbuild.verification.level_emulation import LevelRun
-from vbuild.verification.model import Verdict
+from vbuild.verification.model import BenchReport, Verdict
 
 if TYPE_CHECKING:
     from vbuild.release.report_comparison import Comparison
@@ -158,6 +158,7 @@ class ReleaseResult(Struct, frozen=True):
 
     *notes* are what the user should know about the tools, and *split* is what was taken out of the finished wheels.
     *choices* say what standard machines get, and *changes* how it differs from the release before, if that was given.
+    *bench* is what the recipe's bench says of it.
     """
 
     name: str
@@ -169,6 +170,7 @@ class ReleaseResult(Struct, frozen=True):
     split: "Split | None" = None
     choices: tuple[MachineChoice, ...] = ()
     changes: "Comparison | None" = None
+    bench: tuple[BenchReport, ...] = ()
 
     @property
     def targets(self) -> int:
@@ -217,6 +219,7 @@ class ReleaseResult(Struct, frozen=True):
             choices=self.choices,
             limits=limits(),
             notes=self.notes,
+            bench=self.bench,
             split=self.split.data() if self.split else None,
         )
 

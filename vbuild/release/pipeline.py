@@ -1,7 +1,7 @@
 """The steps of a release, in the order in which every command that makes one takes them.
 
     targets -> planned -> built, repaired -> slimmed -> stamped -> verified -> tested        `wheels_made`
-            -> split -> merged for CPU levels -> indexed, with report and provenance         `released`
+            -> split -> benched -> merged for CPU levels -> indexed, with report             `released`
 
 `vbuild.release.builder` builds and repairs. `vbuild matrix` takes all of these steps on this machine, or the first line
 on the workers of a cluster; `vbuild cibuildwheel` has cibuildwheel build and test; `vbuild collect` starts from wheels
@@ -373,19 +373,23 @@ def tested_again(
 
 
 def released(context: ReleaseContext, wheels: ReleaseWheels, *, notes: Iterable[str] = ()) -> ReleaseResult:
-    """The release of all *wheels* in its folder: split, plain ones merged for CPU levels, indexed, reported.
+    """The release of all *wheels* in its folder: split, timed, plain ones merged for CPU levels, indexed, reported.
 
     *notes* come before those of the wheels. Until the last moment nothing is written into the folder.
     """
     from vbuild.release.publication import published, without_twins
+    from vbuild.release.release_bench import benched
 
     outcomes, account = split_wheels(context, wheels, without_twins(wheels.outcomes))
+    bench = benched(context, wheels, outcomes)
+    outcomes = [outcome for outcome in outcomes if outcome not in bench.left_out]
     if context.recipe.matrix.plain is Plain.HWCAPS and not context.is_part:
         from vbuild.release.hwcaps_merge import HwcapsMerge
 
-        outcomes = HwcapsMerge(context, wheels).outcomes(outcomes)
+        outcomes = HwcapsMerge(context, wheels, bench.levels).outcomes(outcomes)
     after = [wheels.split_note] if account and wheels.split_note else []
-    return published(context, outcomes, account, notes=tuple(dict.fromkeys([*notes, *wheels.notes, *after])))
+    told = tuple(dict.fromkeys([*notes, *wheels.notes, *after]))
+    return published(context, outcomes, account, notes=told, bench=bench)
 
 
 def split_wheels(

@@ -12,7 +12,7 @@ older drivers as well.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:
+    from vbuild.release.release_bench import ReleaseBench
     from vbuild.splitting.split import Split
 
 _INTERPRETER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)", re.ASCII)
@@ -90,20 +91,27 @@ _OLDER_DRIVERS = StandardMachine("NVIDIA A100", _V3, Arch(80))
 
 
 def published(
-    context: ReleaseContext, outcomes: Sequence[Product | Failure], split: "Split | None", *, notes: Sequence[str]
+    context: ReleaseContext,
+    outcomes: Sequence[Product | Failure],
+    split: "Split | None",
+    *,
+    notes: Sequence[str],
+    bench: "ReleaseBench",
 ) -> ReleaseResult:
     """Index the finished wheels with those of the same release in the folder of results, then move all of it there.
 
     ``report.json`` and ``report.html`` go with them; the page also shows what differs from the report *before*. If
     there are wheels, ``provenance.json`` is a statement on them, on the context's inputs, and on the wheels that its
-    parts were made of. *split* is the account of what was taken out of the wheels.
+    parts were made of. *split* is the account of what was taken out of the wheels, and *bench* what was timed: wheels
+    of an earlier run that are left out now go.
     """
     folder, stage = context.folder, context.stage
     products = tuple(outcome for outcome in outcomes if isinstance(outcome, Product))
     failures = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
     together = stage / "release"
     with indexing(folder):
-        indexed = _indexed(products, together, folder)
+        gone = {product.wheel.name for product in bench.left_out}
+        indexed = _indexed(products, together, folder, gone)
         made = {product.label for product in products}
         kept = {label for item in indexed for label in item.labels} - made
         missing = dict.fromkeys(failure.target.label for failure in failures if failure.target.label in kept)
@@ -117,6 +125,7 @@ def published(
             (*notes, *stale),
             split.moved(folder) if split else None,
             choices(context.recipe.name, together, together.glob("*.whl")),
+            bench=bench.reports,
         )
         report = release.report()
         reports = (stage / REPORT, stage / PAGE)
@@ -134,6 +143,8 @@ def published(
             files.append(path)
         for file in dict.fromkeys(files):  # a dependency wheel may be given, and be made again
             file.replace(folder / file.name)
+        for name in gone:
+            (folder / name).unlink(missing_ok=True)
     sweep_daily()
     return replace(
         release,
@@ -143,13 +154,16 @@ def published(
     )
 
 
-def _indexed(products: Iterable[Product], release: Path, folder: Path) -> tuple[Indexed, ...]:
-    """The variants.json of the *products*, made in *release*, which also gets their elder siblings in *folder*."""
+def _indexed(products: Iterable[Product], release: Path, folder: Path, gone: Collection[str]) -> tuple[Indexed, ...]:
+    """The variants.json of the *products*, made in *release*, which also gets their elder siblings in *folder*.
+
+    These are all wheels of the release there but those that are *gone*.
+    """
     release.mkdir()
     names = {product.wheel.name for product in products}
     wanted = {WheelName.parse(name).release for name in names}
     for old in wheels_in(folder):
-        if old.name not in names and _release_of(old) in wanted:
+        if old.name not in names and old.name not in gone and _release_of(old) in wanted:
             linked(old, release / old.name)
     for product in products:
         linked(product.wheel, release / product.wheel.name)

@@ -31,7 +31,7 @@ from vbuild.recipe.cuda import CudaBuild, ToolkitSpec
 from vbuild.recipe.target import Target
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
 from vbuild.verification.level_emulation import LevelRun
-from vbuild.verification.model import Verdict
+from vbuild.verification.model import BenchReport, Verdict
 from vbuild.wheel.name import WheelName
 
 FORMAT = 1
@@ -233,6 +233,7 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     choices: tuple[MachineChoice, ...] = field(name="machines")
     limits: PypiLimits
     notes: tuple[str, ...]
+    bench: tuple[BenchReport, ...]
     split: dict[str, Any] | None
 
     @classmethod

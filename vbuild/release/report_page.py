@@ -19,7 +19,7 @@ from vbuild.files.html import rendered
 from vbuild.files.wording import counted, percent, sized
 from vbuild.release.report import FailureEntry, Key, MachineChoice, Report, WheelEntry, kinds
 from vbuild.release.report_comparison import Comparison, SizeChange, WheelChange, given, grown, titled
-from vbuild.verification.model import Severity
+from vbuild.verification.model import BenchRatio, BenchReport, Severity, spelled
 
 _MINUTE, _HOUR = 60, 3600
 _REASON = re.compile(r"\w+ :: (\w+) :: (\S+) is number (\d+ of \d+) that the machine supports", re.ASCII)
@@ -73,6 +73,16 @@ class ServedMachine(Struct, frozen=True):
     def why(self) -> str:
         """What decides, shorter than `vbuild select` says it: ``level v3 (1 of 3)``."""
         return _REASON.sub(r"\1 \2 (\3)", self.choice.why)
+
+
+class BenchRow(Struct, frozen=True):
+    """A line of a bench: a wheel, or one of its figures; *places* are parts of the bar, none without a ratio."""
+
+    title: str
+    ratio: str
+    note: str
+    places: tuple[float, ...]
+    is_figure: bool = False
 
 
 class Removed(Struct, frozen=True):
@@ -130,6 +140,23 @@ def served(choices: Iterable[MachineChoice]) -> Iterator[ServedMachine]:
         for gets, same in alike.items():
             sizes = sorted({choice.size for choice in same if choice.size is not None})
             yield ServedMachine(same[0], tuple(choice.python for choice in same), tuple(sizes), gets)
+
+
+def bench_rows(report: BenchReport) -> Iterator[BenchRow]:
+    """The wheels of *report* against the first, each followed by its figures if there are several."""
+    ratios = [ratio for one in report.wheels for ratio in (*one.ratios.values(), *filter(None, [one.overall]))]
+    widest = max((1.0, *(ratio.high for ratio in ratios)))
+    for one in report.wheels:
+        said = one.untried or (str(one.overall) if one.overall else "the measure")
+        yield BenchRow(one.title, said, one.decision(report.min_gain) or "", _bar(one.overall, widest))
+        for name, seconds in [*one.seconds.items()][: _FEW if len(one.seconds) > 1 else 0]:
+            ratio = one.ratios.get(name)
+            yield BenchRow("", str(ratio or ""), f"{name}: {spelled(seconds)}", _bar(ratio, widest), is_figure=True)
+
+
+def _bar(ratio: BenchRatio | None, widest: float) -> tuple[float, ...]:
+    """Where in a bar from 0 to the *widest* ratio stand: 1, the median, the low and the high end of the spread."""
+    return tuple(value / widest for value in (1, ratio.median, ratio.low, ratio.high)) if ratio else ()
 
 
 def removed(wheels: Sequence[WheelEntry]) -> tuple[Removed, ...]:
@@ -265,6 +292,7 @@ def page(report: Report, before: Report | None = None) -> str:
         has_pythons=len({choice.python for choice in report.choices}) > 1,
         gauges=[*gauges(report)],
         over=[name for name, size in report.files.items() if size > report.limits.file_bytes],
+        benches=[(one, [*bench_rows(one)]) for one in report.bench],
         removed=removed(report.wheels),
         lists=list(dict.fromkeys(text for wheel in report.wheels for text in wheel.lists)),
         warnings=warnings(report.wheels),

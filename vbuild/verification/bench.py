@@ -1,220 +1,304 @@
-"""Time wheels of one project against the first of them: a script in an environment of each, in turns.
+"""Time wheels of one project against the first of them: a script or a command in an environment of each, in turns.
 
     wheels -> environments -> rounds, in each round every wheel once -> figures -> ratios to the first wheel
 
-A script is run by Python. It prints a line for each figure, such as ``encrypt 12.5 ms``. A script that imports pyperf,
-and a file of pytest-benchmark, write theirs as JSON. What else the machine does falls on all wheels alike, as they take
-turns: a ratio is of two times in the same round, and its spread is that between rounds.
+It prints a line for each figure, such as ``encrypt 12.5 ms``, or the JSON of pyperf or pytest-benchmark. What else the
+machine does falls on all wheels alike, as they take turns: a ratio is of two times in the same round, and its spread
+is where the median of all such rounds lies, in fifteen of sixteen cases.
+
+A level is worth a wheel if its machines get something faster than what they would get without it: the next lower level
+that stays, or the plain wheel.
 """
 
 import json
+import os
 import re
+import shutil
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import exp, log
+from math import comb, exp, inf, log
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vbuild.errors import RepackageError, WheelError, at
+from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes
-from vbuild.verification.environments import WheelSources, make_environment, variables
+from vbuild.recipe.model import Bench
+from vbuild.verification.environments import WheelSources, is_native, make_environment, variables
 from vbuild.verification.level_runs import python_for
+from vbuild.verification.model import PUBLISHED, BenchedWheel, BenchRatio, BenchReport
 from vbuild.verification.verify import claimed_cpu
+from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.name import WheelName
 
-_LINE = re.compile(r"(?P<name>\S.*?)[:=\s]\s*(?P<value>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>ns|us|µs|ms|s)?")
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-_FEWEST = 2
+# as people print them, as `python -m timeit` does, and as `pyperf timeit` does with the deviation behind
+_LINE = re.compile(
+    r"(?P<name>\S.*?)[:=\s]\s*(?P<value>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>[nuµm]?)s(?:ec)?"
+    r"(?: per loop| \+- .*)?"
+)
+_TIMEIT = re.compile(r"\d+ loops?, best of \d+")
+_UNITS = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0}
+_NO_MODULE = re.compile(r"No module named '?(\w+)")
+_FEWEST, _MOST = 2, 3
 _SHOWN = 3
+_CHANCE = 1 / 16
 
 Figures = Mapping[str, float]
 
 
-class BenchRatio(Struct, frozen=True):
-    """How many times faster than the first wheel: the median of the rounds, and the least and greatest of them."""
-
-    median: float
-    least: float
-    greatest: float
-
-    @property
-    def is_noise(self) -> bool:
-        """Whether some round says faster and another slower, or the same."""
-        return self.least <= 1 <= self.greatest
-
-    def __str__(self) -> str:
-        noise = ", within the noise" if self.is_noise else ""
-        return f"{self.median:.2f}x ({self.least:.2f} to {self.greatest:.2f}){noise}"
-
-
-class BenchedWheel(Struct, frozen=True):
-    """A *wheel* with the median of each figure, in seconds, and its ratios; *untried* says why it was not run."""
-
-    wheel: str
-    seconds: Mapping[str, float] = {}
-    ratios: Mapping[str, BenchRatio] = {}
-    overall: BenchRatio | None = None
-    untried: str | None = None
-
-
-class BenchReport(Struct, frozen=True):
-    """What *rounds* of a script say of wheels, of which the first is the measure."""
-
-    rounds: int
-    wheels: tuple[BenchedWheel, ...]
-
-    def data(self) -> dict[str, Any]:
-        """The report for JSON."""
-        found: dict[str, Any] = to_builtins(self)
-        return found
-
-    def lines(self) -> Iterator[str]:
-        """The report as text."""
-        for one in self.wheels:
-            yield f"{one.wheel}: {one.untried or one.overall or 'the measure'}"
-            for name, seconds in one.seconds.items():
-                ratio = f"  {one.ratios[name]}" if name in one.ratios else ""
-                yield f"  {name}: {_spelled(seconds)}{ratio}"
-
-
 def bench(
     wheels: Sequence[Path],
-    script: Path,
+    settings: Bench,
     *,
-    rounds: int = 5,
-    requires: Sequence[str] = (),
+    published: Path | None = None,
+    python: Path | None = None,
+    links: Sequence[Path] = (),
     indexes: Callable[[], Indexes] = Indexes.configured,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> BenchReport:
-    """Time *script* with each of *wheels*, in *rounds* of at least two; a wheel above this machine's level is not run.
+    """Time *wheels*, and the *published* one, as *settings* say; one above this machine's level is not run.
 
-    The script's environment has the wheel and *requires*. `WheelError` if a wheel cannot be installed, or if the script
-    fails, prints no figures, or not the same ones in each run.
+    There are up to three times the rounds asked for as long as the noise hides whether a level brings enough.
+    Each environment has *python*, by default one that takes the wheel, the wheel, and what the bench requires; *links*
+    are folders of further wheels. `WheelError` if a wheel cannot be installed, or if the bench fails, prints no
+    figures, or not the same ones in each run.
     """
+    every = [_Subject(wheel, claimed_cpu(wheel)) for wheel in wheels]
+    if published:
+        every.append(_Subject(published, None, is_published=True))
+    if len(every) < _FEWEST:
+        raise WheelError(f"found {len(every)} to compare; expected two wheels or more, the first of them the measure")
     here = cpu_here()
-    above = {wheel for wheel in wheels if (cpu := claimed_cpu(wheel)) and not (here and here.runs(cpu))}
-    tried = [wheel for wheel in wheels if wheel not in above]
+    rounds = max(settings.rounds, _FEWEST)
     with TemporaryDirectory(prefix="vbuild-bench-") as text:
-        kind = _kind(script)
-        pythons = []
-        for number, wheel in enumerate(tried):
-            on_progress(f"{wheel.name}: installing it")
+        kind = _Kind.of(settings)
+        tried: list[tuple[_Subject, Path]] = []
+        for number, one in enumerate(every):
+            if one.cpu and not (here and here.runs(one.cpu)):
+                continue
+            on_progress(f"{one.wheel.name}: installing it for the bench")
             folder = Path(text).resolve() / str(number)
             folder.mkdir()
-            pythons.append(_installed(wheel, folder, (*requires, *kind.requires), indexes))
-        found: list[list[Figures]] = [[] for _ in tried]
-        for number in range(max(rounds, _FEWEST)):
-            for figures, wheel, python in zip(found, tried, pythons, strict=True):
-                on_progress(f"round {number + 1} of {rounds}: {wheel.name}")
-                with at(wheel.name):
-                    figures.append(_figures(script.absolute(), kind, python))
-    _check_same(tried, found)
-    results = {wheel: _benched(wheel, figures, found[0]) for wheel, figures in zip(tried, found, strict=True)}
+            sources = WheelSources((one.wheel.parent, *links), indexes())
+            tried.append((one, _installed(one, folder, python, (*settings.requires, *kind.requires), sources)))
+        number = 0
+        while number < rounds or (number < _MOST * rounds and _is_open(every, settings.min_gain)):
+            for one, program in tried[:: -1 if number % 2 else 1]:  # none is always the first
+                on_progress(f"{one.wheel.name}: round {number + 1} of the bench")
+                with at(one.name):
+                    one.figures.append(_figures(kind, program))
+            _check_same([one for one, _ in tried])
+            number += 1
     why = f"not run: this machine is {here}" if here else "not run: the level of this machine is not known"
-    return BenchReport(
-        max(rounds, _FEWEST), tuple(results.get(wheel) or BenchedWheel(wheel.name, untried=why) for wheel in wheels)
-    )
+    return BenchReport(number, tuple(_decided(every, why, settings.min_gain)), settings.min_gain)
+
+
+def wheels_to_compare(paths: Sequence[Path]) -> list[Path]:
+    """*paths*, with the wheels in each folder instead of it: those for this Python, the plain one first, then by level.
+
+    `WheelError` if it is not clear which wheels of a folder belong together.
+    """
+    return [wheel for path in paths for wheel in (_of_folder(path) if path.is_dir() else [path])]
+
+
+def _of_folder(folder: Path) -> list[Path]:
+    names = {wheel: WheelName.parse(wheel.name) for wheel in wheels_in(folder)}
+    native = {wheel: name for wheel, name in names.items() if is_native(name)}
+    groups: dict[tuple[str, ...], list[Path]] = {}
+    for wheel, name in (native or names).items():
+        groups.setdefault((name.project, name.version, name.python, name.abi), []).append(wheel)
+    families = [group for group in groups.values() if len(group) > 1]
+    if len(families) != 1:
+        found = ", ".join(sorted({name.release for name in names.values()})) or "no wheel"
+        raise WheelError(f"{folder}: found {found}; expected one project's wheels for one Python, or their names")
+    cpus = {wheel: claimed_cpu(wheel) for wheel in families[0]}
+    return sorted(families[0], key=lambda wheel: (names[wheel].variant is not None, _rank(cpus[wheel]), wheel.name))
+
+
+def _rank(cpu: Cpu | None) -> int:
+    return cpu.rank if cpu else -1
+
+
+class _Subject(Struct, frozen=True):
+    """A *wheel* for the level *cpu*, or any, and its *figures* in each round; without any, it was not run."""
+
+    wheel: Path
+    cpu: Cpu | None
+    is_published: bool = False
+    figures: list[Figures] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        return PUBLISHED if self.is_published else WheelName.parse(self.wheel.name).variant or "plain"
+
+    @property
+    def name(self) -> str:
+        """What a message calls it: the published wheel may have the name of the plain one."""
+        return f"{self.wheel.name}{', as published' if self.is_published else ''}"
+
+    def gain(self, other: "_Subject") -> BenchRatio:
+        """How many times faster it is than the *other*: the geometric mean over the figures, of each round."""
+        pairs = zip(self.figures, other.figures, strict=True)
+        means = (statistics.fmean(log(theirs[name] / ours[name]) for name in ours) for ours, theirs in pairs)
+        return _ratio([exp(mean) for mean in means])
 
 
 class _Kind(Struct, frozen=True):
-    """How a script is run and where its figures are; *arguments* may name ``{output}``, a file for JSON."""
+    """How a bench is run: its *words* may be ``{python}``, and ``{output}``, a file for figures as JSON."""
 
-    arguments: tuple[str, ...]
+    words: tuple[str, ...]
+    script: Path | None = None
     requires: tuple[str, ...] = ()
 
-
-_PRINTS = _Kind(("{script}",))
-_PYPERF = _Kind(("{script}", "--quiet", "--inherit-environ", "PATH", "-o", "{output}"), ("pyperf",))
-_PYTEST = _Kind(("-m", "pytest", "-q", "{script}", "--benchmark-json", "{output}"), ("pytest", "pytest-benchmark"))
-
-
-def _kind(script: Path) -> _Kind:
-    """What *script* is, by what it imports or asks for; `WheelError` if it cannot be read."""
-    try:
-        text = script.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise WheelError(f"{script}: {error.strerror}; expected a Python script") from error
-    if re.search(r"^\s*(import|from)\s+pyperf\b", text, re.MULTILINE):
-        return _PYPERF
-    return _PYTEST if re.search(r"^\s*(async )?def test_\w+\(.*\bbenchmark\b", text, re.MULTILINE) else _PRINTS
-
-
-def _installed(wheel: Path, folder: Path, requires: Sequence[str], indexes: Callable[[], Indexes]) -> Path:
-    with at(wheel.name):
-        sources = WheelSources((wheel.parent,), indexes())
+    @classmethod
+    def of(cls, settings: Bench) -> "_Kind":
+        """What *settings* ask for, a script by what it imports or asks for; `WheelError` if it cannot be read."""
+        if settings.script is None:
+            return cls(("sh", "-c", settings.command or ""))
+        script = settings.script
         try:
-            python = python_for(WheelName.parse(wheel.name))
-            environment = make_environment(wheel, python, requires=requires, sources=sources, folder=folder)
+            text = script.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise WheelError(f"{script}: {error.strerror}; expected a Python script") from error
+        run = ("{python}", script.name)
+        if re.search(r"^\s*(import|from)\s+pyperf\b", text, re.MULTILINE):
+            return cls((*run, "--quiet", "--inherit-environ", "PATH", "-o", "{output}"), script, ("pyperf",))
+        if re.search(r"^\s*(async )?def test_\w+\(.*\bbenchmark\b", text, re.MULTILINE):
+            words = ("{python}", "-m", "pytest", "-q", script.name, "--benchmark-json", "{output}")
+            return cls(words, script, ("pytest", "pytest-benchmark"))
+        return cls(run, script)
+
+    @property
+    def title(self) -> str:
+        """What a message calls it."""
+        return self.script.name if self.script else "bench.command"
+
+
+def _installed(
+    subject: _Subject, folder: Path, python: Path | None, requires: Sequence[str], sources: WheelSources
+) -> Path:
+    """The Python of a new environment in *folder*."""
+    with at(subject.name):
+        try:
+            own, wheel = python or python_for(WheelName.parse(subject.wheel.name)), subject.wheel
+            environment = make_environment(wheel, own, requires=requires, sources=sources, folder=folder)
         except RepackageError as error:
-            raise WheelError(f"cannot be installed: {error}") from error
+            raise WheelError(f"the environment of the bench cannot be made: {error}") from error
     return environment.folder / "bin" / "python"
 
 
-def _figures(script: Path, kind: _Kind, python: Path) -> Figures:
+def _figures(kind: _Kind, python: Path) -> Figures:
     """The figures of one run in seconds by name."""
     with TemporaryDirectory(prefix="vbuild-bench-") as folder:
         output = Path(folder, "figures.json")
-        words = [word.format(script=script, output=output) for word in kind.arguments]
-        command = [str(python), *words]
-        ran = subprocess.run(command, cwd=folder, env=variables(), capture_output=True, text=True, check=False)
+        if kind.script:  # beside the project's sources it would import these, not the wheel
+            shutil.copyfile(kind.script, Path(folder, kind.script.name))
+        values = {"{python}": str(python), "{output}": str(output)}
+        seen = variables()
+        seen["PATH"] = os.pathsep.join([str(python.parent), seen.get("PATH", os.defpath)])
+        ran = subprocess.run(
+            [values.get(word, word) for word in kind.words],
+            cwd=folder,
+            env=seen,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
         if ran.returncode:
             last = (ran.stderr.strip() or ran.stdout.strip()).splitlines()[-_SHOWN:]
-            raise WheelError(f"{script.name} failed with status {ran.returncode}: {' / '.join(last)}")
-        found = _of_json(output.read_text(encoding="utf-8")) if output.exists() else dict(_of_lines(ran.stdout))
+            missing = next((match[1] for line in reversed(last) if (match := _NO_MODULE.search(line))), None)
+            advice = f"; expected what brings {missing} among the bench's requirements" if missing else ""
+            raise WheelError(f"{kind.title} failed with status {ran.returncode}: {' / '.join(last)}{advice}")
+        text = output.read_text(encoding="utf-8") if output.exists() else ran.stdout
+    found = _of_json(text, kind.title) if text.lstrip().startswith("{") else dict(_of_lines(text))
     if not found:
-        raise WheelError(f"{script.name} printed no figures; expected lines such as 'encrypt 12.5 ms'")
+        raise WheelError(f"{kind.title} printed no figures; expected lines such as 'encrypt 12.5 ms'")
     return found
 
 
 def _of_lines(text: str) -> Iterator[tuple[str, float]]:
     for line in text.splitlines():
         if match := _LINE.fullmatch(line.strip()):
-            yield match["name"].rstrip(":= "), float(match["value"]) * _UNITS[match["unit"] or "s"]
+            name = match["name"].rstrip(":= ")
+            yield "timeit" if _TIMEIT.fullmatch(name) else name, float(match["value"]) * _UNITS[match["unit"]]
 
 
-def _of_json(text: str) -> Figures:
+def _of_json(text: str, title: str) -> Figures:
     """The medians in the JSON of pyperf or of pytest-benchmark."""
     found = {}
-    for one in json.loads(text)["benchmarks"]:
-        if "stats" in one:
-            found[one["name"]] = float(one["stats"]["median"])
-        else:
-            values = [value for run in one["runs"] for value in run.get("values", ())]
-            name = one.get("metadata", {}).get("name") or "benchmark"
-            found[name] = statistics.median(values)
+    try:
+        for one in json.loads(text)["benchmarks"]:
+            if "stats" in one:
+                found[one["name"]] = float(one["stats"]["median"])
+            else:
+                values = [value for run in one["runs"] for value in run.get("values", ())]
+                name = one.get("metadata", {}).get("name") or "benchmark"
+                found[name] = statistics.median(values)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise WheelError(f"{title} gave JSON that is neither pyperf's nor pytest-benchmark's") from error
     return found
 
 
-def _check_same(wheels: Sequence[Path], found: Sequence[Sequence[Figures]]) -> None:
+def _check_same(subjects: Sequence[_Subject]) -> None:
     """`WheelError` if a run has other figures than the first, or none that took any time."""
-    for wheel, figures in zip(wheels, found, strict=True):
-        for one in figures:
-            if one.keys() != found[0][0].keys():
-                other = ", ".join(sorted(one.keys() ^ found[0][0].keys()))
-                raise WheelError(f"{wheel.name}: not the figures of {wheels[0].name}: {other}; expected the same names")
-            if zero := [name for name, value in one.items() if value <= 0]:
-                raise WheelError(f"{wheel.name}: {', '.join(zero)}: no time at all; expected seconds above 0")
+    for subject in subjects:
+        first = subjects[0]
+        for one in subject.figures:
+            if one.keys() != first.figures[0].keys():
+                other = ", ".join(sorted(one.keys() ^ first.figures[0].keys()))
+                raise WheelError(f"{subject.name}: not the figures of {first.name}: {other}; expected the same names")
+            if zero := [name for name, value in one.items() if not 0 < value < inf]:
+                raise WheelError(f"{subject.name}: {', '.join(zero)}: no time at all; expected seconds above 0")
 
 
-def _benched(wheel: Path, figures: Sequence[Figures], first: Sequence[Figures]) -> BenchedWheel:
+def _decided(subjects: Sequence[_Subject], why: str, min_gain: float | None) -> list[BenchedWheel]:
+    """Each of *subjects*, and of a level its gain over the next lower one that stays: the lowest are decided first.
+
+    *why* is said of those that were not run.
+    """
+    first = subjects[0]
+    found = [_benched(one, first, why) for one in subjects]
+    order = sorted(range(1, len(subjects)), key=lambda number: _rank(subjects[number].cpu))
+    below = 0
+    for number in order:
+        one = subjects[number]
+        if one.cpu and one.figures and first.figures:
+            gain = one.gain(subjects[below])
+            is_left_out = min_gain is not None and gain.is_surely_below(1 + min_gain)
+            found[number] = replace(found[number], below=found[below].title, gain=gain, is_left_out=is_left_out)
+            below = below if is_left_out else number
+    return found
+
+
+def _is_open(subjects: Sequence[_Subject], min_gain: float | None) -> bool:
+    """Whether the noise hides what becomes of a level."""
+    return min_gain is not None and any(one.is_open(min_gain) for one in _decided(subjects, "", min_gain))
+
+
+def _benched(subject: _Subject, first: _Subject, why: str) -> BenchedWheel:
+    wheel, title, figures = subject.wheel.name, subject.title, subject.figures
+    if not figures:
+        return BenchedWheel(wheel, title, untried=why)
     seconds = {name: statistics.median(one[name] for one in figures) for name in figures[0]}
-    if figures is first:
-        return BenchedWheel(wheel.name, seconds)
-    rounds = [{name: measure[name] / one[name] for name in one} for one, measure in zip(figures, first, strict=True)]
-    ratios = {name: _ratio([one[name] for one in rounds]) for name in seconds}
-    overall = _ratio([exp(statistics.fmean(map(log, one.values()))) for one in rounds])
-    return BenchedWheel(wheel.name, seconds, ratios, overall)
+    if subject is first or not first.figures:
+        return BenchedWheel(wheel, title, seconds)
+    pairs = [*zip(figures, first.figures, strict=True)]
+    ratios = {name: _ratio([measure[name] / one[name] for one, measure in pairs]) for name in seconds}
+    return BenchedWheel(wheel, title, seconds, ratios, subject.gain(first))
 
 
 def _ratio(values: Sequence[float]) -> BenchRatio:
-    return BenchRatio(statistics.median(values), min(values), max(values))
-
-
-def _spelled(seconds: float) -> str:
-    unit = next((name for name in ("s", "ms", "us") if seconds >= _UNITS[name]), "ns")
-    return f"{seconds / _UNITS[unit]:.3g} {unit}"
+    """The median of *values* with its spread by the sign test: as many extremes go on each side as chance allows."""
+    ordered, count = sorted(values), len(values)
+    cut, tail = 0, 1 + count
+    while 2 * tail <= _CHANCE * 2**count:
+        cut += 1
+        tail += comb(count, cut + 1)
+    return BenchRatio(statistics.median(ordered), ordered[cut], ordered[-1 - cut])

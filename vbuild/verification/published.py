@@ -58,16 +58,24 @@ def against_index(verdict: Verdict, folder: Path, indexes: Callable[[], Indexes]
 
     A note if the index has none. `WheelError` if one of the two cannot be read.
     """
-    name = WheelName.parse(verdict.wheel.name)
     try:
-        published = download_best(name.project, partial(_fit, name), folder, indexes=indexes())
+        if published := published_wheel(verdict.wheel, folder, indexes):
+            return lost(verdict, published)
+        name = WheelName.parse(verdict.wheel.name)
+        what = f"not compared: no index has a wheel of {name.project} {name.version} for this Python and platform"
     except FetchError as error:
         what = f"not compared with the published wheel: {error}"
-    else:
-        if published:
-            return lost(verdict, published)
-        what = f"not compared: no index has a wheel of {name.project} {name.version} for this Python and platform"
     return (Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what),)
+
+
+def published_wheel(wheel: Path, folder: Path, indexes: Callable[[], Indexes]) -> Path | None:
+    """The wheel that the index has of the version of *wheel*, for its Python and platform, or None if it has none.
+
+    It is in *folder*, downloaded unless that has it already. `FetchError` if no index can be asked.
+    """
+    there = next(folder.glob("*.whl"), None)
+    name = WheelName.parse(wheel.name)
+    return there or download_best(name.project, partial(_fit, name), folder, indexes=indexes())
 
 
 def _fit(ours: WheelName, listed: ListedFile) -> int | None:

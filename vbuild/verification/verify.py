@@ -43,8 +43,9 @@ from vbuild.variants.model import Variant
 from vbuild.verification.gpu_code import DEVICE_SECTIONS, GpuClaim, GpuCodeCheck, LibraryCode
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule
-from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.archive import Wheel, open_wheel, peek
 from vbuild.wheel.metadata import VARIANT_JSON
+from vbuild.wheel.name import WheelName
 
 _X86_64 = "x86_64"
 # auditwheel puts the hash of the original library into libfoo-1a2b3c4d.so, so the name differs between builds
@@ -176,10 +177,12 @@ class _Contents:
 
 
 def claimed_cpu(wheel: Path) -> Cpu | None:
-    """The level in the variant.json of *wheel*, or None if it names none; `WheelError` if the wheel cannot be read."""
-    with open_wheel(wheel) as source:
-        claim = _Claims.of(source, None).cpu
-    return claim.cpu if claim.is_explicit else None
+    """The lowest level that the variant.json of *wheel* names, or None; `VbuildError` if it cannot be read."""
+    with at(wheel.name):
+        document = Document.of_wheel(WheelName.parse(wheel.name).variant, peek(wheel, VARIANT_JSON))
+        properties = document.variants[0].properties if document else ()
+        named = (cpu for text in map(str, properties) if (cpu := Cpu.of_property(text)))
+        return min(named, key=lambda cpu: cpu.rank, default=None)
 
 
 class _Claims(Struct, frozen=True):
