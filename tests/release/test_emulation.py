@@ -30,7 +30,7 @@ def released(folder: Path, more: str) -> ReleaseResult:
 @needs("qemu-x86_64")
 def test_code_above_the_level_that_was_allowed_and_runs_fails_and_is_named(tmp_path: Path) -> None:
     (failure,) = released(tmp_path, ALLOWED + TEST).failures
-    assert "code above x86-64 runs on a processor of that level, as qemu-x86_64 " in failure.error
+    assert "code above x86-64 runs on a processor without it, as qemu-x86_64 " in failure.error
     assert "import: demo: the process was ended by SIGILL; SIGILL at " in failure.error
     assert "(AVX) in kernel of demo.cpython-3" in failure.error
     assert "test.emulate = 'never' leaves the emulator out" in failure.error

@@ -8,10 +8,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from vbuild.build.trial import environment_in
 from vbuild.errors import BuildError, WheelError
 from vbuild.files.wording import counted
-from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.recipe.model import Check
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
@@ -70,23 +72,34 @@ def emulation_of(context: ReleaseContext, target: Target, wheel: Path, folder: P
         log=context.log(target),
         variables=environment.variables(passed(os.environ, recipe.build.pass_env)),
     )
-    run = emulated(wheel, WheelEnvironment(root, packages, environment.python), settings, folder=folder.resolve())
+    place = WheelEnvironment(root, packages, environment.python)
+    run = first = emulated(wheel, place, settings, folder=folder.resolve())
+    for level in X86_64_LEVELS[cpu.rank + 1 :]:
+        if run.is_tried or why_not(above := Cpu.known(cpu.machine, level)):
+            break
+        # what the wheel requires, or Python, is for a higher level: the next one still shows something
+        run = emulated(wheel, place, replace(settings, cpu=above), folder=folder.resolve())
+    run = run if run.is_tried else first
     if run.illegal:
-        what = f"code above {cpu} runs on a processor of that level, as {Emulator.found()} shows"
+        what = f"code above {cpu} runs on a processor without it, as {Emulator.found()} shows"
         advice = (
             f"let it run only after a check of the CPU, or build it without the flag: build.flags = 'strip'; {_NEVER}"
         )
-        raise WheelError(f"{wheel.name}: {what}: {'; '.join(run.failures)}; {advice}")
+        raise WheelError(f"{wheel.name}: {what}: {'; '.join(run.grouped)}; {advice}")
     return run
 
 
 def emulation_findings(verdict: Verdict, run: LevelRun) -> Iterator[Finding]:
     """What *run* shows of the wheel of *verdict*: evidence, no proof, for functions that nothing else explains."""
-    level = verdict.cpu or f"x86-64-{run.level}"
+    level = Cpu.known("x86_64", run.level)
     doubtful = sum(bool(one.doubt) for library in verdict.libraries for one in library.violations)
-    about = f"{counted(doubtful, 'function')} above {level} that may run without a check of the CPU" if doubtful else ""
+    about = (
+        f"{counted(doubtful, 'function')} above {verdict.cpu} that may run without a check of the CPU"
+        if doubtful
+        else ""
+    )
     if run.is_tried and run.failures:
-        what = f"as {level} in the emulator, by no instruction above the level: {'; '.join(run.failures)}"
+        what = f"as {level} in the emulator, by no instruction above the level: {'; '.join(run.grouped)}"
         yield Finding(Severity.WARNING, VerifyRule.ISA_EMULATED, (), what, _NEVER)
     elif run.is_tried and about:
         what = f"{about}: none ran in an emulator of {level} ({run.done}); this is evidence, and no proof"

@@ -39,6 +39,7 @@ _LOADER_VARIABLES = frozenset(
     {"LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_DEBUG_OUTPUT", "GLIBC_TUNABLES"}
 )
 _SECONDS = 60.0
+_IMPORT = re.compile(r"import: (?P<module>[^:]+): (?P<why>.*)", re.DOTALL)
 _SHOWN = 5  # libraries of a run; all wrong ones are shown
 _PROBE = """
 import importlib.machinery, json, os, sys
@@ -113,6 +114,19 @@ class LevelRun(Struct, frozen=True):
         return cls(data["level"], method, data["untried"], imported, loaded, tested, failures, data["output"], illegal)
 
     @property
+    def grouped(self) -> tuple[str, ...]:
+        """The failures, with those of several modules for one reason in one."""
+        reasons: dict[str, list[str]] = {}
+        for failure in self.failures:
+            match = _IMPORT.fullmatch(failure)
+            reasons.setdefault(match["why"] if match else failure, []).extend([match["module"]] if match else [])
+        shown = {
+            why: [*names[:_SHOWN], *([f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else [])]
+            for why, names in reasons.items()
+        }
+        return tuple(f"import: {', '.join(names)}: {why}" if names else why for why, names in shown.items())
+
+    @property
     def works(self) -> bool:
         """Whether it was tried, and nothing failed."""
         return self.is_tried and not self.failures
@@ -134,7 +148,7 @@ class LevelRun(Struct, frozen=True):
         yield from (f"    {path}" for path in self.loaded[:_SHOWN])
         if len(self.loaded) > _SHOWN:
             yield f"    and {len(self.loaded) - _SHOWN} more"
-        for failure in self.failures:
+        for failure in self.grouped:
             yield from wrapped(f"    failed: {failure}", indent=8)
         yield from (f"    | {line}" for line in self.output.splitlines())
 

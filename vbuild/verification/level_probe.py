@@ -34,22 +34,30 @@ with open(sys.argv[1], "a", encoding="utf-8") as file:
             importlib.import_module(name)
         except BaseException as error:
             traceback.print_exc()
-            text = (str(error).strip().splitlines() or [""])[-1]
+            lines = str(error).strip().splitlines() or [""]
+            text = " ".join(lines) if sum(map(len, lines)) < 200 else lines[-1]
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
-            write(name=name, error=f"{type(error).__name__}: {text}".removesuffix(": "), missing=missing)
+            files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+            place = next((file for file in reversed(files) if not file.startswith("<")), "")
+            text = f"{type(error).__name__}: {text}".removesuffix(": ")
+            write(name=name, error=text, missing=missing, place=place)
         else:
-            write(name=name, error=None, missing=None)
+            write(name=name)
 os._exit(0)
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """The result of importing the module *name*: the *error*, and the *missing* module if that caused it."""
+    """The result of importing the module *name*: the *error*, and the *missing* module if that caused it.
+
+    *place* is the innermost file of Python code that the error came through, or empty.
+    """
 
     name: str
     error: str | None = None
     missing: str | None = None
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

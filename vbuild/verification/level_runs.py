@@ -39,13 +39,13 @@ from vbuild.verification.environments import (
 )
 from vbuild.verification.installed_wheel import InstalledWheel
 from vbuild.verification.level_emulation import METHODS, Launch, LevelHost, LevelMethod, LevelRun, plain_environment
-from vbuild.verification.level_probe import LATE, CommandResult, ProbeProcess, import_each, loaded
+from vbuild.verification.level_probe import LATE, CommandResult, ImportResult, ProbeProcess, import_each, loaded
 from vbuild.verification.python_tests import is_asked_for
 from vbuild.verification.verify import claimed_cpu
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
-_TRACED = 5  # failures of a run for which the instruction is looked for
+_TRACED = 3  # failures of a run for which the instruction is looked for
 
 
 class LevelReport(Struct, frozen=True):
@@ -289,31 +289,48 @@ class _LevelRunner(Struct, frozen=True):
                     break
             tested = self._tested(process)
             taken = loaded(logs, self.environment.packages)
-        lost = [one for one in results if one.error and not self._lacks(one.missing)]
-        if launch.before and lost:
-            with self._process(Launch(), f"[{level} as it is]") as process:
-                # what this machine's own processor cannot import either says nothing of the level
-                here_too = {
-                    one.name for one in import_each([one.name for one in lost], self.python, process) if one.error
-                }
-            lost = [one for one in lost if one.name not in here_too and not self._is_asked_for(one.name)]
+        lost = self._lost(results, launch)
         failures = [f"import: {one.name}: {one.error}" for one in lost]
         if tested and tested.why:
             failures.append(": ".join(["test", tested.why, *tested.output.splitlines()[-1:]]))
-        illegal: list[str] = []
-        if launch.before:
-            for number in range(min(len(failures), _TRACED)):
-                module = lost[number].name if number < len(lost) else None
-                if LATE not in failures[number] and (stop := self._stop(launch, module)):
-                    where = stop.described(self.environment.packages)
-                    failures[number] += f"; SIGILL at {where}"
-                    illegal += [where] if self._is_above(stop, level) else []
+        stops = self._stops(launch, lost, failures)
+        if launch.before and (
+            other := next(filter(None, (*map(self._other, lost), *map(self._foreign, stops.values()))), None)
+        ):
+            return LevelRun(level, method, untried=other)
+        for number, stop in stops.items():
+            failures[number] += f"; SIGILL at {stop.described(self.environment.packages)}"
+        rank = X86_64_LEVELS.index(level)
+        above = (stop for stop in stops.values() if any(feature_rank(feature) > rank for feature in stop.features))
+        illegal = tuple(dict.fromkeys(stop.described(self.environment.packages) for stop in above))
         copies = tuple(path for path in taken if baseline_of(path) in self.copies)
         failures += self._wrong_copies(level, copies)
         names = tuple(one.name for one in results if not one.error)
         output = tested.output if tested and tested.why else ""
-        unique = tuple(dict.fromkeys(illegal))
-        return LevelRun(level, method, None, names, copies, tested is not None, tuple(failures), output, unique)
+        return LevelRun(level, method, None, names, copies, tested is not None, tuple(failures), output, illegal)
+
+    def _lost(self, results: Iterable[ImportResult], launch: Launch) -> list[ImportResult]:
+        """Those of *results* that say something of the level: modules that failed and should not have."""
+        lost = [one for one in results if one.error and not self._lacks(one.missing)]
+        if not (launch.before and lost):
+            return lost
+        with self._process(Launch(), "[as it is]") as process:
+            # what this machine's own processor cannot import either says nothing of the level
+            here_too = {one.name for one in import_each([one.name for one in lost], self.python, process) if one.error}
+        return [one for one in lost if one.name not in here_too and not self._is_asked_for(one.name)]
+
+    def _stops(self, launch: Launch, lost: Sequence[ImportResult], failures: Sequence[str]) -> Mapping[int, StoppedAt]:
+        """Where SIGILL ends the first of *failures* in the emulator: those of modules *lost*, then a test's."""
+        if not launch.before:
+            return {}
+        # a test may end otherwise if a process of its own is ended so
+        likely = [number for number, text in enumerate(failures) if "SIGILL" in text or number >= len(lost)][:_TRACED]
+        found = {
+            number: self._stop(launch, lost[number].name if number < len(lost) else None)
+            for number in likely
+            if LATE not in failures[number]
+        }
+        return {number: stop for number, stop in found.items() if stop}
 
     @contextmanager
     def _process(self, launch: Launch, title: str) -> Iterator[ProbeProcess]:
@@ -348,13 +365,23 @@ class _LevelRunner(Struct, frozen=True):
         sources = (path.read_text(encoding="utf-8", errors="replace") for path in files)
         return is_asked_for(module.rpartition(".")[2], sources)
 
-    def _is_above(self, stop: StoppedAt, level: str) -> bool:
-        """Whether *stop* is in a file of the wheel, at an instruction that processors of *level* do not have."""
-        rank, packages = X86_64_LEVELS.index(level), self.environment.packages
-        is_own = bool(
-            stop.file and stop.file.is_relative_to(packages) and str(stop.file.relative_to(packages)) in self.files
-        )
-        return is_own and any(feature_rank(feature) > rank for feature in stop.features)
+    def _other(self, lost: ImportResult) -> str | None:
+        """What the wheel requires and cannot be imported, if the import *lost* failed in that; else None."""
+        place = Path(lost.place)
+        if not place.is_relative_to(self.environment.packages):
+            return None
+        top = place.relative_to(self.environment.packages).parts[0].removesuffix(".py")
+        own = {name.partition(".")[0] for name in self.modules}
+        return None if top in own else f"{top}, which it requires, cannot be imported: {lost.error}"
+
+    def _foreign(self, stop: StoppedAt) -> str | None:
+        """That *stop* is in a file that is not of the wheel; else None."""
+        packages = self.environment.packages
+        if stop.file is None or (
+            stop.file.is_relative_to(packages) and str(stop.file.relative_to(packages)) in self.files
+        ):
+            return None
+        return f"SIGILL at {stop.described(packages)}, which is not of the wheel"
 
     def notes(self, runs: Iterable[LevelRun]) -> Iterator[str]:
         """Yield what no run could show: libraries that nothing loaded, and modules that lack what they import."""
@@ -364,6 +391,10 @@ class _LevelRunner(Struct, frozen=True):
             yield f"nothing loaded {', '.join(unseen)}: which copy is taken was not seen"
         never = [name for name in self.modules if not any(name in run.imported for run in tried)]
         failed = {failure.split(": ")[1] for run in tried for failure in run.failures if failure.startswith("import: ")}
+        emulated = [run for run in tried if run.method is LevelMethod.QEMU]
+        others = {name for run in tried if run.method is not LevelMethod.QEMU for name in run.imported}
+        if emulated and (left := sorted(others.difference(failed, *(run.imported for run in emulated)))):
+            yield f"not imported in the emulator, as Python code asks about the CPU before: {', '.join(left)}"
         if tried and (lacking := [name for name in never if name not in failed]):
             yield f"not imported for want of another package: {', '.join(lacking)}"
 
