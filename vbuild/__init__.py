@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from vbuild.variants.index import Indexed as Indexed
     from vbuild.variants.select import Selection as Selection
     from vbuild.verification.install_check import InstallCheck as InstallCheck
-    from vbuild.verification.level_runs import LevelReport as LevelReport
+    from vbuild.verification.level_emulation import LevelReport as LevelReport
     from vbuild.verification.model import BenchReport as BenchReport
     from vbuild.verification.model import Verdict as Verdict
 

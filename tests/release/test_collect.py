@@ -25,7 +25,7 @@ from vbuild.release.model import ReleaseResult
 from vbuild.release.report import schema
 
 LEVELS = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\n'
-TEST = "[test]\ncommand = \"python -c 'import demo'\"\n"
+TEST = "[test]\ncommand = \"python -c 'import demo'\"\nemulate = 'never'\n"
 BROKEN = "#ifdef __AVX2__\n#error no AVX2, please\n#endif\n"
 
 pytestmark = [

@@ -48,7 +48,7 @@ from setuptools import Extension, setup
 setup(name="demo", version="1.0", ext_modules=[Extension("demo", ["module.c"]{links})])
 """
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v3", "x86-64-v4"]\nplain = "hwcaps"\n'
-TEST = "[test]\ncommand = \"python -c 'import demo; print(demo.__doc__)'\"\n"
+TEST = "[test]\ncommand = \"python -c 'import demo; print(demo.__doc__)'\"\nemulate = 'never'\n"
 VARIANTS = [None, "x86_64_v3", "x86_64_v4"]
 
 here = Machine.here().cpu

@@ -49,7 +49,7 @@ extension = Extension("demo._c", ["module.c", "kernel.c"], extra_link_args=links
 setup(name="demo", version="1.0", packages=["demo"], ext_modules=[extension])
 """
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\n'
-TEST = "[test]\ncommand = \"python -c 'import demo; assert demo.answer() == 42'\"\n"
+TEST = "[test]\ncommand = \"python -c 'import demo; assert demo.answer() == 42'\"\nemulate = 'never'\n"
 SPLIT = "[split]\nmin-size = 0\nreplace = false\n"
 
 

@@ -62,7 +62,9 @@ class Workplace:
         for name, program in host_compilers().items():
             said = name.rpartition("linux-gnu-")[2]
             workdir.add_program(name, f'echo "{said} $*" >> {folder}/started\nexec {program} "$@"')
-        test = f"[test]\ncommand = \"python {folder}/gates/gate.py test && python -c 'import demo'\"\n"
+        test = (
+            f"[test]\ncommand = \"python {folder}/gates/gate.py test && python -c 'import demo'\"\nemulate = 'never'\n"
+        )
         build = '[build]\ncache = "none"\ncuda.archs = "replace"\n' if matrix == CUDA else '[build]\ncache = "none"\n'
         recipe = f'name = "demo"\n[source]\npath = "project"\n[matrix]\n{matrix}\n{build}{test}'
         tree(folder, {"demo.toml": recipe, "gates/gate.py": gate})

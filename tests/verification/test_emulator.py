@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.factories.extensions import module
-from tests.factories.level_copies import leveled_wheel
+from tests.factories.level_copies import NAME, leveled_wheel
 from tests.factories.tools import needs
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Check
 from vbuild.verification.emulator import Emulator
-from vbuild.verification.level_emulation import LevelMethod
-from vbuild.verification.level_runs import LevelReport, LevelSettings, run_levels
+from vbuild.verification.level_emulation import LevelMethod, LevelReport
+from vbuild.verification.level_runs import LevelSettings, run_levels
 
 pytestmark = [needs("gcc"), needs("qemu-x86_64")]
 
@@ -34,12 +34,14 @@ sys.exit(subprocess.run([sys.executable, '-c', run, _c.__file__]).returncode and
 " """)
 
 
-def ran(folder: Path, source: str, level: str, check: Check | None = None, package: str = "") -> LevelReport:
+def ran(
+    folder: Path, source: str, level: str, check: Check | None = None, *, package: str = "", metadata: str = ""
+) -> LevelReport:
     """What becomes of a wheel with the module demo._c, of *source*, in *package* on a processor of *level*."""
     files: dict[str, bytes | str] = {"demo/__init__.py": package, "demo/_c.so": module(source=SOURCE + source)}
     cpu = Cpu.known("x86_64", level)
     settings = LevelSettings(check=check or Check(), cpu=cpu, methods=(LevelMethod.QEMU,))
-    return run_levels(leveled_wheel(folder, files), settings, indexes=lambda: Indexes(no_index=True))
+    return run_levels(leveled_wheel(folder, files, metadata=metadata), settings, indexes=lambda: Indexes(no_index=True))
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +143,16 @@ def test_a_level_that_no_emulator_runs_is_not_tried_and_that_is_said(tmp_path: P
     assert report.runs[1].untried == (
         f"{emulator} cannot judge x86-64-v4: it does not run AVX512F, AVX512BW, AVX512CD, AVX512DQ, AVX512VL"
     )
+
+
+def test_what_a_wheel_requires_and_cannot_run_as_the_level_leaves_the_wheel_unjudged(tmp_path: Path) -> None:
+    other: dict[str, bytes | str] = {
+        "other/__init__.py": "from other import _c\n",
+        "other/_c.so": module(source=SOURCE + UNGUARDED),
+    }
+    leveled_wheel(tmp_path, other, name=NAME.replace("demo", "other"))
+    metadata = "Requires-Dist: other\n"
+    _, emulated = ran(tmp_path, GUARDED, "v2", package="import other\n", metadata=metadata).runs
+    assert emulated.untried
+    assert emulated.untried.startswith("SIGILL at ")
+    assert emulated.untried.endswith(" in wide of other/_c.so, which is not of the wheel")

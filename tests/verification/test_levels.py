@@ -15,8 +15,8 @@ from vbuild.errors import WheelError
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Check
-from vbuild.verification.level_emulation import LevelHost, LevelMethod, LevelRun
-from vbuild.verification.level_runs import LevelReport, LevelSettings, run_levels
+from vbuild.verification.level_emulation import LevelHost, LevelMethod, LevelReport, LevelRun
+from vbuild.verification.level_runs import LevelSettings, run_levels
 
 V3, V4 = at_level(BASE, "v3"), at_level(BASE, "v4")
 TELLS = Check("python -c 'from demo import _c; print(_c.__doc__)'")

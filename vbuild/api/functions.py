@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from vbuild.variants.index import Indexed
     from vbuild.variants.select import Selection
     from vbuild.verification.install_check import InstallCheck
-    from vbuild.verification.level_runs import LevelReport
+    from vbuild.verification.level_emulation import LevelReport
     from vbuild.verification.model import BenchReport, Verdict
 
 

@@ -47,6 +47,7 @@ def verify(
     that is promised. Also checks RECORD, and that libraries find each other.
     """
     from vbuild.api import functions
+    from vbuild.verification.level_emulation import LevelReport
     from vbuild.verification.verify import verify as verb
 
     if recipe and not run:
@@ -55,6 +56,7 @@ def verify(
     with terminal.status(quiet=as_json or not run) as on_progress:
         levels = partial(functions.run_levels, cpu=cpu, recipe=recipe, on_progress=on_progress)
         runs = [*map(levels, wheels)] if run else []
+    verdicts[: len(runs)] = map(LevelReport.evidence_for, runs, verdicts)
     lines = [line for verdict in verdicts for line in verdict_lines(verdict)]
     data = [verdict.data() for verdict in verdicts]
     for one, ran in zip(data, runs, strict=False):

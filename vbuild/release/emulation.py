@@ -5,14 +5,12 @@ code ends the process by SIGILL.
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from vbuild.build.trial import environment_in
 from vbuild.errors import BuildError, WheelError
-from vbuild.files.wording import counted
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.recipe.model import Check
 from vbuild.recipe.target import Target
@@ -20,13 +18,11 @@ from vbuild.recipe.variables import passed
 from vbuild.release.model import ReleaseContext
 from vbuild.verification.emulator import Emulator
 from vbuild.verification.environments import WheelEnvironment
-from vbuild.verification.level_emulation import NO_EMULATOR, LevelMethod, LevelRun
+from vbuild.verification.level_emulation import NEVER, NO_EMULATOR, LevelMethod, LevelRun
 from vbuild.verification.level_runs import LevelSettings, emulated
-from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule
 
 # seconds that the import of all modules may take, and the test
 _SECONDS = 300.0
-_NEVER = "test.emulate = 'never' leaves the emulator out"
 
 
 def check_emulator() -> None:
@@ -38,6 +34,13 @@ def check_emulator() -> None:
 def emulator_name(check: Check) -> str | None:
     """The emulator and its version if *check* asks for it and it is there."""
     return str(Emulator.found() or "") or None if check.is_emulated else None
+
+
+def why_unasked(check: Check) -> str:
+    """Why *check* does not ask for the emulator, or an empty text if it does."""
+    if check.is_emulated:
+        return ""
+    return "test.emulate is 'never'" if check.command else "the recipe has no test.command, nor test.emulate = 'always'"
 
 
 def why_not(cpu: Cpu) -> str | None:
@@ -83,27 +86,7 @@ def emulation_of(context: ReleaseContext, target: Target, wheel: Path, folder: P
     if run.illegal:
         what = f"code above {cpu} runs on a processor without it, as {Emulator.found()} shows"
         advice = (
-            f"let it run only after a check of the CPU, or build it without the flag: build.flags = 'strip'; {_NEVER}"
+            f"let it run only after a check of the CPU, or build it without the flag: build.flags = 'strip'; {NEVER}"
         )
         raise WheelError(f"{wheel.name}: {what}: {'; '.join(run.grouped)}; {advice}")
     return run
-
-
-def emulation_findings(verdict: Verdict, run: LevelRun) -> Iterator[Finding]:
-    """What *run* shows of the wheel of *verdict*: evidence, no proof, for functions that nothing else explains."""
-    level = Cpu.known("x86_64", run.level)
-    doubtful = sum(bool(one.doubt) for library in verdict.libraries for one in library.violations)
-    about = (
-        f"{counted(doubtful, 'function')} above {verdict.cpu} that may run without a check of the CPU"
-        if doubtful
-        else ""
-    )
-    if run.is_tried and run.failures:
-        what = f"as {level} in the emulator, by no instruction above the level: {'; '.join(run.grouped)}"
-        yield Finding(Severity.WARNING, VerifyRule.ISA_EMULATED, (), what, _NEVER)
-    elif run.is_tried and about:
-        what = f"{about}: none ran in an emulator of {level} ({run.done}); this is evidence, and no proof"
-        yield Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what)
-    elif about:
-        what = f"{about}: not shown by an emulator either: {run.untried}"
-        yield Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what)

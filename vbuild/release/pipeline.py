@@ -32,9 +32,10 @@ from vbuild.recipe.source import Sdist
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpreter_of
 from vbuild.release.cache import BuildKind, product_key
-from vbuild.release.emulation import emulation_findings, emulation_of, emulator_name, is_emulated
+from vbuild.release.emulation import emulation_of, emulator_name, is_emulated, why_unasked
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult, ReleaseWheels
 from vbuild.toolchain.interpreter import Interpreter
+from vbuild.verification.level_emulation import with_evidence
 
 if TYPE_CHECKING:
     from vbuild.build.trial import TrialResult
@@ -255,10 +256,10 @@ def finished(
         verdict = verified(context, wheel, target, baseline=baseline)
         context.on_progress(target, "testing")
         trial = result_of_test(builder, target, cut or build.wheel, interpreter=item.job.interpreter)
-        emulation = None
-        if context.recipe.test.is_emulated and verdict.libraries:
+        emulation, why_not = None, why_unasked(context.recipe.test)
+        if not why_not and verdict.libraries:
             emulation = emulation_of(context, target, cut or build.wheel, context.place("trials", target))
-            verdict = replace(verdict, findings=(*verdict.findings, *emulation_findings(verdict, emulation)))
+        verdict = with_evidence(verdict, emulation, why_not=why_not)
     except VbuildError as error:
         return context.failure(target, error, context.log(target))
     context.on_progress(target, "done")

@@ -27,9 +27,10 @@ from msgspec.structs import replace
 from vbuild.elf.hwcaps_folders import LEVELS, OLDEST_GLIBC
 from vbuild.errors import WheelError
 from vbuild.files.wording import counted, wrapped
-from vbuild.hardware.cpu import X86_64_LEVELS
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.verification.emulator import Emulator
 from vbuild.verification.environments import variables
+from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule
 
 # the feature that is hidden to go below each level
 _MASKED = {"v4": "AVX512F", "v3": "AVX2", "v2": "SSE4_2"}
@@ -63,6 +64,7 @@ class LevelMethod(StrEnum):
 
 
 NO_EMULATOR = f"{LevelMethod.QEMU} is not installed; Debian and Ubuntu have it in qemu-user"
+NEVER = "test.emulate = 'never' leaves the emulator out"
 METHODS = (LevelMethod.TUNABLES, LevelMethod.MASK, LevelMethod.QEMU)
 
 
@@ -153,6 +155,102 @@ class LevelRun(Struct, frozen=True):
         yield from (f"    | {line}" for line in self.output.splitlines())
 
 
+def with_evidence(verdict: Verdict, run: LevelRun | None, *, why_not: str = "") -> Verdict:
+    """*verdict* with what *run*, in an emulator, shows of its wheel: evidence, no proof, for functions in doubt.
+
+    Without a run, it says *why_not*.
+    """
+    doubtful = sum(bool(one.doubt) for library in verdict.libraries for one in library.violations)
+    about = f"{counted(doubtful, 'function')} above {verdict.cpu} that may run without a check of the CPU"
+    level = Cpu.known("x86_64", run.level) if run else None
+    if run and run.is_tried and run.failures:
+        what = f"as {level} in the emulator, by no instruction above the level: {'; '.join(run.grouped)}"
+        found = Finding(Severity.WARNING, VerifyRule.ISA_EMULATED, (), what, NEVER)
+    elif not doubtful:
+        return verdict
+    elif run and run.is_tried:
+        what = f"{about}: none ran in an emulator of {level} ({run.done}); this is evidence, and no proof"
+        found = Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what)
+    else:
+        what = f"{about}: no emulator shows that none does: {run.untried if run else why_not}"
+        found = Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what)
+    return replace(verdict, findings=(*verdict.findings, found))
+
+
+class LevelReport(Struct, frozen=True):
+    """The results for a wheel's *levels*, the baseline first: its *runs*, and *notes* on what no run could show."""
+
+    wheel: str
+    levels: tuple[str, ...]
+    runs: tuple[LevelRun, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether no run failed."""
+        return not self.failures
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """The failures of all runs, each after its level and method."""
+        return tuple(f"{run}: {failure}" for run in self.runs for failure in run.failures)
+
+    @property
+    def tried(self) -> tuple[str, ...]:
+        """The levels that were run by some method."""
+        return tuple(level for level in self.levels if any(run.level == level and run.is_tried for run in self.runs))
+
+    @property
+    def untried(self) -> tuple[str, ...]:
+        return tuple(level for level in self.levels if level not in self.tried)
+
+    def data(self) -> dict[str, Any]:
+        """The result for JSON."""
+        return {
+            "wheel": self.wheel,
+            "levels": list(self.levels),
+            "tried": list(self.tried),
+            "ok": self.ok,
+            "runs": [run.data() for run in self.runs],
+            "notes": list(self.notes),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The result for a terminal of 80 columns; paths are not broken."""
+        yield self.wheel
+        yield from wrapped(f"  {self.summary}", indent=6)
+        for run in self.runs:
+            yield from run.lines()
+        for note in self.notes:
+            yield from wrapped(f"  note: {note}", indent=6)
+
+    def evidence_for(self, verdict: Verdict) -> Verdict:
+        """*verdict*, of the same wheel, with what the emulator shows of functions in doubt, if it was used."""
+        emulated = next((run for run in self.runs if run.method is LevelMethod.QEMU), None)
+        return with_evidence(verdict, emulated) if emulated and not emulated.failures else verdict
+
+    @property
+    def summary(self) -> str:
+        """The result in a few words: ``works as v1, v3; v4 not tried``."""
+        if not self.tried:
+            return "not tried"
+        *_, last = self.runs
+        if self.runs[0].method is LevelMethod.NONE:
+            here = f"{'fails' if self.runs[0].failures else 'works'} on this machine"
+            if not self.runs[0].is_tried:
+                here = "not tried on this machine"
+            if last.method is LevelMethod.NONE:
+                return here
+            emulated = f"{'fails' if last.failures else 'works'} as" if last.is_tried else "not tried as"
+            return f"{here}; {emulated} {last.level}"
+        failed = [level for level in self.tried if any(run.level == level and run.failures for run in self.runs)]
+        works = [level for level in self.tried if level not in failed]
+        parts = [f"works as {', '.join(works)}"] if works else []
+        parts += [f"fails as {', '.join(failed)}"] if failed else []
+        parts += [f"{', '.join(self.untried)} not tried"] if self.untried else []
+        return "; ".join(parts)
+
+
 class LevelHost(Struct, frozen=True):
     """The C library and the machine that a Python runs on: its dynamic *loader*, and the *glibc* version, if any.
 
@@ -192,10 +290,13 @@ class LevelHost(Struct, frozen=True):
             return f"glibc {here} knows no glibc-hwcaps, as {oldest} does: {taken}"
         return None
 
-    def launch(self, method: LevelMethod, level: str) -> "Launch | str":
-        """Return how to launch a process that sees *level* by *method*, or a few words why that is impossible."""
+    def launch(self, method: LevelMethod, level: str, *, is_for_loader: bool = True) -> "Launch | str":
+        """Return how to launch a process that sees *level* by *method*, or a few words why that is impossible.
+
+        If it *is_for_loader*, the loader has to search the folders of the level.
+        """
         launch = self._launch(method, level)
-        if isinstance(launch, str) or (launch.before and (self.why_no_levels or not self.loader)):
+        if isinstance(launch, str) or not is_for_loader:
             return launch
         found = self.searched(launch)
         highest = found[-1] if found else X86_64_LEVELS[0]
@@ -235,12 +336,15 @@ class LevelHost(Struct, frozen=True):
             return NO_EMULATOR
         if why := emulator.why_not(level):
             return why
-        launch = Launch(before=emulator.command(level), program=self.program)
+        return Launch(before=emulator.command(level), program=self.program)
+
+    def why_python_fails(self, launch: "Launch") -> str | None:
+        """Why the Python itself does not run by *launch*, or None if it does."""
         try:
             ran = _run([*launch.before, str(self.program), "-I", "-c", ""], plain_environment())
         except (OSError, subprocess.SubprocessError) as error:
-            return f"{self.program} does not run in {emulator}: {error}"
-        return f"{self.program} itself does not run as x86-64-{level}" if ran.returncode else launch
+            return f"{self.program}: {error}"
+        return f"{self.program} itself does not run there" if ran.returncode else None
 
 
 class Launch(Struct, frozen=True):

@@ -16,13 +16,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Self
 
 from msgspec import Struct
 
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
-from vbuild.files.wording import wrapped
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank
 from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes, find_command
@@ -38,7 +37,15 @@ from vbuild.verification.environments import (
     variables,
 )
 from vbuild.verification.installed_wheel import InstalledWheel
-from vbuild.verification.level_emulation import METHODS, Launch, LevelHost, LevelMethod, LevelRun, plain_environment
+from vbuild.verification.level_emulation import (
+    METHODS,
+    Launch,
+    LevelHost,
+    LevelMethod,
+    LevelReport,
+    LevelRun,
+    plain_environment,
+)
 from vbuild.verification.level_probe import LATE, CommandResult, ImportResult, ProbeProcess, import_each, loaded
 from vbuild.verification.python_tests import is_asked_for
 from vbuild.verification.verify import claimed_cpu
@@ -46,75 +53,6 @@ from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
 _TRACED = 3  # failures of a run for which the instruction is looked for
-
-
-class LevelReport(Struct, frozen=True):
-    """The results for a wheel's *levels*, the baseline first: its *runs*, and *notes* on what no run could show."""
-
-    wheel: str
-    levels: tuple[str, ...]
-    runs: tuple[LevelRun, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether no run failed."""
-        return not self.failures
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """The failures of all runs, each after its level and method."""
-        return tuple(f"{run}: {failure}" for run in self.runs for failure in run.failures)
-
-    @property
-    def tried(self) -> tuple[str, ...]:
-        """The levels that were run by some method."""
-        return tuple(level for level in self.levels if any(run.level == level and run.is_tried for run in self.runs))
-
-    @property
-    def untried(self) -> tuple[str, ...]:
-        return tuple(level for level in self.levels if level not in self.tried)
-
-    def data(self) -> dict[str, Any]:
-        """The result for JSON."""
-        return {
-            "wheel": self.wheel,
-            "levels": list(self.levels),
-            "tried": list(self.tried),
-            "ok": self.ok,
-            "runs": [run.data() for run in self.runs],
-            "notes": list(self.notes),
-        }
-
-    def lines(self) -> Iterator[str]:
-        """The result for a terminal of 80 columns; paths are not broken."""
-        yield self.wheel
-        yield from wrapped(f"  {self.summary}", indent=6)
-        for run in self.runs:
-            yield from run.lines()
-        for note in self.notes:
-            yield from wrapped(f"  note: {note}", indent=6)
-
-    @property
-    def summary(self) -> str:
-        """The result in a few words: ``works as v1, v3; v4 not tried``."""
-        if not self.tried:
-            return "not tried"
-        *_, last = self.runs
-        if self.runs[0].method is LevelMethod.NONE:
-            here = f"{'fails' if self.runs[0].failures else 'works'} on this machine"
-            if not self.runs[0].is_tried:
-                here = "not tried on this machine"
-            if last.method is LevelMethod.NONE:
-                return here
-            emulated = f"{'fails' if last.failures else 'works'} as" if last.is_tried else "not tried as"
-            return f"{here}; {emulated} {last.level}"
-        failed = [level for level in self.tried if any(run.level == level and run.failures for run in self.runs)]
-        works = [level for level in self.tried if level not in failed]
-        parts = [f"works as {', '.join(works)}"] if works else []
-        parts += [f"fails as {', '.join(failed)}"] if failed else []
-        parts += [f"{', '.join(self.untried)} not tried"] if self.untried else []
-        return "; ".join(parts)
 
 
 OnProgress = Callable[[str], None]
@@ -275,7 +213,7 @@ class _LevelRunner(Struct, frozen=True):
         here = cpu_here() if method is LevelMethod.NONE else None
         if here and here.machine == _MACHINE and not here.runs(Cpu.known(_MACHINE, level)):
             return LevelRun(level, method, untried=f"this machine is {here}, below x86-64-{level}")
-        launch = Launch() if method is LevelMethod.NONE else self.host.launch(method, level)
+        launch = self._launch(method, level)
         if isinstance(launch, str):
             return LevelRun(level, method, untried=launch)
         with self._process(launch, f"[{level} by {method}]") as bare:
@@ -289,6 +227,12 @@ class _LevelRunner(Struct, frozen=True):
                     break
             tested = self._tested(process)
             taken = loaded(logs, self.environment.packages)
+        if (
+            launch.before
+            and not any(one.error is None for one in results)
+            and (why := self.host.why_python_fails(launch))
+        ):
+            return LevelRun(level, method, untried=why)
         lost = self._lost(results, launch)
         failures = [f"import: {one.name}: {one.error}" for one in lost]
         if tested and tested.why:
@@ -308,6 +252,12 @@ class _LevelRunner(Struct, frozen=True):
         names = tuple(one.name for one in results if not one.error)
         output = tested.output if tested and tested.why else ""
         return LevelRun(level, method, None, names, copies, tested is not None, tuple(failures), output, illegal)
+
+    def _launch(self, method: LevelMethod, level: str) -> Launch | str:
+        if method is LevelMethod.NONE:
+            return Launch()
+        # without copies it is all one which folders the loader searches
+        return self.host.launch(method, level, is_for_loader=method is not LevelMethod.QEMU or bool(self.copies))
 
     def _lost(self, results: Iterable[ImportResult], launch: Launch) -> list[ImportResult]:
         """Those of *results* that say something of the level: modules that failed and should not have."""
