@@ -83,11 +83,12 @@ def test_of_nine_rounds_one_outlier_on_each_side_says_nothing(tmp_path: Path) ->
 
 
 def test_json_of_pytest_benchmark_and_pyperf_is_read(tmp_path: Path) -> None:
-    pyperf = {"metadata": {"name": "a"}, "runs": [{"values": [0.2, 0.4]}, {"values": [0.3]}, {}]}
+    pyperf = {"runs": [{"values": [0.2, 0.4]}, {"values": [0.3]}, {}]}
     stats = {"name": "test_b", "stats": {"median": 0.5}}
     script = (
         "import sys, json\n'''\nimport pyperf\n'''\n"
-        f"json.dump({{'benchmarks': [{pyperf!r}, {stats!r}]}}, open(sys.argv[sys.argv.index('-o') + 1], 'w'))\n"
+        f"data = {{'benchmarks': [{pyperf!r}, {stats!r}], 'metadata': {{'name': 'a'}}}}\n"
+        "json.dump(data, open(sys.argv[sys.argv.index('-o') + 1], 'w'))\n"
     )
     (tmp_path / "packages").mkdir()
     pyperf_wheel = wheel(tmp_path / "packages", "pyperf-1.0-py3-none-any.whl")
@@ -105,7 +106,7 @@ def test_json_of_pytest_benchmark_and_pyperf_is_read(tmp_path: Path) -> None:
         ("raise SystemExit('no luck')", "script.py failed with status 1: no luck"),
         ("print('encrypt 12.5')", "script.py printed no figures"),
         ("print('{nothing}')", "script.py gave JSON that is neither pyperf's nor pytest-benchmark's"),
-        ("import numexpr", "numexpr'; expected what brings numexpr among the bench's requirements"),
+        ("import numexpr", "numexpr'; add what brings numexpr to bench.requires, or with --requires"),
         (
             "import demo\nprint('a' if demo.MS == 1 else 'b', 1, 's')",
             "not the figures of demo-1.0-py3-none-any.whl: a",

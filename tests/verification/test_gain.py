@@ -6,14 +6,14 @@ import pytest
 
 from tests.factories.extensions import library
 from tests.factories.wheels import wheel
-from vbuild.verification.gain import CodeGain, code_gain
+from vbuild.verification.gain import CodeGain, WheelGain, code_gain
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 SUM = "float f(const float *x, int n) { float s = 0; for (int i = 0; i < n; i++) s += x[i]; return s; }\n"
 CALLS = "int g(int); static int y; int h(int x) { y += x; return g(x) + 1; }\n"
 
 
-def gain(folder: Path, source: str, *flags: str, plain: str | None = None) -> CodeGain:
+def gain(folder: Path, source: str, *flags: str, plain: str | None = None) -> WheelGain:
     """The gain of a wheel whose library is compiled with *flags*, over one of *plain*, or the same source, without."""
     made = library(None, source=source, flags=("-O3", "-ffast-math", *flags))
     other = library(None, source=plain or source, flags=("-O3", "-ffast-math"))
@@ -23,14 +23,15 @@ def gain(folder: Path, source: str, *flags: str, plain: str | None = None) -> Co
 
 def test_code_that_became_vector_code_is_counted_in_bytes(tmp_path: Path) -> None:
     found = gain(tmp_path, SUM, "-march=x86-64-v3")
-    assert 0 < found.vector < found.changed <= found.size
-    assert "vector code" in next(found.findings).what
-    assert not found.is_little
+    assert 0 < found.whole.vector < found.whole.changed <= found.whole.size
+    (finding,) = found.findings
+    assert "vector code" in finding.what
+    assert not found.whole.is_little
 
 
 def test_a_level_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
     found = gain(tmp_path, CALLS, "-march=x86-64-v3")
-    assert found.changed == 0
+    assert found.whole.changed == 0
     assert next(found.findings).what == "the level brings nothing here: the code is that of the plain build"
 
 
@@ -39,7 +40,7 @@ def test_a_level_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
 )
 def test_addresses_that_move_are_no_difference(before: str, tmp_path: Path) -> None:
     found = gain(tmp_path, before + CALLS, plain=CALLS + before)
-    assert found.changed == 0
+    assert found.whole.changed == 0
 
 
 def test_a_module_without_the_mark_whose_code_is_the_plain_builds_was_not_compiled_here(tmp_path: Path) -> None:
@@ -57,7 +58,19 @@ def test_a_module_without_the_mark_whose_code_is_the_plain_builds_was_not_compil
     assert code_gain(without, other, jobs=1).bypassed == ()
 
 
+def test_each_library_has_its_own_gain(tmp_path: Path) -> None:
+    same, sums = library(None, source=CALLS, flags=("-O3",)), library(None, source=SUM, flags=("-O3", "-ffast-math"))
+    fast = library(None, source=SUM, flags=("-O3", "-ffast-math", "-march=x86-64-v3"))
+    ours = wheel(tmp_path / "ours", NAME, {"demo/a.so": same, "demo/b.so": fast})
+    found = code_gain(ours, wheel(tmp_path / "plain", NAME, {"demo/a.so": same, "demo/b.so": sums}), jobs=1)
+    whole, first, second = found.findings
+    assert (whole.places, first.places, second.places) == ((), ("demo/a.so",), ("demo/b.so",))
+    assert first.what == "the level brings nothing here: the code is that of the plain build"
+    assert found.libraries["demo/b.so"].changed == found.whole.changed > 0
+    assert isinstance(found.whole, CodeGain)
+
+
 def test_bmi_is_no_vector_code(tmp_path: Path) -> None:
     found = gain(tmp_path, "unsigned f(unsigned x, unsigned n) { return x << n | x >> (32 - n) * 3; }", "-mbmi2")
-    assert found.changed
-    assert found.vector == 0
+    assert found.whole.changed
+    assert found.whole.vector == 0

@@ -54,10 +54,10 @@ def _bench_lines(report: "BenchReport") -> Iterator[str]:
     measure = report.wheels[0]
     yield f"{'bench':<{_LABEL}} speed, against {measure.title} in {report.rounds} rounds"
     for one in report.wheels:
-        yield f"{one.title:<{_LABEL}} {one.untried or one.overall or 'the measure'}"
+        yield from wrapped(f"{one.title:<{_LABEL}} {one.untried or one.overall or 'the measure'}")
         if len(one.ratios) > 1:
             shown = [f"{name} {ratio.median:.2f}x" for name, ratio in one.ratios.items()]
-            yield from wrapped(f"  {', '.join(shown[:_SHOWN_FIGURES])}")
+            yield from wrapped(f"  {', '.join(shown[:_SHOWN_FIGURES])}", indent=4)
         if decision := one.decision(report.min_gain):
             yield from wrapped(f"  {decision}", indent=4)
 

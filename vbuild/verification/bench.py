@@ -214,7 +214,7 @@ def _figures(kind: _Kind, python: Path) -> Figures:
         if ran.returncode:
             last = (ran.stderr.strip() or ran.stdout.strip()).splitlines()[-_SHOWN:]
             missing = next((match[1] for line in reversed(last) if (match := _NO_MODULE.search(line))), None)
-            advice = f"; expected what brings {missing} among the bench's requirements" if missing else ""
+            advice = f"; add what brings {missing} to bench.requires, or with --requires" if missing else ""
             raise WheelError(f"{kind.title} failed with status {ran.returncode}: {' / '.join(last)}{advice}")
         text = output.read_text(encoding="utf-8") if output.exists() else ran.stdout
     found = _of_json(text, kind.title) if text.lstrip().startswith("{") else dict(_of_lines(text))
@@ -234,13 +234,14 @@ def _of_json(text: str, title: str) -> Figures:
     """The medians in the JSON of pyperf or of pytest-benchmark."""
     found = {}
     try:
-        for one in json.loads(text)["benchmarks"]:
+        data = json.loads(text)
+        for one in data["benchmarks"]:
             if "stats" in one:
                 found[one["name"]] = float(one["stats"]["median"])
             else:
                 values = [value for run in one["runs"] for value in run.get("values", ())]
-                name = one.get("metadata", {}).get("name") or "benchmark"
-                found[name] = statistics.median(values)
+                metadata = {**data.get("metadata", {}), **one.get("metadata", {})}  # the first has what all share
+                found[metadata["name"]] = statistics.median(values)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise WheelError(f"{title} gave JSON that is neither pyperf's nor pytest-benchmark's") from error
     return found

@@ -3,7 +3,7 @@
 Functions are compared by their instructions, without the addresses in them, which move with every other change.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from hashlib import blake2b
 from pathlib import Path
@@ -23,40 +23,58 @@ _NEXT_TO_NOTHING = 0.01
 
 
 class CodeGain(Struct, frozen=True):
-    """The bytes of a wheel's own code, those of functions that the plain build does not have, and, of these, those of
-    vector instructions (VEX or EVEX).
-
-    The code of the modules at the paths *bypassed* is the plain build's, and they lack the mark of the level that the
-    wheel's other libraries have: they did not come through the compiler wrappers.
-    """
+    """Bytes of code, those in functions that the plain build does not have, and vector instructions in these."""
 
     size: int
     changed: int
     vector: int
-    bypassed: tuple[str, ...] = ()
 
     @property
     def is_little(self) -> bool:
         """Whether less than a hundredth of the code differs."""
         return self.changed < _NEXT_TO_NOTHING * self.size
 
-    @property
-    def findings(self) -> Iterator[Finding]:
-        """The figures as a note, or as a warning if the level brings next to nothing; an error for what is bypassed."""
-        if self.bypassed:
-            what = "its code is that of the plain build, and it lacks the mark of the level: it was compiled elsewhere"
-            advice = "the project calls a compiler by its path: expected the first gcc, cc or clang on PATH"
-            yield Finding(Severity.ERROR, VerifyRule.ISA_FLAGS, self.bypassed, what, advice)
+    def finding(self, path: str | None = None) -> Finding:
+        """The figures as a note; of a whole wheel as a warning if the level brings next to nothing."""
         if not self.changed:
             what = "the level brings nothing here: the code is that of the plain build"
         else:
             little = "the level brings next to nothing here: " if self.is_little else ""
             shares = f"{self.changed / self.size:.1%} of the code differs from the plain build's"
             what = f"{little}{shares}, and {self.vector / self.size:.1%} is vector code in it"
-        yield Finding(Severity.WARNING if self.is_little else Severity.NOTE, VerifyRule.ISA_GAIN, (), what)
+        severity = Severity.WARNING if self.is_little and not path else Severity.NOTE
+        return Finding(severity, VerifyRule.ISA_GAIN, (path,) if path else (), what)
 
 
-def code_gain(wheel: Path, plain: Path, *, jobs: int | None = None) -> CodeGain:
+class WheelGain(Struct, frozen=True):
+    """The gain of each library of a wheel's own, by its path.
+
+    The code of the modules at the paths *bypassed* is the plain build's, and they lack the mark of the level that the
+    wheel's other libraries have: they did not come through the compiler wrappers.
+    """
+
+    libraries: Mapping[str, CodeGain]
+    bypassed: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> CodeGain:
+        """The gain of all libraries together."""
+        every = self.libraries.values()
+        return CodeGain(*(sum(getattr(one, key) for one in every) for key in CodeGain.__struct_fields__))
+
+    @property
+    def findings(self) -> Iterator[Finding]:
+        """The gain of the whole, then of each library if there are several; an error for what is bypassed."""
+        if self.bypassed:
+            what = "its code is that of the plain build, and it lacks the mark of the level: it was compiled elsewhere"
+            advice = "the project calls a compiler by its path: expected the first gcc, cc or clang on PATH"
+            yield Finding(Severity.ERROR, VerifyRule.ISA_FLAGS, self.bypassed, what, advice)
+        yield self.whole.finding()
+        if len(self.libraries) > 1:
+            yield from (one.finding(path) for path, one in self.libraries.items())
+
+
+def code_gain(wheel: Path, plain: Path, *, jobs: int | None = None) -> WheelGain:
     """What is different in the code of *wheel*, which is for x86-64, from that of the *plain* build.
 
     *jobs* processes disassemble, by default as many as there are cores. `WheelError` if one cannot be read.
@@ -64,20 +82,13 @@ def code_gain(wheel: Path, plain: Path, *, jobs: int | None = None) -> CodeGain:
     with processes(jobs) as executor:
         known = frozenset(digest for library in _libraries(plain, executor) for digest, _, _ in library.functions)
         ours = tuple(_libraries(wheel, executor))
-    functions = [function for library in ours for function in library.functions]
-    changed = [(size, vector) for digest, size, vector in functions if digest not in known]
     marked = any(library.is_marked for library in ours)
     bypassed = (
         library.path
         for library in ours
         if marked and not library.is_marked and library.is_module and known.issuperset(library.digests)
     )
-    return CodeGain(
-        sum(size for _, size, _ in functions),
-        sum(size for size, _ in changed),
-        sum(vector for _, vector in changed),
-        tuple(bypassed),
-    )
+    return WheelGain({library.path: library.gain(known) for library in ours}, tuple(bypassed))
 
 
 class _Library(Struct, frozen=True):
@@ -91,6 +102,12 @@ class _Library(Struct, frozen=True):
     @property
     def digests(self) -> frozenset[bytes]:
         return frozenset(digest for digest, _, _ in self.functions)
+
+    def gain(self, known: frozenset[bytes]) -> CodeGain:
+        """What is not *known* of its functions."""
+        changed = [(size, vector) for digest, size, vector in self.functions if digest not in known]
+        size = sum(size for _, size, _ in self.functions)
+        return CodeGain(size, sum(size for size, _ in changed), sum(vector for _, vector in changed))
 
 
 def _libraries(wheel: Path, executor: Executor | None) -> Iterator[_Library]:
