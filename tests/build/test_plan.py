@@ -6,12 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from tests.factories.plans import GCC, PYTHON, RPATH, plan
-from vbuild.build.plan import BuildBackend, Rewriting, planned
+from vbuild.build.plan import BuildBackend, Rewriting, levelled, planned
 from vbuild.errors import BuildError
 from vbuild.files.archives import OLDEST
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.flags import FlagRules
 from vbuild.toolchain.compilers import CompilerFamily, Rust
+from vbuild.toolchain.zig import zig_cpu
 
 V3 = "-march=x86-64-v3 -mtune=generic"
 
@@ -93,6 +94,16 @@ def test_the_rules_of_a_level() -> None:
     assert rules.dropped == (RPATH,)
     assert {"-msse4.2", "-mcx16", "-march=x86-64", "-march=x86-64-v2"} <= set(rules.implied)
     assert not {"-mavx", "-march=x86-64-v3"} & set(rules.implied)
+
+
+def test_extras_are_added_to_the_level_in_each_compilers_words() -> None:
+    cpu = Cpu.parse("x86-64-v4+avx512_bf16+pclmulqdq")
+    rules = levelled(cpu)
+    assert rules.compile == ("-march=x86-64-v4", "-mavx512bf16", "-mpclmul", "-mtune=generic")
+    assert rules.link == ("-Wl,-z,x86-64-v4",)
+    assert rules.rust == ("-C", "target-cpu=x86-64-v4", "-C", "target-feature=+avx512bf16,+pclmulqdq")
+    assert {"-mavx512bf16", "-mavx2"} <= set(rules.implied)
+    assert zig_cpu(cpu) == "x86_64_v4+avx512bf16+pclmul"
 
 
 def test_the_baseline_and_linkers_without_the_word_are_not_marked() -> None:

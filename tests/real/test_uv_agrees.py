@@ -14,6 +14,7 @@ import pytest
 
 from tests.factories.variants import tiny_wheel
 from vbuild.errors import VariantError
+from vbuild.hardware.cpu import X86_64_EXTRAS
 from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Schema
@@ -222,6 +223,17 @@ def test_uv_and_select_know_the_same_providers(provider: dict[str, Any], tmp_pat
     write_release(tmp_path / "wheels", {"x86_64": provider}, {"v1": {"x86_64": {"level": ["v1"]}}})
     expected = chosen_by_uv(tmp_path / "wheels", tmp_path / "cache")
     assert chosen_by_vbuild(tmp_path / "wheels", Machine.here()) == expected
+
+
+def test_uv_and_select_choose_by_level_and_take_no_wheel_for_a_single_feature(tmp_path: Path) -> None:
+    folder, here = tmp_path / "wheels", Machine.here()
+    assert here.cpu
+    extras = sorted(feature.cpuinfo for found in X86_64_EXTRAS.values() for feature in found)
+    variants: dict[str, Any] = {"v1": {"level": ["v1"]}, "any": {extra: ["on"] for extra in extras}}
+    variants |= {extra: {"level": [here.cpu.level], extra: ["on"]} for extra in extras}
+    provider = {"x86_64": {"requires": ["x86-64-variant-provider >=0.2,<1"]}}
+    write_release(folder, provider, {label: {"x86_64": features} for label, features in variants.items()})
+    assert chosen_by_uv(folder, tmp_path / "cache") == chosen_by_vbuild(folder, here) == "demo-1.0-py3-none-any-v1.whl"
 
 
 FLAGS = (

@@ -201,7 +201,10 @@ GROUPS = [
 ]
 AROUND = [
     (CPU + 'plain = "cpu"', "matrix.plain: would have no effect without matrix.cuda"),
-    (CUDA + 'plain = "none"', "matrix.plain: found 'none'; expected 'cuda', 'cpu' or 'hwcaps'"),
+    (
+        CUDA + 'plain = "none"',
+        "matrix.plain: found 'none'; expected 'cuda', 'cpu', 'hwcaps', or a CPU level as in 'x86-64-v2'",
+    ),
     (CUDA + 'exclude = [{ cuda = "none" }]', "matrix.exclude[0].cuda: no value 'none'; there are sm90"),
     (CUDA + 'zip = [["cpu", "cuda"]]', "matrix.zip[0]: no axis 'cpu'; there are cuda, python"),
     (

@@ -130,7 +130,7 @@ def test_the_examples_show_a_source_of_each_kind(tmp_path: Path) -> None:
         path = tmp_path / "recipes" / "demo.toml"
         path.write_text(text)
         kinds.append(type(Recipe.load(path).source))
-    assert kinds == [Sdist, Folder, Git, Sdist, Sdist, Sdist]
+    assert kinds == [Sdist, Folder, Git, Sdist, Sdist, Folder, Folder, Sdist]
 
 
 def test_the_example_of_gpus_is_as_many_builds_and_wheels_as_it_says(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from tests.factories.recipes import recipe
 from vbuild.errors import VbuildError
 from vbuild.recipe.matrix import Plain
 from vbuild.release.hwcaps_merge import levels_of
+from vbuild.release.pipeline import baseline_of
 
 LEVELS = '[matrix]\npython = ["3.12", "3.13"]\ncpu = ["x86-64", "x86-64-v3", "x86-64-v4"]\n'
 HWCAPS = 'plain = "hwcaps"\n'
@@ -33,6 +34,58 @@ def test_a_level_that_only_include_has_is_joined_too(tmp_path: Path) -> None:
     text = '[matrix]\ncpu = ["x86-64"]\ninclude = [{ cpu = "x86-64-v3" }]\n'
     plain, *others = recipe(tmp_path, text + HWCAPS).targets
     assert list(map(str, levels_of(plain, others))) == ["x86_64_v3"]
+
+
+def test_a_plain_wheel_of_a_level_has_no_properties_and_others_are_for_more(tmp_path: Path) -> None:
+    text = '[matrix]\npython = ["3.12"]\nplain = "x86-64-v2"\ncpu = ["x86-64-v3", "x86-64-v4+avx512_bf16"]\n'
+    plain, v3, bf16 = recipe(tmp_path, text).targets
+    assert (plain.label, str(plain.cpu), plain.properties, plain.asks_for_cpu) == (None, "x86-64-v2", (), False)
+    assert (v3.label, v3.properties) == ("x86_64_v3", ("x86_64 :: level :: v3",))
+    assert (bf16.label, bf16.properties) == (
+        "x86_64_v4_avx512_bf16",
+        ("x86_64 :: level :: v4", "x86_64 :: avx512_bf16 :: on"),
+    )
+    assert not bf16.is_level_of(plain)
+    assert baseline_of(bf16, (v3, plain)) == plain
+    assert baseline_of(plain, (v3, plain)) is None
+
+
+def test_a_matrix_without_levels_may_have_a_plain_level(tmp_path: Path) -> None:
+    found = recipe(tmp_path, '[matrix]\nplain = "x86-64-v2"\n' + AXES).targets
+    assert [(target.label, str(target.cpu)) for target in found] == [(None, "x86-64-v2"), ("other", "x86-64-v2")]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (
+            '[matrix]\nplain = "x86-64-v3"\ncpu = ["x86-64-v4", "x86-64-v2"]\n',
+            "matrix.cpu[1]: x86-64-v2 is not above the plain wheel, which is for x86-64-v3: remove it",
+        ),
+        (
+            '[matrix]\nplain = "x86-64-v2"\ncpu = ["x86-64-v4"]\ninclude = [{ cpu = "x86-64" }]\n',
+            "matrix.include[0]: cpu: not above the plain wheel, which is for x86-64-v2: remove it",
+        ),
+        (
+            '[matrix]\nplain = "armv8.2-a"\ncpu = ["x86-64-v4"]\n',
+            "matrix.plain: armv8.2-a and x86-64-v4 are of different machines; expected a level of one",
+        ),
+        (
+            '[matrix]\nplain = "x86-64-v2+aes"\ncpu = ["x86-64-v4"]\n',
+            "matrix.plain: 'x86-64-v2+aes': expected a level alone, 'x86-64-v2': features are for variants",
+        ),
+        (
+            '[matrix]\n[matrix.axes.dots.bf16]\nproperties = ["x86_64 :: avx512_bf16 :: on"]\n',
+            (
+                "matrix.axes.dots.bf16.properties[0]: 'x86_64 :: avx512_bf16 :: on' is a CPU feature; expected it in "
+                "matrix.cpu, as 'x86-64-v4+avx512_bf16'"
+            ),
+        ),
+    ],
+    ids=["level below", "included level", "machine", "feature", "feature as an axis"],
+)
+def test_levels_that_contradict_the_plain_wheel_are_refused(tmp_path: Path, text: str, what: str) -> None:
+    assert refusal(tmp_path, text) == what
 
 
 @pytest.mark.parametrize(
@@ -61,7 +114,10 @@ def test_a_level_that_only_include_has_is_joined_too(tmp_path: Path) -> None:
                 "plain wheel's in its CPU level alone"
             ),
         ),
-        (LEVELS + 'plain = "none"\n', "matrix.plain: found 'none'; expected 'cuda', 'cpu' or 'hwcaps'"),
+        (
+            LEVELS + 'plain = "none"\n',
+            "matrix.plain: found 'none'; expected 'cuda', 'cpu', 'hwcaps', or a CPU level as in 'x86-64-v2'",
+        ),
     ],
     ids=["cuda", "baseline only", "no cpu", "aarch64", "a Python without levels", "no such word"],
 )

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.variants import BLAS, V3, document, machine, metadata, variant
+from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import NULL, Variant
@@ -74,6 +75,21 @@ def test_what_an_npu_supports_stands_in_the_machines_description() -> None:
     here = machine(supported={"rebellions": {"arch": ("atom_max", "atom")}})
     assert labels(found, here, "rebellions", rebellions=REQUIRED) == ["max", "atom"]
     assert labels(found, machine(), "rebellions", rebellions=REQUIRED) == []
+
+
+def test_wheels_for_single_features_are_taken_where_the_machine_lists_these() -> None:
+    v4, bf16 = Cpu.parse("x86-64-v4"), Cpu.parse("x86-64-v4+avx512_bf16")
+    vaes = Cpu.parse("x86-64-v3+vaes")
+    found = [variant(cpu.label, *cpu.variant_properties) for cpu in (v4, bf16, vaes)]
+    listed = machine(
+        "x86-64-v4", supported={"x86_64": {"level": ("v4", "v3"), "avx512_bf16": ("on",), "vaes": ("on",)}}
+    )
+    assert labels(found, listed, "x86_64") == [bf16.label, v4.label, vaes.label]
+    # installers answer for the level alone
+    assert labels(found, machine("x86-64-v4"), "x86_64") == [v4.label]
+    items = ranked(document(*found, metadata=metadata("x86_64")), machine("x86-64-v4"))
+    reason = "installers' own x86-64-variant-provider >=0.2,<1 answers for levels only"
+    assert items[1].why == f"x86_64 :: avx512_bf16 :: on is not supported: {reason}"
 
 
 @pytest.mark.parametrize(

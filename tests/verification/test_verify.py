@@ -189,6 +189,48 @@ def test_marks_are_held_against_the_claim(tmp_path: Path) -> None:
     assert any("are not marked with -z x86-64-v2" in what for _, what in unmarked)
 
 
+def test_a_plain_wheel_that_is_marked_throughout_is_held_against_its_mark(tmp_path: Path) -> None:
+    code = shared_object(MODULE + SUM, "-march=x86-64-v2", "-Wl,-z,x86-64-v2")
+    verdict = verify(made(tmp_path, {MEMBER: code, "demo.libs/libother.so": CLEAN}))
+    what = (
+        "marked as x86-64-v2 throughout, which its tags do not say: below that, glibc 2.33 and newer refuse to load it"
+    )
+    assert found(verdict, Severity.WARNING) == [("isa-note", f"{what}, and older ones crash")]
+    assert (str(verdict.cpu), verdict.failed) == ("x86-64-v2", False)
+    above = shared_object(MODULE + SUM, "-march=x86-64-v3", "-Wl,-z,x86-64-v2")
+    assert [rule for rule, _ in found(verify(made(tmp_path, above)))] == ["isa-above"]
+    # a wheel of which only a part is marked promises nothing
+    assert not verify(made(tmp_path, {MEMBER: code, "demo/_other.so": CLEAN})).claimed
+
+
+BF16 = """
+#include <immintrin.h>
+__m512 dots(__m512 s, __m512bh a, __m512bh b) { return _mm512_dpbf16_ps(s, a, b); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("claim", "errors"),
+    [
+        ("x86-64-v4+avx512_bf16", []),
+        ("x86-64-v4+avx512_bf16+avx512_vnni", []),
+        ("x86-64-v4+avx512_vnni", ["isa-above"]),
+        ("x86-64-v4", ["isa-above"]),
+    ],
+)
+def test_code_may_use_the_single_features_that_the_wheel_claims(tmp_path: Path, claim: str, errors: list[str]) -> None:
+    cpu = Cpu.parse(claim)
+    code = shared_object(MODULE + BF16, "-march=x86-64-v4", "-mavx512bf16", "-Wl,-z,x86-64-v4")
+    members = {
+        MEMBER: code,
+        f"{dist_info_of(NAME)}/variant.json": document(variant("x", *cpu.variant_properties)).pack(),
+    }
+    verdict = verify(wheel(tmp_path, NAME.replace(".whl", "-x.whl"), members))
+    assert (verdict.cpu, [rule for rule, _ in found(verdict)]) == (cpu, errors)
+    unused = [what for _, what in found(verdict, Severity.NOTE) if "AVX512_VNNI" in what]
+    assert unused == ["no AVX512_VNNI instruction in its own code"] * ("vnni" in claim)
+
+
 @pytest.mark.parametrize(
     ("path", "severity", "why"),
     [

@@ -56,6 +56,9 @@ RELATIVE_RPATHS = "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON"
 
 _FLAG_VARIABLES = ("CPPFLAGS", "CFLAGS", "CXXFLAGS", "FFLAGS", "FCFLAGS", "CC", "CXX")
 
+# the features that Rust calls by other names than gcc
+_RUST = {"pclmul": "pclmulqdq", "rdrnd": "rdrand"}
+
 _BUILD_FOLDER = "build/vbuild"
 
 # cl.exe has no switch between SSE2, its default, and AVX
@@ -199,7 +202,7 @@ def planned(
 def levelled(cpu: Cpu, *, rules: FlagRules = FlagRules()) -> Rewriting:
     """The rules of any gcc or clang for *cpu*, where the linker knows the mark of the level."""
     return Rewriting(
-        compile=(f"-march={cpu}", "-mtune=generic"),
+        compile=(f"-march={cpu.march}", *_extras(cpu), "-mtune=generic"),
         link=_marking(cpu),
         rust=_rust(cpu),
         implied=_implied(cpu, is_zig=False),
@@ -250,7 +253,12 @@ def _marking(cpu: Cpu) -> tuple[str, ...]:
     """The mark that lets the loader refuse a library on a lower CPU, instead of a crash at its first instruction."""
     if cpu.machine != "x86_64" or cpu.is_baseline:
         return ()
-    return (f"-Wl,-z,{cpu}",)
+    return (f"-Wl,-z,{cpu.march}",) if cpu.rank else ()
+
+
+def _extras(cpu: Cpu) -> tuple[str, ...]:
+    """The options of gcc and clang for the features of *cpu* beyond its level."""
+    return tuple(f"-m{option}" for feature in cpu.extra_features for option in feature.gcc)
 
 
 def _implied(cpu: Cpu, *, is_zig: bool) -> tuple[str, ...]:
@@ -261,18 +269,20 @@ def _implied(cpu: Cpu, *, is_zig: bool) -> tuple[str, ...]:
     return (
         *(f"-march={name}" for name in names),
         *(f"-m{option}" for level in levels for feature in X86_64_FEATURES[level] for option in feature.gcc),
+        *_extras(cpu),
     )
 
 
 def _rust(cpu: Cpu) -> tuple[str, ...]:
     if cpu.machine == "x86_64":
-        return ("-C", f"target-cpu={cpu}")
+        extras = ",".join(f"+{_RUST.get(name, name)}" for extra in cpu.extra_features for name in extra.gcc)
+        return ("-C", f"target-cpu={cpu.march}", *(("-C", f"target-feature={extras}") if extras else ()))
     return () if cpu.is_baseline else ("-C", f"target-feature=+v{cpu.level}")
 
 
 def _msvc(cpu: Cpu, environment: Mapping[str, str]) -> Env:
     """cl.exe puts ``_CL_`` behind its command line, where it wins over the project's own /arch."""
-    if cpu.machine != "x86_64" or cpu.level not in _MSVC:
+    if cpu.machine != "x86_64" or cpu.level not in _MSVC or cpu.extras:
         raise BuildError(f"MSVC has no switch for {cpu}; expected x86-64, x86-64-v3 or x86-64-v4")
     return (("_CL_", _joined(environment.get("_CL_"), _MSVC[cpu.level])),)
 

@@ -6,7 +6,7 @@ same function says who did not cause it, not that it is safe.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -17,7 +17,7 @@ from iced_x86 import Formatter, FormatterSyntax
 from msgspec import Struct
 
 from vbuild.elf.code import Elf
-from vbuild.elf.cpu_facts import by_code, names_of
+from vbuild.elf.cpu_facts import by_code, implied, names_of
 from vbuild.elf.isa import FeatureUse, Isa, RegionIsa, instructions_of
 from vbuild.elf.program import Module, Piece, Program
 from vbuild.elf.reach import Reach
@@ -125,11 +125,19 @@ class Baseline:
 
 
 class Dispatch:
-    """The code of the files of a wheel, which call each other; *is_open* says whose exports others may call."""
+    """The code of the files of a wheel, which call each other; *is_open* says whose exports others may call.
+
+    Every processor that runs it has the features *extras*, and what comes with them.
+    """
 
     def __init__(
-        self, files: Mapping[str, tuple[Elf, Isa]], *, is_open: Callable[[str], bool] = lambda _: True
+        self,
+        files: Mapping[str, tuple[Elf, Isa]],
+        *,
+        is_open: Callable[[str], bool] = lambda _: True,
+        extras: Iterable[str] = (),
     ) -> None:
+        self._extras = names_of(implied(*extras))
         self._files = files
         self._program = Program((path, elf) for path, (elf, _) in files.items() if elf.sections)
         self._modules = {module.path: module for module in self._program.modules}
@@ -144,7 +152,7 @@ class Dispatch:
     def judged(self, path: str, level: int, *, allow: Sequence[re.Pattern[str]] = ()) -> tuple[Judged, ...]:
         """Every region of the file at *path* with features above the level of rank *level*, accepted or not."""
         _, isa = self._files[path]
-        above = [(region, features) for region in isa.regions if (features := region.above(level))]
+        above = [(region, features) for region in isa.regions if (features := region.above(level, extras=self._extras))]
         allowed = [(region, features) for region, features in above if _is_allowed(path, region, allow)]
         found = [Judged(region, features, Reason.ALLOWED) for region, features in allowed]
         others = [one for one in above if one not in allowed]
@@ -152,8 +160,8 @@ class Dispatch:
         if module is None:
             return (*found, *(Judged(region, features, None) for region, features in others))
         if others:
-            reach = self._reaches.setdefault(level, Reach(self._program, level))
-            found += _reached(module, reach, [region for region, _ in others], level)
+            reach = self._reaches.setdefault(level, Reach(self._program, level, extras=self._extras))
+            found += _reached(module, reach, [region for region, _ in others], level, self._extras)
         return tuple(sorted(found, key=lambda one: one.isa.region.address))
 
 
@@ -162,12 +170,14 @@ def _is_allowed(path: str, region: RegionIsa, allow: Sequence[re.Pattern[str]]) 
     return any(pattern.search(text) for pattern in allow for text in (path, *names))
 
 
-def _reached(module: Module, reach: Reach, regions: Sequence[RegionIsa], level: int) -> Iterator[Judged]:
+def _reached(
+    module: Module, reach: Reach, regions: Sequence[RegionIsa], level: int, extras: frozenset[str]
+) -> Iterator[Judged]:
     pieces = [(piece, region) for region in regions for piece in module.pieces_in(region.region)]
     found = reach.violations(piece for piece, _ in pieces)
     for piece, region in pieces:
         isa = region if region.region.function else _isa_of(module, piece)
-        if not (features := isa.above(level)):
+        if not (features := isa.above(level, extras=extras)):
             continue
         if piece.address not in found:
             if reach.is_used(piece):

@@ -118,9 +118,9 @@ class RegionIsa:
     doubtful: frozenset[str]
     is_vector_encoded: bool
 
-    def above(self, level: int) -> frozenset[str]:
-        """The features that the level of rank *level* does not have."""
-        return frozenset(feature for feature in self.features if feature_rank(feature) > level)
+    def above(self, level: int, *, extras: frozenset[str] = frozenset()) -> frozenset[str]:
+        """The features that the level of rank *level* does not have, and that are no *extras*."""
+        return frozenset(feature for feature in self.features if feature_rank(feature) > level) - extras
 
     def uses(self, features: Iterable[str]) -> tuple[FeatureUse, ...]:
         """The first instruction that needs each of *features*, in order of address."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.elf.cpu_answers import Answers
-from vbuild.elf.cpu_facts import EVERY, by_code, names_of, needed_by, of_level
+from vbuild.elf.cpu_facts import EVERY, by_code, features, names_of, needed_by, of_level
 from vbuild.elf.interpreter import Interpreter
 from vbuild.elf.program import LEAVES, Piece, Program, outward
 
@@ -40,11 +40,11 @@ class Unguarded(Struct, frozen=True):
 
 
 class Reach(Answers):
-    """Finds the code above the level of rank *level* that is reached without a test."""
+    """Finds the code above the level of rank *level*, with *extras*, that is reached without a test."""
 
-    def __init__(self, program: Program, level: int) -> None:
+    def __init__(self, program: Program, level: int, *, extras: Iterable[str] = ()) -> None:
         super().__init__(program)
-        self._level = of_level(level)
+        self._level = of_level(level) | features(extras)
         self._used: dict[int, dict[int, int]] = {}
         # which piece uses what as an address, and never by a call or a jump, in files that ask the processor
         self._pointers: set[tuple[int, int]] = set()

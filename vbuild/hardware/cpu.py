@@ -1,5 +1,8 @@
 """CPU levels: the x86-64 microarchitecture levels and the Arm architecture versions that builds target.
 
+    x86-64-v3                    a level
+    x86-64-v4+avx512_bf16        a level, and a feature that is part of none
+
 Level v1 is the baseline that every x86-64 machine has (psABI, section 3.1.1: v2 of 2009, v3 of 2013, v4 of 2017);
 Arm's counterpart is 8a. A level includes every lower one of its machine.
 https://gitlab.com/x86-psABIs/x86-64-ABI
@@ -7,6 +10,7 @@ https://gitlab.com/x86-psABIs/x86-64-ABI
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Self
 
 from msgspec import Struct
@@ -15,9 +19,9 @@ from vbuild.errors import HardwareError
 
 
 class CpuFeature(Struct, frozen=True):
-    """A feature that an x86-64 level adds, as the psABI, Linux, gcc and klauspost/cpuid, which NFD uses, call it.
+    """A feature of x86-64 processors, as the psABI (else iced-x86), Linux, gcc and klauspost/cpuid call it.
 
-    *cpuinfo* is the flag in /proc/cpuinfo; *gcc* are the options for it, without ``-m``.
+    *cpuinfo* is the flag in /proc/cpuinfo; *gcc* are the options for it, without ``-m``. NFD uses klauspost/cpuid.
     """
 
     name: str
@@ -68,7 +72,45 @@ compilers know levels), `vbuild.elf.dispatch` (names of dispatched functions), `
 (how to run as the level), `vbuild.release.publication` (which processors have it), and the copy that sdists ship,
 `vbuild.publishing.redirect.redirecthardware`, which a test compares with this table.
 """
+X86_64_EXTRAS = {
+    "v2": _features("""
+        AES         aes        aes     AESNI
+        PCLMULQDQ   pclmulqdq  pclmul  CLMUL
+        RDRAND      rdrand     rdrnd   RDRAND
+        RDSEED      rdseed     rdseed  RDSEED
+        FSGSBASE    fsgsbase   fsgsbase FSGSBASE
+        SHA         sha_ni     sha     SHA
+        GFNI        gfni       gfni    GFNI
+        CLFLUSHOPT  clflushopt clflushopt CLFLUSHOPT
+        CLWB        clwb       clwb    CLWB
+        MOVDIRI     movdiri    movdiri MOVDIRI
+        MOVDIR64B   movdir64b  movdir64b MOVDIR64B
+        RDPID       rdpid      rdpid   RDPID
+    """),
+    "v3": _features("""
+        ADX        adx        adx        ADX
+        VAES       vaes       vaes       VAES
+        VPCLMULQDQ vpclmulqdq vpclmulqdq VPCLMULQDQ
+        AVX_VNNI   avx_vnni   avxvnni    AVXVNNI
+    """),
+    "v4": _features("""
+        AVX512_IFMA         avx512ifma          avx512ifma         AVX512IFMA
+        AVX512_VBMI         avx512vbmi          avx512vbmi         AVX512VBMI
+        AVX512_VBMI2        avx512_vbmi2        avx512vbmi2        AVX512VBMI2
+        AVX512_VNNI         avx512_vnni         avx512vnni         AVX512VNNI
+        AVX512_BITALG       avx512_bitalg       avx512bitalg       AVX512BITALG
+        AVX512_VPOPCNTDQ    avx512_vpopcntdq    avx512vpopcntdq    AVX512VPOPCNTDQ
+        AVX512_VP2INTERSECT avx512_vp2intersect avx512vp2intersect AVX512VP2INTERSECT
+        AVX512_BF16         avx512_bf16         avx512bf16         AVX512BF16
+    """),
+}
+"""The features of no level that `provider-variant-x86-64` knows, under its names, which are Linux's.
+
+They stand at the level that wheels with them have to name at least: all processors that have one are of that level.
+"""
 X86_64_LEVELS = tuple(X86_64_FEATURES)
+_EXTRAS = {feature.cpuinfo: (level, feature) for level, found in X86_64_EXTRAS.items() for feature in found}
+_OF_LEVELS = {feature.cpuinfo: level for level, found in X86_64_FEATURES.items() for feature in found}
 _RANKS = {feature.name: X86_64_LEVELS.index(level) for level in X86_64_LEVELS[1:] for feature in X86_64_FEATURES[level]}
 AARCH64_VERSIONS = (
     *(f"8{minor}a" for minor in ("", *(f".{number}" for number in range(1, 10)))),
@@ -85,19 +127,29 @@ _NAME = re.compile(r"x86[-_]64(?:[-_](?P<level>v[1-9]))?|armv(?P<version>\d+(?:\
 
 
 class Cpu(Struct, frozen=True):
-    """The processors that code may count on: a machine (``x86_64``, ``aarch64``) and its level (``v3``, ``8.2a``)."""
+    """The processors that code may count on: a machine (``x86_64``, ``aarch64``) and its level (``v3``, ``8.2a``).
+
+    *extras* are features that they have beyond the level, as Linux calls them, sorted.
+    """
 
     machine: str
     level: str
+    extras: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The CPU named as compilers do: ``x86-64``, ``x86-64-v3``, ``armv8.2-a``; `HardwareError` for another name."""
-        if match := _NAME.fullmatch(text.strip().lower()):
-            if version := match["version"]:
-                return cls.known("aarch64", f"{version}a")
-            return cls.known("x86_64", match["level"] or "v1")
-        raise HardwareError(f"no CPU level {text!r}; expected {_EXPECTED}")
+        """The CPU named as compilers do: ``x86-64``, ``x86-64-v3``, ``armv8.2-a``; `HardwareError` for another name.
+
+        Features follow behind a ``+``: ``x86-64-v4+avx512_bf16``.
+        """
+        name, *extras = text.strip().lower().split("+")
+        if not (match := _NAME.fullmatch(name)):
+            raise HardwareError(f"no CPU level {text!r}; expected {_EXPECTED}")
+        version = match["version"]
+        cpu = cls.known("aarch64", f"{version}a") if version else cls.known("x86_64", match["level"] or "v1")
+        for extra in extras:
+            _check_extra(cpu, extra)
+        return cls(cpu.machine, cpu.level, tuple(sorted(set(extras))))
 
     @classmethod
     def known(cls, machine: str, level: str) -> Self:
@@ -114,11 +166,28 @@ class Cpu(Struct, frozen=True):
         machine, feature, level = (part.strip() for part in text.split("::"))
         return cls.known(machine, level) if _FEATURES.get(machine) == feature else None
 
+    @classmethod
+    def of_properties(cls, texts: Iterable[str]) -> Self | None:
+        """The CPU that the variant properties *texts* ask for, the lowest of several; None if they name none."""
+        texts = tuple(texts)
+        named = [cpu for text in texts if (cpu := cls.of_property(text))]
+        extras = {extra for text in texts if (extra := extra_of(text))}
+        # code may count on what all processors with the extras have
+        named = named or [cls("x86_64", max(_EXTRAS[extra][0] for extra in extras))] if extras else named
+        if not named:
+            return None
+        lowest = min(named, key=lambda cpu: cpu.rank)
+        return cls(lowest.machine, lowest.level, tuple(sorted(extras)))
+
     def __str__(self) -> str:
-        """The name that ``-march=`` takes."""
+        return "+".join((self.march, *self.extras))
+
+    @property
+    def march(self) -> str:
+        """The name of the level that ``-march=`` takes."""
         if self.machine == "aarch64":
             return f"armv{self.level.removesuffix('a')}-a"
-        return "x86-64" if self.is_baseline else f"x86-64-{self.level}"
+        return f"x86-64-{self.level}" if self.rank else "x86-64"
 
     @property
     def rank(self) -> int:
@@ -127,7 +196,17 @@ class Cpu(Struct, frozen=True):
 
     @property
     def is_baseline(self) -> bool:
-        return self.rank == 0
+        return self.rank == 0 and not self.extras
+
+    def with_extras(self, names: Iterable[str]) -> Self:
+        """The same level with those of the features *names* that a wheel can ask for."""
+        extras = sorted({*names} & _EXTRAS.keys()) if self.machine == "x86_64" else ()
+        return type(self)(self.machine, self.level, tuple(extras))
+
+    @property
+    def extra_features(self) -> tuple[CpuFeature, ...]:
+        """The features behind the names in *extras*."""
+        return tuple(_EXTRAS[extra][1] for extra in self.extras)
 
     @property
     def variant_property(self) -> str:
@@ -135,13 +214,20 @@ class Cpu(Struct, frozen=True):
         return f"{self.machine} :: {_FEATURES[self.machine]} :: {self.level}"
 
     @property
+    def variant_properties(self) -> tuple[str, ...]:
+        """The level as PEP 825 writes it, and the extras, as `provider-variant-x86-64` knows them."""
+        return (self.variant_property, *(f"{self.machine} :: {extra} :: {_ON}" for extra in self.extras))
+
+    @property
     def label(self) -> str:
-        """The level as part of a variant label: ``x86_64_v3``."""
-        return f"{self.machine}_{self.level}"
+        """The CPU as part of a variant label: ``x86_64_v3``, ``x86_64_v4_avx512_bf16``."""
+        return "_".join((self.machine, self.level, *self.extras))
 
     def runs(self, other: Self) -> bool:
         """Whether code for *other* runs on this CPU."""
-        return self.machine == other.machine and other.level in self.supported_levels
+        if self.machine != other.machine or other.level not in self.supported_levels:
+            return False
+        return set(other.extras) <= set(self.extras)
 
     @property
     def supported_levels(self) -> tuple[str, ...]:
@@ -152,6 +238,29 @@ class Cpu(Struct, frozen=True):
             return lower
         skipped = levels[_V8_IN_V9 + int(self.level[2:-1]) : levels.index("9.0a")]
         return tuple(level for level in lower if level not in skipped)
+
+
+_ON = "on"
+
+
+def extra_of(text: str) -> str | None:
+    """The feature of no level that the variant property *text* asks for, or None if it asks for something else."""
+    machine, extra, value = (part.strip() for part in text.split("::"))
+    return extra if (machine, value) == ("x86_64", _ON) and extra in _EXTRAS else None
+
+
+def _check_extra(cpu: Cpu, extra: str) -> None:
+    """`HardwareError` if the processors of the level *cpu* may not be said to have *extra*."""
+    if cpu.machine != "x86_64":
+        raise HardwareError(f"{cpu}+{extra}: single features can be named for x86-64 only")
+    if level := _OF_LEVELS.get(extra):
+        raise HardwareError(f"{cpu}+{extra}: {extra} is part of a level; expected x86-64-{level} or higher instead")
+    if extra not in _EXTRAS:
+        raise HardwareError(f"{cpu}+{extra}: no feature {extra!r}; expected one of {', '.join(_EXTRAS)}")
+    lowest = _EXTRAS[extra][0]
+    if X86_64_LEVELS.index(lowest) > cpu.rank:
+        what = f"all processors with {extra} are of x86-64-{lowest}"
+        raise HardwareError(f"{cpu}+{extra}: {what}; expected x86-64-{lowest}+{extra}")
 
 
 def feature_rank(name: str) -> int:

@@ -26,6 +26,7 @@ from typing import Self
 
 import archspec.cpu
 import packaging
+from archspec.cpu.detect import detected_info
 from msgspec import Struct, field
 from packaging.tags import sys_tags
 from packaging.version import InvalidVersion, Version
@@ -75,7 +76,9 @@ class Machine(Struct, frozen=True):
         ordered: list[str] = []
         for start, platforms in _grouped(tags):
             ordered += (f"{start}-{found}" for found in sorted(platforms, key=lambda found: found.startswith("linux_")))
-        return cls(version, tuple(ordered), cpu_here(), Nvidia.here())
+        cpu = cpu_here()
+        # installers ask for the level alone
+        return cls(version, tuple(ordered), cpu and cpu.with_extras(()), Nvidia.here())
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -125,12 +128,14 @@ class Machine(Struct, frozen=True):
 
 
 def cpu_here() -> Cpu | None:
-    """The CPU level of this machine as archspec finds it, in /proc/cpuinfo on Linux; None for other CPUs."""
+    """The CPU of this machine as archspec finds it, in /proc/cpuinfo on Linux, with its extras; None for others."""
     name = archspec.cpu.host().generic.name
     try:
-        return Cpu.parse(_SPELLINGS.get(name, name))
+        cpu = Cpu.parse(_SPELLINGS.get(name, name))
     except HardwareError:
         return None
+    # the host is the nearest of those that archspec knows, which may lack what this one has
+    return cpu.with_extras(detected_info().features)
 
 
 def _asked(python: Path) -> tuple[str, tuple[str, ...]]:

@@ -84,8 +84,7 @@ class OfferedWheel(Struct, frozen=True):
     @property
     def cpu(self) -> Cpu | None:
         """The processors it is for: the level that its variant names, else the baseline of its machine, if known."""
-        named = (Cpu.of_property(str(one)) for one in self.properties)
-        if found := next((cpu for cpu in named if cpu), None):
+        if found := Cpu.of_properties(map(str, self.properties)):
             return found
         return Cpu.known(self.machine, _BASELINES[self.machine]) if self.machine else None
 

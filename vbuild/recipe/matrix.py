@@ -28,7 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.config.table import Env, Settings, Table
-from vbuild.errors import RecipeError, at
+from vbuild.errors import HardwareError, RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import GpuList
@@ -213,7 +213,8 @@ _TAKEN = ("cpu", "cuda", "python", "label")
 class Plain(StrEnum):
     """What the plain wheel is: of a matrix with GPUs the build for all of them, or one without CUDA.
 
-    Of a matrix with CPU levels it may be all of their builds joined: glibc loads the copy of the best level.
+    Of a matrix with CPU levels it may be all of their builds joined: glibc loads the copy of the best level. Instead of
+    these a recipe can name the plain wheel's own level.
     """
 
     CUDA = "cuda"
@@ -249,7 +250,10 @@ class MatrixRule(Struct, frozen=True):
 
 
 class Matrix(Struct, frozen=True):
-    """The axes and the rules between their values; ``cpus`` is empty if no level was asked for."""
+    """The axes and the rules between their values; *cpus* is empty if no level was asked for.
+
+    *lowest* is the level of the plain wheel, or None for the baseline of its machine.
+    """
 
     cpus: tuple[Cpu, ...] = ()
     pythons: tuple[str, ...] = (sys.executable,)
@@ -261,6 +265,7 @@ class Matrix(Struct, frozen=True):
     hash_labels: bool = False
     cuda: tuple[MatrixEntry, ...] = ()
     plain: Plain = Plain.CUDA
+    lowest: Cpu | None = None
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -275,6 +280,7 @@ class Matrix(Struct, frozen=True):
 
 def read_matrix(table: Table, folder: Path) -> Matrix:
     """The matrix a ``[matrix]`` *table* describes; interpreters given by path are looked for from *folder*."""
+    plain, lowest = _plain(table)
     with table.table("axes", optional=True) as axes:
         matrix = Matrix(
             cpus=table.parsed_texts("cpu", Cpu.parse, (), unique=True),
@@ -284,7 +290,8 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
             priority=table.parsed_texts("priority", str, (), unique=True),
             hash_labels=table.one_of("labels", ("names", "hash")) == "hash",
             cuda=_cuda(table, folder) if table.raw("cuda") is not None else (),
-            plain=Plain(table.one_of("plain", Plain)),
+            plain=plain,
+            lowest=lowest,
         )
     for axis in ("cpu", "python"):
         if table.raw(axis) == []:
@@ -293,7 +300,7 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
         if cpu.machine != matrix.cpus[0].machine:
             what = f"{matrix.cpus[0]} and {cpu} are of different machines; expected levels of one"
             raise table.refuse("cpu", what)
-    if "plain" in table and not matrix.cuda and matrix.plain is not Plain.HWCAPS:
+    if "plain" in table and not (matrix.cuda or lowest) and matrix.plain is not Plain.HWCAPS:
         raise table.refuse("plain", "would have no effect without matrix.cuda")
     rules = _Rules(matrix.names, folder)
     matrix = replace(
@@ -304,7 +311,36 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
     )
     if matrix.plain is Plain.HWCAPS:
         _check_joinable(table, matrix)
+    if lowest:
+        _check_higher(table, matrix, lowest)
     return matrix
+
+
+def _plain(table: Table) -> tuple[Plain, Cpu | None]:
+    """What the plain wheel is, and its level if the recipe names one above the baseline."""
+    text = table.text("plain", Plain.CUDA)
+    if text in set(Plain):
+        return Plain(text), None
+    try:
+        cpu = Cpu.parse(text)
+    except HardwareError as error:
+        quoted = ", ".join(map(repr, map(str, Plain)))
+        raise table.refuse("plain", f"found {text!r}; expected {quoted}, or a CPU level as in 'x86-64-v2'") from error
+    if cpu.extras:
+        raise table.refuse("plain", f"{text!r}: expected a level alone, {cpu.march!r}: features are for variants")
+    return Plain.CUDA, None if cpu.is_baseline else cpu
+
+
+def _check_higher(table: Table, matrix: Matrix, lowest: Cpu) -> None:
+    """Refuse levels that are not above *lowest*, that of the plain wheel, which machines of these levels get."""
+    for index, cpu in enumerate(matrix.cpus):
+        if cpu.machine != lowest.machine:
+            raise table.refuse("plain", f"{lowest} and {cpu} are of different machines; expected a level of one")
+        if lowest.runs(cpu):
+            raise table.refuse(f"cpu[{index}]", f"{cpu} is not above the plain wheel, which is for {lowest}: remove it")
+    for rule in matrix.include:
+        if any(lowest.runs(Cpu.parse(name)) for axis, names in rule.values if axis == "cpu" for name in names):
+            raise RecipeError(f"{rule.place}: cpu: not above the plain wheel, which is for {lowest}: remove it")
 
 
 def _check_joinable(table: Table, matrix: Matrix) -> None:

@@ -34,10 +34,11 @@ def variant_property(text: str) -> str:
 
 
 def free_property(text: str) -> str:
-    """*text* as a property that is no CPU level: those are an axis of their own."""
+    """*text* as a property that is no CPU level or feature: those are an axis of their own."""
     text = variant_property(text)
-    if cpu := Cpu.of_property(text):
-        raise RecipeError(f"{text!r} is a CPU level; expected it in matrix.cpu, as {str(cpu)!r}")
+    if cpu := Cpu.of_properties([text]):
+        what = "feature" if cpu.extras else "level"
+        raise RecipeError(f"{text!r} is a CPU {what}; expected it in matrix.cpu, as {str(cpu)!r}")
     return text
 
 

@@ -2,7 +2,7 @@
 
     axes -> zip -> every combination -> minus exclude -> plus include -> points
     each point  -> a labelled target, if its values have properties
-    each Python -> the plain target: the first point left, at the baseline level, for all its GPUs or for none
+    each Python -> the plain target: the first point left, at the lowest level, for all its GPUs or for none
 
 Points that differ in nothing but their GPUs, of one toolkit, share a build that is compiled for all of these.
 
@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from itertools import product
 from math import prod
-from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -55,7 +54,14 @@ class Target(Struct, frozen=True):
     def is_level_of(self, plain: "Target") -> bool:
         """Whether it differs from *plain*, of the same Python, in a higher CPU level and nothing else."""
         code, other = (replace(one, label=None, cpu=plain.cpu, properties=()) for one in (self, plain))
-        return code == other and self.cpu.rank > plain.cpu.rank and self.cpu.machine == plain.cpu.machine
+        if self.cpu.extras or self.cpu.machine != plain.cpu.machine:
+            return False
+        return code == other and self.cpu.rank > plain.cpu.rank
+
+    @property
+    def asks_for_cpu(self) -> bool:
+        """Whether a property asks for a CPU level: it is for fewer machines than the plain wheel."""
+        return Cpu.of_properties(self.properties) is not None
 
     @property
     def build_key(self) -> tuple[str, ...]:
@@ -87,9 +93,8 @@ def _draft(variants: Table, name: str) -> Draft:
         if (name == "null") == bool(properties):
             what = "has properties; the null variant has none" if properties else "has no properties; only 'null' may"
             raise namespaces.wrong(what)
-        levels = [cpu for text in properties if (cpu := Cpu.of_property(text))]
         # several values of one feature: a machine that has any of them may get the wheel, so the lowest counts
-        return Draft(name, properties, min(levels, key=attrgetter("rank"), default=None))
+        return Draft(name, properties, Cpu.of_properties(properties))
 
 
 def _properties(namespaces: Table, namespace: str) -> Iterator[str]:
@@ -118,9 +123,9 @@ def evaluated(
     GPU code is stored as *compress* says. Drafts for another machine cannot be built here and are left out.
     `RecipeError` if two wheels would be one.
     """
-    base = baseline(matrix.cpus[0].machine if matrix.cpus else None)
+    base = matrix.lowest or baseline(matrix.cpus[0].machine if matrix.cpus else None)
     points = _points(matrix, base)
-    mine = [draft for draft in drafts if draft.cpu is None or draft.cpu.runs(base)]
+    mine = [draft for draft in drafts if draft.cpu is None or draft.cpu.machine == base.machine]
     groups = _groups(matrix, compress) if matrix.cuda else {}
     values = {(axis.name, value.name): value for axis in matrix.axes for value in axis.values}
     families: dict[str, list[_Point]] = defaultdict(list)
@@ -299,9 +304,9 @@ class _Family(Struct, frozen=True):
         free = [self.values[axis.name, point.values[axis.name]] for axis in self.matrix.axes]
         values = [gpus.value, *free] if gpus else free
         marked = [value for value in values if value.properties]
-        levels = [] if cpu.is_baseline else [cpu]
+        levels = [] if cpu == self.base else [cpu]
         parts = [level.label for level in levels] + [value.name for value in marked]
-        properties = [level.variant_property for level in levels]
+        properties = [text for level in levels for text in level.variant_properties]
         properties += [text for value in marked for text in value.properties]
         env: dict[str, str] = {}
         for name, text in (variable for value in values for variable in value.env):

@@ -303,11 +303,11 @@ def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
 
 def _baseline(target: Target, identifier: str, made: Sequence[ContainerResult]) -> Path | None:
     """The wheel that differs from that of *target* in nothing but the CPU level, the lowest."""
-    if target.cpu.is_baseline:
+    if not target.asks_for_cpu:
         return None
     for each in made:
         other = each.run.targets[0]
         alike = each.run.plan and without_cpu(replace(other, python=identifier)) == without_cpu(target)
-        if other.cpu.is_baseline and alike and identifier in each.builds:
+        if not other.asks_for_cpu and alike and identifier in each.builds:
             return each.builds[identifier].wheel
     return None

@@ -118,7 +118,7 @@ class _CollectedWheels(Struct, frozen=True):
         """What becomes of *wheels*, in their order: baselines are verified first, then what is compared with them."""
         outcomes = {wheel.path.name: self._product(wheel) for wheel in wheels}
         products = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Product)}
-        lowest = {name: self._verified(one, None) for name, one in products.items() if one.target.cpu.is_baseline}
+        lowest = {name: self._verified(one, None) for name, one in products.items() if not one.target.asks_for_cpu}
         # a plain wheel is the nearest to all others
         sound = [one for one in lowest.values() if isinstance(one, Product)]
         sound.sort(key=lambda product: product.label is not None)
@@ -203,9 +203,7 @@ class _WheelClaims(Struct, frozen=True):
         if document is None:
             return claims
         properties = tuple(map(str, document.variants[0].properties))
-        named = [level for text in properties if (level := Cpu.of_property(text))]
-        # a machine that has any of several values may get it, so the lowest counts
-        return replace(claims, cpu=min(named, key=lambda level: level.rank, default=claims.cpu), properties=properties)
+        return replace(claims, cpu=Cpu.of_properties(properties) or claims.cpu, properties=properties)
 
     @property
     def target(self) -> Target:
@@ -221,7 +219,8 @@ class _WheelClaims(Struct, frozen=True):
         if other := sorted(properties ^ {*self.properties}):
             where = "its variant.json only" if other[0] in self.properties else f"{REPORT} beside it only"
             return f"{other[0]} is in {where}"
-        if reported.cpu != self.cpu:
+        is_other = reported.asks_for_cpu or reported.cpu.machine != self.cpu.machine
+        if is_other and reported.cpu != self.cpu:
             return f"for {self.cpu}, and for {reported.cpu} by {REPORT} beside it"
         return None
 

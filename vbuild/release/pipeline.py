@@ -132,10 +132,10 @@ def planned_wheel(builder: Builder, job: Job, build: str, baseline: str | None) 
 
 
 def baseline_of(target: Target, others: Iterable[Target]) -> Target | None:
-    """The first of *others* that is at the lowest CPU level and like *target* otherwise; None for a baseline itself."""
-    if target.cpu.is_baseline:
+    """The first of *others* that is at the plain level and like *target* otherwise; None for one of these itself."""
+    if not target.asks_for_cpu:
         return None
-    alike = (other for other in others if other.cpu.is_baseline and without_cpu(other) == without_cpu(target))
+    alike = (other for other in others if not other.asks_for_cpu and without_cpu(other) == without_cpu(target))
     return next(alike, None)
 
 
@@ -321,7 +321,7 @@ def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: 
         if len(errors) > _SHOWN:
             lines.append(f"and {len(errors) - _SHOWN} more")
         raise WheelError(f"{wheel.name}: {'; '.join(lines)}")
-    if not (verdict.libraries or target.cpu.is_baseline):
+    if target.asks_for_cpu and not verdict.libraries:
         raise WheelError(f"{wheel.name}: no compiled code for {target.cpu}; did the build leave its modules out?")
     return verdict
 
@@ -389,8 +389,19 @@ def released(context: ReleaseContext, wheels: ReleaseWheels, *, notes: Iterable[
 
         outcomes = HwcapsMerge(context, wheels, bench.levels).outcomes(outcomes)
     after = [wheels.split_note] if account and wheels.split_note else []
+    after += _cpu_notes(context)
     told = tuple(dict.fromkeys([*notes, *wheels.notes, *after]))
     return published(context, outcomes, account, notes=told, bench=bench)
+
+
+def _cpu_notes(context: ReleaseContext) -> Iterator[str]:
+    """What users of the wheels must know of the CPUs that these are for."""
+    if lowest := context.recipe.matrix.lowest:
+        others = "glibc 2.33 and newer refuse to load it, and older ones crash"
+        below = others if lowest.machine == "x86_64" else "it crashes"
+        yield f"plain: for {lowest}, and installers give it to every {lowest.machine} machine: below that, {below}"
+    if extras := [str(target) for target in context.targets if target.cpu.extras]:
+        yield f"{', '.join(extras)}: uv and other installers choose by level, and take no wheel for single features yet"
 
 
 def split_wheels(

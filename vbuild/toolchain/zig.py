@@ -172,7 +172,8 @@ def zig_compilers(
 def zig_cpu(cpu: Cpu) -> str:
     """The name of *cpu* that zig's ``-mcpu=`` takes."""
     if cpu.machine == "x86_64":
-        return str(cpu).replace("-", "_")
+        options = (option for feature in cpu.extra_features for option in feature.gcc)
+        return "+".join((cpu.march.replace("-", "_"), *options))
     return "generic" if cpu.is_baseline else f"generic+v{cpu.level.replace('.', '_').replace('_0a', 'a')}"
 
 

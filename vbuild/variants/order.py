@@ -10,6 +10,7 @@ https://peps.python.org/pep-0825/#variant-ordering
 
 from msgspec import Struct
 
+from vbuild.hardware.cpu import extra_of
 from vbuild.hardware.machine import Features, Machine
 from vbuild.variants.document import Document
 from vbuild.variants.metadata import ABI_DEPENDENCY, VariantMetadata
@@ -78,15 +79,14 @@ def _ranked(
             text = f"{feature.namespace} :: {feature.name} :: {known[0]}"
             found.append((place, f"{text} is number {place[2] + 1} of {len(values)} that the machine supports"))
         else:
-            is_known = bool(features) or feature.namespace in listed
-            reason = _reason(feature, metadata, features, is_known=is_known)
+            reason = _reason(feature, metadata, features, is_listed=feature.namespace in listed)
             missing.append(f"{feature} is not supported: {reason}")
     found.sort()
     return Ranked(variant, tuple(place for place, _ in found), tuple(text for _, text in found), tuple(missing))
 
 
-def _reason(feature: Feature, metadata: VariantMetadata, features: Features, *, is_known: bool) -> str:
-    """Why no value of *feature* is supported, where its namespace has these *features*, if that *is_known*."""
+def _reason(feature: Feature, metadata: VariantMetadata, features: Features, *, is_listed: bool) -> str:
+    """Why no value of *feature* is supported, where its namespace has these *features*, which the machine may list."""
     if values := dict(features).get(feature.name):
         return f"the machine has {', '.join(values[:_SHOWN])}{', ...' if len(values) > _SHOWN else ''}"
     if feature.namespace == ABI_DEPENDENCY:
@@ -96,6 +96,8 @@ def _reason(feature: Feature, metadata: VariantMetadata, features: Features, *, 
         return "no provider says what a machine supports"
     if provider.optional:
         return "its provider is optional, so off unless asked for"
-    if is_known or is_answered(feature.namespace, provider):
-        return f"the machine has no {feature.namespace} :: {feature.name}"
+    if features or is_listed or is_answered(feature.namespace, provider):
+        is_unasked = not is_listed and extra_of(f"{feature.namespace} :: {feature.name} :: {feature.values[0]}")
+        unasked = f"installers' own {' '.join(provider.requires)} answers for levels only"
+        return unasked if is_unasked else f"the machine has no {feature.namespace} :: {feature.name}"
     return f"vbuild has no answer for its provider, {', '.join(provider.requires)}"

@@ -131,6 +131,7 @@ class Levels:
         self._allow = tuple(allow)
         self._executor = executor
         self._sources = sources
+        self._extras = frozenset(feature.name for feature in claim.cpu.extra_features)
         self._judged = _JUDGEMENTS.get(self._key(), self._judgements) if can_disassemble() else {}
         self._isas = {path: judged.isa for path, judged in self._judged.items()}
 
@@ -148,7 +149,7 @@ class Levels:
                 found.update(f"{piece.name} {piece.address} {len(piece.data)}\n".encode())
                 found.update(piece.data)
             found.update(_host_facts(elf))
-        found.update(repr([pattern.pattern for pattern in self._allow]).encode())
+        found.update(repr(([pattern.pattern for pattern in self._allow], sorted(self._extras))).encode())
         return found.digest()
 
     def _judgements(self) -> Mapping[str, _Judgement]:
@@ -157,7 +158,9 @@ class Levels:
         from vbuild.elf import dispatch, isa
 
         isas = {path: isa.Isa.scan(elf, self._executor) for path, elf in mine.items()}
-        judge = dispatch.Dispatch({path: (mine[path], one) for path, one in isas.items()}, is_open=self._is_open)
+        judge = dispatch.Dispatch(
+            {path: (mine[path], one) for path, one in isas.items()}, is_open=self._is_open, extras=self._extras
+        )
         found = {}
         for path, one in isas.items():
             rank = self._claim.on(path).cpu.rank
@@ -187,9 +190,9 @@ class Levels:
 
     def wheel_findings(self) -> Iterator[Finding]:
         """Yield what is wrong with the wheel as a whole: code that was not read, flags that did not arrive."""
-        unread = [path for path, elf in self._libraries.items() if elf.machine == _MACHINE and path not in self._isas]
-        if unread:
-            yield Finding(self._claim.severity, VerifyRule.ISA_UNCHECKED, tuple(unread), *_UNCHECKED)
+        mine = tuple(path for path, elf in self._libraries.items() if elf.machine == _MACHINE)
+        if mine and not self._isas:
+            yield Finding(self._claim.severity, VerifyRule.ISA_UNCHECKED, mine, *_UNCHECKED)
         own = {path: isa for path, isa in self._isas.items() if not is_grafted(path)}
         size = sum(isa.code_size for isa in own.values())
         rank = self._claim.cpu.rank
@@ -209,9 +212,14 @@ class Levels:
         elif rank >= _V3 and not any(map(_uses_vex, own, own.values())):
             lacking = "no VEX instruction"
         else:
-            if rank >= _V4 and not any("AVX512F" in isa.features for isa in own.values()):
+            used = {feature for isa in own.values() for feature in isa.features}
+            if rank >= _V4 and "AVX512F" not in used:
                 what = "no AVX-512 instruction in its own code: the v3 wheel would do the same"
                 yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), what)
+            yield from (
+                Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), f"no {name} instruction in its own code")
+                for name in sorted(self._extras - used)
+            )
             return
         is_sure = rank >= _V3 and size >= _ENOUGH
         what = f"{lacking} in {size} bytes of its own code: the compiler's flags for {self._claim.cpu} did not arrive"
@@ -304,7 +312,11 @@ class Levels:
     def _library_findings(self, path: str, isa: "Isa") -> Iterator[Finding]:
         claim = self._claim.on(path)
         rank = claim.cpu.rank
-        doubtful = [one.region for one in isa.regions if any(feature_rank(name) > rank for name in one.doubtful)]
+        beyond = (
+            (one.region, {name for name in one.doubtful - self._extras if feature_rank(name) > rank})
+            for one in isa.regions
+        )
+        doubtful = [region for region, names in beyond if names]
         if doubtful:
             what = f"{len(doubtful)} places above {claim} may be data and were not judged, {doubtful[0]} first"
             yield Finding(Severity.NOTE, VerifyRule.ISA_DOUBTFUL, (path,), what)

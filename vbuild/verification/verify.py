@@ -39,10 +39,9 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuOffer
 from vbuild.sbom.keeping import contradictions, path_of
 from vbuild.variants.document import Document
-from vbuild.variants.model import Variant
 from vbuild.verification.gpu_code import DEVICE_SECTIONS, GpuClaim, GpuCodeCheck, LibraryCode
 from vbuild.verification.levels import Claim, Levels
-from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule
+from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule, is_grafted
 from vbuild.wheel.archive import Wheel, open_wheel, peek
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
@@ -50,7 +49,6 @@ from vbuild.wheel.name import WheelName
 _X86_64 = "x86_64"
 # auditwheel puts the hash of the original library into libfoo-1a2b3c4d.so, so the name differs between builds
 _GRAFT_HASH = re.compile(r"-[0-9a-f]{8}(?=\.so|\.[^/]*\.so|\.so\.)")
-_LEVEL_FEATURE = "level"
 
 
 def verify(
@@ -89,6 +87,12 @@ def verify(
         gpu_code = GpuCodeCheck(contents.gpu_codes, claims.gpus)
         findings += gpu_code.findings()
         claim = claims.cpu
+        if not claim.is_explicit and (marked := _marked(libraries)):
+            claim = Claim(marked, is_explicit=True)
+            what = (
+                f"marked as {marked} throughout, which its tags do not say: below that, glibc 2.33 and newer refuse to"
+            )
+            findings.append(Finding(Severity.WARNING, VerifyRule.ISA_NOTE, (), f"{what} load it, and older ones crash"))
         levels = Levels(
             libraries,
             claim,
@@ -202,7 +206,7 @@ class _Claims(Struct, frozen=True):
             if document is None:
                 return cls(default)
             variant = document.variants[0]
-            level = _level(variant)
+            level = Cpu.of_properties(map(str, variant.properties))
         except (VariantError, HardwareError) as error:
             return cls(default, findings=(Finding(Severity.ERROR, VerifyRule.VARIANT, (path,), str(error)),))
         gpus, findings = GpuClaim.of(variant)
@@ -214,14 +218,15 @@ class _Claims(Struct, frozen=True):
         return cls(Claim(level, is_explicit=True), gpus, findings)
 
 
-def _level(variant: Variant) -> Cpu | None:
-    """Return the lowest x86-64 level that *variant* names, or None if it names none."""
-    levels = [
-        Cpu.known(_X86_64, found.value)
-        for found in variant.properties
-        if (found.namespace, found.feature) == (_X86_64, _LEVEL_FEATURE)
-    ]
-    return min(levels, key=lambda level: level.rank, default=None)
+def _marked(libraries: Mapping[str, Elf]) -> Cpu | None:
+    """The level above the baseline with which all of a wheel's own *libraries* are marked, or None."""
+    own = {
+        Cpu.known(_X86_64, elf.isa_needed[-1]) if elf.isa_needed else None
+        for path, elf in libraries.items()
+        if elf.is_loadable and elf.machine == _X86_64 and not is_grafted(path) and level_of(path) is None
+    }
+    cpu = own.pop() if len(own) == 1 else None
+    return cpu if cpu and cpu.rank else None
 
 
 def _python_code(wheel: Wheel) -> Sequence[str]:

@@ -102,7 +102,7 @@ class CibuildwheelRun(Struct, frozen=True):
             return {}
         rules = self.plan.rewriting
         return {
-            "cpu": str(self.cpu),
+            "cpu": self.cpu.march,
             "machine": self.cpu.machine,
             "is_baseline": self.cpu.is_baseline,
             "rules": {name: getattr(rules, name) for name in Rewriting.__struct_fields__},
