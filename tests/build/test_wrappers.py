@@ -94,6 +94,38 @@ def test_the_log_has_flags_that_stayed_and_what_was_compiled_with_them(tmp_path:
     assert override.object == "kernel.o"
 
 
+FAILING = {
+    "header": (("-c", "h.c"), "nothere.h: No such file or directory", ()),
+    "library": (("empty.c", "-lnothere", "-o", "x"), "cannot find -lnothere", ()),
+    "flag": (("-mnothere", "-c", "empty.c"), "unrecognized command-line option", ()),
+    "refused": (("-mavx2", "-c", "empty.c"), "(kept out by vbuild)", ("-mavx2",)),
+}
+
+
+@pytest.mark.parametrize("what", FAILING)
+def test_a_call_that_failed_is_logged_with_its_reason(what: str, tmp_path: Path) -> None:
+    made = wrappers(tmp_path, "v2")
+    tree(made.source, {"h.c": "#include <nothere.h>\n"})
+    assert call(made, "gcc", "-c", "empty.c", "-o", "empty.o").returncode == 0
+    assert made.failures() == ()
+    arguments, reason, removed = FAILING[what]
+    ran, again = (call(made, "gcc", *arguments) for _ in range(2))
+    (failed,) = made.failures()
+    assert (ran.returncode, ran.stderr) == (1, again.stderr)
+    assert failed.error in ran.stderr
+    assert reason in failed.error
+    assert failed.text == (made.source / ("h.c" if what == "header" else "empty.c")).read_text()
+    assert failed.removed == removed
+    assert failed.is_telling
+    assert ("build.keep-flags = ['*empty.c']" in str(failed)) == bool(removed)
+
+
+def test_what_a_compiler_writes_and_how_it_ends_is_passed_on(tmp_path: Path) -> None:
+    made = wrappers(tmp_path, "v2")
+    ran = call(made, "gcc", "-Wall", "-E", "-dD", "-c", "empty.c", "-o", "-", "-DA", "-DA=2")
+    assert (ran.returncode, '"A" redefined' in ran.stderr, "int main(void)" in ran.stdout) == (0, True, True)
+
+
 @pytest.mark.nightly
 def test_compilers_side_by_side_do_not_mix_their_lines(tmp_path: Path) -> None:
     made = wrappers(tmp_path, "v2")

@@ -3,15 +3,18 @@
 from pathlib import Path
 
 import pytest
+from packaging.tags import Tag
 
 from tests.factories.extensions import library
 from tests.factories.ranges import serving, simple_index
 from tests.factories.wheels import wheel
-from vbuild.verification.model import Finding, Severity
-from vbuild.verification.published import against_index, lost
+from vbuild.build.wrappers import FailedCall
+from vbuild.errors import FetchError
+from vbuild.verification.model import Severity
+from vbuild.verification.published import against_index, likely_cause, lost
 from vbuild.verification.verify import verify
 
-PLAIN = "static int n(int x) { return x + 1; } int PyInit__c(void) { return n(2); }"
+PLAIN = "static int n(int x) { return x + 1; } int PyInit__c(void) { return n(2); } int x[64];"
 DISPATCHED = """
 __attribute__((target("avx2"), noinline)) static int wide(int *x) {
     int s = 0; for (int i = 0; i < 64; i++) s += x[i]; return s;
@@ -30,7 +33,9 @@ def compiled(source: str) -> bytes:
 
 def findings(folder: Path, ours: dict[str, bytes | str], theirs: dict[str, bytes | str]) -> list[tuple[str, str]]:
     found = lost(verify(wheel(folder / "ours", NAME, ours)), wheel(folder / "theirs", NAME, theirs))
-    return [(one.severity.value, one.sentence) for one in found]
+    *others, sizes = found
+    assert sizes.sentence.startswith(f"compared with {NAME}: ")
+    return [(one.severity.value, one.sentence) for one in others]
 
 
 def test_a_wheel_that_has_everything_lacks_nothing(tmp_path: Path) -> None:
@@ -74,14 +79,70 @@ def test_the_wheel_of_this_version_python_and_platform_is_taken_from_the_index(
     published = wheel(tmp_path / "published", name, {"demo/_c.so": compiled(PLAIN)})
     ours = wheel(tmp_path / "ours", NAME)
     with serving(simple_index(tmp_path / "index", published)) as server:
-        found = against_index(verify(ours), tmp_path / "fetched", lambda: server.indexes)
-    assert [finding.severity for finding in found][:1] == ([Severity.ERROR] if is_found else [Severity.NOTE])
-    assert is_found or "no index has a wheel of demo 1.0" in found[0].what
+        try:
+            found = against_index(verify(ours), tmp_path / "fetched", lambda: server.indexes)
+        except FetchError as error:
+            assert not is_found
+            assert "no index has a wheel of demo 1.0 for this Python and platform (cp311-cp311-" in str(error)  # noqa: PT017
+            return
+    assert is_found
+    assert found[0].severity is Severity.ERROR
+    assert found[-1].what.startswith(f"compared with {name}: 0 of 1 module, ")
 
 
-def test_an_index_that_cannot_be_asked_is_a_note(tmp_path: Path) -> None:
+def test_another_version_and_the_wheel_for_the_machine_of_a_pure_one_are_found_if_asked_for(tmp_path: Path) -> None:
+    published = wheel(tmp_path / "published", NAME, {"demo/_c.so": compiled(PLAIN)})
+    pure = verify(wheel(tmp_path / "ours", "demo-2.0-py3-none-any.whl"))
+    tag = Tag("cp311", "cp311", "linux_x86_64")
+    with serving(simple_index(tmp_path / "index", published)) as server:
+        found = against_index(pure, tmp_path / "fetched", lambda: server.indexes, version="1.0", tag=tag)
+    assert found[0].sentence == "demo/_c.so: 1 of 1 compiled modules of the published wheel are missing"
+
+
+def test_an_index_that_cannot_be_asked_is_an_error(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         indexes = server.indexes
-    found: tuple[Finding, ...] = against_index(verify(wheel(tmp_path, NAME)), tmp_path / "fetched", lambda: indexes)
-    assert [finding.severity for finding in found] == [Severity.NOTE]
-    assert "not compared with the published wheel" in found[0].what
+    with pytest.raises(FetchError):
+        against_index(verify(wheel(tmp_path, NAME)), tmp_path / "fetched", lambda: indexes)
+
+
+def test_c_functions_that_no_library_gives_any_more_and_modules_that_grew_are_warnings(tmp_path: Path) -> None:
+    more = PLAIN + "int helper(void) { return 1; } int moved(void) { return 2; }"
+    large = PLAIN + "int moved(void) { return 2; } const char table[100000] = {1};"
+    theirs = wheel(tmp_path / "theirs", NAME, {MODULE: compiled(more)})
+    ours = wheel(tmp_path / "ours", NAME, {MODULE: compiled(PLAIN), "demo.libs/lib.so": compiled(large)})
+    symbols, sizes = lost(verify(ours), theirs)
+    assert (symbols.severity, symbols.what) == (
+        Severity.WARNING,
+        "1 C symbols of the published wheel's libraries are missing: helper",
+    )
+    assert sizes.severity is Severity.NOTE
+    *_, sizes = lost(verify(wheel(tmp_path / "large", NAME, {MODULE: compiled(large)})), theirs)
+    assert (sizes.severity, sizes.advice) == (
+        Severity.WARNING,
+        "debug information is taken out with build.env.LDFLAGS = '-Wl,-s'",
+    )
+
+
+AES = FailedCall("gcc", ("-c", "t1.c"), "t1.c:1: error: target specific option mismatch", "_mm_aesimc()", ("-maes",))
+YAML = FailedCall(
+    "gcc", ("-c", "t2.c"), "t2.c:1:10: fatal error: yaml.h: No such file or directory", "#include <yaml.h>"
+)
+OTHER = FailedCall("gcc", ("-c", "t3.c"), "t3.c:1: error: expected ';'", "int x")
+
+
+@pytest.mark.parametrize(
+    ("about", "told"),
+    [
+        (["Crypto/_raw_aesni.so"], "the likely cause: `gcc -c t1.c` failed: t1.c:1: error: target specific option"),
+        (["AES", "AVX2"], "the likely cause: `gcc -c t1.c`"),
+        (["yaml/_yaml.so"], "the likely cause: `gcc -c t2.c` failed: t2.c:1:10: fatal error: yaml.h: No such file"),
+        (["demo/_speedups.so"], "perhaps because: `gcc -c t2.c` failed"),
+    ],
+)
+def test_the_call_that_has_to_do_with_what_is_lost_is_the_likely_cause(about: list[str], told: str) -> None:
+    cause = likely_cause([OTHER, YAML, AES], about)
+    assert cause.startswith(told)
+    assert cause.endswith("(2 other calls failed, too)")
+    assert likely_cause([OTHER], about) == ""
+    assert ("build.keep-flags = ['*t1.c']" in cause) == ("t1.c" in told)

@@ -71,6 +71,7 @@ def matrix(source: StrPath, output_dir: StrPath, **options: Unpack[MatrixOptions
         pass_env=texts_of(asked.get("pass_env")),
         schema=value_of(asked.get("schema", Schema.PEP_850), Schema.versioned),
         compare=path_of(asked.get("compare")),
+        against=str(asked.get("against", "")),
     )
     return verb(Path(source), Path(output_dir), request, on_progress=asked.get("on_progress", silent))
 

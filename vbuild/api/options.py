@@ -31,6 +31,7 @@ class MatrixOptions(TypedDict, total=False):
     locked       use nothing but what the recipe's lock file names
     pass_env     names, or patterns such as "DEMO_*", of environment variables that builds see
     compare      an earlier report.json: the report says what changed since then
+    against      what the plain wheel is compared with, instead of the recipe's verify.against
     schema       the draft that variant metadata follows; "850/0.2.0"
     executor     "local", or "dask://HOST:PORT"
     on_progress  called with each target and the name of the step that it is at
@@ -44,6 +45,7 @@ class MatrixOptions(TypedDict, total=False):
     locked: bool
     pass_env: Iterable[str]
     compare: StrPath | None
+    against: StrPath
     schema: "str | Schema"
     executor: "str | Executor"
     on_progress: "Callable[[Target, str], None]"

@@ -23,7 +23,15 @@ from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan, host_of
 from vbuild.build.environment import BuildEnvironment, Environments, Prefix, own_environment
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
-from vbuild.build.wrappers import BuildFolders, CompilerCall, CompilerWrappers, Override, check_nvcc, install
+from vbuild.build.wrappers import (
+    BuildFolders,
+    CompilerCall,
+    CompilerWrappers,
+    FailedCall,
+    Override,
+    check_nvcc,
+    install,
+)
 from vbuild.config.table import Env, Table
 from vbuild.errors import BuildError
 from vbuild.process.run import run
@@ -97,7 +105,7 @@ class Built(Struct, frozen=True):
     """A wheel as its backend left it: plain, not repaired; what the compiler wrappers changed; how long it took, in
     seconds.
 
-    *commands* are those of nvcc, *calls* those of the other compilers.
+    *commands* are those of nvcc, *calls* those of the other compilers, and *failed* those of these that failed.
     """
 
     wheel: Path
@@ -105,6 +113,7 @@ class Built(Struct, frozen=True):
     commands: tuple[Command, ...]
     seconds: float
     calls: tuple[CompilerCall, ...] = ()
+    failed: tuple[FailedCall, ...] = ()
 
 
 def prepared(
@@ -187,7 +196,7 @@ def build_wheel(
     seconds = time.perf_counter() - start
     wrappers = shell.wrappers
     wheel = _checked(wheel, folder / "built")
-    return Built(wheel, wrappers.overrides(), wrappers.commands(), seconds, wrappers.compiled())
+    return Built(wheel, wrappers.overrides(), wrappers.commands(), seconds, wrappers.compiled(), wrappers.failures())
 
 
 def required(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> frozenset[str]:

@@ -16,10 +16,11 @@ otherwise, made of links:
 
 import json
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Self
+from pathlib import Path, PurePath
+from typing import Any, Self, TypeVar
 
 from msgspec import Struct, ValidationError, convert, to_builtins
 
@@ -33,7 +34,17 @@ from vbuild.toolchain.compilers import Compilers, cargo_home
 from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.nvcc_options import CudaRules
 
+T = TypeVar("T")
+
 _CALLS = "calls"
+
+# of a command that failed, what is not shown, and the characters that are; and of how many commands
+_USUAL = ("-I", "-L", "-O", "-g", "-W", "-f", "-D", "-U", "-isystem", "-march=x86-64", "-mtune=", "-pipe", "-pthread")
+_LONGEST = 160
+_MOST = 200
+_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".C", ".f90", ".F90", ".f", ".m")
+# what compilers and linkers say of what is not there
+_LACKING = ("No such file", "file not found", "cannot find -l", "unrecognized", "unknown argument", "unsupported")
 
 # names that some tools read in the place of CUDA_HOME
 _HOMES = ("CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_BIN_PATH")
@@ -57,14 +68,37 @@ class Override(Struct, frozen=True):
     object: str = ""
 
     @classmethod
-    def parse(cls, line: str) -> Self:
-        """One line of the compiler wrappers' log."""
-        return cls.of_data(json.loads(line))
-
-    @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
         """The override that `to_builtins` made *data* of."""
         return convert(data, cls)
+
+
+class FailedCall(Struct, frozen=True):
+    """A call of a compiler that failed: its *arguments*, the line that says why, and how what it compiled begins.
+
+    Build systems ask so what a compiler can do, and leave out what it cannot. *removed* are the flags of the project's
+    own that were taken out.
+    """
+
+    program: str
+    arguments: tuple[str, ...]
+    error: str
+    text: str = ""
+    removed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        told = shlex.join([self.program, *(word for word in self.arguments if not word.startswith(_USUAL))])
+        keep = ""
+        if self.removed:
+            sources = [f"*{PurePath(word).name}" for word in self.arguments if word.endswith(_SOURCES)]
+            rule = f"build.keep-flags = {sources}" if sources else "build.flags = 'keep'"
+            keep = f"; {' '.join(self.removed)} was taken out of it: {rule}"
+        return f"`{told if len(told) <= _LONGEST else f'{told[:_LONGEST]} …'}` failed: {self.error}{keep}"
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether it lacked something that this machine may have: a header, a library, an instruction."""
+        return any(words in self.error for words in _LACKING)
 
 
 class CompilerCall(Struct, frozen=True):
@@ -99,6 +133,10 @@ class CompilerWrappers(Struct, frozen=True):
     def overrides(self) -> tuple[Override, ...]:
         """Every command so far with flags that were kept or removed, each different one once, in order."""
         return overrides(self.log)
+
+    def failures(self) -> tuple[FailedCall, ...]:
+        """The calls of compilers that failed so far, each different one once, in order; the last of very many."""
+        return tuple(_logged(self.log, FailedCall))[-_MOST:]
 
     def compiled(self) -> tuple[CompilerCall, ...]:
         """Every call of a compiler so far that compiled something."""
@@ -204,13 +242,18 @@ def install(
 
 def overrides(log: Path) -> tuple[Override, ...]:
     """Every command in the compiler wrappers' *log*, each different one once, in the order of the first."""
+    return tuple(_logged(log, Override))
+
+
+def _logged(log: Path, kind: type[T]) -> Iterable[T]:
+    """The entries of *kind* in *log*, each different one once, in the order of the first."""
     if not log.exists():
         return ()
-    found: dict[Override, None] = {}
+    found: dict[T, None] = {}
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError, ValidationError):  # torn, where the disk was full or a command was killed
-            found[Override.parse(line)] = None
-    return tuple(found)
+            found[convert(json.loads(line), kind)] = None
+    return found
 
 
 def check_nvcc(program: Path) -> None:

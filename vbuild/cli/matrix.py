@@ -56,6 +56,13 @@ _FOR_JOBS = {"jobs": 1, "fresh": False, "locked": False, "pass_env": ()}
     help="Let builds see this environment variable, or all that match this pattern. Repeatable.",
 )
 @options.compare
+@click.option(
+    "--against",
+    metavar="WHEEL",
+    default="",
+    help="Compare the plain wheel with this one, or with the published wheel of its version (index) or another "
+    "(1.2.3): what it lacks is an error.",
+)
 @options.schema
 @options.as_json
 def matrix(source: Path, folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
@@ -67,7 +74,7 @@ def matrix(source: Path, folder: Path | None, **asked: Any) -> None:  # noqa: AN
     system, install, runner = (asked.pop(name) for name in ("emit", "install", "runner"))
     dry_run, as_json = asked.pop("dry_run"), asked.pop("as_json")
     if system:
-        idle = ("only", "python", "part", "compare")
+        idle = ("only", "python", "part", "compare", "against")
         if folder or dry_run or as_json or any(asked[name] for name in idle) or not asked["executor"].is_local:
             raise click.UsageError(
                 "--emit prints the jobs of every part; only --jobs, --fresh, --locked, --pass-env, --schema, --install "

@@ -14,6 +14,7 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import RecipeError, at
@@ -25,6 +26,9 @@ from vbuild.recipe.source import Folder, Git, Native, Sdist, Source, check_level
 from vbuild.recipe.spelling import existing_patch, located, pattern, requirement, variables
 from vbuild.recipe.target import Draft, Target, evaluated, merged, read_drafts
 from vbuild.recipe.variables import variable_pattern
+
+# what the plain wheel is compared with, where that is no file and no other version
+AGAINST = ("auto", "index", "none")
 
 _EMULATE = ("auto", "always", "never")
 _CACHES = ("auto", "ccache", "sccache", "none")
@@ -79,29 +83,36 @@ class BuildSettings(Struct, frozen=True):
 class Verify(Struct, frozen=True):
     """How wheels are checked: functions and files, by patterns, that may use more than the level the wheel claims.
 
-    The plain wheel is compared with the published one of the same version: that of the index, that in the file
-    *against*, or none.
+    The plain wheel is compared with a published one: that of its version, or of the version *against*, on the index;
+    that in the file *against*; none; or for ``auto`` that of its version if an sdist is built and there is one.
     """
 
     allow: tuple[str, ...] = ()
-    against: str | Path = "index"
+    against: str | Path = "auto"
 
     @classmethod
     def read(cls, table: Table, folder: Path) -> Self:
         return cls(
             table.parsed_texts("allow", pattern, ()),
-            table.optional_parsed("against", lambda text: _against(text, folder)) or "index",
+            table.optional_parsed("against", lambda text: compared_with(text, folder)) or "auto",
         )
 
 
-def _against(text: str, folder: Path) -> str | Path:
-    """*text* if it is ``index`` or ``none``, else the wheel at that path; `RecipeError` if there is no such file."""
-    if text in {"index", "none"}:
+def compared_with(text: str, folder: Path) -> str | Path:
+    """*text* if it is one of `AGAINST` or a version, else the path of a wheel; `RecipeError` if there is no such file.
+
+    Paths start in *folder*.
+    """
+    if text in AGAINST:
         return text
     path = located(text, folder)
-    if not path.is_file():
-        raise RecipeError(f"no wheel {text!r}; expected 'index', 'none', or a path that starts where the recipe stands")
-    return path
+    if path.is_file():
+        return path
+    try:
+        return str(Version(text))
+    except InvalidVersion:
+        expected = "expected 'index', 'none', a version such as '1.2.3', or the path of a wheel"
+        raise RecipeError(f"no wheel {text!r}; {expected}") from None
 
 
 class Repair(Struct, frozen=True):

@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 from packaging.version import Version
 
@@ -21,7 +21,7 @@ from vbuild.build.frontend import Built, Job, build_wheel, prepared
 from vbuild.build.kept_flags import NextRules, for_single_files, next_rules
 from vbuild.build.plan import Rewriting
 from vbuild.build.source import digest, fetched, unpacked
-from vbuild.build.wrappers import Override
+from vbuild.build.wrappers import FailedCall, Override
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
 from vbuild.files.staging import LOGS
 from vbuild.hardware.cpu import Cpu
@@ -70,14 +70,15 @@ class PlannedWheel(Struct, frozen=True):
 class RepairedWheel(Struct, frozen=True):
     """The portable wheel of a build, still plain; what the compiler wrappers changed; how long it took, in seconds.
 
-    *lists* are the lists of GPU architectures that were changed in commands of nvcc. It *is_kept* if an earlier run
-    built it.
+    *lists* are the lists of GPU architectures that were changed in commands of nvcc, *failed* the calls of compilers
+    that failed. It *is_kept* if an earlier run built it.
     """
 
     wheel: Path
     overrides: tuple[Override, ...]
     lists: tuple[str, ...]
     seconds: float
+    failed: tuple[FailedCall, ...] = ()
     is_kept: bool = False
 
     @property
@@ -87,12 +88,14 @@ class RepairedWheel(Struct, frozen=True):
             "seconds": self.seconds,
             "overrides": [to_builtins(override) for override in self.overrides],
             "lists": list(self.lists),
+            "failed": to_builtins(self.failed),
         }
 
     @classmethod
     def of_record(cls, wheel: Path, record: Mapping[str, Any]) -> Self:
         overrides = tuple(map(Override.of_data, record["overrides"]))
-        return cls(wheel, overrides, tuple(record["lists"]), record["seconds"], is_kept=True)
+        failed = convert(record["failed"], tuple[FailedCall, ...])
+        return cls(wheel, overrides, tuple(record["lists"]), record["seconds"], failed, is_kept=True)
 
 
 class _Made(Struct, frozen=True):
@@ -273,7 +276,7 @@ class Builder(Struct, frozen=True):
 
             wheel = billed(wheel, folder / "billed", making_of(job, recipe, self.patches))
         lists = lists_of(built.commands, f"{made.project.resolve()}/")
-        return RepairedWheel(wheel, built.overrides, lists, built.seconds)
+        return RepairedWheel(wheel, built.overrides, lists, built.seconds, built.failed)
 
     def _compiled(self, job: Job, folder: Path, log: Path, cache: "Running | None") -> "_Made":
         """The portable wheel of *job*, and what it was made of.
@@ -316,6 +319,8 @@ class Builder(Struct, frozen=True):
 
         recipe, project = self.context.recipe, self.tree(folder / "tree")
         built = build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache)
+        if not recipe.repair.skip and recipe.repair.command is None:
+            _check_compiled(built)
         self.context.on_progress(job.target, "repairing")
         wheel = repaired(
             built.wheel,
@@ -343,6 +348,26 @@ class Builder(Struct, frozen=True):
             file.writelines(f"nvcc: {command}\n" for command in built.commands)
         with at(built.wheel.name):
             agreement(built.commands, fatbins(built.wheel), archs, mode=settings.archs).check()
+
+
+def _check_compiled(built: Built) -> None:
+    """`BuildError` for a wheel that is for Linux by its name and has no compiled code, with the likely cause.
+
+    auditwheel would only say that it is no platform wheel.
+    """
+    from vbuild.elf.records import MAGIC
+    from vbuild.verification.published import likely_cause
+    from vbuild.wheel.archive import open_wheel
+
+    with open_wheel(built.wheel) as source:
+        platform = source.name.platform
+        if "linux" not in platform or any(source.head(member, len(MAGIC)) == MAGIC for member in source.members):
+            return
+    why = likely_cause(built.failed, ()) or "no compiler failed: the project left its compiled modules out"
+    raise BuildError(
+        f"{built.wheel.name}: no compiled code in a wheel for {platform}; {why}; if there is none to be: "
+        f"repair.skip = true"
+    )
 
 
 def _modules(wheel: Path) -> int:

@@ -14,8 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.build.frontend import Job
+from vbuild.errors import at
 from vbuild.files.staging import staging
-from vbuild.recipe.model import Recipe, lock_file
+from vbuild.recipe.model import Recipe, compared_with, lock_file
 from vbuild.release.builder import Builder
 from vbuild.release.cache import BuildCache
 from vbuild.release.model import OnProgress, ReleaseContext, ReleaseFamily, ReleaseResult
@@ -34,7 +35,7 @@ class MatrixRequest(Struct, frozen=True, kw_only=True):
     those whose names *pass_env* has. If the run *is_locked*, it uses nothing that the recipe's lock does not name. What
     is *fresh* takes no build from the cache. A run that *is_part* of a release leaves out what needs all of it:
     `vbuild.release.collect` verifies across parts, splits, and joins them. *schema* is that of each variant.json, and
-    the report has what differs from the one at *compare*.
+    the report has what differs from the one at *compare*. *against* is used instead of the recipe's ``verify.against``.
     """
 
     jobs: int = 1
@@ -47,6 +48,7 @@ class MatrixRequest(Struct, frozen=True, kw_only=True):
     pass_env: Collection[str] = ()
     schema: Schema = Schema.PEP_850
     compare: Path | None = None
+    against: str = ""
 
 
 _DEFAULT = MatrixRequest()
@@ -99,6 +101,10 @@ def locked_recipe(source: Path, options: MatrixRequest) -> tuple[Recipe, tuple[s
     if options.pass_env:
         asked = tuple(dict.fromkeys([*recipe.build.pass_env, *options.pass_env]))
         recipe = dataclasses.replace(recipe, build=replace(recipe.build, pass_env=asked))
+    if options.against:
+        with at("against"):
+            other = compared_with(options.against, Path())
+        recipe = dataclasses.replace(recipe, verify=replace(recipe.verify, against=other))
     if not (options.is_locked or lock_file(recipe.file).exists()):
         return recipe, ()
     from vbuild.release.lock import held

@@ -27,8 +27,7 @@ from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.atomic import linked
 from vbuild.process.run import supervised
 from vbuild.recipe.matrix import Plain
-from vbuild.recipe.model import Recipe
-from vbuild.recipe.source import Sdist
+from vbuild.recipe.model import AGAINST, Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpreter_of
 from vbuild.release.cache import BuildKind, product_key
@@ -39,9 +38,10 @@ from vbuild.verification.level_emulation import with_evidence
 
 if TYPE_CHECKING:
     from vbuild.build.trial import TrialResult
+    from vbuild.build.wrappers import FailedCall
     from vbuild.splitting.request import SplitRequest
     from vbuild.splitting.split import Split
-    from vbuild.verification.model import Finding, Verdict
+    from vbuild.verification.model import Verdict
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,6 +65,10 @@ def check_request(recipe: Recipe, targets: Sequence[Target]) -> "SplitRequest | 
     Everything that follows from the recipe alone is refused here, before anything is built.
     """
     request = split_request(recipe)
+    if recipe.verify.against not in AGAINST:
+        from vbuild.release.against import check_against
+
+        check_against(recipe)
     if recipe.matrix.plain is Plain.HWCAPS:
         from vbuild.release.hwcaps_merge import check_chosen
 
@@ -253,7 +257,7 @@ def finished(
     try:
         wheel = cut or stamped(context, target, build.wheel)
         context.on_progress(target, "verifying")
-        verdict = verified(context, wheel, target, baseline=baseline)
+        verdict = verified(context, wheel, target, baseline=baseline, failed=build.failed)
         context.on_progress(target, "testing")
         trial = result_of_test(builder, target, cut or build.wheel, interpreter=item.job.interpreter)
         emulation, why_not = None, why_unasked(context.recipe.test)
@@ -295,18 +299,28 @@ def stamped(context: ReleaseContext, target: Target, wheel: Path) -> Path:
     return stamp(wheel, folder, variant=variant, metadata=context.family.metadata, schema=context.family.schema)
 
 
-def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: Path | None) -> "Verdict":
+def verified(
+    context: ReleaseContext,
+    wheel: Path,
+    target: Target,
+    *,
+    baseline: Path | None,
+    failed: "Sequence[FailedCall]" = (),
+) -> "Verdict":
     """The verdict on *wheel*, that of *target*, with the build *baseline* for comparison.
 
-    `WheelError` if it does not keep its promises, or has no code to keep them with. In a part of a release, the wheel
-    that explains a finding may be in another part: `vbuild collect` decides.
+    *failed* are the calls of compilers that failed in its build. `FetchError` if the wheel that it is to be compared
+    with is not there. `WheelError` if it does not keep its promises, or has no code to keep them with. In a part of a
+    release, the wheel that explains a finding may be in another part: `vbuild collect` decides.
     """
     from vbuild.verification.levels import can_disassemble
     from vbuild.verification.verify import verify
 
     verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=context.recipe.verify.allow)
     if target.label is None and can_disassemble():
-        verdict = replace(verdict, findings=(*verdict.findings, *_lost(context, verdict, target)))
+        from vbuild.release.against import lacking
+
+        verdict = replace(verdict, findings=(*verdict.findings, *lacking(context, verdict, target, failed)))
     if context.is_part:
         return verdict
     if baseline and target.cpu.machine == "x86_64" and can_disassemble():
@@ -322,21 +336,11 @@ def verified(context: ReleaseContext, wheel: Path, target: Target, *, baseline: 
             lines.append(f"and {len(errors) - _SHOWN} more")
         raise WheelError(f"{wheel.name}: {'; '.join(lines)}")
     if target.asks_for_cpu and not verdict.libraries:
-        raise WheelError(f"{wheel.name}: no compiled code for {target.cpu}; did the build leave its modules out?")
+        from vbuild.verification.published import likely_cause
+
+        why = likely_cause(failed, ()) or "did the build leave its modules out?"
+        raise WheelError(f"{wheel.name}: no compiled code for {target.cpu}; {why}")
     return verdict
-
-
-def _lost(context: ReleaseContext, verdict: "Verdict", target: Target) -> "tuple[Finding, ...]":
-    """What the plain wheel of *verdict* lacks of the published one of its version, if the recipe's source has one."""
-    from vbuild.index_client.configuration import Indexes
-    from vbuild.verification.published import against_index, lost
-
-    against = context.recipe.verify.against
-    if isinstance(against, Path):
-        return lost(verdict, against)
-    if against == "none" or not isinstance(context.recipe.source, Sdist):
-        return ()
-    return against_index(verdict, context.place("published", target), Indexes.configured)
 
 
 def result_of_test(

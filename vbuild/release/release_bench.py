@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.errors import BuildError, FetchError, VbuildError, WheelError
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.model import Bench
+from vbuild.recipe.model import AGAINST, Bench
 from vbuild.recipe.source import Sdist
 from vbuild.recipe.target import Target
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseWheels
@@ -112,10 +112,11 @@ def _published(context: ReleaseContext, plain: Product, note: Callable[[str], No
         return None
     if isinstance(against, Path):
         return against
-    if not isinstance(context.recipe.source, Sdist):
+    if against == "auto" and not isinstance(context.recipe.source, Sdist):
         return None
+    version, folder = "" if against in AGAINST else against, context.place("published", plain.target)
     try:
-        return published_wheel(plain.wheel, context.place("published", plain.target), Indexes.configured)
+        return published_wheel(plain.wheel, folder, Indexes.configured, version=version)
     except FetchError as error:
         note(f"bench: without the published wheel: {error}")
         return None

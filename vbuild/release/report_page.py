@@ -19,7 +19,7 @@ from vbuild.files.html import rendered
 from vbuild.files.wording import counted, percent, sized
 from vbuild.release.report import FailureEntry, Key, MachineChoice, Report, WheelEntry, kinds
 from vbuild.release.report_comparison import Comparison, SizeChange, WheelChange, given, grown, titled
-from vbuild.verification.model import BenchRatio, BenchReport, Severity, spelled
+from vbuild.verification.model import BenchRatio, BenchReport, Severity, VerifyRule, spelled
 
 _MINUTE, _HOUR = 60, 3600
 _REASON = re.compile(r"\w+ :: (\w+) :: (\S+) is number (\d+ of \d+) that the machine supports", re.ASCII)
@@ -181,7 +181,7 @@ def warnings(wheels: Sequence[WheelEntry]) -> tuple[Message, ...]:
     alike: dict[str, list[str]] = {}
     for wheel in wheels:
         for finding in wheel.verdict.findings:
-            if finding.severity is not Severity.NOTE:
+            if finding.severity is not Severity.NOTE or finding.rule is VerifyRule.PUBLISHED:
                 alike.setdefault(finding.advised, []).append(wheel.title)
     return tuple(Message(what, tuple(dict.fromkeys(titles))) for what, titles in alike.items())
 

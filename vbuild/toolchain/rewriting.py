@@ -1,5 +1,5 @@
-"""The program behind every compiler wrapper: make a compiler's command one for the level being built, and run the
-compiler.
+"""The program behind every compiler wrapper: make a compiler's command one for the level being built, run the
+compiler, and note how it failed.
 
 It runs once per compiler call, thousands of times in a build, on a Python without site packages. Hence no import
 but what that call needs (``json`` alone doubles the start-up), no dataclass, and none of the rest of vbuild: its
@@ -74,6 +74,10 @@ _FLAG_CHECKS = frozenset(
     }
 )
 _FLAG_CHECK_SIZE = 200  # bytes
+
+# in what compilers and linkers write, the words of the line that says why; and the characters that are logged of it
+_ERRORS = ("error:", "undefined reference", "cannot find -l", "undefined symbol")
+_BEGIN = 400
 
 _RUST_FEATURES = tuple(flag.removeprefix("-m") for flag in _CHOOSES if not flag.endswith("="))
 
@@ -313,9 +317,7 @@ def _text(path: str) -> str:
 
 
 def _record(settings: "dict[str, Any]", name: str, result: RewrittenCommand) -> None:
-    """One line more in the log; a single append, since compilers run side by side."""
-    import json  # only for commands that are changed
-
+    """Log what is different in a command."""
     root = settings["source"] + os.sep
     entry = {
         "program": name,
@@ -327,9 +329,55 @@ def _record(settings: "dict[str, Any]", name: str, result: RewrittenCommand) -> 
         "why": result.why,
         "object": os.path.abspath(_output(result.arguments)).removeprefix(root) if result.kept else "",
     }
+    _log(settings, entry)
+
+
+def _log(settings: "dict[str, Any]", entry: "dict[str, Any]") -> None:
+    """One line more in the log; a single append, since compilers run side by side."""
+    import json  # only for commands that are changed, or fail
+
     log = os.open(settings["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(log, (json.dumps(entry) + "\n").encode())
     os.close(log)
+
+
+def _ended(command: "list[str]") -> "tuple[int, bytes]":
+    """The status with which *command* ends, and what it wrote to standard error, which is passed on.
+
+    What it writes goes to a file until then: a daemon that it starts, such as a cache's, may hold a pipe open forever.
+    """
+    errors = os.memfd_create("errors")
+    process = os.posix_spawnp(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, errors, 2)])
+    try:
+        status = os.waitpid(process, 0)[1]
+    except KeyboardInterrupt:  # which the command got, too
+        os._exit(130)
+    written = os.pread(errors, os.fstat(errors).st_size, 0)
+    left = written
+    while left:
+        left = left[os.write(2, left) :]
+    return (os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)), written
+
+
+def _note_failure(settings: "dict[str, Any]", name: str, result: RewrittenCommand, errors: str) -> None:
+    """Log a command that failed, with the line of *errors* that says why, and how what it compiled begins.
+
+    Most only ask what the compiler can do, and what they compile is gone afterwards.
+    """
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    telling = [line for line in lines if any(word in line for word in _ERRORS)]
+    try:
+        text = _text(result.sources[0])[:_BEGIN] if result.sources else ""
+    except OSError:
+        text = ""
+    entry = {
+        "program": name,
+        "arguments": [word[:_BEGIN] for word in result.arguments],
+        "removed": result.removed,
+        "error": (telling or lines[-1:] or ["no message"])[0][:_BEGIN],
+        "text": text,
+    }
+    _log(settings, entry)
 
 
 def _output(arguments: "Sequence[str]") -> str:
@@ -373,7 +421,9 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
     if result.removed or result.kept:
         _record(settings, name, result)
     if result.refused:
-        raise SystemExit(f"{name}: error: unrecognized command-line option '{result.refused[0]}' (kept out by vbuild)")
+        error = f"{name}: error: unrecognized command-line option '{result.refused[0]}' (kept out by vbuild)"
+        _note_failure(settings, name, result, error)
+        raise SystemExit(error)
     if settings["rules"]["zig"] and name != RUSTC:
         sys.path.insert(0, folder)
         zig_options = __import__("zig_options")  # compiled beside this program
@@ -381,7 +431,14 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
         result.arguments = zig_options.for_zig(result.arguments)
     # with link-time optimisation, it is the link that compiles
     compiles = result.sources or any(word.startswith("-flto") for word in result.arguments)
-    os.execvp(command[0], [*command, *result.arguments, *(mapping if compiles else ())])
+    words = [*command, *result.arguments, *(mapping if compiles else ())]
+    # cargo reads what rustc writes while it runs; C libraries before 2.27 have no files in memory
+    if name == RUSTC or not (result.sources or "-o" in arguments) or not hasattr(os, "memfd_create"):
+        os.execvp(command[0], words)
+    status, errors = _ended(words)
+    if status:
+        _note_failure(settings, name, result, errors.decode(errors="replace"))
+    raise SystemExit(status)
 
 
 if __name__ == "__main__":

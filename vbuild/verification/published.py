@@ -2,21 +2,28 @@
 
     modules         a compiled module that is missing, or that became Python: an error
     dispatch        CPU features that published code is chosen for at run time, and none of ours: an error
+    symbols         C functions and objects that libraries there give to others, and none here: a warning
     files, tags     other files that are missing, a newer glibc: warnings
+    size            of the compiled modules, and of their code: a note, or a warning if it is twice as much
 
-Names of modules are compared without the tag of the ABI: ``_aes.abi3.so`` and ``_aes.cpython-311-….so`` are one.
+Names of modules are compared without the tag of the ABI: ``_aes.abi3.so`` and ``_aes.cpython-311-….so`` are one. The
+likely cause of a loss is a call of the compiler that failed: build systems ask so what it can do.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from msgspec import Struct
 from packaging.tags import Tag
 from packaging.version import Version
 
-from vbuild.errors import FetchError, WheelError
+from vbuild.build.wrappers import FailedCall
+from vbuild.elf.hwcaps_folders import level_of
+from vbuild.elf.interface import Interface
+from vbuild.errors import BinaryError, FetchError, WheelError
+from vbuild.files.wording import counted, sized
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import ListedFile, download_best
 from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule, is_grafted
@@ -28,67 +35,112 @@ _ABI_TAG = re.compile(r"\.(abi3|cpython-[\w-]+|pypy[\w-]+)(?=\.so$)")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_|manylinux(1|2010|2014)_")
 _LEGACY = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}
 _SHOWN = 5
+# a module that is this many times as large has more in it than other compilers and flags make of the same source
+_LARGE = 2.0
+_WORD = re.compile(r"[A-Za-z]+[\d.]*")
+_SHORTEST = 3  # letters of a word that says something
+_ACCEPT = "to go on without it: verify.against = 'none'"
+_KEEP = "if flags of the project's own were taken out of its sources: build.keep-flags = ['src/name_of_a_source.c']"
 
 
 class _Contents(Struct, frozen=True):
-    """The modules of a wheel by their names, each with the features it dispatches to; its other files; its glibc."""
+    """The modules of a wheel by their names, each with the features it dispatches to; its other files; its glibc.
+
+    *given* are the C functions and objects that each library gives to others; *size* is that of its modules in bytes,
+    and *code* that of the code in them.
+    """
 
     modules: Mapping[str, frozenset[str]]
     files: frozenset[str]
     glibc: tuple[int, int] | None
+    given: Mapping[str, frozenset[str]]
+    size: int
+    code: int
 
     @classmethod
     def of(cls, verdict: Verdict) -> "_Contents":
         """The contents of the wheel of *verdict*; `WheelError` if it cannot be read."""
-        dispatched = {library.member: frozenset(library.dispatched) for library in verdict.libraries}
-        modules, files = {}, set()
+        libraries = {library.member: library for library in verdict.libraries}
+        modules, files, size = {}, set(), 0
+        given = {}
         with open_wheel(verdict.wheel) as source:
-            for path in (member.path for member in source.members):
-                if is_grafted(path) or path.partition("/")[0].endswith(".dist-info"):
+            for member in source.members:
+                path = member.path
+                if library := libraries.get(path):
+                    given[_ABI_TAG.sub("", path)] = _given(source.read(member))
+                if is_grafted(path) or level_of(path) or path.partition("/")[0].endswith(".dist-info"):
                     continue
-                if path in dispatched:
-                    modules[_ABI_TAG.sub("", path)] = dispatched[path]
+                if library:
+                    modules[_ABI_TAG.sub("", path)] = frozenset(library.dispatched)
+                    size += member.size
                 elif not path.endswith(".so"):
                     files.add(path)
-        return cls(modules, frozenset(files), _glibc(WheelName.parse(verdict.wheel.name).tags))
+        glibc = _glibc(WheelName.parse(verdict.wheel.name).tags)
+        code = sum(library.code_size for path, library in libraries.items() if not (is_grafted(path) or level_of(path)))
+        return cls(modules, frozenset(files), glibc, given, size, code)
 
 
-def against_index(verdict: Verdict, folder: Path, indexes: Callable[[], Indexes]) -> tuple[Finding, ...]:
-    """What the wheel of *verdict* lacks of the one that the index has of its version, downloaded into *folder*.
-
-    A note if the index has none. `WheelError` if one of the two cannot be read.
-    """
+def _given(data: bytes) -> frozenset[str]:
+    """The names that the library *data* gives to others, those aside that compilers of C++ and Rust chose."""
     try:
-        if published := published_wheel(verdict.wheel, folder, indexes):
-            return lost(verdict, published)
-        name = WheelName.parse(verdict.wheel.name)
-        what = f"not compared: no index has a wheel of {name.project} {name.version} for this Python and platform"
-    except FetchError as error:
-        what = f"not compared with the published wheel: {error}"
-    return (Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what),)
+        interface = Interface.parse(data)
+    except BinaryError:
+        return frozenset()
+    return frozenset(one.name for one in interface.given if not one.is_mangled)
 
 
-def published_wheel(wheel: Path, folder: Path, indexes: Callable[[], Indexes]) -> Path | None:
-    """The wheel that the index has of the version of *wheel*, for its Python and platform, or None if it has none.
+def against_index(
+    verdict: Verdict,
+    folder: Path,
+    indexes: Callable[[], Indexes],
+    *,
+    version: str = "",
+    tag: Tag | None = None,
+    failed: Sequence[FailedCall] = (),
+) -> tuple[Finding, ...]:
+    """What the wheel of *verdict* lacks of the one that the index has of its *version*, downloaded into *folder*.
 
-    It is in *folder*, downloaded unless that has it already. `FetchError` if no index can be asked.
+    A wheel for any machine is compared with the one for *tag*. *failed* are the calls of
+    compilers that failed in its build. `FetchError` if the index has none, or cannot be asked; `WheelError` if one of
+    the wheels cannot be read.
     """
-    there = next(folder.glob("*.whl"), None)
+    if published := published_wheel(verdict.wheel, folder, indexes, version=version, tag=tag):
+        return lost(verdict, published, failed=failed)
+    name = WheelName.parse(verdict.wheel.name)
+    shown = ", ".join(sorted(map(str, _tags(name, tag))))
+    wanted = version or name.version
+    raise FetchError(f"no index has a wheel of {name.project} {wanted} for this Python and platform ({shown})")
+
+
+def published_wheel(
+    wheel: Path, folder: Path, indexes: Callable[[], Indexes], *, version: str = "", tag: Tag | None = None
+) -> Path | None:
+    """The wheel that the index has of *version*, by default that of *wheel*, for its Python and platform; or None.
+
+    For any machine, that of *tag*. It is in *folder*, downloaded unless that has it already. `FetchError` if no index
+    can be asked.
+    """
     name = WheelName.parse(wheel.name)
-    return there or download_best(name.project, partial(_fit, name), folder, indexes=indexes())
+    fit = partial(_fit, _tags(name, tag), Version(version or name.version))
+    there = next(folder.glob("*.whl"), None)
+    return there or download_best(name.project, fit, folder, indexes=indexes())
 
 
-def _fit(ours: WheelName, listed: ListedFile) -> int | None:
-    """How near the file *listed* is to *ours*, from 0 on; None if it is of another version, Python or platform."""
-    if not listed.is_wheel or listed.is_yanked or listed.version != Version(ours.version):
+def _tags(name: WheelName, tag: Tag | None) -> frozenset[Tag]:
+    return frozenset({tag}) if tag and name.platform == "any" else name.tags
+
+
+def _fit(ours: frozenset[Tag], version: Version, listed: ListedFile) -> int | None:
+    """How near the file *listed* is to *ours*, from 0 on; None if it is not of *version*, our Python or platform."""
+    if not listed.is_wheel or listed.is_yanked or listed.version != version:
         return None
     try:
         theirs = WheelName.parse(listed.file)
     except WheelError:
         return None
-    if theirs.variant or not {_platform(tag) for tag in theirs.tags} & {_platform(tag) for tag in ours.tags}:
+    if theirs.variant or not {_platform(tag) for tag in theirs.tags} & {_platform(tag) for tag in ours}:
         return None
-    ranks = [_fit_of(one, other) for one in ours.tags for other in theirs.tags]
+    ranks = [_fit_of(one, other) for one in ours for other in theirs.tags]
     return min((rank for rank in ranks if rank is not None), default=None)
 
 
@@ -107,23 +159,54 @@ def _platform(tag: Tag) -> str:
     return f"{'manylinux' if library == 'linux' else library} {machine}"
 
 
-def lost(verdict: Verdict, published: Path) -> tuple[Finding, ...]:
-    """What the wheel of *verdict* lacks that the *published* one has; `WheelError` if one of them cannot be read."""
-    return tuple(_lost(_Contents.of(verdict), _Contents.of(verify(published, cpu=verdict.cpu))))
+def lost(verdict: Verdict, published: Path, *, failed: Sequence[FailedCall] = ()) -> tuple[Finding, ...]:
+    """What the wheel of *verdict* lacks that the *published* one has; `WheelError` if one of them cannot be read.
+
+    *failed* are the calls of compilers that failed in its build.
+    """
+    ours, theirs = _Contents.of(verdict), _Contents.of(verify(published, cpu=verdict.cpu))
+    return (*_lost(ours, theirs, failed), _sizes(ours, theirs, published.name))
 
 
-def _lost(ours: _Contents, theirs: _Contents) -> Iterator[Finding]:
+def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses: bool = True) -> str:
+    """The call of *failed* that is the likely cause of a loss, in a sentence; empty if none says anything.
+
+    *about* are the names of what is lost: modules, and CPU features. A call that has one of their words in its
+    arguments, its error or what it compiled comes first, one that lost flags before others; and if it *guesses*, one
+    that lacked a header, a library or an instruction.
+    """
+    words = {word.lower() for name in about for word in _WORD.findall(PurePath(name).stem) if len(word) >= _SHORTEST}
+
+    def shared(call: FailedCall) -> int:
+        text = " ".join((*call.arguments, call.error, call.text)).lower()
+        options = (*call.arguments, *call.removed)
+        flags = {word[2:] for word in options if word.startswith("-m") and len(word) >= _SHORTEST + 2}
+        return sum(word in text or any(word.startswith(flag) for flag in flags) for word in words)
+
+    told = [call for call in failed if (guesses and call.is_telling) or shared(call)]
+    if not told:
+        return ""
+    first = max(told, key=lambda call: (shared(call), bool(call.removed), call.is_telling))
+    more = f" ({counted(len(failed) - 1, 'other call')} failed, too)" if len(failed) > 1 else ""
+    return f"{'the likely cause' if shared(first) else 'perhaps because'}: {first}{more}"
+
+
+def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> Iterator[Finding]:
     if missing := tuple(sorted(theirs.modules.keys() - ours.modules.keys())):
         python = sum(path.removesuffix(".so") + ".py" in ours.files for path in missing)
         became = f"; {python} of them became Python" if python else ""
         what = f"{len(missing)} of {len(theirs.modules)} compiled modules of the published wheel are missing{became}"
-        advice = "the build's log shows why: look for a check of the compiler that failed"
-        yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, missing, what, advice)
+        advice = likely_cause(failed, missing) or "no call of a compiler failed: a tool or an option is missing"
+        yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, missing, what, f"{advice}; {_ACCEPT}")
     for path in sorted(theirs.modules.keys() & ours.modules.keys()):
         if features := sorted(theirs.modules[path] - ours.modules[path]):
             what = f"the published wheel has code for {', '.join(features)} chosen at run time; this wheel has none"
-            advice = "the project's own flags were taken out, or a check of the compiler failed: build.keep-flags"
-            yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, (path,), what, advice)
+            advice = likely_cause(failed, features, guesses=False) or _KEEP
+            yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, (path,), what, f"{advice}; {_ACCEPT}")
+    given = frozenset().union(*ours.given.values())
+    if names := sorted({name for path in ours.modules for name in theirs.given.get(path, ())} - given):
+        what = f"{len(names)} C symbols of the published wheel's libraries are missing: {', '.join(names[:_SHOWN])}"
+        yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, (), what, likely_cause(failed, names))
     if files := tuple(sorted(theirs.files - ours.files)):
         what = f"{len(files)} files of the published wheel are missing: {', '.join(files[:_SHOWN])}"
         yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, files, what)
@@ -131,6 +214,16 @@ def _lost(ours: _Contents, theirs: _Contents) -> Iterator[Finding]:
         newer, older = (".".join(map(str, one)) for one in (ours.glibc, theirs.glibc))
         what = f"needs glibc {newer}; the published wheel needs {older}"
         yield Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what, "build in an older manylinux image, or with zig")
+
+
+def _sizes(ours: _Contents, theirs: _Contents, published: str) -> Finding:
+    """How large the modules are, and the code in them, compared with those of the wheel *published*."""
+    count = f"{len(ours.modules)} of {counted(len(theirs.modules), 'module')}"
+    size = f"{sized(ours.size)} against {sized(theirs.size)}, {sized(ours.code)} of code against {sized(theirs.code)}"
+    is_large = ours.size > _LARGE * theirs.size > 0
+    advice = "debug information is taken out with build.env.LDFLAGS = '-Wl,-s'" if is_large else ""
+    severity = Severity.WARNING if is_large else Severity.NOTE
+    return Finding(severity, VerifyRule.PUBLISHED, (), f"compared with {published}: {count}, {size}", advice)
 
 
 def _glibc(tags: frozenset[Tag]) -> tuple[int, int] | None:

@@ -1,0 +1,92 @@
+"""A plain wheel that lacks what another has, and builds that lose their compiled code: what `vbuild matrix` says."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.factories.projects import tree
+from tests.factories.ranges import serving, simple_index
+from tests.factories.wheels import wheel
+from vbuild.errors import RecipeError
+from vbuild.release.cache import BuildCache
+from vbuild.release.matrix import MatrixRequest, matrix
+from vbuild.release.model import ReleaseResult
+
+MODULE = """
+#include <Python.h>
+%s
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "%s", "", -1, 0};
+PyMODINIT_FUNC PyInit_%s(void) { return PyModule_Create(&module); }
+"""
+SETUP = """
+from setuptools import Extension, setup
+setup(name="demo", version="1.0", py_modules=["demo"], ext_modules=[%s])
+"""
+FAST = 'Extension("_fast", ["_fast.c"], optional=True)'
+SLOW = 'Extension("_slow", ["_slow.c"])'
+RECIPE = 'name = "demo"\n[source]\npath = "source"\n[matrix]\ncpu = ["x86-64"]\n'
+
+
+def released(folder: Path, extensions: str, head: str = "", against: str = "", rules: str = "") -> ReleaseResult:
+    """A release of a project of these *extensions*, where ``_fast.c`` begins with *head*."""
+    files = {name: MODULE % (head if name == "_fast" else "", name, name) for name in ("_fast", "_slow")}
+    tree(folder / "source", {f"{name}.c": text for name, text in files.items()})
+    tree(folder / "source", {"setup.py": SETUP % extensions, "demo.py": ""})
+    (folder / "demo.toml").write_text(RECIPE + rules)
+    request = MatrixRequest(against=against)
+    return matrix(folder / "demo.toml", folder / "dist", request, store=BuildCache(fresh=True))
+
+
+def test_a_module_that_is_lost_is_an_error_with_the_compilers_words_and_the_line_to_paste(tmp_path: Path) -> None:
+    both = f"{FAST}, {SLOW}"
+    (whole,) = released(tmp_path / "whole", both).products
+    (failure,) = released(tmp_path / "part", both, "#include <nothere.h>", str(whole.wheel)).failures
+    assert "1 of 2 compiled modules of the published wheel are missing" in failure.error
+    assert "the likely cause: `gcc" in failure.error
+    assert "_fast.c" in failure.error
+    assert "fatal error: nothere.h: No such file or directory" in failure.error
+    assert failure.error.endswith("to go on without it: verify.against = 'none'")
+    (product,) = released(tmp_path / "again", both, against=str(whole.wheel)).products
+    (note,) = (found for found in product.verdict.findings if found.rule == "published")
+    assert note.what.startswith(f"compared with {whole.wheel.name}: 2 of 2 modules, ")
+
+
+def test_a_build_that_falls_back_to_python_ends_with_the_compilers_words(tmp_path: Path) -> None:
+    (failure,) = released(tmp_path, FAST, "#include <nothere.h>").failures
+    assert failure.error.startswith("demo-1.0-cp")
+    assert "no compiled code in a wheel for linux_" in failure.error
+    assert "fatal error: nothere.h: No such file or directory" in failure.error
+    assert "auditwheel" not in failure.error
+
+
+AGAINST = {
+    "other-1.0-py3-none-any.whl": "verify.against: other-1.0-py3-none-any.whl is not a wheel of demo",
+    "nothere.whl": "against: no wheel 'nothere.whl'; expected 'index', 'none', a version such as '1.2.3', or the path",
+    "3.0": "verify.against: no index has a wheel of demo 3.0; the newest there: 1.0",
+}
+
+
+@pytest.mark.parametrize("what", AGAINST)
+def test_what_cannot_be_compared_with_is_refused_before_anything_is_built(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(tmp_path, "other-1.0-py3-none-any.whl")
+    published = wheel(tmp_path / "published", "demo-1.0-py3-none-any.whl")
+    monkeypatch.chdir(tmp_path)
+    with serving(simple_index(tmp_path / "index", published)) as server:
+        monkeypatch.setenv("PIP_INDEX_URL", server.url)
+        with pytest.raises(RecipeError) as caught:
+            released(tmp_path, SLOW, against=what)
+    assert AGAINST[what] in str(caught.value)
+    assert not (tmp_path / "dist").exists()
+
+
+def test_an_index_without_the_version_is_one_line_if_it_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = wheel(tmp_path / "published", "demo-2.0-py3-none-any.whl")
+    with serving(simple_index(tmp_path / "index", published)) as server:
+        monkeypatch.setenv("PIP_INDEX_URL", server.url)
+        monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://pypi.org/simple")
+        (failure,) = released(tmp_path, SLOW, rules="[verify]\nagainst = 'index'\n").failures
+    assert failure.error.startswith("no index has a wheel of demo 1.0 for this Python and platform (cp3")

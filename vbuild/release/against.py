@@ -1,0 +1,72 @@
+"""What the plain wheel of a release lacks of another, mostly the published one of its version.
+
+verify.against -> a wheel in a file, or on the index -> `vbuild.verification.published` -> findings
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from packaging.tags import Tag
+from packaging.version import Version
+
+from vbuild.build.wrappers import FailedCall
+from vbuild.errors import BuildError, FetchError, RecipeError, at
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.packages import files_of
+from vbuild.recipe.model import AGAINST, Recipe
+from vbuild.recipe.source import Sdist, same_project
+from vbuild.recipe.target import Target
+from vbuild.release.builder import interpreter_of
+from vbuild.release.model import ReleaseContext
+from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule
+from vbuild.verification.published import against_index, lost
+from vbuild.wheel.name import WheelName
+
+_SHOWN = 5
+
+
+def check_against(recipe: Recipe) -> None:
+    """`VbuildError` if the plain wheel is to be compared with a file, or a version, that is none of the project's."""
+    against = recipe.verify.against
+    if against in AGAINST:
+        return
+    with at(recipe.file), at("verify.against"):
+        if isinstance(against, Path):
+            if not same_project(WheelName.parse(against.name).distribution, recipe.name):
+                raise RecipeError(f"{against.name} is not a wheel of {recipe.name}")
+            return
+        there = {file.version for file in files_of(recipe.name, indexes=Indexes.configured()) if file.is_wheel}
+        if Version(against) not in there:
+            newest = ", ".join(map(str, sorted(there, reverse=True)[:_SHOWN])) or "none"
+            raise RecipeError(f"no index has a wheel of {recipe.name} {against}; the newest there: {newest}")
+
+
+def lacking(
+    context: ReleaseContext, verdict: Verdict, target: Target, failed: Sequence[FailedCall]
+) -> tuple[Finding, ...]:
+    """What the plain wheel of *verdict* lacks of the wheel that the recipe names, or the published one of an sdist."""
+    against = context.recipe.verify.against
+    if isinstance(against, Path):
+        return lost(verdict, against, failed=failed)
+    if against == "none" or (against == "auto" and not isinstance(context.recipe.source, Sdist)):
+        return ()
+    version, folder = "" if against in AGAINST else against, context.place("published", target)
+    try:
+        tag = _tag(target)
+        return against_index(verdict, folder, Indexes.configured, version=version, tag=tag, failed=failed)
+    except FetchError as error:
+        if against != "auto":
+            raise
+        what = f"not compared with the published wheel: {error}"
+        return (Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what),)
+
+
+def _tag(target: Target) -> Tag | None:
+    """The tag of compiled wheels for the Python of *target*; None if this machine does not have it."""
+    try:
+        python = interpreter_of(target)
+    except BuildError:
+        return None
+    major, minor, *_ = python.version
+    name = {"cpython": "cp", "pypy": "pp"}.get(python.implementation, python.implementation)
+    return Tag(f"{name}{major}{minor}", f"{name}{major}{minor}", f"linux_{target.cpu.machine}")
