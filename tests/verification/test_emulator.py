@@ -25,6 +25,7 @@ __attribute__((constructor)) static void begins(void) { static int x[8]; wide(x)
 """
 GUARDED = UNGUARDED.replace("wide(x); }", '__builtin_cpu_init(); if (__builtin_cpu_supports("avx2")) wide(x); }')
 CALLED = UNGUARDED.replace("__attribute__((constructor)) static void begins", "void begins")
+V2, V4 = Cpu.parse("x86-64-v2"), Cpu.parse("x86-64-v4")
 SOURCE = "#pragma GCC optimize(3)\n"
 CALLS = Check("""python -c "
 import ctypes, subprocess, sys
@@ -55,17 +56,27 @@ def emulator() -> Emulator:
 def test_a_processor_has_what_gcc_says_its_level_has_and_no_more(
     tmp_path: Path, emulator: Emulator, level: str
 ) -> None:
-    if why := emulator.why_not(level):
+    if why := emulator.why_not(Cpu.known("x86_64", level)):
         pytest.skip(why)
     asked = ["x86-64-v2", "x86-64-v3", "x86-64-v4", "avx", "fma", "aes", "pclmul", "sse4a"]
     lines = "".join(f'printf("%d", !!__builtin_cpu_supports("{name}"));' for name in asked)
     source = f"#include <stdio.h>\nint main(void) {{ __builtin_cpu_init(); {lines} }}"
     program = tmp_path / "program"
     subprocess.run(["gcc", "-x", "c", "-", "-o", program], input=source, text=True, check=True)
-    said = subprocess.run([*emulator.command(level), program], capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [*emulator.command(Cpu.known("x86_64", level)), program], capture_output=True, text=True, check=True
+    )
     rank = X86_64_LEVELS.index(level)
     expected = [rank >= 1, rank >= 2, False, rank >= 2, rank >= 2, False, False, False]
     assert (said.stdout, said.stderr) == ("".join(str(int(one)) for one in expected), "")
+
+
+def test_single_features_beyond_a_level_are_there_and_no_others(emulator: Emulator) -> None:
+    if why := emulator.why_not(V2):
+        pytest.skip(why)
+    assert emulator.why_not(V2.with_extras(["aes", "pclmulqdq", "rdrand"])) is None
+    lacking = emulator.why_not(V2.with_extras(["movdir64b"]))
+    assert lacking == f"{emulator} cannot judge x86-64-v2+movdir64b: it does not run MOVDIR64B"
 
 
 def test_an_emulator_that_has_less_or_more_than_a_level_cannot_judge_it(tmp_path: Path, emulator: Emulator) -> None:
@@ -74,15 +85,15 @@ def test_an_emulator_that_has_less_or_more_than_a_level_cannot_judge_it(tmp_path
     older.write_text(f'#!/bin/sh\nshift 2\nexec {emulator.path} -cpu qemu64 "$@"\n')
     older.chmod(0o755)
     other = Emulator(older, "6.2")
-    said = "qemu-x86_64 6.2 cannot judge x86-64-"
-    assert other.why_not("v1") == f"{said}v1: it also runs CMPXCHG16B, LAHF-SAHF, SSE3"
-    assert other.why_not("v2") == f"{said}v2: it does not run POPCNT, SSSE3, SSE4.1, SSE4.2"
-    v3 = other.why_not("v3")
+    said = "qemu-x86_64 6.2 cannot judge x86-64"
+    assert other.why_not(Cpu.parse("x86-64")) == f"{said}: it also runs CMPXCHG16B, LAHF-SAHF, SSE3"
+    assert other.why_not(V2) == f"{said}-v2: it does not run POPCNT, SSSE3, SSE4.1, SSE4.2"
+    v3 = other.why_not(Cpu.parse("x86-64-v3"))
     assert v3
-    assert v3.startswith(f"{said}v3: it does not run POPCNT")
+    assert v3.startswith(f"{said}-v3: it does not run POPCNT")
     assert v3.endswith("; expected qemu 7.2 or newer")
     older.write_text("#!/bin/sh\nexit 1\n")
-    none = Emulator(older, "0.1").why_not("v2")
+    none = Emulator(older, "0.1").why_not(V2)
     assert none == "qemu-x86_64 0.1 knows no processor with the features of x86-64-v2; expected qemu 7.2 or newer"
 
 
@@ -137,7 +148,7 @@ def test_without_an_emulator_the_level_is_not_tried_and_that_is_said(
 
 
 def test_a_level_that_no_emulator_runs_is_not_tried_and_that_is_said(tmp_path: Path, emulator: Emulator) -> None:
-    if not emulator.why_not("v4"):
+    if not emulator.why_not(V4):
         pytest.skip("this emulator knows AVX-512")
     report = ran(tmp_path, GUARDED, "v4")
     assert report.runs[1].untried == (

@@ -48,7 +48,7 @@ def why_not(cpu: Cpu) -> str | None:
     if cpu.machine != "x86_64":
         return f"code for {cpu} is not emulated"
     emulator = Emulator.found()
-    return emulator.why_not(cpu.level) if emulator else NO_EMULATOR
+    return emulator.why_not(cpu) if emulator else NO_EMULATOR
 
 
 def is_emulated(check: Check, cpu: Cpu) -> bool:
@@ -78,7 +78,7 @@ def emulation_of(context: ReleaseContext, target: Target, wheel: Path, folder: P
     place = WheelEnvironment(root, packages, environment.python)
     run = first = emulated(wheel, place, settings, folder=folder.resolve())
     for level in X86_64_LEVELS[cpu.rank + 1 :]:
-        if run.is_tried or why_not(above := Cpu.known(cpu.machine, level)):
+        if run.is_tried or why_not(above := Cpu.known(cpu.machine, level).with_extras(cpu.extras)):
             break
         # what the wheel requires, or Python, is for a higher level: the next one still shows something
         run = emulated(wheel, place, replace(settings, cpu=above), folder=folder.resolve())

@@ -29,7 +29,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.records import MAGIC
 from vbuild.elf.regions import regions_of
 from vbuild.errors import BinaryError
-from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, feature_rank
+from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu, feature_rank
 from vbuild.verification.loader import mapped
 
 _QEMU = "qemu-x86_64"
@@ -37,8 +37,6 @@ _SECONDS = 60.0
 _LONGEST = 15  # bytes of an instruction
 # what dispatch that knows processors by their numbers sees: an early Opteron, Nehalem, Haswell, Skylake
 _MODELS = {"v1": "", "v2": "6,model=26", "v3": "6,model=60", "v4": "6,model=85"}
-# what qemu64 has above the baseline, and what processors have that belongs to no level
-_OF_NO_LEVEL = "svm aes pclmulqdq sha-ni adx rdrand rdseed sse4a fsgsbase xsaveopt 3dnow"
 # an instruction that needs the feature, and that a processor without it refuses
 _INSTRUCTIONS = {
     "CMPXCHG16B": "480fc70c24",
@@ -64,10 +62,22 @@ _INSTRUCTIONS = {
     "AVX512VL": "62f17c0858c0",
     "AES": "660f38dcc0",
     "PCLMULQDQ": "660f3a44c000",
-    "ADX": "660f38f6c0",
+    "RDRAND": "0fc7f0",
+    "RDSEED": "0fc7f8",
+    "FSGSBASE": "f3480faec0",
     "SHA": "0f38c8c0",
+    "GFNI": "660f38cfc0",
+    "CLFLUSHOPT": "660fae3c24",
+    "CLWB": "660fae3424",
+    "MOVDIRI": "0f38f90424",
+    "RDPID": "f30fc7f8",
+    "ADX": "660f38f6c0",
+    "VAES": "c4e27ddcc0",
+    "VPCLMULQDQ": "c4e37d44c000",
+    "AVX_VNNI": "c4e27d50c0",
 }
-_NEVER_REFUSED = frozenset({"LZCNT"})  # an older processor takes it for bsr
+# an older processor takes the first for bsr; qemu has the second with RDRAND
+_NEVER_REFUSED = frozenset({"LZCNT", "RDSEED"})
 # system calls of x86-64 Linux: write, fork, exit, wait4
 _WRITE, _FORK, _EXIT, _WAIT = 1, 57, 60, 61
 _BASE, _HEAD = 0x400000, 64 + 56
@@ -93,13 +103,13 @@ class Emulator(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{_QEMU} {self.version}"
 
-    def command(self, level: str) -> tuple[str, ...]:
-        """The command before a program that makes it see a processor with the features of *level* and no others."""
-        return (str(self.path), "-cpu", processor(level))
+    def command(self, cpu: Cpu) -> tuple[str, ...]:
+        """The command before a program that makes it see a processor with the features of *cpu* and no others."""
+        return (str(self.path), "-cpu", processor(cpu))
 
-    def why_not(self, level: str) -> str | None:
-        """Why it cannot judge code for *level*, in a line, or None if it runs what the level has and nothing above."""
-        return _why_not(self, level)
+    def why_not(self, cpu: Cpu) -> str | None:
+        """Why it cannot judge code for *cpu*, in a line, or None if it runs what such processors have and no more."""
+        return _why_not(self, cpu)
 
 
 class StoppedAt(Struct, frozen=True):
@@ -132,29 +142,33 @@ def _version(path: str) -> str:
     return match[1] if match else "of unknown version"
 
 
-def processor(level: str) -> str:
-    """What ``-cpu`` takes for a processor with the features of *level* and no others; qemu64 is a baseline and more."""
-    words = ["qemu64"]
-    if model := _MODELS[level]:
+def processor(cpu: Cpu) -> str:
+    """What ``-cpu`` takes for a processor with the features of *cpu* and no others; qemu64 is a baseline and more."""
+    words = ["qemu64", "-svm"]
+    if model := _MODELS[cpu.level]:
         words += ["vendor=GenuineIntel", f"family={model}"]
-    rank = X86_64_LEVELS.index(level)
     for number, name in enumerate(X86_64_LEVELS[1:], 1):
-        words += [f"{'+' if number <= rank else '-'}{feature.cpuinfo}" for feature in X86_64_FEATURES[name]]
-    return ",".join([*words, *(f"-{name}" for name in _OF_NO_LEVEL.split())])
+        words += [f"{'+' if number <= cpu.rank else '-'}{feature.cpuinfo}" for feature in X86_64_FEATURES[name]]
+    return ",".join([*words, *(f"+{extra}" for extra in cpu.extras)])
+
+
+def is_above(feature: str, cpu: Cpu) -> bool:
+    """Whether processors of *cpu* may lack *feature*."""
+    return feature_rank(feature) > cpu.rank and feature not in {extra.name for extra in cpu.extra_features}
 
 
 @cache
-def _why_not(emulator: Emulator, level: str) -> str | None:
-    runs = _run_by(emulator.command(level))
+def _why_not(emulator: Emulator, cpu: Cpu) -> str | None:
+    runs = _run_by(emulator.command(cpu))
     if runs is None:
-        return f"{emulator} knows no processor with the features of x86-64-{level}; expected qemu 7.2 or newer"
-    rank = X86_64_LEVELS.index(level)
-    lacking = [name for name in _INSTRUCTIONS if feature_rank(name) <= rank and name not in runs]
-    if lacking:
-        hint = "; expected qemu 7.2 or newer" if level == "v3" else ""
-        return f"{emulator} cannot judge x86-64-{level}: it does not run {', '.join(lacking)}{hint}"
-    passing = [name for name in runs if feature_rank(name) > rank and name not in _NEVER_REFUSED]
-    return f"{emulator} cannot judge x86-64-{level}: it also runs {', '.join(passing)}" if passing else None
+        return f"{emulator} knows no processor with the features of {cpu}; expected qemu 7.2 or newer"
+    wanted = [feature.name for level in X86_64_LEVELS[1 : cpu.rank + 1] for feature in X86_64_FEATURES[level]]
+    wanted += [feature.name for feature in cpu.extra_features]
+    if lacking := [name for name in wanted if name not in runs]:
+        hint = "; expected qemu 7.2 or newer" if cpu == Cpu.parse("x86-64-v3") else ""
+        return f"{emulator} cannot judge {cpu}: it does not run {', '.join(lacking)}{hint}"
+    passing = [name for name in runs if is_above(name, cpu) and name not in _NEVER_REFUSED]
+    return f"{emulator} cannot judge {cpu}: it also runs {', '.join(passing)}" if passing else None
 
 
 def _run_by(command: Iterable[str]) -> tuple[str, ...] | None:

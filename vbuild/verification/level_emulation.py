@@ -290,12 +290,12 @@ class LevelHost(Struct, frozen=True):
             return f"glibc {here} knows no glibc-hwcaps, as {oldest} does: {taken}"
         return None
 
-    def launch(self, method: LevelMethod, level: str, *, is_for_loader: bool = True) -> "Launch | str":
-        """Return how to launch a process that sees *level* by *method*, or a few words why that is impossible.
+    def launch(self, method: LevelMethod, cpu: Cpu, *, is_for_loader: bool = True) -> "Launch | str":
+        """Return how to launch a process that sees *cpu* by *method*, or a few words why that is impossible.
 
         If it *is_for_loader*, the loader has to search the folders of the level.
         """
-        launch = self._launch(method, level)
+        level, launch = cpu.level, self._launch(method, cpu)
         if isinstance(launch, str) or not is_for_loader:
             return launch
         found = self.searched(launch)
@@ -314,8 +314,8 @@ class LevelHost(Struct, frozen=True):
             return ()
         return tuple(sorted(_SEARCHED.findall(ran.stdout)))
 
-    def _launch(self, method: LevelMethod, level: str) -> "Launch | str":
-        above = LEVELS[X86_64_LEVELS.index(level) :]
+    def _launch(self, method: LevelMethod, cpu: Cpu) -> "Launch | str":
+        above = LEVELS[cpu.rank :]
         match method:
             case LevelMethod.TUNABLES:
                 masked = ",".join(f"-{_MASKED[name]}" for name in above)
@@ -326,17 +326,17 @@ class LevelHost(Struct, frozen=True):
                 options = ("--glibc-hwcaps-mask", ":".join(below) or "none")
                 return Launch(options=options, loader=self.loader, program=self.program)
             case LevelMethod.QEMU:
-                return self._emulated(level)
+                return self._emulated(cpu)
         return Launch()
 
-    def _emulated(self, level: str) -> "Launch | str":
+    def _emulated(self, cpu: Cpu) -> "Launch | str":
         if self.machine != "x86_64":
             return f"this machine is {self.machine}, and only programs for x86-64 are emulated"
         if (emulator := Emulator.found()) is None:
             return NO_EMULATOR
-        if why := emulator.why_not(level):
+        if why := emulator.why_not(cpu):
             return why
-        return Launch(before=emulator.command(level), program=self.program)
+        return Launch(before=emulator.command(cpu), program=self.program)
 
     def why_python_fails(self, launch: "Launch") -> str | None:
         """Why the Python itself does not run by *launch*, or None if it does."""

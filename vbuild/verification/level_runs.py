@@ -19,14 +19,15 @@ from tempfile import TemporaryDirectory
 from typing import Self
 
 from msgspec import Struct
+from msgspec.structs import replace as replace_in
 
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
-from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes, find_command
 from vbuild.recipe.model import Check
-from vbuild.verification.emulator import StoppedAt, stopped_at
+from vbuild.verification.emulator import StoppedAt, is_above, stopped_at
 from vbuild.verification.environments import (
     TargetPython,
     WheelEnvironment,
@@ -93,6 +94,7 @@ def run_levels(
     """
     settings = settings or LevelSettings()
     name = WheelName.parse(wheel.name)
+    settings = replace_in(settings, cpu=claimed_cpu(wheel) or settings.cpu)
     levels = levels_of(wheel, settings.cpu)
     if note := _why_not_here(name):
         return LevelReport(wheel.name, levels, notes=(note,))
@@ -139,11 +141,10 @@ def emulated(wheel: Path, environment: WheelEnvironment, settings: LevelSettings
 
 
 def levels_of(wheel: Path, cpu: Cpu | None = None) -> tuple[str, ...]:
-    """Return the level that *wheel* claims, by default that of *cpu*, and those that it has copies of libraries for."""
+    """Return the level of *cpu*, by default the baseline, and those that it has copies of libraries for."""
     with open_wheel(wheel) as source:
         found = {level for member in source.members if (level := level_of(member.path))}
-    base = claimed_cpu(wheel) or cpu
-    own = base.level if base and base.machine == "x86_64" else _BASELINE
+    own = cpu.level if cpu and cpu.machine == _MACHINE else _BASELINE
     return (own, *sorted(level for level in found if level > own))
 
 
@@ -213,7 +214,8 @@ class _LevelRunner(Struct, frozen=True):
         here = cpu_here() if method is LevelMethod.NONE else None
         if here and here.machine == _MACHINE and not here.runs(Cpu.known(_MACHINE, level)):
             return LevelRun(level, method, untried=f"this machine is {here}, below x86-64-{level}")
-        launch = self._launch(method, level)
+        cpu = self._cpu(level)
+        launch = self._launch(method, cpu)
         if isinstance(launch, str):
             return LevelRun(level, method, untried=launch)
         with self._process(launch, f"[{level} by {method}]") as bare:
@@ -244,8 +246,7 @@ class _LevelRunner(Struct, frozen=True):
             return LevelRun(level, method, untried=other)
         for number, stop in stops.items():
             failures[number] += f"; SIGILL at {stop.described(self.environment.packages)}"
-        rank = X86_64_LEVELS.index(level)
-        above = (stop for stop in stops.values() if any(feature_rank(feature) > rank for feature in stop.features))
+        above = (stop for stop in stops.values() if any(is_above(feature, cpu) for feature in stop.features))
         illegal = tuple(dict.fromkeys(stop.described(self.environment.packages) for stop in above))
         copies = tuple(path for path in taken if baseline_of(path) in self.copies)
         failures += self._wrong_copies(level, copies)
@@ -253,11 +254,16 @@ class _LevelRunner(Struct, frozen=True):
         output = tested.output if tested and tested.why else ""
         return LevelRun(level, method, None, names, copies, tested is not None, tuple(failures), output, illegal)
 
-    def _launch(self, method: LevelMethod, level: str) -> Launch | str:
+    def _cpu(self, level: str) -> Cpu:
+        """The processors of *level*, with the features beyond it that the wheel may count on."""
+        own = self.settings.cpu
+        return Cpu.known(_MACHINE, level).with_extras(own.extras if own else ())
+
+    def _launch(self, method: LevelMethod, cpu: Cpu) -> Launch | str:
         if method is LevelMethod.NONE:
             return Launch()
         # without copies it is all one which folders the loader searches
-        return self.host.launch(method, level, is_for_loader=method is not LevelMethod.QEMU or bool(self.copies))
+        return self.host.launch(method, cpu, is_for_loader=method is not LevelMethod.QEMU or bool(self.copies))
 
     def _lost(self, results: Iterable[ImportResult], launch: Launch) -> list[ImportResult]:
         """Those of *results* that say something of the level: modules that failed and should not have."""
