@@ -43,6 +43,7 @@ WORDS = {
 def whole() -> dict[str, Any]:
     """A report with something under every key that may have nothing."""
     plain = entry(overrides=[override("-march=native")], config_settings={"a": "b", "c": ["d"]})
+    extra = entry("v4_bf16", cpu="x86-64-v4+avx512_bf16+avx512_vnni")
     fat = entry("v3_sm80", cpu="x86-64-v3", gpus="sm_80,sm_86+PTX", architectures=["kernels.cu: 70 -> 80"])
     fat["toolkit"]["components"] = [{"project": "p", "version": "1", "file": "p.whl", "sha256": "0" * 64}]
     fat["verdict"] |= {"findings": [finding("warning", "odd", rule="gpu-ptx", member="demo.so")], "claimed_gpus": ["a"]}
@@ -56,6 +57,7 @@ def whole() -> dict[str, Any]:
     return data(
         plain,
         fat,
+        extra,
         failures=[failure("v4", "no compiler", log="logs/v4.log")],
         variants=[{"index": "demo-1.0-variants.json", "labels": ["v3_sm80"], "wheels": 1, "changed": True}],
         machines=[choice("any", plain), choice("other", None)],
@@ -161,7 +163,7 @@ def test_a_whole_report_is_as_the_schema_says_to_both() -> None:
     Draft202012Validator(schema()).validate(whole())
     check(whole())
     report = Report.of_data(whole())
-    assert [wheel.title for wheel in report.wheels] == ["plain", "v3_sm80"]
+    assert [wheel.title for wheel in report.wheels] == ["plain", "v3_sm80", "v4_bf16"]
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -223,7 +225,7 @@ def test_keys_that_a_later_vbuild_adds_are_passed_over() -> None:
         if isinstance(container, dict) and not {*container} & {"CFLAGS", "a", "isa-above"}:
             container["later"] = {"a": 1}
     report = Report.of_data(later)
-    assert [wheel.title for wheel in report.wheels] == ["plain", "v3_sm80"]
+    assert [wheel.title for wheel in report.wheels] == ["plain", "v3_sm80", "v4_bf16"]
     for wheel, name in zip(report.wheels, ("plain.whl", "fat.whl"), strict=True):
         assert Product.of_entry(wheel, Path(name)).label == wheel.label
     assert page(report) == page(Report.of_data(whole()))

@@ -14,7 +14,7 @@ from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from vbuild.errors import WheelError
 from vbuild.hardware.cpu import Cpu
 from vbuild.verification.model import Severity, Verdict, VerifyRule
-from vbuild.verification.verify import verify
+from vbuild.verification.verify import claimed_cpu, verify
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 MEMBER = "demo/_demo.cpython-311-x86_64-linux-gnu.so"
@@ -225,7 +225,9 @@ def test_code_may_use_the_single_features_that_the_wheel_claims(tmp_path: Path, 
         MEMBER: code,
         f"{dist_info_of(NAME)}/variant.json": document(variant("x", *cpu.variant_properties)).pack(),
     }
-    verdict = verify(wheel(tmp_path, NAME.replace(".whl", "-x.whl"), members))
+    path = wheel(tmp_path, NAME.replace(".whl", "-x.whl"), members)
+    verdict = verify(path)
+    assert claimed_cpu(path) == cpu
     assert (verdict.cpu, [rule for rule, _ in found(verdict)]) == (cpu, errors)
     unused = [what for _, what in found(verdict, Severity.NOTE) if "AVX512_VNNI" in what]
     assert unused == ["no AVX512_VNNI instruction in its own code"] * ("vnni" in claim)

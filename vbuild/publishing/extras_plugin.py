@@ -307,9 +307,9 @@ class PluginBackend(Struct, frozen=True):
 
     @property
     def cpu(self) -> Cpu | None:
-        """The x86-64 level that it needs, if it names one: a loader can ask for no other property."""
-        found = (Cpu.of_property(str(one)) for one in self.properties)
-        return next((cpu for cpu in found if cpu and cpu.machine == _X86_64), None)
+        """The x86-64 level and single features that it needs, if it names any: a loader can ask for nothing else."""
+        found = Cpu.of_properties(map(str, self.properties))
+        return found if found and found.machine == _X86_64 else None
 
     @property
     def flags(self) -> str:
@@ -317,17 +317,20 @@ class PluginBackend(Struct, frozen=True):
         if self.cpu is None:
             return ""
         levels = X86_64_LEVELS[1 : self.cpu.rank + 1]
-        return " ".join(sorted(feature.cpuinfo for level in levels for feature in X86_64_FEATURES[level]))
+        flags = (feature.cpuinfo for level in levels for feature in X86_64_FEATURES[level])
+        return " ".join(sorted((*flags, *self.cpu.extras)))
 
     @property
     def rest(self) -> str:
         """What it needs alongside an x86-64 level: of backends that are alike in this, the higher level is better."""
-        return ", ".join(str(one) for one in self.properties if Cpu.of_property(str(one)) != self.cpu or not self.cpu)
+        known = self.cpu.variant_properties if self.cpu else ()
+        return ", ".join(text for text in map(str, self.properties) if text not in known)
 
 
 def in_order(backends: Sequence[PluginBackend]) -> tuple[PluginBackend, ...]:
-    """The *backends*, higher CPU levels first."""
-    return tuple(sorted(backends, key=lambda one: (-(one.cpu.rank if one.cpu else 0), one.extra)))
+    """The *backends*, higher CPU levels first, and of one level those with more features."""
+    cpus = ((one, one.cpu or Cpu.parse("x86-64")) for one in backends)
+    return tuple(one for one, _ in sorted(cpus, key=lambda pair: (-pair[1].rank, -len(pair[1].extras), pair[0].extra)))
 
 
 def variable(project: str) -> str:

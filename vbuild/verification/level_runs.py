@@ -213,7 +213,7 @@ class _LevelRunner(Struct, frozen=True):
         """Run the wheel as processors of *level* see it, emulated by *method*."""
         here = cpu_here() if method is LevelMethod.NONE else None
         if here and here.machine == _MACHINE and not here.runs(Cpu.known(_MACHINE, level)):
-            return LevelRun(level, method, untried=f"this machine is {here}, below x86-64-{level}")
+            return LevelRun(level, method, untried=f"this machine is {here.march}, below x86-64-{level}")
         cpu = self._cpu(level)
         launch = self._launch(method, cpu)
         if isinstance(launch, str):

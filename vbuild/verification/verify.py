@@ -35,7 +35,7 @@ from vbuild.elf.records import MAGIC
 from vbuild.elf.regions import processes
 from vbuild.errors import BinaryError, HardwareError, VariantError, WheelError, at
 from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.cpu import Cpu, extra_of
+from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuOffer
 from vbuild.sbom.keeping import contradictions, path_of
 from vbuild.variants.document import Document
@@ -184,10 +184,8 @@ def claimed_cpu(wheel: Path) -> Cpu | None:
     """The lowest level that the variant.json of *wheel* names, with extras, or None; `VbuildError` if unreadable."""
     with at(wheel.name):
         document = Document.of_wheel(WheelName.parse(wheel.name).variant, peek(wheel, VARIANT_JSON))
-        properties = [*map(str, document.variants[0].properties)] if document else []
-        named = (cpu for text in properties if (cpu := Cpu.of_property(text)))
-        lowest = min(named, key=lambda cpu: cpu.rank, default=None)
-        return lowest and lowest.with_extras(filter(None, map(extra_of, properties)))
+        properties = document.variants[0].properties if document else ()
+        return Cpu.of_properties(map(str, properties))
 
 
 class _Claims(Struct, frozen=True):

@@ -219,8 +219,13 @@ def test_the_loader_is_python_39_without_dependencies_and_its_text_depends_on_no
             "nvidia :: sm_arch :: 90_real",
         ),
         (["aarch64 :: version :: 9.0a"], "", "aarch64 :: version :: 9.0a"),
+        (
+            ["x86_64 :: level :: v2", "x86_64 :: sha_ni :: on"],
+            "cx16 lahf_lm pni popcnt sha_ni sse4_1 sse4_2 ssse3",
+            "",
+        ),
     ],
-    ids=["v1", "v2", "v3 and a GPU", "Arm"],
+    ids=["v1", "v2", "v3 and a GPU", "Arm", "a single feature"],
 )
 def test_a_backend_needs_flags_for_its_level_and_says_what_else(properties: list[str], flags: str, rest: str) -> None:
     found = backend("any", *properties)
