@@ -226,6 +226,6 @@ def test_keys_that_a_later_vbuild_adds_are_passed_over() -> None:
             container["later"] = {"a": 1}
     report = Report.of_data(later)
     assert [wheel.title for wheel in report.wheels] == ["plain", "v3_sm80", "v4_bf16"]
-    for wheel, name in zip(report.wheels, ("plain.whl", "fat.whl"), strict=True):
+    for wheel, name in zip(report.wheels, ("plain.whl", "fat.whl", "extra.whl"), strict=True):
         assert Product.of_entry(wheel, Path(name)).label == wheel.label
     assert page(report) == page(Report.of_data(whole()))
