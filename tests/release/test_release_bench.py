@@ -102,6 +102,7 @@ def test_a_bench_that_fails_leaves_nothing_out_and_fails_the_command(
     assert "The bench failed" in (tmp_path / "dist" / "report.html").read_text()
 
 
+@pytest.mark.nightly
 def test_the_plain_wheel_is_joined_of_the_levels_that_stay(tmp_path: Path) -> None:
     text = BENCH + 'min-gain = "3%"\n'
     release = released(tmp_path, 'plain = "hwcaps"\n' + text)
@@ -109,6 +110,7 @@ def test_the_plain_wheel_is_joined_of_the_levels_that_stay(tmp_path: Path) -> No
     assert release.notes == (f"{release.products[0].wheel.name}: joined of v1, v3",)
 
 
+@pytest.mark.nightly
 def test_the_published_wheel_takes_part(tmp_path: Path) -> None:
     first = released(tmp_path, "")
     published = first.products[0].wheel.rename(tmp_path / first.products[0].wheel.name)

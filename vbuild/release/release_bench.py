@@ -136,7 +136,7 @@ def _report(
             settings,
             published=published,
             python=python,
-            indexes=Indexes.configured,
+            pass_env=context.recipe.build.pass_env,
             on_progress=lambda step: context.on_progress(group[0].target, step),
         )
     except VbuildError as error:

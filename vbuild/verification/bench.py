@@ -16,7 +16,7 @@ import re
 import shutil
 import statistics
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import comb, exp, inf, log
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +29,8 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Bench
-from vbuild.verification.environments import WheelSources, is_native, make_environment, variables
+from vbuild.recipe.variables import passed, undisturbed
+from vbuild.verification.environments import WheelSources, is_native, make_environment
 from vbuild.verification.level_runs import python_for
 from vbuild.verification.model import PUBLISHED, BenchedWheel, BenchRatio, BenchReport
 from vbuild.verification.verify import claimed_cpu
@@ -57,16 +58,16 @@ def bench(
     *,
     published: Path | None = None,
     python: Path | None = None,
-    links: Sequence[Path] = (),
+    pass_env: Collection[str] = (),
     indexes: Callable[[], Indexes] = Indexes.configured,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> BenchReport:
     """Time *wheels*, and the *published* one, as *settings* say; one above this machine's level is not run.
 
     There are up to three times the rounds asked for as long as the noise hides whether a level brings enough.
-    Each environment has *python*, by default one that takes the wheel, the wheel, and what the bench requires; *links*
-    are folders of further wheels. `WheelError` if a wheel cannot be installed, or if the bench fails, prints no
-    figures, or not the same ones in each run.
+    Each environment has *python*, by default one that takes the wheel, the wheel, and what the bench requires. The
+    bench sees the user's variables that builds see, and those of *pass_env*. `WheelError` if a wheel cannot be
+    installed, or if the bench fails, prints no figures, or not the same ones in each run.
     """
     every = [_Subject(wheel, claimed_cpu(wheel)) for wheel in wheels]
     if published:
@@ -84,14 +85,14 @@ def bench(
             on_progress(f"{one.wheel.name}: installing it for the bench")
             folder = Path(text).resolve() / str(number)
             folder.mkdir()
-            sources = WheelSources((one.wheel.parent, *links), indexes())
+            sources = WheelSources((one.wheel.parent,), indexes())
             tried.append((one, _installed(one, folder, python, (*settings.requires, *kind.requires), sources)))
-        number = 0
+        number, seen = 0, undisturbed(passed(os.environ, pass_env))
         while number < rounds or (number < _MOST * rounds and _is_open(every, settings.min_gain)):
             for one, program in tried[:: -1 if number % 2 else 1]:  # none is always the first
                 on_progress(f"{one.wheel.name}: round {number + 1} of the bench")
                 with at(one.name):
-                    one.figures.append(_figures(kind, program))
+                    one.figures.append(_figures(kind, program, seen))
             _check_same([one for one, _ in tried])
             number += 1
     why = f"not run: this machine is {here}" if here else "not run: the level of this machine is not known"
@@ -192,19 +193,18 @@ def _installed(
     return environment.folder / "bin" / "python"
 
 
-def _figures(kind: _Kind, python: Path) -> Figures:
+def _figures(kind: _Kind, python: Path, environment: Mapping[str, str]) -> Figures:
     """The figures of one run in seconds by name."""
     with TemporaryDirectory(prefix="vbuild-bench-") as folder:
         output = Path(folder, "figures.json")
         if kind.script:  # beside the project's sources it would import these, not the wheel
             shutil.copyfile(kind.script, Path(folder, kind.script.name))
         values = {"{python}": str(python), "{output}": str(output)}
-        seen = variables()
-        seen["PATH"] = os.pathsep.join([str(python.parent), seen.get("PATH", os.defpath)])
+        path = os.pathsep.join([str(python.parent), environment.get("PATH", os.defpath)])
         ran = subprocess.run(
             [values.get(word, word) for word in kind.words],
             cwd=folder,
-            env=seen,
+            env={**environment, "PATH": path},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
