@@ -1,5 +1,6 @@
 """The content key of a build: any one input changed changes it, and nothing else does."""
 
+import functools
 import json
 import os
 import random
@@ -23,7 +24,7 @@ from tests.factories.projects import tree
 from tests.factories.recipes import HASH
 from vbuild.build import identity
 from vbuild.build.frontend import Job
-from vbuild.build.identity import build_key, canonical
+from vbuild.build.identity import Searched, build_key, canonical, searched_files
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.source import digest, unpacked
 from vbuild.errors import BuildError
@@ -40,6 +41,7 @@ from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import Toolkit
 
 V3 = Cpu.parse("x86-64-v3")
+SEARCHED = functools.cache(searched_files)
 
 
 class Inputs(Struct, frozen=True):
@@ -55,10 +57,10 @@ class Inputs(Struct, frozen=True):
     toolkit: str | None
     environment: dict[str, str]
 
-    def key(self) -> str:
+    def key(self, searched: Searched = SEARCHED) -> str:
         toolkit = Toolkit(Dotted(13, 0), Path(), self.toolkit) if self.toolkit else None
         job = Job(self.target, self.settings, self.plan, self.compilers, self.interpreter, toolkit)
-        return build_key(job, source=self.source, repair=self.repair, environment=self.environment)
+        return build_key(job, source=self.source, repair=self.repair, environment=self.environment, searched=searched)
 
 
 def inputs(folder: Path) -> Inputs:
@@ -106,6 +108,16 @@ def _patched(one: Inputs) -> Inputs:
 def _file(name: str) -> Callable[[Inputs], Inputs]:
     def changed(one: Inputs) -> Inputs:
         os.utime(one.interpreter.path.parent / name, (2, 2))
+        return one
+
+    return changed
+
+
+def _bytes(name: str) -> Callable[[Inputs], Inputs]:
+    def changed(one: Inputs) -> Inputs:
+        file = one.interpreter.path.parent / name
+        file.write_text(f"{name} of another release")
+        os.utime(file, (1, 1))
         return one
 
     return changed
@@ -169,8 +181,8 @@ CHANGES: dict[str, Callable[[Inputs], Inputs]] = {
     "a toolchain of rustup": _file("home/.rustup/toolchains/stable/bin/rustc"),
     "cargo's configuration": _configured,
     "no Rust": _compilers(rust=None),
-    "compiler's file": _file("gcc"),
-    "linker": _file("ld"),
+    "compiler's file": _bytes("gcc"),
+    "linker": _bytes("ld"),
     "Python's file": _file("python"),
     "Python's version": _python(version=(3, 12, 99)),
     "Python's implementation": _python(implementation="pypy"),
@@ -201,8 +213,9 @@ def test_no_two_changes_give_the_same_key(tmp_path: Path) -> None:
         _variables(OLDPWD="/elsewhere", TERM="dumb", SSH_CLIENT="::1", TMPDIR="/other"),
         _variables(AWS_PROFILE="mine", MY_PROJECT_USES_BLAS="1", HTTPS_PROXY="https://me:word@proxy"),
         _settings(pass_env=("NOT_THERE_*",)),
+        _file("gcc"),
     ],
-    ids=["label", "compiler cache", "session", "held back", "asked for in vain"],
+    ids=["label", "compiler cache", "session", "held back", "asked for in vain", "time of a compiler"],
 )
 def test_what_no_build_depends_on_is_no_part_of_it(change: Callable[[Inputs], Inputs], tmp_path: Path) -> None:
     one = inputs(tmp_path / "one")
@@ -240,12 +253,42 @@ def test_another_vbuild_has_other_keys(tmp_path: Path, monkeypatch: pytest.Monke
     identity.ourselves.cache_clear()
 
 
-def test_a_package_installed_on_the_system_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = inputs(tmp_path)
-    before = one.key()
-    (tmp_path / "status").write_text("libopenblas-dev installed\n")
-    monkeypatch.setattr(identity, "_PACKAGES", (str(tmp_path / "status"),))
-    assert one.key() != before
+def test_another_spelling_of_path_with_the_same_programs_is_the_same_build(tmp_path: Path) -> None:
+    one = inputs(tmp_path / "bin")
+    (tmp_path / "link").symlink_to("bin")
+    tree(tmp_path, {"other/README": "", "later/gcc": "another gcc"})
+    spelled = ("bin/", "bin:{0}/bin", "link", "link:{0}/bin:{0}/nothere", "other:{0}/bin")
+    paths = [f"{tmp_path}/{text}".format(tmp_path) for text in spelled]
+    assert {_variables(PATH=path)(one).key() for path in paths} == {one.key()}
+    elsewhere = _compilers(programs=(("gcc", (str(tmp_path / "link" / "gcc"),)),))(one)
+    assert elsewhere.key() == one.key()
+    # ccache's gcc starts the next one
+    assert _variables(PATH=f"{tmp_path}/bin:{tmp_path}/later")(one).key() != one.key()
+
+
+def test_headers_and_libraries_that_are_found_count_and_other_files_of_packages_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree(tmp_path / "root", {"include/a.h": "", "lib/libc.so": "", "lib/pkgconfig/a.pc": "", "bin/cowsay": ""})
+    monkeypatch.setattr(identity, "_HEADERS", (str(root / "include")[1:],))
+    monkeypatch.setattr(identity, "_LIBRARIES", (str(root / "lib")[1:],))
+    before = searched_files()
+    tree(root, {"bin/tree": "", "lib/libtree.so.1": "", "lib/tree/data": "", "share/doc/tree/README": ""})
+    (root / "lib/gone.so").symlink_to("nowhere")
+    assert searched_files() == before
+    found = {before}
+    for change in ({"include/a.h": "int a;"}, {"include/b/b.h": ""}, {"lib/libb.so": ""}, {"lib/pkgconfig/b.pc": ""}):
+        tree(root, change)
+        found.add(searched_files())
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize("name", ["CPATH", "PKG_CONFIG_PATH", "LIBRARY_PATH"])
+def test_what_is_in_folders_that_variables_lead_to_counts(name: str, tmp_path: Path) -> None:
+    one = _variables(**{name: str(tmp_path / "more")})(inputs(tmp_path / "one"))
+    before = one.key(searched_files)
+    tree(tmp_path / "more", {"a.a": ""})
+    assert one.key(searched_files) != before
 
 
 def test_a_build_without_isolation_depends_on_what_is_installed(tmp_path: Path) -> None:

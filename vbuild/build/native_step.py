@@ -26,13 +26,24 @@ import stat
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vbuild.build.environment import Prefix, variables
-from vbuild.build.identity import canonical, counted, file_digest, locked, ourselves, system
+from vbuild.build.identity import (
+    Searched,
+    canonical,
+    counted,
+    file_digest,
+    locked,
+    ourselves,
+    searched_files,
+    system,
+    what_compiles,
+)
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
 from vbuild.config.requirements import required_project
 from vbuild.elf.read import Loading
@@ -46,7 +57,7 @@ from vbuild.recipe.matrix import HostSettings
 from vbuild.recipe.source import Native, NativeSystem
 from vbuild.recipe.variables import passed
 from vbuild.toolchain.compilers import Compilers
-from vbuild.toolchain.interpreter import Interpreter, facts, named
+from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit_provision import Supply
 from vbuild.toolchain.zig import chosen
 
@@ -57,9 +68,6 @@ PROGRAMS = {
     NativeSystem.MESON: ("meson", "ninja"),
     NativeSystem.SCRIPT: (),
 }
-# what projects start in addition
-_OTHERS = ("make", "cmake", "ninja", "meson", "m4", "autoconf", "automake", "libtoolize", "pkg-config", "perl", "yasm")
-
 _DIGITS = 16  # of a key, in the name of a folder: paths are in every command
 
 # autoconf's own, but for debug information, which is as large as the code
@@ -103,6 +111,7 @@ class Planner(Struct, frozen=True):
     digest_of: Callable[[Native], str]
     pass_env: tuple[str, ...] = ()
     lock: Lock | None = None
+    searched: Searched = field(default_factory=lambda: cache(searched_files))
 
     def steps(
         self, natives: Sequence[Native], cpu: Cpu, *, baseline: Sequence[BuildStep] = ()
@@ -144,7 +153,16 @@ class Planner(Struct, frozen=True):
         source = self.digest_of(native)
         known = {**counted(os.environ, self.pass_env), **dict(native.env)}
         packages = locked(self.lock, interpreter) if native.requires else None
-        key = _key(native, plan, before, source=source, compilers=compilers, known=known, packages=packages)
+        key = _key(
+            native,
+            plan,
+            before,
+            source=source,
+            compilers=compilers,
+            known=known,
+            packages=packages,
+            searched=self.searched,
+        )
         about = " ".join([f"{native.source} by {native.system}", *native.arguments_for(cpu)])
         folder = self.root / f"{native.name}-{key[:_DIGITS]}"
         prefix = Prefix(native.name, key, folder / "prefix", cpu, about)
@@ -198,24 +216,21 @@ def _key(
     compilers: Compilers,
     known: Mapping[str, str],
     packages: Mapping[str, object] | None,
+    searched: Searched,
 ) -> str:
     """The key of *native*; *known* are the variables that tell its builds apart, *packages* those of a lock."""
-    path = known.get("PATH", os.defpath)
-    programs = {name for name, _ in compilers.programs}.union(_OTHERS, ("as", "ld", "ar", "ranlib", "strip"))
     return key_of(
         {
             "source": source,
             "patches": [file_digest(patch) for patch in native.patches],
             "native": [native.name, native.system, native.before_build, native.script, native.requires],
             "arguments": native.arguments_for(plan.cpu),
-            "plan": canonical(plan),
-            "compilers": canonical(compilers),
-            "programs": named(programs, path),
-            "commands": [facts(Path(command[0])) for _, command in compilers.programs if command],
+            "plan": canonical(replace(plan, environment=tuple(one for one in plan.environment if one[0] != "PATH"))),
+            "compilers": what_compiles(compilers, known.get("PATH", os.defpath)),
             "before": [prefix.key for prefix in before],
             "locked": packages,
-            "variables": dict(known),
-            "system": system(),
+            "variables": {name: text for name, text in known.items() if name != "PATH"},
+            "system": system(known, searched),
             "vbuild": ourselves(),
         }
     )

@@ -14,14 +14,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from vbuild.build.frontend import Job
-from vbuild.build.identity import build_key
+from vbuild.build.identity import build_key, searched_files
 from vbuild.build.wrappers import Override
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.atomic import linked
@@ -110,7 +110,10 @@ def planned(builder: Builder, jobs: Sequence[Job]) -> tuple[PlannedWheel, ...]:
     """The wheels of *jobs*, each with the keys of its build and of itself in the cache."""
     repair = builder.context.recipe.repair
     distinct = {job.target.build_key: job for job in jobs}
-    builds = {key: build_key(job, source=builder.digest, repair=repair) for key, job in distinct.items()}
+    searched = cache(searched_files)
+    builds = {
+        key: build_key(job, source=builder.digest, repair=repair, searched=searched) for key, job in distinct.items()
+    }
     found = []
     for job in jobs:
         other = baseline_of(job.target, (each.target for each in jobs))
