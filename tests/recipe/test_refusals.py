@@ -271,7 +271,7 @@ SECTIONS = [
         (
             "build.flag: no such key; known here: "
             "before-build, cache, config-settings, cuda, env, flags, glibc, host, isolation, keep-flags, pass-env, "
-            "patches, requires, strip-flags"
+            "patches, profile, requires, strip-flags"
         ),
     ),
     (

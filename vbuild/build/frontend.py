@@ -23,6 +23,8 @@ from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan, host_of
 from vbuild.build.environment import BuildEnvironment, Environments, Prefix, own_environment
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
+from vbuild.build.profile import Profile, optimised
+from vbuild.build.profile import check as check_profile
 from vbuild.build.wrappers import (
     BuildFolders,
     CompilerCall,
@@ -63,7 +65,8 @@ class Job(Struct, frozen=True):
     """A wheel to build, with everything about this machine that the build depends on.
 
     *prefixes* are the native dependencies, and *reached* the variables that lead to them, which are this machine's own.
-    *passed* are the names of the user's variables that the build sees; the number of others is *held_back*.
+    *passed* are the names of the user's variables that the build sees; the number of others is *held_back*. *profile*
+    is what its compilers know of runs of the same code.
     """
 
     target: Target
@@ -76,6 +79,7 @@ class Job(Struct, frozen=True):
     reached: Env = ()
     passed: tuple[str, ...] = ()
     held_back: int = 0
+    profile: Profile | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -146,6 +150,7 @@ def prepared(
         writes=supply.writes,
     )
     compilers.check(target.cpu, rust=backend is BuildBackend.MATURIN)
+    check_profile(settings.profile, compilers, backend)
     toolkit = _toolkit(target.cuda.toolkit, compilers, toolkits, environment) if target.cuda else None
     cuda = None
     if target.cuda and toolkit:
@@ -167,6 +172,7 @@ def prepared(
         recipe=RecipeFlags(target.env, target.config_settings, settings.flags),
         cuda=cuda,
     )
+    plan = optimised(plan, settings.profile, compilers)
     plan = crossing(plan, compilers=compilers, interpreter=interpreter, writes=supply.writes)
     held_back = len(os.environ) - len(seen)
     return Job(target, settings, plan, compilers, interpreter, toolkit, passed=tuple(sorted(seen)), held_back=held_back)
@@ -219,7 +225,13 @@ def _shell(
         job.plan.rewriting,
         job.compilers,
         folder / "launchers",
-        BuildFolders(project, job.prefixes, environments.place(job.interpreter), job.interpreter.include),
+        BuildFolders(
+            project,
+            job.prefixes,
+            environments.place(job.interpreter),
+            job.interpreter.include,
+            job.profile.place if job.profile else None,
+        ),
         environment=variables,
         cuda=job.plan.cuda,
         cache=cache,

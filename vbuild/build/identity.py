@@ -82,7 +82,8 @@ def build_key(
     variables = {**counted(environment, settings.pass_env), **dict(job.target.env), **dict(job.plan.environment)}
     path = variables.get("PATH", os.defpath)
     # a setting that only says how fast, and five that are here in full already
-    how = replace(settings, cache="", patches=(), env=(), config_settings=(), pass_env=(), lock=None)
+    profile = replace(settings.profile, files=())  # by what they led to
+    how = replace(settings, cache="", patches=(), env=(), config_settings=(), pass_env=(), lock=None, profile=profile)
     return key_of(
         {
             "source": source,
@@ -91,6 +92,7 @@ def build_key(
             "cuda": canonical(job.target.cuda),
             "settings": canonical(how),
             "repair": canonical(repair),
+            "profile": job.profile.sha256 if job.profile else None,
             "toolkit": job.toolkit.identity if job.toolkit else None,
             "natives": [prefix.key for prefix in job.prefixes],
             "compilers": what_compiles(compilers, path),

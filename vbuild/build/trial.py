@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from vbuild.build.environment import BuildEnvironment
+from vbuild.config.table import Env
 from vbuild.errors import at
 from vbuild.files.atomic import linked
 from vbuild.hardware.cpu import Cpu
@@ -35,8 +36,8 @@ class WheelTrial(Struct, frozen=True):
 
     *machine* is the CPU of this machine, or None if it is not known. *index_variables* gives uv's variables for package
     indexes, and *find_links* is a folder of wheels that are not on them. The command sees the user's variables that
-    builds see, and those whose names *pass_env* has. *is_emulated* asks for the environment also where there is no
-    command to run here.
+    builds see, those whose names *pass_env* has, and *variables*. *is_emulated* asks for the environment also where
+    there is no command to run here. Errors call it *name*.
     """
 
     check: Check
@@ -47,6 +48,8 @@ class WheelTrial(Struct, frozen=True):
     find_links: Path | None = None
     pass_env: tuple[str, ...] = ()
     is_emulated: bool = False
+    variables: Env = ()
+    name: str = "test"
 
     def run(self, wheel: Path, folder: Path, log: Path) -> TrialResult:
         """Test *wheel* in *folder*, which is made; `BuildError`, with the last lines of *log*, if it fails.
@@ -65,8 +68,8 @@ class WheelTrial(Struct, frozen=True):
         variables = {**for_installers(os.environ, self.pass_env), **self.index_variables()}
         links = ["--find-links", str(self.find_links)] if self.find_links else []
         fill = install_command(environment.python, *links, str(plain), *self.check.requires)
-        seen = environment.variables(passed(os.environ, self.pass_env))
-        with at("test"):
+        seen = {**environment.variables(passed(os.environ, self.pass_env)), **dict(self.variables)}
+        with at(self.name):
             run(venv_command(self.interpreter.path, folder / "venv"), log=log, environment=variables)
             run(fill, log=log, environment=variables)
             if result or self.check.command is None:

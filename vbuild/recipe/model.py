@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import RecipeError, at
 from vbuild.recipe.cuda import CudaSettings
-from vbuild.recipe.flags import FlagRules
+from vbuild.recipe.flags import FlagRules, ProfileSettings
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import NAMESPACE, HostCompiler, HostSettings, Matrix, read_matrix
 from vbuild.recipe.source import Folder, Git, Native, Sdist, Source, check_levels, read_natives, read_source
@@ -47,6 +47,7 @@ class BuildSettings(Struct, frozen=True):
     isolation: bool = True
     requires: tuple[str, ...] = ()
     flags: FlagRules = FlagRules()
+    profile: ProfileSettings = ProfileSettings()
     cuda: CudaSettings = CudaSettings()
     host: HostSettings = HostSettings()
     cache: str = "auto"
@@ -73,11 +74,23 @@ class BuildSettings(Struct, frozen=True):
             isolation=table.flag("isolation", default=True),
             requires=table.parsed_texts("requires", requirement, ()),
             flags=FlagRules.read(table),
+            profile=_profile(table, folder, host, matrix),
             cuda=cuda,
             host=host,
             cache=table.one_of("cache", _CACHES),
             pass_env=table.parsed_texts("pass-env", variable_pattern, ()),
         )
+
+
+def _profile(build: Table, folder: Path, host: HostSettings, matrix: Matrix) -> ProfileSettings:
+    """The table ``profile`` of *build*; `RecipeError` if a compiler is asked for that has no profiles."""
+    if build.raw("profile") is None:
+        return ProfileSettings()
+    if host.compiler is HostCompiler.ZIG or matrix.cuda:
+        what = "nvcc" if matrix.cuda else "zig"
+        raise build.refuse("profile", f"{what} takes neither profiles nor flags for linking; expected gcc or clang")
+    with build.table("profile") as table:
+        return ProfileSettings.read(table, folder)
 
 
 class Verify(Struct, frozen=True):

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from msgspec.structs import replace
+
 from vbuild.build.frontend import Job
 from vbuild.errors import at
 from vbuild.files.hashing import sha256_of
@@ -54,7 +56,7 @@ def making_of(job: Job, recipe: Recipe, patches: Iterable[Material]) -> Making:
     if compilers.rust:
         match = _VERSION.match(compilers.rust.about)
         parts.append(Material(MaterialRole.COMPILER, "rustc", match[1] if match else None))
-    return making(
+    found = making(
         recipe,
         job.target,
         parts=parts,
@@ -62,6 +64,12 @@ def making_of(job: Job, recipe: Recipe, patches: Iterable[Material]) -> Making:
         environment=dict(job.plan.environment),
         natives={prefix.name for prefix in job.prefixes},
     )
+    settings = [*found.settings]
+    if job.settings.profile.lto:
+        settings.append(("link-time-optimisation", "true"))
+    if job.profile:
+        settings.append(("profile", f"sha256:{job.profile.sha256}"))
+    return replace(found, settings=tuple(settings))
 
 
 def making(

@@ -20,6 +20,7 @@ from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
 from vbuild.build.kept_flags import NextRules, for_single_files, next_rules
 from vbuild.build.plan import Rewriting
+from vbuild.build.profile import Profile
 from vbuild.build.source import digest, fetched, unpacked
 from vbuild.build.wrappers import FailedCall, Override
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
@@ -27,6 +28,7 @@ from vbuild.files.staging import LOGS
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpu_here
+from vbuild.process.threads import OncePerKey
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Sdist, same_project
@@ -98,7 +100,7 @@ class RepairedWheel(Struct, frozen=True):
         return cls(wheel, overrides, tuple(record["lists"]), record["seconds"], failed, is_kept=True)
 
 
-class _Made(Struct, frozen=True):
+class MadeWheel(Struct, frozen=True):
     """A portable *wheel*, what it was *built* as, and the tree of the *project* that it was built in."""
 
     wheel: Path
@@ -115,7 +117,8 @@ class Builder(Struct, frozen=True):
 
     *archive* is the source as it was fetched, and *project* a tree of it to read. *digest* names what is built, and
     *digest_now* what would be built now: a source folder may be edited meanwhile. *patches* are those in the source.
-    *cpu* is this machine's. *natives* builds what the wheels need. *notes* are for the user.
+    *cpu* is this machine's. *natives* builds what the wheels need; *profiles* are those of training.
+    *notes* are for the user.
     """
 
     context: ReleaseContext
@@ -129,6 +132,7 @@ class Builder(Struct, frozen=True):
     patches: "tuple[Material, ...]" = ()
     natives: "NativeBuilder | None" = None
     toolkits: dict[ToolkitSpec, Toolkit] = field(default_factory=dict)
+    profiles: OncePerKey[tuple[str, ...], Profile] = field(default_factory=lambda: OncePerKey(keeps_errors=True))
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -278,7 +282,7 @@ class Builder(Struct, frozen=True):
         lists = lists_of(built.commands, f"{made.project.resolve()}/")
         return RepairedWheel(wheel, built.overrides, lists, built.seconds, built.failed)
 
-    def _compiled(self, job: Job, folder: Path, log: Path, cache: "Running | None") -> "_Made":
+    def _compiled(self, job: Job, folder: Path, log: Path, cache: "Running | None") -> "MadeWheel":
         """The portable wheel of *job*, and what it was made of.
 
         Flags of single files stay, as the project chooses their code at run time. Where that turns out to be wrong, it
@@ -286,7 +290,7 @@ class Builder(Struct, frozen=True):
         project that does not build without them, or leaves modules out, is not: the check of the wheel has the word.
         """
         target = job.target
-        made = self._built_in(folder, job, log, cache)
+        made = self.built_in(folder, job, log, cache)
         for number in range(1, _TRIES):
             if not for_single_files(made.built.overrides):
                 break
@@ -302,7 +306,7 @@ class Builder(Struct, frozen=True):
             self.context.on_progress(target, "building again")
             job = replace(job, plan=replace(job.plan, rewriting=following.rules))
             try:
-                again = self._built_in(folder / f"again {number}", job, log, cache)
+                again = self.built_in(folder / f"again {number}", job, log, cache)
             except BuildError as error:
                 self.notes.append(f"{target}: does not build without {following.what}: {str(error).splitlines()[-1]}")
                 break
@@ -313,7 +317,7 @@ class Builder(Struct, frozen=True):
             self.notes.append(f"{target}: built again without {following.what}")
         return made
 
-    def _built_in(self, folder: Path, job: Job, log: Path, cache: "Running | None") -> "_Made":
+    def built_in(self, folder: Path, job: Job, log: Path, cache: "Running | None") -> "MadeWheel":
         """The wheel of *job*, built in a new tree of the source in *folder*, and repaired."""
         from vbuild.build.repair import repaired
 
@@ -331,7 +335,7 @@ class Builder(Struct, frozen=True):
             prefixes=job.prefixes,
             pass_env=recipe.build.pass_env,
         )
-        return _Made(wheel, built, project)
+        return MadeWheel(wheel, built, project)
 
     def _check_gpu_code(self, built: Built, archs: GpuList, log: Path) -> None:
         """`BuildError`, with the files, if what was compiled falls short of *archs*; *log* gets each command of nvcc.

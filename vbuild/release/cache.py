@@ -28,7 +28,8 @@ _ENTRY = "entry.json"
 
 
 class BuildKind(StrEnum):
-    """What is kept: a build with its portable wheel, still plain; a wheel as it is published, with its proof.
+    """What is kept: a build with its portable wheel, still plain; a wheel as it is published, with its proof; the
+    profile of a project's code, packed.
 
     A plain wheel that is joined of several is none of either: it is kept under what it was joined of.
     """
@@ -36,6 +37,7 @@ class BuildKind(StrEnum):
     BUILD = "builds"
     PRODUCT = "products"
     JOINED = "joined"
+    PROFILE = "profiles"
 
 
 class KeptBuild(Struct, frozen=True):

@@ -20,7 +20,16 @@ from vbuild.hardware.driver import Dotted
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildCache
-from vbuild.release.report import FailureEntry, MachineChoice, PypiLimits, Report, TargetEntry, ToolkitEntry, WheelEntry
+from vbuild.release.report import (
+    FailureEntry,
+    MachineChoice,
+    ProfileEntry,
+    PypiLimits,
+    Report,
+    TargetEntry,
+    ToolkitEntry,
+    WheelEntry,
+)
 from vbuild.toolchain.rewriting import SINGLE_FILE
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.variants.document import Document, Schema
@@ -49,7 +58,7 @@ class Product(Struct, frozen=True):
 
     *emulation* is what became of it in an emulator of its CPU level. *lists* are the lists of GPU architectures that
     were changed in commands of nvcc. It *is_built* in this run, or its build is of an earlier one; it *is_kept* if all
-    of it is.
+    of it is. *profile* is None unless the recipe asks for more speed.
     """
 
     target: Target
@@ -65,6 +74,7 @@ class Product(Struct, frozen=True):
     emulation: LevelRun | None = None
     is_built: bool = True
     is_kept: bool = False
+    profile: ProfileEntry | None = None
 
     @property
     def size(self) -> int:
@@ -96,6 +106,7 @@ class Product(Struct, frozen=True):
             environment=dict(self.plan.environment),
             config_settings=dict(self.plan.config_settings),
             toolkit=ToolkitEntry(str(toolkit.version), toolkit.identity, toolkit.pins) if toolkit else None,
+            profile=self.profile,
             overrides=self.overrides,
             lists=self.lists,
             verdict_data=self.verdict.data(),
@@ -127,6 +138,7 @@ class Product(Struct, frozen=True):
             emulation=entry.emulation,
             is_built=entry.is_built,
             is_kept=entry.is_kept,
+            profile=entry.profile,
         )
 
 

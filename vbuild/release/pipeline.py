@@ -26,6 +26,7 @@ from vbuild.build.wrappers import Override
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.atomic import linked
 from vbuild.process.run import supervised
+from vbuild.recipe.flags import ProfileSettings
 from vbuild.recipe.matrix import Plain
 from vbuild.recipe.model import AGAINST, Recipe
 from vbuild.recipe.target import Target
@@ -33,6 +34,7 @@ from vbuild.release.builder import Builder, PlannedWheel, RepairedWheel, interpr
 from vbuild.release.cache import BuildKind, product_key
 from vbuild.release.emulation import emulation_of, emulator_name, is_emulated, why_unasked
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult, ReleaseWheels
+from vbuild.release.report import ProfileEntry
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.verification.level_emulation import with_evidence
 
@@ -92,7 +94,9 @@ def wheels_made(context: ReleaseContext, *, jobs: int) -> ReleaseWheels:
     Each build is made once, whatever the number of wheels from it. What the cache has is not made again.
     """
     builder = Builder.opened(context)
-    items = planned(builder, [builder.prepared(target) for target in context.targets])
+    prepared = [builder.prepared(target) for target in context.targets]
+    trained, failures = _trained(builder, prepared) if context.recipe.build.profile.train else (prepared, {})
+    items = planned(builder, trained)
     found: dict[PlannedWheel, Product | Failure] = {item: product for item in items if (product := kept(builder, item))}
     if missing := [item for item in items if item not in found]:
         found.update(zip(missing, _made(builder, missing, items, jobs=jobs), strict=True))
@@ -103,7 +107,23 @@ def wheels_made(context: ReleaseContext, *, jobs: int) -> ReleaseWheels:
         return tested_again(builder, product, find_links, interpreter=item.job.interpreter)
 
     builder.notes[:0] = [note for item in items for note in item.job.notes]
-    return ReleaseWheels([found[item] for item in items], test_again, interpreter_of, builder.notes)
+    outcomes = {**failures, **{item.target: found[item] for item in items}}
+    return ReleaseWheels([outcomes[target] for target in context.targets], test_again, interpreter_of, builder.notes)
+
+
+def _trained(builder: Builder, jobs: Sequence[Job]) -> tuple[list[Job], dict[Target, Product | Failure]]:
+    """*jobs* with the profiles that training leaves, and the failures of those that cannot be trained."""
+    from vbuild.release.training import with_profile
+
+    trained: list[Job] = []
+    failures: dict[Target, Product | Failure] = {}
+    with supervised():
+        for job in jobs:
+            try:
+                trained.append(with_profile(builder, job))
+            except VbuildError as error:
+                failures[job.target] = builder.context.failure(job.target, error, None)
+    return trained, failures
 
 
 def planned(builder: Builder, jobs: Sequence[Job]) -> tuple[PlannedWheel, ...]:
@@ -215,6 +235,7 @@ def kept(builder: Builder, item: PlannedWheel) -> Product | None:
         emulation=LevelRun.of_data(record["emulation"]) if record["emulation"] else None,
         is_built=False,
         is_kept=True,
+        profile=profile_entry(item.job),
     )
 
 
@@ -288,7 +309,17 @@ def finished(
         trial=trial,
         emulation=emulation,
         is_built=not build.is_kept,
+        profile=profile_entry(item.job),
     )
+
+
+def profile_entry(job: Job) -> ProfileEntry | None:
+    """What the report has of the profile and the link-time optimisation of *job*; None without."""
+    asked = job.settings.profile
+    if asked == ProfileSettings():
+        return None
+    made = job.profile
+    return ProfileEntry(asked.lto, asked.train, made.sha256 if made else None, made.objects if made else 0)
 
 
 def stamped(context: ReleaseContext, target: Target, wheel: Path) -> Path:

@@ -9,7 +9,7 @@ rules come as a mapping of tuples, marshalled into a file beside the program.
 """
 
 # pathlib alone costs more than all the rest; late imports are what the last paragraph is about
-# ruff: noqa: PTH100, PTH118, PTH120, PTH123, PTH202, PLC0415, S606
+# ruff: noqa: PTH100, PTH112, PTH118, PTH120, PTH123, PTH202, PLC0415, S606
 
 import os
 import sys
@@ -64,6 +64,8 @@ _SOURCES = (
     *(".c", ".cc", ".cp", ".cpp", ".cxx", ".c++", ".C", ".CPP", ".i", ".ii", ".m", ".mm", ".M", ".cu", ".hip"),
     *(".h", ".hh", ".hpp", ".hxx", ".f", ".for", ".f90", ".f95", ".f03", ".f08", ".F", ".F90", ".F95", ".d"),
 )
+# options that may have a path in the same word, and none, for words that are a path
+_BEFORE_PATHS = ("", "-I", "-o", "-isystem", "-iquote", "-idirafter", "-include")
 _NOT_LINKING = frozenset({"-c", "-S", "-E", "-fsyntax-only", "-M", "-MM"})
 
 # what build systems compile to ask whether the compiler takes a flag: CMake, Meson, pybind11
@@ -316,6 +318,45 @@ def _text(path: str) -> str:
         return file.read()
 
 
+def _optimised(settings: "dict[str, Any]", arguments: "list[str]", sources: "Sequence[str]") -> list[str]:
+    """*arguments* of a command for *sources*, or for linking, with what is for all code, and the profile of theirs.
+
+    gcc knows a function by the path of its file, as the command has it, so paths must not depend on the folder of the
+    build; and looks for the profile of an object beside it. clang has one profile for all.
+    """
+    rules, profile = settings["rules"], settings.get("profile", {})
+    if not (sources or "-o" in arguments) or any(source.endswith(_ASSEMBLY) for source in sources):
+        return arguments
+    arguments = [*(_relative(arguments, profile["base"]) if profile and sources else arguments), *rules["everywhere"]]
+    if not (rules["trained"] and len(sources) == 1 and "-c" in arguments):
+        return arguments
+    if not os.path.isdir(profile["folder"]):
+        return [*arguments, f"-fprofile-use={os.path.relpath(profile['folder'])}", *rules["trained"]]
+    made = os.path.realpath(_output(arguments) or sources[0].rpartition(os.sep)[2])
+    place = f"{made.rpartition('.')[0]}.gcda"
+    kept = profile["folder"] + place.removeprefix(os.path.realpath(settings["source"]))
+    try:
+        with open(kept, "rb") as source, open(place, "wb") as target:
+            target.write(source.read())
+    except OSError:  # what training did not run is compiled without
+        return arguments
+    # no cache may take an object of another profile for this one
+    os.environ["CCACHE_EXTRAFILES"] = os.pathsep.join(filter(None, [os.environ.get("CCACHE_EXTRAFILES"), place]))
+    return [*arguments, *rules["trained"]]
+
+
+def _relative(arguments: "Sequence[str]", base: str) -> list[str]:
+    """*arguments* with each path below the folder *base* as seen from the folder of the command."""
+    found: list[str] = []
+    for word in arguments:
+        start = next((option for option in _BEFORE_PATHS if word.startswith(option + base + os.sep)), None)
+        if start is None or (found and found[-1] in {"-MT", "-MQ"}):  # names of targets are not to change
+            found.append(word)
+        else:
+            found.append(start + os.path.relpath(word[len(start) :]))
+    return found
+
+
 def _record(settings: "dict[str, Any]", name: str, result: RewrittenCommand) -> None:
     """Log what is different in a command."""
     root = settings["source"] + os.sep
@@ -415,6 +456,7 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
         path = os.environ.get("PATH", os.defpath).split(os.pathsep)
         os.environ["PATH"] = os.pathsep.join(entry for entry in path if entry != folder)
         result = rewritten(arguments, settings["rules"])
+        result.arguments = _optimised(settings, result.arguments, result.sources)
         mapping = settings["mapping"]
     if result.sources and (name != RUSTC or result.arguments != arguments[1:]):
         _count(settings["calls"], name, result.sources)

@@ -38,6 +38,7 @@ from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError
 from vbuild.files.archives import OLDEST
 from vbuild.hardware.cpu import Cpu
+from vbuild.recipe.flags import ProfileSettings
 from vbuild.recipe.matrix import HostCompiler
 from vbuild.recipe.model import Recipe, lock_file
 from vbuild.recipe.target import Target
@@ -170,6 +171,7 @@ def unheard(recipe: Recipe) -> tuple[str, ...]:
         "build.host": (build.host.compiler is HostCompiler.ZIG, "the compilers are those of the image"),
         "build.glibc": (build.host.glibc, "the image chooses it"),
         "build.cache": (build.cache != "auto", "mount a cache, and set it up in before-all"),
+        "build.profile": (build.profile != ProfileSettings(), "its builds are not trained; vbuild matrix trains"),
         "build.pass-env": (build.pass_env, "name them in environment-pass"),
         lock.name: (lock.exists(), "give build-system.requires versions"),
         "native": (recipe.natives, "build what it lists in before-all"),

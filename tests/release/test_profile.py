@@ -1,0 +1,161 @@
+"""Code that was trained differs from code that was not, and is the same from every folder: judged by objdump."""
+
+import json
+import re
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.factories.projects import tree
+from vbuild.errors import VbuildError
+from vbuild.release.cache import BuildCache
+from vbuild.release.matrix import MatrixRequest, matrix
+from vbuild.release.model import ReleaseResult
+
+WALK = """
+int walk(const int *x, int n) {
+    int s = 0;
+    for (int i = 0; i < n; i++) {
+        if (x[i] > 1000) s = s * 31 / (x[i] | 1) + (s % 7) * x[n - 1 - i];
+        else s += x[i];
+    }
+    return s;
+}
+"""
+MODULE = """
+#include <Python.h>
+__attribute__((visibility("hidden"))) int walk(const int *x, int n);
+static int rarely(int s) { return s > 1000 ? s / 3 : s; }
+static PyObject *sum(PyObject *self, PyObject *args) {
+    int x[64] = {1, 2, 3}, s = 0;
+    for (int i = 0; i < 1000; i++) s += walk(x, 64);
+    return PyLong_FromLong(rarely(s));
+}
+static PyMethodDef methods[] = {{"sum", sum, METH_NOARGS, ""}, {0}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "demo", "", -1, methods};
+PyMODINIT_FUNC PyInit_demo(void) { return PyModule_Create(&module); }
+"""
+SETUP = """
+from setuptools import Extension, setup
+setup(name="demo", version="1", ext_modules=[Extension("demo", ["demo.c", "walk.c"])])
+"""
+PROJECT = '[project]\nname = "demo"\nversion = "1"\n'
+CMAKE = """
+cmake_minimum_required(VERSION 3.15)
+project(demo C)
+find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
+add_library(inner STATIC walk.c)
+set_target_properties(inner PROPERTIES POSITION_INDEPENDENT_CODE ON)
+python_add_library(demo MODULE demo.c WITH_SOABI)
+target_link_libraries(demo PRIVATE inner)
+install(TARGETS demo DESTINATION .)
+"""
+MESON = """
+project('demo', 'c', version: '1')
+import('python').find_installation(pure: false).extension_module('demo', ['demo.c', 'walk.c'], install: true)
+"""
+BACKENDS = {
+    "setuptools": {"setup.py": SETUP},
+    "cmake": {
+        "pyproject.toml": f'[build-system]\nrequires = ["scikit-build-core"]\n'
+        f'build-backend = "scikit_build_core.build"\n{PROJECT}',
+        "CMakeLists.txt": CMAKE,
+    },
+    "meson": {
+        "pyproject.toml": f'[build-system]\nrequires = ["meson-python"]\nbuild-backend = "mesonpy"\n{PROJECT}',
+        "meson.build": MESON,
+    },
+}
+TRAIN = "train = 'python {recipe}/train.py'\n"
+
+
+def released(folder: Path, profile: str, backend: str = "setuptools", store: BuildCache | None = None) -> ReleaseResult:
+    """The release of a project that runs one branch only, with the table *profile* in its recipe."""
+    tree(folder / "source", {"demo.c": MODULE, "walk.c": WALK, **BACKENDS[backend]})
+    recipe = f'name = "demo"\n[source]\npath = "source"\n[matrix]\ncpu = ["x86-64"]\n[build.profile]\n{profile}'
+    tree(folder, {"demo.toml": recipe, "train.py": "import demo\ndemo.sum()\n"})
+    return matrix(folder / "demo.toml", folder / "dist", MatrixRequest(), store=store or BuildCache(fresh=True))
+
+
+def dump(folder: Path) -> str:
+    """The code of the wheel in *folder*."""
+    (wheel,) = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".dist-info" not in name]
+        assert [Path(name).suffix for name in names] == [".so"]
+        archive.extract(names[0], folder)
+    assert b".gcda" not in (folder / names[0]).read_bytes()
+    return subprocess.run(["objdump", "-d", folder / names[0]], capture_output=True, text=True, check=True).stdout
+
+
+def is_parted(code: str) -> bool:
+    """Whether the branch of `walk` that training never took stands apart from the rest."""
+    return re.search(r"<(walk|sum)\.cold>:", code) is not None
+
+
+@pytest.mark.network
+def test_a_branch_that_training_never_takes_moves_out_of_the_way(tmp_path: Path) -> None:
+    release = released(tmp_path / "trained", TRAIN)
+    assert not release.failures
+    assert is_parted(dump(tmp_path / "trained"))
+    (wheel,) = json.loads((tmp_path / "trained" / "dist" / "report.json").read_text())["wheels"]
+    assert (wheel["profile"]["lto"], wheel["profile"]["objects"]) == (False, 2)
+    bill = zipfile.ZipFile(next((tmp_path / "trained" / "dist").glob("*.whl")))
+    (name,) = (name for name in bill.namelist() if name.endswith("vbuild.cdx.json"))
+    assert wheel["profile"]["sha256"] in bill.read(name).decode()
+    assert not released(tmp_path / "linked", "lto = true\n").failures
+    code = dump(tmp_path / "linked")
+    assert not is_parted(code)
+    assert "<walk>:" not in code  # it is in the other file's function now
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    "backend", ["setuptools", *(pytest.param(name, marks=pytest.mark.nightly) for name in BACKENDS)]
+)
+def test_a_profile_that_is_kept_gives_the_same_wheel_in_another_folder(backend: str, tmp_path: Path) -> None:
+    store = BuildCache(tmp_path / "store")
+    asked = f"{TRAIN}lto = true\n"
+    assert not released(tmp_path / "one", asked, backend, store).failures
+    shutil.rmtree(tmp_path / "store" / "builds")
+    shutil.rmtree(tmp_path / "store" / "products")
+    (tmp_path / "another place").mkdir()
+    shutil.copytree(tmp_path / "one" / "source", tmp_path / "another place" / "source")
+    again = released(tmp_path / "another place", asked, backend, store)
+    assert again.products[0].is_built
+    first, second = (next((tmp_path / name / "dist").glob("*.whl")) for name in ("one", "another place"))
+    assert first.read_bytes() == second.read_bytes()
+    assert is_parted(dump(tmp_path / "another place"))
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("python -c 'import os, demo; os.abort()'", "build.profile.train: sh "),
+        ("python -c 'import sys'", "build.profile.train: the command ran no compiled code of the project"),
+    ],
+)
+def test_training_that_fails_or_runs_nothing_leaves_no_wheel(command: str, said: str, tmp_path: Path) -> None:
+    release = released(tmp_path, f'train = "{command}"\n')
+    assert not release.products
+    assert said in release.failures[0].error
+    assert not list((tmp_path / "dist").glob("*.whl"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("", "build.profile: asks for nothing; expected train = '<command>', or lto = true"),
+        ('train = " "\n', "build.profile.train: found no command; expected one that runs what should be fast"),
+        ('requires = ["x"]\nlto = true\n', "build.profile.requires: would have no effect without train"),
+        ("train = 'python {recipe}/missing.py'\n", "build.profile.train: no file "),
+        ("lto = true\n[build]\nhost = 'zig'\n", "build.profile: zig takes neither profiles nor flags for linking"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_built(asked: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(VbuildError, match=re.escape(said)):
+        released(tmp_path, asked)

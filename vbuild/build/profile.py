@@ -1,0 +1,180 @@
+"""Profiles: what runs of a project's code say about it, for the compiler that compiles it again; and link-time
+optimisation.
+
+    job -> instrumented job -> its wheel in an environment of its own -> the command of the recipe -> counts -> Profile
+    job, Profile -> the same job, whose compilers know how often each branch is taken
+
+gcc counts by object file, clang by function. The counts are of the code before it is made for a CPU level, so that the
+profile of one level serves all. No instrumented wheel leaves the stage.
+https://gcc.gnu.org/onlinedocs/gcc/Optimize-Options.html https://clang.llvm.org/docs/UsersManual.html
+"""
+
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from vbuild.build.plan import BuildBackend, FlagPlan
+from vbuild.config.table import Env
+from vbuild.errors import BuildError, at
+from vbuild.files.hashing import key_of, sha256_of
+from vbuild.process.run import run
+from vbuild.recipe.flags import ProfileSettings
+from vbuild.toolchain.compilers import CompilerFamily, Compilers
+
+_KEY = "build.profile"
+_GCC, _CLANG = CompilerFamily.GCC, CompilerFamily.CLANG
+
+# the first releases with all the flags below
+_FIRST = {_GCC: 10, _CLANG: 11}
+
+_LTO = {_GCC: ("-flto=auto", "-ffat-lto-objects"), _CLANG: ("-flto=thin", "-fuse-ld=lld")}
+_CARGO_LTO = (("CARGO_PROFILE_RELEASE_LTO", "fat"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"))
+
+INSTRUMENTING = {
+    _GCC: ("-fprofile-generate", "-fprofile-update=prefer-atomic"),
+    _CLANG: ("-fprofile-generate", "-mllvm", "-static-func-full-module-prefix=false"),
+}
+# code that training did not run is compiled as without a profile, not for size; what does not fit is passed over
+_TRAINED = {
+    _GCC: ("-fprofile-use", "-fprofile-partial-training", "-Wno-missing-profile", "-Wno-coverage-mismatch"),
+    _CLANG: (
+        *("-Wno-profile-instr-out-of-date", "-Wno-profile-instr-unprofiled", "-Wno-backend-plugin"),
+        *("-mllvm", "-static-func-full-module-prefix=false"),
+    ),
+}
+_MERGED = "default.profdata"
+
+
+class Profile(Struct, frozen=True):
+    """What training left, in *folder*, unpacked; *sha256* is of its content, and *objects* are how many it counts."""
+
+    folder: Path
+    sha256: str
+    objects: int
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """The profile in *folder*."""
+        files = {str(file.relative_to(folder)): sha256_of(file) for file in _files(folder)}
+        return cls(folder, key_of(files), len(files))
+
+    @classmethod
+    def unpacked(cls, archive: Path, folder: Path) -> Self:
+        """The profile that `packed` put into *archive*, in *folder*."""
+        with zipfile.ZipFile(archive) as source:
+            source.extractall(folder)
+        return cls.of(folder)
+
+    def packed(self, archive: Path) -> Path:
+        """*archive*, with the profile in it."""
+        with zipfile.ZipFile(archive, "w") as target:
+            for file in _files(self.folder):
+                entry = zipfile.ZipInfo(str(file.relative_to(self.folder)))  # of 1980
+                target.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
+        return archive
+
+    @property
+    def place(self) -> Path:
+        """What compilers are given: clang's one file, or the folder with gcc's."""
+        merged = self.folder / _MERGED
+        return merged if merged.exists() else self.folder
+
+
+def check(settings: ProfileSettings, compilers: Compilers, backend: BuildBackend) -> None:
+    """`BuildError` if what *settings* ask for cannot be done with these *compilers* and this *backend*."""
+    if settings == ProfileSettings():
+        return
+    if compilers.zig_target or compilers.family not in _FIRST:
+        what = "zig" if compilers.zig_target else compilers.family
+        raise BuildError(f"{_KEY}: {what} takes neither profiles nor link-time optimisation; expected gcc or clang")
+    if compilers.version[0] < _FIRST[compilers.family]:
+        version = ".".join(map(str, compilers.version))
+        expected = f"{compilers.family} {_FIRST[compilers.family]} or newer"
+        raise BuildError(f"{_KEY}: {compilers.family} {version} is too old; expected {expected}")
+    if settings.train and backend is BuildBackend.MATURIN:
+        raise BuildError(f"{_KEY}.train: maturin compiles Rust, of which vbuild takes no profile; lto = true works")
+    if settings.lto and compilers.family is _CLANG and not shutil.which("ld.lld"):
+        raise BuildError(f"{_KEY}.lto: clang links with lld, and there is no ld.lld on PATH; install it, or use gcc")
+    if settings.train and compilers.family is _CLANG:
+        _merger(compilers)
+
+
+def optimised(plan: FlagPlan, settings: ProfileSettings, compilers: Compilers) -> FlagPlan:
+    """*plan* with link-time optimisation, if *settings* ask for it."""
+    if not settings.lto:
+        return plan
+    environment = (*plan.environment, *(_CARGO_LTO if compilers.rust else ()))
+    if compilers.family is _CLANG:  # whose objects GNU ar cannot list; gcc's are ordinary ones as well
+        tools = {"AR": "llvm-ar", "RANLIB": "llvm-ranlib"}
+        environment += tuple((name, place) for name, tool in tools.items() if (place := _beside(compilers, tool)))
+    rewriting = replace(plan.rewriting, everywhere=_LTO[compilers.family])
+    return replace(plan, environment=environment, rewriting=rewriting)
+
+
+def instrumented(plan: FlagPlan, family: CompilerFamily) -> FlagPlan:
+    """*plan* for code that counts; it is not optimised when linking, which changes nothing in what is counted."""
+    return replace(plan, rewriting=replace(plan.rewriting, everywhere=INSTRUMENTING[family]))
+
+
+def trained(plan: FlagPlan, family: CompilerFamily) -> FlagPlan:
+    """*plan* for code of which there is a profile."""
+    return replace(plan, rewriting=replace(plan.rewriting, trained=_TRAINED[family]))
+
+
+def counting(folder: Path) -> Env:
+    """The variables with which instrumented code writes its counts into *folder*, be it gcc's or clang's."""
+    # the order of sets and the like is part of what is counted
+    where = (("GCOV_PREFIX", str(folder)), ("LLVM_PROFILE_FILE", str(folder / "%m-%p.profraw")))
+    return (*where, ("PYTHONHASHSEED", "0"))
+
+
+def collected(counts: Path, folder: Path, *, project: Path, compilers: Compilers, log: Path) -> Profile:
+    """The profile, in the empty *folder*, of what code that was built in the tree *project* has counted.
+
+    The code left that in the folder *counts*; `BuildError` if there is nothing.
+    """
+    if compilers.family is _CLANG:
+        if raw := sorted(map(str, counts.rglob("*.profraw"))):
+            run([_merger(compilers), "merge", "-o", str(folder / _MERGED), *raw], log=log)
+    else:
+        for name, file in _of_objects(counts, project).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(file, folder / name)
+    profile = Profile.of(folder)
+    if not profile.objects:
+        with at(f"{_KEY}.train"):
+            raise BuildError(f"the command ran no compiled code of the project; its log is {log}; expected it to")
+    return profile
+
+
+def _of_objects(counts: Path, project: Path) -> Mapping[str, Path]:
+    """Return gcc's files by their paths in the tree: the whole path of an object, as gcc saw it, is below *counts*."""
+    found: dict[str, Path] = {}
+    for root in {project.absolute(), project.resolve()}:
+        place = counts / root.relative_to(root.anchor)
+        found |= {str(file.relative_to(place)): file for file in place.rglob("*.gcda")}
+    return found
+
+
+def _merger(compilers: Compilers) -> str:
+    """The llvm-profdata that fits clang; `BuildError` if there is none."""
+    if found := _beside(compilers, "llvm-profdata"):
+        return found
+    major = compilers.version[0]
+    raise BuildError(f"{_KEY}.train: no llvm-profdata {major} on PATH; install it: apt-get install llvm-{major}")
+
+
+def _beside(compilers: Compilers, tool: str) -> str | None:
+    """The *tool* of the same LLVM as clang, or one on PATH; None if there is none."""
+    command = next((command for name, command in compilers.programs if name in compilers.c.split()), ("clang",))
+    beside = Path(command[0]).resolve().with_name(tool)
+    return str(beside) if beside.exists() else shutil.which(f"{tool}-{compilers.version[0]}") or shutil.which(tool)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
