@@ -130,6 +130,7 @@ def test_code_behind_a_check_of_the_cpu_works_as_every_level(tmp_path: Path) -> 
     assert (report.ok, report.summary) == (True, "works on this machine; works as v1")
 
 
+@pytest.mark.nightly
 def test_a_trap_of_the_program_s_own_is_no_instruction_above_the_level(tmp_path: Path) -> None:
     traps = Check('python -c "import ctypes; from demo import _c; ctypes.CDLL(_c.__file__).trap()"')
     _, emulated = ran(tmp_path, "void trap(void) { __builtin_trap(); }", "v2", traps).runs

@@ -243,7 +243,9 @@ class _Work(Struct, frozen=True):
         """The wheel of *target* from the build *made*: its keys are those of the workers that built it and *other*."""
         # a wheel that was compared with nothing, as that build failed, is another than one that was
         baseline = other.key if isinstance(other, RemoteBuild) else "failed" if other else None
-        interpreter = interpreter_of(target) if self.builder.context.recipe.test.command else made.job.interpreter
+        test = self.builder.context.recipe.test
+        is_tested = test.command or test.is_emulated
+        interpreter = interpreter_of(target) if is_tested else made.job.interpreter
         job = replace(made.job, target=target, interpreter=interpreter)
         return pipeline.planned_wheel(self.builder, job, made.key, baseline)
 
