@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from vbuild.recipe.model import Recipe
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix, planned
 from vbuild.release.model import ReleaseResult
+from vbuild.release.report import check
 
 LEVELS = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]'
 TEST = "[test]\ncommand = \"python -c 'import demo'\"\n"
@@ -77,6 +79,39 @@ def test_the_code_is_what_the_labels_promise(built: tuple[Path, ReleaseResult], 
         text = subprocess.run(["objdump", "-d", path], capture_output=True, text=True, check=True).stdout
         disassembled[product.label] = ("%ymm" in text, "%zmm" in text)
     assert disassembled == {None: (False, False), "x86_64_v2": (False, False), "x86_64_v3": (True, False)}
+
+
+@pytest.mark.nightly
+def test_a_plain_wheel_of_a_level_is_refused_below_it_and_features_are_compiled_for(tmp_path: Path) -> None:
+    bf16 = """#ifdef __AVX512BF16__
+    #include <immintrin.h>
+    __m512 dots(__m512 s, __m512bh a, __m512bh b) { return _mm512_dpbf16_ps(s, a, b); }
+    #endif
+    """
+    text = '[matrix]\nplain = "x86-64-v2"\ncpu = ["x86-64-v4", "x86-64-v4+avx512_bf16"]\n'
+    release = matrix(recipe(tmp_path, text, kernel=KERNEL + bf16), tmp_path / "dist", store=BuildCache(fresh=True))
+    assert labels(release) == [None, "x86_64_v4", "x86_64_v4_avx512_bf16"]
+    assert [note.partition(":")[0] for note in release.notes] == ["plain", "x86_64_v4_avx512_bf16"]
+    check(json.loads((tmp_path / "dist/report.json").read_text()))
+    code = {}
+    for product in release.products:
+        folder = tmp_path / str(product.label)
+        with zipfile.ZipFile(product.wheel) as archive:
+            archive.extractall(folder)
+        library = next(folder.rglob("*.so"))
+        text = subprocess.run(["objdump", "-d", library], capture_output=True, text=True, check=True).stdout
+        mark = subprocess.run(["readelf", "-n", library], capture_output=True, text=True, check=True).stdout
+        code[product.label] = ("vdpbf16ps" in text, "%zmm" in text, re.findall("needed: (.*)", mark))
+    assert code == {
+        None: (False, False, ["x86-64-v2"]),
+        "x86_64_v4": (False, True, ["x86-64-v4"]),
+        "x86_64_v4_avx512_bf16": (True, True, ["x86-64-v4"]),
+    }
+    if qemu := shutil.which("qemu-x86_64"):
+        load = f"import sys; sys.path.insert(0, {str(tmp_path / 'None')!r}); import demo"
+        for cpu, ending in (("qemu64", "CPU ISA level is lower than required"), ("Nehalem", "")):
+            run = [qemu, "-cpu", cpu, str(Path(sys.executable).resolve()), "-c", load]
+            assert subprocess.run(run, capture_output=True, text=True, check=False).stderr.strip().endswith(ending)
 
 
 def test_the_report_says_what_was_changed_proved_and_tested(built: tuple[Path, ReleaseResult]) -> None:
