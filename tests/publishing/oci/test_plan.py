@@ -270,6 +270,16 @@ def test_a_wheel_whose_properties_are_of_another_machine_is_refused(tmp_path: Pa
     )
 
 
+def test_a_wheel_for_a_single_feature_is_refused_as_clients_know_levels_only(tmp_path: Path) -> None:
+    properties = ("x86_64 :: level :: v4", "x86_64 :: avx512_bf16 :: on")
+    with pytest.raises(RepackageError) as refusal:
+        planned(plain(tmp_path), labelled(tmp_path, "bf16", *properties, tag=LINUX))
+    assert str(refusal.value).endswith(
+        "demo-1.0-cp311-cp311-manylinux_2_17_x86_64-bf16.whl: needs x86_64 :: avx512_bf16 :: on, and clients choose "
+        "images by level alone: expected wheels without it"
+    )
+
+
 def test_a_variant_that_would_be_called_as_another_image_is_refused(tmp_path: Path) -> None:
     one = plain(tmp_path)
     with pytest.raises(RepackageError) as refusal:

@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from vbuild.config.requirements import admits, applies, checked_requirement
 from vbuild.errors import RepackageError, WheelError, at
-from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.cpu import Cpu, extra_of
 from vbuild.publishing.installing import InstallEnvironment, installed
 from vbuild.publishing.oci.model import (
     GZIP_TYPE,
@@ -145,6 +145,9 @@ def _is_cpu_alone(wheel: OfferedWheel) -> bool:
 def _lowest_cpu(wheel: OfferedWheel, machine: str) -> Cpu:
     with at(wheel.path.name):
         named = [cpu for one in wheel.properties if (cpu := Cpu.of_property(str(one)))]
+    if extras := [str(one) for one in wheel.properties if extra_of(str(one))]:
+        what = f"needs {extras[0]}, and clients choose images by level alone: expected wheels without it"
+        raise RepackageError(f"{wheel.path.name}: {what}")
     if strange := [cpu for cpu in named if cpu.machine != machine]:
         raise RepackageError(f"{wheel.path.name}: needs {strange[0].variant_property}, and is for {machine}")
     return min(named, key=lambda cpu: cpu.rank, default=BASELINES[machine])
