@@ -174,12 +174,23 @@ def test_intrinsics_without_their_flag_fail_with_advice(environments: Environmen
         built(project, "v2", tmp_path, environments)
     assert str(caught.value).splitlines()[-1] == (
         "The project's own flags were taken out of module.c, src/kernel.c; where that code runs only "
-        "after a check of the CPU, name the file in the recipe's build.keep-flags"
+        "after a check of the CPU: build.keep-flags = ['module.c', 'src/kernel.c']"
     )
     project = setuptools_project(tmp_path / "kept" / "source", flags=("-mavx2",), kernel=kernel)
     settings = BuildSettings(flags=FlagRules(OwnFlags.STRIP, keep=("src/kernel.c",)))
     result = built(project, "v2", tmp_path / "kept", environments, settings)
     assert [change.sources for change in result.overrides] == [("module.c",)]
+
+
+@pytest.mark.network
+def test_a_build_that_lacks_a_module_ends_with_the_line_that_brings_it(
+    environments: Environments, tmp_path: Path
+) -> None:
+    project = tree(tmp_path / "source", {"setup.py": "import not_there_at_all.core\n"})
+    with pytest.raises(BuildError) as caught:
+        built(project, "v2", tmp_path, environments)
+    last = str(caught.value).splitlines()[-1]
+    assert last == "Name the package that has the module: build.requires = ['not_there_at_all']"
 
 
 @pytest.mark.network

@@ -131,3 +131,4 @@ def test_a_module_that_is_built_around_the_wrappers_is_an_error(tmp_path: Path) 
     (failure,) = release.failures
     assert "around.cpython" in failure.error
     assert "the project calls a compiler by its path" in failure.error
+    assert "build.patches = ['compiler.patch']" in failure.error

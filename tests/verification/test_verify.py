@@ -80,6 +80,7 @@ def test_a_violation_is_named_with_function_and_instruction(tmp_path: Path) -> N
         ("isa-above", f"needs AVX2 (v3), above the claimed x86-64-v2: 1 function: dot ({place}) {way}"),
     ]
     assert place == f"AVX2 at {violation.address:#x}: vpaddd ymm2,ymm1,ymm0"
+    assert verdict.findings[0].advice == "if it runs only after a check of the CPU: verify.allow = ['^dot$']"
     assert (verdict.failed, verdict.isa) == (True, "failed")
 
 

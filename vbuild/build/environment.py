@@ -17,6 +17,7 @@ https://gcc.gnu.org/onlinedocs/gcc/Environment-Variables.html
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from vbuild.toolchain.interpreter import Interpreter
 # with which uv installs other versions than those asked for; a lock was made with them already
 _INSTEAD = frozenset({"UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE"})
 
+_NO_MODULE = re.compile(r"^(?:ModuleNotFoundError|ImportError): No module named '(\w+)", re.MULTILINE)
 _DIGITS = 12  # of a digest: paths of programs must stay short
 
 
@@ -192,6 +194,11 @@ def left_to_compilers(prefixes: Sequence[Prefix], environment: Mapping[str, str]
         return {}
     folders = environment[LIBRARIES].split(os.pathsep)
     return {LIBRARIES: os.pathsep.join(folder for folder in folders if folder not in mine)}
+
+
+def missing_module(log: str) -> str:
+    """The module that the last traceback in the text of a *log* says is missing; empty if it says nothing of one."""
+    return str((_NO_MODULE.findall(log) or [""])[-1])
 
 
 def mapping(prefixes: Sequence[Prefix]) -> tuple[str, ...]:

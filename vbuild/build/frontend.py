@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan, host_of
-from vbuild.build.environment import BuildEnvironment, Environments, Prefix, own_environment
+from vbuild.build.environment import BuildEnvironment, Environments, Prefix, missing_module, own_environment
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
 from vbuild.build.profile import Profile, optimised
 from vbuild.build.profile import check as check_profile
@@ -334,8 +334,11 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
         if stripped and any(words in text for words in _MISMATCHES):
             raise BuildError(
                 f"{error}\nThe project's own flags were taken out of {', '.join(stripped)}; where that code runs only "
-                f"after a check of the CPU, name the file in the recipe's build.keep-flags"
+                f"after a check of the CPU: build.keep-flags = {stripped}"
             ) from error
+        if missing := missing_module(text):
+            what = f"Name the package that has the module: build.requires = [{missing!r}]"
+            raise BuildError(f"{error}\n{what}") from error
         if _NO_HEADERS.search(text):
             raise BuildError(
                 f"{error}\nThe headers of Python are missing; install them: apt-get install python3-dev"

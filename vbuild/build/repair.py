@@ -76,7 +76,8 @@ def repaired(
         command = _command(wheel, Path(folder), settings, reached)
         if settings.command:
             variables |= reached
-        run(command, log=log, environment=variables, name=name)
+        with _advised(log):
+            run(command, log=log, environment=variables, name=name)
         # only now that it has succeeded: it leaves a wheel there when it fails, too
         wheels = sorted(Path(folder).glob("*.whl"))
         if len(wheels) != 1:
@@ -84,6 +85,22 @@ def repaired(
             raise BuildError(f"repairing {wheel.name} left {names}, expected one wheel; its log is {log}")
         WheelName.parse(wheels[0].name)
         return _moved(wheels[0], into)
+
+
+@contextmanager
+def _advised(log: Path) -> Iterator[None]:
+    """Behind the error of a repair whose output goes to *log*: the line of a recipe that may help."""
+    try:
+        yield
+    except BuildError as error:
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        if missing := _MISSING.findall(text):
+            advice = f"The machine that installs the wheel has it: repair.exclude = {sorted(set(missing))}"
+        elif "too-recent versioned symbols" in text:
+            advice = "This machine's C library is newer than that: leave out repair.plat, or build.host = 'zig'"
+        else:
+            raise
+        raise BuildError(f"{error}\n{advice}") from error
 
 
 def _command(wheel: Path, folder: Path, settings: Repair, reached: Mapping[str, str]) -> list[str]:
@@ -109,6 +126,8 @@ def _moved(wheel: Path, into: Path) -> Path:
 
 
 _PROJECT = Path("pyproject.toml")
+# auditwheel, of a library that it does not find
+_MISSING = re.compile(r'required library "([^"]+)" could not be located')
 
 
 class Portable(Struct, frozen=True):

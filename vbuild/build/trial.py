@@ -10,9 +10,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from vbuild.build.environment import BuildEnvironment
+from vbuild.build.environment import BuildEnvironment, missing_module
 from vbuild.config.table import Env
-from vbuild.errors import at
+from vbuild.errors import BuildError, at
 from vbuild.files.atomic import linked
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import install_command, venv_command
@@ -74,7 +74,13 @@ class WheelTrial(Struct, frozen=True):
             run(fill, log=log, environment=variables)
             if result or self.check.command is None:
                 return result or TrialResult.NONE
-            run(["sh", "-c", self.check.command], log=log, cwd=empty, environment=seen)
+            try:
+                run(["sh", "-c", self.check.command], log=log, cwd=empty, environment=seen)
+            except BuildError as error:
+                if missing := missing_module(log.read_text(encoding="utf-8", errors="replace")):
+                    what = f"Name the package that has the module: test.requires = [{missing!r}]"
+                    raise BuildError(f"{error}\n{what}") from error
+                raise
         return TrialResult.PASSED
 
 

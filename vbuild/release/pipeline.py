@@ -49,10 +49,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _SHOWN = 5
-_ALLOW = (
-    "where that code runs only after a check of the CPU, accept it with verify.allow = ['<function or library>']; "
-    "where a flag of the project's own put it there, build.flags = 'strip' takes that out"
-)
+_STRIP = "if a flag of the project's own put it there: build.flags = 'strip'"
 
 
 class _Each(Protocol):
@@ -364,7 +361,7 @@ def verified(
     if verdict.failed:
         errors = [one.advised for one in verdict.findings if one.is_error]
         if any(library.violations for library in verdict.libraries):
-            errors.append(_ALLOW)
+            errors.append(_STRIP)
         lines = errors[:_SHOWN]
         if len(errors) > _SHOWN:
             lines.append(f"and {len(errors) - _SHOWN} more")

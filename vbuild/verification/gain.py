@@ -67,7 +67,9 @@ class WheelGain(Struct, frozen=True):
         """The gain of the whole, then of each library if there are several; an error for what is bypassed."""
         if self.bypassed:
             what = "its code is that of the plain build, and it lacks the mark of the level: it was compiled elsewhere"
-            advice = "the project calls a compiler by its path: expected the first gcc, cc or clang on PATH"
+            advice = (
+                "the project calls a compiler by its path; change that to a name: build.patches = ['compiler.patch']"
+            )
             yield Finding(Severity.ERROR, VerifyRule.ISA_FLAGS, self.bypassed, what, advice)
         yield self.whole.finding()
         if len(self.libraries) > 1:

@@ -38,6 +38,12 @@ _V4 = X86_64_LEVELS.index("v4")
 # shift by a variable; start-up code and an empty module have 2 KB
 _ENOUGH = 16384
 _SHOWN = 3
+_NAME = re.compile(r"[\w.]+")
+_BYPASSED = (
+    "if the project calls a compiler by its path: build.patches = ['compiler.patch']; if the level brings nothing, "
+    "leave it out of matrix.cpu"
+)
+_TESTED = "if it runs only after a check of the CPU"
 _UNFOLLOWED = "the ways that lead there were not followed to the end"
 # the number of functions for which instructions are looked up, which takes longer than all the rest
 _SHOWN_INSTRUCTIONS = 1000
@@ -225,7 +231,7 @@ class Levels:
         what = f"{lacking} in {size} bytes of its own code: the compiler's flags for {self._claim.cpu} did not arrive"
         if not is_sure:
             what += ", or made no difference"
-        yield Finding(Severity.ERROR if is_sure else Severity.NOTE, VerifyRule.ISA_FLAGS, (), what)
+        yield Finding(Severity.ERROR if is_sure else Severity.NOTE, VerifyRule.ISA_FLAGS, (), what, _BYPASSED)
 
     def _as_baseline(self, own: Sequence[str]) -> str | None:
         """Return a description of the *own* libraries if each has the same code as the baseline build, or None."""
@@ -307,7 +313,8 @@ class Levels:
             what = f"{_above(tuple(group), claim)}{f'; {doubt}' if doubt else ''}"
             if is_grafted(path):
                 what += "; vbuild did not compile this library"
-            yield Finding(severity, VerifyRule.ISA_ABOVE, (path,), what)
+            advice = f"{_TESTED}: verify.allow = {_accepting(path, group)}" if severity is Severity.ERROR else ""
+            yield Finding(severity, VerifyRule.ISA_ABOVE, (path,), what, advice)
 
     def _library_findings(self, path: str, isa: "Isa") -> Iterator[Finding]:
         claim = self._claim.on(path)
@@ -365,6 +372,14 @@ def _mark_findings(path: str, elf: Elf, claim: Claim) -> Iterator[Finding]:
     if marks := [mark for mark in elf.isa_needed if X86_64_LEVELS.index(mark) > claim.cpu.rank]:
         what = f"marked as needing {Cpu.known(_MACHINE, marks[-1])}, above {claim}: glibc refuses to load it"
         yield Finding(claim.severity, VerifyRule.ISA_NOTE, (path,), what)
+
+
+def _accepting(path: str, violations: Sequence[Violation]) -> list[str]:
+    """The patterns that accept *violations* of the library at *path*: their names, or else that of the library."""
+    names = [violation.function for violation in violations]
+    if is_grafted(path) or len(names) > _SHOWN or not all(map(_NAME.fullmatch, names)):
+        return [posixpath.basename(path).partition(".")[0].partition("-")[0]]
+    return [f"^{name}$" for name in names]
 
 
 def _above(violations: tuple[Violation, ...], claim: Claim) -> str:
