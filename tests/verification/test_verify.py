@@ -196,7 +196,7 @@ def test_a_plain_wheel_that_is_marked_throughout_is_held_against_its_mark(tmp_pa
     what = (
         "marked as x86-64-v2 throughout, which its tags do not say: below that, glibc 2.33 and newer refuse to load it"
     )
-    assert found(verdict, Severity.WARNING) == [("isa-note", f"{what}, and older ones crash")]
+    assert found(verdict, Severity.WARNING) == [("isa-note", f"{what}, and others crash")]
     assert (str(verdict.cpu), verdict.failed) == ("x86-64-v2", False)
     above = shared_object(MODULE + SUM, "-march=x86-64-v3", "-Wl,-z,x86-64-v2")
     assert [rule for rule, _ in found(verify(made(tmp_path, above)))] == ["isa-above"]

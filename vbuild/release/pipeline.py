@@ -431,8 +431,9 @@ def released(context: ReleaseContext, wheels: ReleaseWheels, *, notes: Iterable[
 
 def _cpu_notes(context: ReleaseContext) -> Iterator[str]:
     """What users of the wheels must know of the CPUs that these are for."""
-    if lowest := context.recipe.matrix.lowest:
-        others = "glibc 2.33 and newer refuse to load it, and older ones crash"
+    lowest = context.recipe.matrix.lowest
+    if lowest and any(target.label is None for target in context.targets):
+        others = "glibc 2.33 and newer refuse to load it, and others crash"
         below = others if lowest.machine == "x86_64" else "it crashes"
         yield f"plain: for {lowest}, and installers give it to every {lowest.machine} machine: below that, {below}"
     if extras := [str(target) for target in context.targets if target.cpu.extras]:

@@ -92,7 +92,7 @@ def verify(
             what = (
                 f"marked as {marked} throughout, which its tags do not say: below that, glibc 2.33 and newer refuse to"
             )
-            findings.append(Finding(Severity.WARNING, VerifyRule.ISA_NOTE, (), f"{what} load it, and older ones crash"))
+            findings.append(Finding(Severity.WARNING, VerifyRule.ISA_NOTE, (), f"{what} load it, and others crash"))
         levels = Levels(
             libraries,
             claim,
