@@ -13,8 +13,9 @@ from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Check
 from vbuild.verification.emulator import Emulator
-from vbuild.verification.level_emulation import LevelMethod, LevelReport
+from vbuild.verification.level_emulation import LevelMethod, LevelReport, LevelRun, with_evidence
 from vbuild.verification.level_runs import LevelSettings, run_levels
+from vbuild.verification.model import LibraryIsa, Verdict, Violation
 
 pytestmark = [needs("gcc"), needs("qemu-x86_64")]
 
@@ -146,6 +147,38 @@ def test_without_an_emulator_the_level_is_not_tried_and_that_is_said(
     report = ran(tmp_path, GUARDED, "v2")
     assert report.runs[1].untried == "qemu-x86_64 is not installed; Debian and Ubuntu have it in qemu-user"
     assert report.summary == "works on this machine; not tried as v2"
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (
+            LevelRun("v2", LevelMethod.QEMU, imported=("demo",), is_tested=True),
+            "none ran in an emulator of x86-64-v2 (1 module imported, test passed); this is evidence, and no proof",
+        ),
+        (LevelRun("v2", LevelMethod.QEMU, untried="it is old"), "no emulator shows that none does: it is old"),
+        (LevelRun("v3", LevelMethod.QEMU, instead="not as v2"), "no emulator shows that none does: not as v2"),
+        (None, "no emulator shows that none does: there is no test"),
+    ],
+)
+def test_a_run_is_evidence_for_functions_in_doubt_and_its_absence_is_said(run: LevelRun | None, said: str) -> None:
+    violations = (Violation("f", 1, ("AVX",), (), doubt="not followed"), Violation("g", 2, ("AVX",), ()))
+    library = LibraryIsa("demo/_c.so", "x86_64", 100, "v3", (), violations)
+    verdict = Verdict(Path("demo-1-py3-none-any.whl"), V2, claimed=True, findings=(), libraries=(library,))
+    (note,) = with_evidence(verdict, run, why_not="there is no test").findings
+    what = "1 function above x86-64-v2 that may run without a check of the CPU"
+    assert str(note) == f"note: {what}: {said} [isa-emulated]"
+
+
+def test_what_fails_in_the_emulator_for_another_reason_is_a_warning() -> None:
+    verdict = Verdict(Path("demo-1-py3-none-any.whl"), V2, claimed=True, findings=(), libraries=())
+    run = LevelRun("v2", LevelMethod.QEMU, failures=("import: a: OSError: no", "import: b: OSError: no", "test: no"))
+    (warning,) = with_evidence(verdict, run).findings
+    assert str(warning) == (
+        "warning: as x86-64-v2 in the emulator, by no instruction above the level: import: a, b: OSError: no; "
+        "test: no; test.emulate = 'never' leaves the emulator out [isa-emulated]"
+    )
+    assert LevelRun.of_data(run.data()) == run
 
 
 def test_a_level_that_no_emulator_runs_is_not_tried_and_that_is_said(tmp_path: Path, emulator: Emulator) -> None:

@@ -82,6 +82,8 @@ def emulation_of(context: ReleaseContext, target: Target, wheel: Path, folder: P
             break
         # what the wheel requires, or Python, is for a higher level: the next one still shows something
         run = emulated(wheel, place, replace(settings, cpu=above), folder=folder.resolve())
+    if run.is_tried and first.untried:
+        run = replace(run, instead=f"emulated as x86-64-{run.level}, and not as {cpu}: {first.untried}")
     run = run if run.is_tried else first
     if run.illegal:
         what = f"code above {cpu} runs on a processor without it, as {Emulator.found()} shows"

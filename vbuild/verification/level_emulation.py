@@ -73,7 +73,7 @@ class LevelRun(Struct, frozen=True):
 
     *imported* are modules, *loaded* the libraries with copies that the loader took, by their paths from site-packages.
     *is_tested* says whether the test's command ran, too; *output* are its last lines if it failed. *illegal* are the
-    instructions of the wheel above the level that ended a process.
+    instructions of the wheel above the level that ended a process. *instead* says why the level is not the wheel's own.
     """
 
     level: str
@@ -85,6 +85,7 @@ class LevelRun(Struct, frozen=True):
     failures: tuple[str, ...] = ()
     output: str = ""
     illegal: tuple[str, ...] = ()
+    instead: str = ""
 
     def __str__(self) -> str:
         return str(self.method) if self.method is LevelMethod.NONE else f"{self.level} by {self.method}"
@@ -105,6 +106,7 @@ class LevelRun(Struct, frozen=True):
             "failures": list(self.failures),
             "output": self.output,
             "illegal": list(self.illegal),
+            "instead": self.instead,
         }
 
     @classmethod
@@ -113,7 +115,8 @@ class LevelRun(Struct, frozen=True):
         names = ("imported", "loaded", "failures", "illegal")
         imported, loaded, failures, illegal = (tuple(data[name]) for name in names)
         method, tested = LevelMethod(data["way"]), data["tested"]
-        return cls(data["level"], method, data["untried"], imported, loaded, tested, failures, data["output"], illegal)
+        level, untried, output, instead = (data[name] for name in ("level", "untried", "output", "instead"))
+        return cls(level, method, untried, imported, loaded, tested, failures, output, illegal, instead)
 
     @property
     def grouped(self) -> tuple[str, ...]:
@@ -163,18 +166,17 @@ def with_evidence(verdict: Verdict, run: LevelRun | None, *, why_not: str = "") 
     doubtful = sum(bool(one.doubt) for library in verdict.libraries for one in library.violations)
     about = f"{counted(doubtful, 'function')} above {verdict.cpu} that may run without a check of the CPU"
     level = Cpu.known("x86_64", run.level) if run else None
+    found = [run.instead] if run and run.instead else []
+    lacking = why_not if run is None else run.untried or run.instead
+    if doubtful and lacking:
+        found = [f"{about}: no emulator shows that none does: {lacking}"]
+    elif doubtful and run and run.works:
+        found.append(f"{about}: none ran in an emulator of {level} ({run.done}); this is evidence, and no proof")
+    findings = [Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what) for what in found]
     if run and run.is_tried and run.failures:
         what = f"as {level} in the emulator, by no instruction above the level: {'; '.join(run.grouped)}"
-        found = Finding(Severity.WARNING, VerifyRule.ISA_EMULATED, (), what, NEVER)
-    elif not doubtful:
-        return verdict
-    elif run and run.is_tried:
-        what = f"{about}: none ran in an emulator of {level} ({run.done}); this is evidence, and no proof"
-        found = Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what)
-    else:
-        what = f"{about}: no emulator shows that none does: {run.untried if run else why_not}"
-        found = Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what)
-    return replace(verdict, findings=(*verdict.findings, found))
+        findings.append(Finding(Severity.WARNING, VerifyRule.ISA_EMULATED, (), what, NEVER))
+    return replace(verdict, findings=(*verdict.findings, *findings)) if findings else verdict
 
 
 class LevelReport(Struct, frozen=True):
