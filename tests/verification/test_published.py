@@ -144,5 +144,6 @@ def test_the_call_that_has_to_do_with_what_is_lost_is_the_likely_cause(about: li
     cause = likely_cause([OTHER, YAML, AES], about)
     assert cause.startswith(told)
     assert cause.endswith("(2 other calls failed, too)")
-    assert likely_cause([OTHER], about) == ""
+    assert likely_cause([OTHER], about) == f"perhaps because: {OTHER}"
+    assert likely_cause([OTHER], about, guesses=False) == likely_cause([], about) == ""
     assert ("build.keep-flags = ['*t1.c']" in cause) == ("t1.c" in told)

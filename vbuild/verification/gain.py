@@ -5,6 +5,7 @@ Functions are compared by their instructions, without the addresses in them, whi
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from msgspec import Struct
 from vbuild.elf.code import Elf
 from vbuild.elf.regions import processes, regions_of, spread
 from vbuild.errors import BinaryError
+from vbuild.process.threads import OncePerKey
 from vbuild.verification.model import Finding, Severity, VerifyRule, is_grafted
 from vbuild.wheel.archive import open_wheel
 
@@ -118,14 +120,25 @@ def _libraries(wheel: Path, executor: Executor | None) -> Iterator[_Library]:
         for member in source.members:
             if is_grafted(member.path) or not member.path.endswith(".so"):
                 continue
-            try:
-                elf = Elf.parse(source.read(member))
-            except BinaryError:
-                continue
-            pieces = ((region.address, region.data) for region in regions_of(elf) if region.function)
-            is_module = any(name.startswith("PyInit_") for name in elf.exported)
-            functions = tuple(spread(_digests, pieces, executor))
-            yield _Library(member.path, bool(elf.isa_needed), is_module, functions)
+            data = source.read(member)
+            key = (member.path, blake2b(data, digest_size=32).digest())
+            if library := _READ.get(key, partial(_library, member.path, data, executor)):
+                yield library
+
+
+def _library(path: str, data: bytes, executor: Executor | None) -> _Library | None:
+    """The library *data* at *path*; None if it cannot be read."""
+    try:
+        elf = Elf.parse(data)
+    except BinaryError:
+        return None
+    pieces = ((region.address, region.data) for region in regions_of(elf) if region.function)
+    is_module = any(name.startswith("PyInit_") for name in elf.exported)
+    return _Library(path, bool(elf.isa_needed), is_module, tuple(spread(_digests, pieces, executor)))
+
+
+# each level of a release is compared with the same plain build
+_READ: OncePerKey[tuple[str, bytes], _Library | None] = OncePerKey(most=64)
 
 
 def _digests(pieces: Iterable[tuple[int, bytes]]) -> list[tuple[bytes, int, int]]:

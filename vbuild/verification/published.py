@@ -173,7 +173,7 @@ def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses:
 
     *about* are the names of what is lost: modules, and CPU features. A call that has one of their words in its
     arguments, its error or what it compiled comes first, one that lost flags before others; and if it *guesses*, one
-    that lacked a header, a library or an instruction.
+    that lacked a header, a library or an instruction, or else any.
     """
     words = {word.lower() for name in about for word in _WORD.findall(PurePath(name).stem) if len(word) >= _SHORTEST}
 
@@ -183,7 +183,7 @@ def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses:
         flags = {word[2:] for word in options if word.startswith("-m") and len(word) >= _SHORTEST + 2}
         return sum(word in text or any(word.startswith(flag) for flag in flags) for word in words)
 
-    told = [call for call in failed if (guesses and call.is_telling) or shared(call)]
+    told = [call for call in failed if guesses or shared(call)]
     if not told:
         return ""
     first = max(told, key=lambda call: (shared(call), bool(call.removed), call.is_telling))
