@@ -77,7 +77,7 @@ def test_a_violation_says_what_leads_to_it_and_which_instruction_it_is() -> None
     int work(int x) {{ return middle(x) + 2; }}
     """
     (one,) = judged(shared_object(source))
-    assert (one.way, one.is_certain) == (("work", "middle", "fast"), True)
+    assert (one.way, one.doubt) == (("work", "middle", "fast"), None)
     assert [(use.feature, use.instruction) for use in one.uses] == [("AVX2", "vpaddd ymm2,ymm1,ymm0")]
 
 

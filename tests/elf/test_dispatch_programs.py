@@ -38,9 +38,9 @@ def suspected(library: DispatchLibrary) -> frozenset[int]:
     for one in dispatch.judged(str(library.path), 0):
         if one.reason is None:
             address = one.isa.region.address
-            names = next(symbol.names for symbol in named if symbol.address <= address < symbol.end)
+            names = next((symbol.names for symbol in named if symbol.address <= address < symbol.end), one.way)
             number = re.match(r"(?:fast|run)(\d+)", names[0])
-            assert number, names
+            assert number, (names, one.way)
             found.add(int(number[1]))
     return frozenset(found)
 

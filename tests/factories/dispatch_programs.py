@@ -87,6 +87,23 @@ _WAYS = {
         int run@(int x) { struct cpu@ c; fill@(&c); return c.has ? YES@(x) : NO@(x); }""",
     "argument": """NOINLINE static int inner@(int has, int x) { return has ? YES@(x) : NO@(x); }
         int run@(int x) { return inner@((TEST) != 0, x); }""",
+    "handed-down": """NOINLINE static int last@(int x, int has) { return has ? YES@(x) : NO@(x); }
+        NOINLINE static int third@(int has, int x) { return last@(x + 1, has) ^ 3; }
+        NOINLINE static int second@(int x, int has) { return third@(has, x) * 3; }
+        int run@(int x) { return second@(x, (TEST) != 0); }""",
+    "heap": """struct ctx@ { char name[300]; int has; }; static struct ctx@ *kept@;
+        __attribute__((constructor)) static void init@(void) { kept@ = calloc(1, sizeof *kept@); kept@->has = TEST; }
+        NOINLINE static int inner@(struct ctx@ *c, int x) { return c->has ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(kept@, x); }""",
+    "cached-word": """static unsigned long cache@;
+        NOINLINE static unsigned long detect@(void) { unsigned long f = 1UL << 63; if (TEST) f |= 128;
+        if (__builtin_cpu_supports("sse3")) f |= 8; cache@ = f; return f; }
+        int run@(int x) { unsigned long f = cache@; if (!f) f = detect@(); return f & 128 ? YES@(x) : NO@(x); }""",
+    "flags-beside": """struct flags@ { int a, b, c, d; }; static struct flags@ flags@;
+        NOINLINE static void fill@(struct flags@ *f) { unsigned a, b, c = 0, d; __get_cpuid(1, &a, &b, &c, &d);
+        f->a = c & 1; f->b = (TEST) != 0; f->c = c >> 23 & 1; f->d = c >> 9 & 1; }
+        __attribute__((constructor)) static void init@(void) { struct flags@ f = {0}; fill@(&f); flags@ = f; }
+        int run@(int x) { return flags@.b ? YES@(x) : NO@(x); }""",
     "pointer": """static int (*chosen@)(int) = NO@;
         __attribute__((constructor)) static void init@(void) { if (TEST) chosen@ = YES@; }
         int run@(int x) { return chosen@(x); }""",

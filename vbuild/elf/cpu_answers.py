@@ -6,17 +6,28 @@
 Facts about a processor only get fewer on the way to the end, and what is not followed is unknown.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from iced_x86 import Instruction, Mnemonic, OpKind
+from iced_x86 import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import ANY
+from vbuild.elf.cpu_facts import ANY, ASKED
 from vbuild.elf.cpu_questions import Questions, special
 from vbuild.elf.interpreter import Interpreter, TooMuchError
-from vbuild.elf.machine_state import INFO, WRITES
-from vbuild.elf.operands import Summary
-from vbuild.elf.program import LEAVES, Module, Piece, Program
+from vbuild.elf.machine_state import ARGUMENTS, GENERAL, INFO, LOST_IN_CALLS, RAX, WRITES
+from vbuild.elf.operands import Registers, Summary
+from vbuild.elf.program import (
+    FIELDS,
+    LEAVES,
+    PARAMETERS,
+    Module,
+    Piece,
+    Program,
+    displacement_of,
+    displacement_of_field,
+    module_of_field,
+    outward,
+)
 from vbuild.elf.values import Value, tag
 
 # instructions that are run, in all
@@ -29,10 +40,16 @@ _LONGEST_FOLLOWED = 8192
 # runs of functions inside each other
 _MOST_NESTED = 12
 # functions that may write a variable, and how often its value may change, before it can be anything
+_MOST_FIELD_USERS = 32
 _MOST_WRITERS, _MOST_CHANGES, _MOST_SILENT_CHANGES = 64, 40, 4
 # how far in front of a variable without a symbol a pointer to its structure may point, in bytes
 _NEAR = 256
+# arguments of a function that are followed: in registers and on the stack
+_ARGUMENTS = 10
 _WORD = 8
+# functions inside each other in which is looked for what they read
+_MOST_CALLED = 3
+_ALL_REGISTERS = Registers(frozenset(ARGUMENTS), LOST_IN_CALLS)
 
 
 class Answers(Questions):
@@ -52,6 +69,8 @@ class Answers(Questions):
         # what is run: pieces that ask, that use answers, or that write to variables with answers
         self._aware: set[int] = set()
         self._telling_functions: set[int] = set()
+        self._telling_fields: set[tuple[int, int]] = set()
+        self._field_readers: set[int] = set()
         self._results: dict[int, Interpreter] = {}
         self._callers: dict[int, set[int]] = {}
         self._queue: dict[int, Piece] = {}
@@ -59,32 +78,35 @@ class Answers(Questions):
         self._running: list[Piece] = []
         self._runs = self._steps = 0
         self._given_up: set[int] = set()
-        self.clobbered: dict[int, Iterable[int]] = {}
+        # whether all calls of a function are known
+        self._closed: dict[int, bool] = {}
+        self._registers: dict[int, Registers] = {}
 
     # what the interpreter asks
 
     def load(self, address: int, size: int) -> Value:
-        if address >= LEAVES:
+        if address >= LEAVES and tag(address) != tag(FIELDS):
             return special(address, size)
         if address in self._models:
             return special(self._models[address], size)
-        module = self.program.module(address)
-        place = address - module.base
-        if module.is_constant(place):
-            data = module.bytes_at(place, size)
-            return int.from_bytes(data, "little") if len(data) == size else None
+        if tag(address) != tag(FIELDS):
+            module = self.program.module(address)
+            place = address - module.base
+            if module.is_constant(place):
+                data = module.bytes_at(place, size)
+                return int.from_bytes(data, "little") if len(data) == size else None
         key = (address, size)
         if self._running:
             self._readers.setdefault(key, set()).add(self._running[-1].address)
         if key not in self._variables:
-            if self._telling.isdisjoint(range(address, address + size)):
+            if key not in self._telling_fields and self._telling.isdisjoint(range(address, address + size)):
                 self._silent.add(key)
                 return None
             self._track(key)
         return self._variables[key]
 
     def store(self, address: int, size: int, value: Value, facts: int) -> None:
-        if facts > ANY:
+        if facts > ANY | ASKED:
             # nothing gets there
             return
         self._note(address, size, value, facts)
@@ -97,6 +119,110 @@ class Answers(Questions):
             else:
                 part = values.lossy(value)
             self._join(key, part, facts)
+
+    def registers(self, address: int, depth: int = 0) -> Registers:
+        """The registers that the function at *address* uses."""
+        if address not in self._registers:
+            # while it is looked at, and for what is called too deep, all
+            self._registers[address] = _ALL_REGISTERS
+            self._registers[address] = self._found_registers(address, depth)
+        return self._registers[address]
+
+    def _found_registers(self, address: int, depth: int) -> Registers:
+        module = self.program.module(address)
+        piece = module.piece(address)
+        if (
+            piece is None
+            or piece.address != address
+            or depth > _MOST_CALLED
+            or piece.end - piece.address > _LONGEST_FOLLOWED
+        ):
+            return _ALL_REGISTERS
+        read: set[int] = set()
+        changed, first = {RAX}, set()
+        is_first, calls = True, False
+        for instruction in module.instructions(piece):
+            for used in INFO.info(instruction).used_registers():
+                if used.register in GENERAL:
+                    number = GENERAL[used.register][0]
+                    if used.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS} and number not in first:
+                        read.add(number)
+                    if used.access in WRITES:
+                        changed.add(number)
+                        if is_first and used.access == OpAccess.WRITE:
+                            first.add(number)
+            if instruction.flow_control in {FlowControl.NEXT, FlowControl.RETURN}:
+                continue
+            branch = instruction.near_branch_target
+            if not (branch and piece.address <= module.base + branch < piece.end):
+                calls = True
+                target = self.program.destination(module.base + branch) if branch else None
+                handed = (
+                    self.registers(target, depth + 1).arguments if isinstance(target, int) else _ALL_REGISTERS.arguments
+                )
+                read |= handed - first
+            is_first = is_first and instruction.flow_control in {FlowControl.CALL, FlowControl.INDIRECT_CALL}
+        # gcc's -fipa-ra keeps values in registers that a function does not change
+        return Registers(_ALL_REGISTERS.arguments & read, LOST_IN_CALLS if calls else LOST_IN_CALLS & changed)
+
+    def is_closed(self, address: int) -> bool:
+        """Whether all calls of the function at *address* are known: it is run with what all of them hand over."""
+        if address not in self._closed:
+            callers = self._known_callers(address)
+            self._closed[address] = callers is not None
+            if callers is not None and (piece := self.program.module(address).piece(address)):
+                users = {**callers, address: piece}
+                self._aware |= users.keys()
+                self._queue.update(users)
+                for number in range(_ARGUMENTS):
+                    self._writers[_parameter(address, number)] = set(callers)
+        return self._closed[address]
+
+    def _known_callers(self, address: int) -> dict[int, Piece] | None:
+        """The pieces that call the function at *address*; None if its address goes elsewhere, or there are too many."""
+        module = self.program.module(address)
+        piece, place = module.piece(address), address - module.base
+        if piece is None or piece.address != address or address in module.entries or module.places_of(place, place + 1):
+            return None
+        if any(
+            other is not module for other, _ in self.program.importers(module.exported_names(range(place, place + 1)))
+        ):
+            return None
+        users = {user.address: user for user in self._users(module, range(place, place + 1))}
+        users.update((user.address, user) for user in module.pieces_near(piece))
+        found: dict[int, Piece] = {}
+        for user in users.values():
+            sites = [one for one, target in outward(module, user) if self.program.destination(target) == address]
+            if any(not one.near_branch_target for one in sites) or (user.end == address and module.falls_through(user)):
+                return None
+            if sites:
+                found[user.address] = user
+        return found if len(found) <= _MOST_WRITERS else None
+
+    def called(self, address: int, arguments: Sequence[Value], facts: int) -> None:
+        if facts > ANY | ASKED or not (self._closed.get(address) or any(map(self._leads_to_answer, arguments))):
+            return
+        if not self.is_closed(address):
+            return
+        for number, value in enumerate(arguments):
+            key = _parameter(address, number)
+            self._readers[key] = {address}
+            if key in self._variables:
+                self._join(key, value, facts)
+            else:
+                self._variables[key] = value
+                self._queue_again((address,))
+
+    def _leads_to_answer(self, value: Value) -> bool:
+        """Whether *value* tells something, or points at a structure in which something does."""
+        if isinstance(value, int) and 0 < tag(value) <= len(self.program.modules):
+            return not self._telling.isdisjoint(range(value, value + _NEAR))
+        return bool(values.tells(value) & ANY)
+
+    def arguments(self, address: int) -> Sequence[Value]:
+        if not self._closed.get(address):
+            return ()
+        return [self._variables.get(_parameter(address, number)) for number in range(_ARGUMENTS)]
 
     def escape(self, address: int) -> None:
         module = self.program.module(address)
@@ -130,7 +256,10 @@ class Answers(Questions):
 
     def _note(self, address: int, size: int, value: Value, facts: int) -> None:
         """Note that something that tells may be in a variable from now on."""
-        if not values.tells(value) and (not facts or value is None):
+        if tag(address) == tag(FIELDS):
+            self._note_field((address, size), value)
+            return
+        if not values.tells(value) & ANY and (not facts or value is None):
             return
         cases = values.cases_of(value)
         if cases is not None and any(map(tag, cases)):
@@ -140,9 +269,7 @@ class Answers(Questions):
         if not new or size > _WORD:
             return
         self._telling |= new
-        for key in [key for key in self._silent if not new.isdisjoint(range(key[0], key[0] + key[1]))]:
-            self._silent.discard(key)
-            self._queue_again(self._readers.get(key, ()))
+        self._wake(key for key in self._silent if not new.isdisjoint(range(key[0], key[0] + key[1])))
         module = self.program.module(address)
         place = address - module.base
         around = module.table(place) if module.object_at(place) else range(place, place + size)
@@ -157,14 +284,64 @@ class Answers(Questions):
             (one.address, one) for target in sorted(places) for one in self._users(module, range(target, target + 1))
         )
 
+    def _wake(self, keys: Iterable[tuple[int, int]]) -> None:
+        """Run again what has read the variables with these *keys* before they told anything."""
+        for key in list(keys):
+            self._silent.discard(key)
+            self._queue_again(self._readers.get(key, ()))
+
+    def _note_field(self, key: tuple[int, int], value: Value) -> None:
+        if key in self._telling_fields or not values.tells(value) & ANY:
+            return
+        self._telling_fields.add(key)
+        users = {piece.address for piece, _ in self._field_users(key)}
+        if len(users) > _MOST_FIELD_USERS:
+            # other structures have a field there, too
+            self._variables[key] = None
+            return
+        # they are run if they lead to code above the level: fields of other structures stand at the same place
+        self._field_readers |= users
+        self._wake({key} & self._silent)
+
+    def _field_users(self, key: tuple[int, int]) -> Iterator[tuple[Piece, Instruction]]:
+        """The instructions that use the field with that *key*, or take its address, and the pieces they are in."""
+        module = self.program.modules[module_of_field(key[0]) - 1]
+        for instruction in module.fields_near(*key):
+            if piece := module.piece(module.base + instruction.ip):
+                yield piece, instruction
+
+    def _track_field(self, key: tuple[int, int]) -> None:
+        writers: dict[int, Piece] = {}
+        is_known = True
+        for piece, instruction in self._field_users(key):
+            if instruction.mnemonic == Mnemonic.LEA:
+                # what is written through that address is not seen
+                is_known = False
+            elif _writes(instruction):
+                writers[piece.address] = piece
+                width = MemorySizeExt.size(instruction.memory_size)
+                start = displacement_of(instruction)
+                is_known &= width > _WORD or (start, width) == (displacement_of_field(key[0]), key[1])
+        self._variables[key] = 0
+        if is_known:
+            self._run_writers(key, writers)
+        else:
+            self._variables[key] = values.flags(ASKED)
+
     def _track(self, key: tuple[int, int]) -> None:
         address, size = key
+        if tag(address) == tag(FIELDS):
+            self._track_field(key)
+            return
         module = self.program.module(address)
         place = address - module.base
         self._variables[key] = int.from_bytes(module.bytes_at(place, size), "little")
         table = module.table(place)
         starts = table if module.object_at(place) else range(place - _NEAR, place + size)
         pieces = {piece.address: piece for piece in self._writers_of(module, table, starts)}
+        self._run_writers(key, pieces)
+
+    def _run_writers(self, key: tuple[int, int], pieces: Mapping[int, Piece]) -> None:
         if len(pieces) > _MOST_WRITERS:
             self._variables[key] = None
             return
@@ -187,7 +364,7 @@ class Answers(Questions):
                 yield piece
         # through a pointer that is kept in data
         for place in module.places_of(table.start, table.stop):
-            yield from self._users(module, module.table(place))
+            yield from (user for user in self._users(module, module.table(place)) if _may_write(module, user, place))
         names = module.exported_names(table)
         for other, place in self.program.importers(names):
             if other is not module:
@@ -290,10 +467,40 @@ class Answers(Questions):
         if piece.address in self._aware:
             return True
         targets = self._targets(piece)
-        if self._telling_functions.isdisjoint(targets) and self._telling_places.isdisjoint(targets):
+        if piece.address not in self._field_readers and (
+            self._telling_functions.isdisjoint(targets) and self._telling_places.isdisjoint(targets)
+        ):
             return False
         self._aware.add(piece.address)
         return True
+
+
+def _parameter(address: int, number: int) -> tuple[int, int]:
+    """The key of the variable that the argument *number* of the function at *address* is."""
+    return PARAMETERS + address * 16 + number, _WORD
+
+
+def _may_write(module: Module, piece: Piece, place: int) -> bool:
+    """Whether *piece* may write through the pointer at *place*: it does more than read through a register with it."""
+    holder: int | None = None
+    for instruction in module.instructions(piece):
+        loads = instruction.is_ip_rel_memory_operand and instruction.ip_rel_memory_address == place
+        if loads and not (instruction.mnemonic == Mnemonic.MOV and instruction.op0_kind == OpKind.REGISTER):
+            return True
+        if holder is not None:
+            used = {
+                GENERAL[one.register][0]: one.access
+                for one in INFO.info(instruction).used_registers()
+                if one.register in GENERAL
+            }
+            is_base = GENERAL.get(instruction.memory_base, (None,))[0] == holder
+            if holder in used and used[holder] != OpAccess.WRITE and (not is_base or _writes(instruction)):
+                return True
+            if holder in used and used[holder] in WRITES:
+                holder = None
+        if loads:
+            holder = GENERAL[instruction.op0_register][0]
+    return False
 
 
 def _writes(instruction: Instruction) -> bool:

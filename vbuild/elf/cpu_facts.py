@@ -24,8 +24,10 @@ _OF_LEVELS = {feature.name for level in X86_64_LEVELS[1:] for feature in X86_64_
 _NAMES = tuple(sorted({name for names in features_by_code().values() for name in names} | _OF_LEVELS))
 _BITS = {name: 1 << number for number, name in enumerate(_NAMES)}
 ANY = (1 << len(_NAMES)) - 1
+# something was asked, and the answer was not understood
+ASKED = 1 << len(_NAMES)
 # what is impossible implies more than any processor has
-EVERY = ANY << 1 | 1
+EVERY = (ASKED << 2) - 1
 
 _V2 = tuple(feature.name for feature in X86_64_FEATURES["v2"])
 _V3 = tuple(feature.name for feature in X86_64_FEATURES["v3"])

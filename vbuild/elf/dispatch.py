@@ -20,7 +20,7 @@ from vbuild.elf.code import Elf
 from vbuild.elf.cpu_facts import by_code, implied, names_of
 from vbuild.elf.isa import FeatureUse, Isa, RegionIsa, instructions_of
 from vbuild.elf.program import Module, Piece, Program
-from vbuild.elf.reach import Reach
+from vbuild.elf.reach import Doubt, Reach
 from vbuild.elf.regions import Region
 from vbuild.hardware.cpu import X86_64_LEVELS
 
@@ -80,9 +80,8 @@ def _stands_alone(word: str, name: str) -> bool:
 class Judged(Struct, frozen=True):
     """A region with features above the level, and why it is accepted; no reason for a violation.
 
-    *way* names the functions and tables through which it is reached without a test, itself last, and *uses* are the
-    first instructions above the level there. It is certain if all of that was followed, and only *pointed* at if each
-    way has a pointer in it that is set in a file that asks the processor.
+    *way* names the functions and tables through which it is reached without a test, itself last, *uses* are the first
+    instructions above the level there, and *doubt* says why a test may have been missed.
     """
 
     isa: RegionIsa
@@ -90,8 +89,7 @@ class Judged(Struct, frozen=True):
     reason: Reason | None
     way: tuple[str, ...] = ()
     uses: tuple[FeatureUse, ...] = ()
-    is_certain: bool = False
-    is_pointed: bool = False
+    doubt: Doubt | None = None
 
 
 class Baseline:
@@ -186,7 +184,7 @@ def _reached(
                 yield Judged(isa, features, Reason.UNREACHED)
             else:
                 # nothing is chosen at run time here: what leads to it was not seen
-                yield Judged(isa, features, None, (str(piece),), is_certain=True)
+                yield Judged(isa, features, None, (str(piece),))
             continue
         violation = found[piece.address]
         names = names_of(violation.missing)
@@ -195,7 +193,7 @@ def _reached(
             FeatureUse(name, instruction.ip, formatter.format(instruction))
             for name, instruction in sorted(violation.first.items(), key=lambda one: (one[1].ip, one[0]))
         )
-        yield Judged(isa, names, None, violation.way, uses, violation.is_certain, violation.is_pointed)
+        yield Judged(isa, names, None, violation.way, uses, violation.doubt)
 
 
 def _isa_of(module: Module, piece: Piece) -> RegionIsa:

@@ -6,7 +6,7 @@ from typing import ClassVar
 from iced_x86 import Instruction, Mnemonic, OpAccess, OpKind, RegisterExt
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import ANY, CPUID_BITS, SUBLEAVES, XCR0_BITS
+from vbuild.elf.cpu_facts import ASKED, CPUID_BITS, SUBLEAVES, XCR0_BITS
 from vbuild.elf.machine_state import (
     CARRY,
     CC,
@@ -24,8 +24,9 @@ from vbuild.elf.machine_state import (
     negated,
     shown_by,
 )
-from vbuild.elf.operands import CLEARS_THE_REST, Operands
+from vbuild.elf.operands import CLEARS_THE_REST
 from vbuild.elf.values import MASK_64, Value, is_stack, tag
+from vbuild.elf.vectors import Vectors
 
 _M = Mnemonic
 _SHIFTS = {_M.SHL: "shl", _M.SHR: "shr", _M.SAR: "sar", _M.ROL: "rol", _M.ROR: "ror", _M.SAL: "shl"}
@@ -38,7 +39,7 @@ _MOVERS = {kind for name, kind in vars(Mnemonic).items() if name.startswith("CMO
 _WITH_RESULT, _MOST_FILLED = 3, 1 << 16
 
 
-class Instructions(Operands):
+class Instructions(Vectors):
     """The part of the interpreter that runs instructions which go on to the next one."""
 
     def _plain(self, instruction: Instruction, state: State) -> None:
@@ -52,7 +53,7 @@ class Instructions(Operands):
             self._write(instruction, 0, values.choice(facts), state)
         elif kind in _MOVERS:
             self._conditional_move(instruction, state)
-        else:
+        elif not self._vector(instruction, state):
             self._generic(instruction, state)
 
     def _conditional_move(self, instruction: Instruction, state: State) -> None:
@@ -83,8 +84,7 @@ class Instructions(Operands):
         index = kinds.index(OpKind.MEMORY) if OpKind.MEMORY in kinds and instruction.mnemonic != _M.NOP else None
         if index is not None and info.op_access(index) != OpAccess.WRITE:
             read.append(self._read(instruction, index, state))
-        is_zero = instruction.mnemonic in _COPIES and read and all(value == 0 for value in read)
-        result = 0 if is_zero else values.lossy(*read)
+        result = values.lossy(*read)
         for register in written:
             self._set(register, result, state)
         if index is not None and info.op_access(index) in WRITES:
@@ -94,7 +94,7 @@ class Instructions(Operands):
 
     def _generic_read(self, register: int, instruction: Instruction, state: State) -> list[Value]:
         if register not in GENERAL:
-            return [state.vectors.get(RegisterExt.full_register(register))]  # type: ignore[arg-type]
+            return list(state.vectors.get(RegisterExt.full_register(register), ()))  # type: ignore[arg-type]
         if register in {instruction.memory_base, instruction.memory_index}:
             return []
         value = state.registers[GENERAL[register][0]]
@@ -265,13 +265,6 @@ class Instructions(Operands):
     def _xgetbv(self, _: Instruction, state: State) -> None:
         state.registers[RAX], state.registers[RDX] = values.word(XCR0_BITS), None
 
-    def _clear_vector(self, instruction: Instruction, state: State) -> None:
-        registers = [instruction.op_register(i) for i in range(instruction.op_count)]
-        if len(set(registers[-2:])) == 1 and instruction.op_kind(instruction.op_count - 1) == OpKind.REGISTER:
-            self._set(registers[0], 0, state)
-        else:
-            self._generic(instruction, state)
-
     def _fill(self, instruction: Instruction, state: State) -> None:
         place, count = state.registers[7], state.registers[RCX]
         unit = {Mnemonic.STOSQ: 8, Mnemonic.STOSD: 4, Mnemonic.STOSW: 2, Mnemonic.STOSB: 1}[instruction.mnemonic]
@@ -310,7 +303,6 @@ class Instructions(Operands):
         **dict.fromkeys((_M.CBW, _M.CWDE, _M.CDQE), _widen),
         _M.CPUID: _cpuid,
         _M.XGETBV: _xgetbv,
-        **dict.fromkeys((_M.PXOR, _M.XORPS, _M.XORPD, _M.VPXOR, _M.VXORPS), _clear_vector),
         **dict.fromkeys((_M.STOSB, _M.STOSW, _M.STOSD, _M.STOSQ), _fill),
     }
 
@@ -319,13 +311,9 @@ def _answer(leaf: Value, subleaf: Value, name: str) -> Value:
     """What CPUID puts in the register *name*."""
     if not isinstance(leaf, int) or tag(leaf):
         if (cases := values.cases_of(leaf)) is None:
-            return values.flags(ANY)
+            return values.flags(ASKED)
         found = [bits for case in cases if (bits := CPUID_BITS.get((case, 0, name)))]
-        return values.flags(ANY) if found else None
+        return values.flags(ASKED) if found else None
     part = subleaf if isinstance(subleaf, int) and leaf in SUBLEAVES else 0
     bits = CPUID_BITS.get((leaf, part, name))
     return values.word(dict(bits)) if bits else None
-
-
-_COPIES = {_M.MOVAPS, _M.MOVUPS, _M.MOVDQA, _M.MOVDQU, _M.MOVAPD, _M.MOVUPD, _M.MOVQ, _M.MOVD, _M.VMOVDQU, _M.VMOVDQA}
-_COPIES |= {_M.VMOVUPS, _M.VMOVAPS, _M.MOVLPS, _M.MOVHPS}

@@ -17,27 +17,28 @@ from vbuild.elf import values
 from vbuild.elf.cpu_facts import ANY, EVERY, by_code
 from vbuild.elf.instructions import Instructions
 from vbuild.elf.machine_state import (
+    ARGUMENTS,
     CC,
-    GENERAL,
     HANDED_OVER,
-    INFO,
+    LOST_IN_CALLS,
     RAX,
     RDX,
     RSP,
     TESTS,
-    WRITES,
     State,
+    loaded,
     negated,
     shown_by,
+    split_like,
 )
 from vbuild.elf.operands import Summary, World
-from vbuild.elf.program import LEAF_SIZE, LEAVES, Module, Piece
-from vbuild.elf.values import MASK_64, Value, is_stack, tag
+from vbuild.elf.program import LEAF_SIZE, LEAVES, Piece
+from vbuild.elf.values import MASK_64, STACK, Value, is_stack, tag
 
-_ARGUMENTS = (7, 6, 2, 1, 8, 9)
-_LOST_IN_CALLS = (0, 1, 2, 6, 7, 8, 9, 10, 11)
 _DEPTH, _STEPS, _VISITS, _RANGE = 6, 6_000, 12, 64
 _FLAG_DEPTH = 3
+# arguments on the stack that are handed on
+_STACK_WORDS = 4
 _ENDLESS = frozenset({"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__stack_chk_fail", "longjmp"})
 _ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "_ZSt9terminatev", "__fortify_fail"}
 _ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
@@ -81,7 +82,13 @@ class Interpreter(Instructions):
     def run_piece(self, piece: Piece, *, most: int = _STEPS) -> None:
         """Run *piece* from its start, then what of it was not reached from there, such as code that handles errors."""
         self._most = min(most, _STEPS)
-        self._end = self._follow(piece.address, State())
+        start = State()
+        for number, value in enumerate(self._world.arguments(piece.address)):
+            if number < len(ARGUMENTS):
+                start.registers[ARGUMENTS[number]] = value
+            elif value is not None:
+                start.stack[STACK + 8 * (number - len(ARGUMENTS) + 1)] = (8, value)
+        self._end = self._follow(piece.address, start)
         module = self._program.module(piece.address)
         for instruction in module.instructions(piece):
             address = module.base + instruction.ip
@@ -116,8 +123,10 @@ class Interpreter(Instructions):
             here = states[address].copy()
             while True:
                 following = self._step(address, here, entry)
-                # a place where paths may meet is known only when a second one comes
-                if len(following) != 1 or following[0][0] <= address or following[0][0] in states:
+                if len(following) != 1:
+                    break
+                target = following[0][0]
+                if target <= address or target in states or self._program.is_joined(target):
                     break
                 address, here = following[0]
             for target, after in following:
@@ -145,14 +154,17 @@ class Interpreter(Instructions):
 
         result.registers = [joined(a, b) for a, b in zip(one.registers, other.registers, strict=True)]
         for number in one.vectors.keys() & other.vectors.keys():
-            result.vectors[number] = joined(one.vectors[number], other.vectors[number])
+            first, second = one.vectors[number], other.vectors[number]
+            result.vectors[number] = first if first == second else tuple(map(joined, first, second))
         if one.stack == other.stack and one.facts == other.facts:
             result.stack = one.stack
             return result
+        for known, elsewhere in ((one.stack, other.stack), (other.stack, one.stack)):
+            split_like(known, elsewhere)
         for place in one.stack.keys() | other.stack.keys():
-            first, second = one.stack.get(place), other.stack.get(place)
-            if first == second and first is not None and (first[1] is None or isinstance(first[1], int)):
-                result.stack[place] = first
+            here, there = one.stack.get(place), other.stack.get(place)
+            if here == there and here is not None and (here[1] is None or isinstance(here[1], int)):
+                result.stack[place] = here
             else:
                 result.stack[place] = self._joined_place(place, one, other, joined, address)
         return result
@@ -248,7 +260,7 @@ class Interpreter(Instructions):
             piece = self._program.module(target).piece(target)
             if piece is None or target == entry or _is_own(piece, target):
                 return [(target, state)]
-        for after in self._called([(destination, 0)] if destination is not None else [], state):
+        for after in self._called([(destination, 0)] if destination is not None else [], state, 8):
             self._returned(after)
         return []
 
@@ -263,7 +275,7 @@ class Interpreter(Instructions):
             if isinstance(target, int):
                 found += self._jump(target, after, entry)
             else:
-                for left in self._called([(target, facts)], after):
+                for left in self._called([(target, facts)], after, 8):
                     self._returned(left)
         return found
 
@@ -288,71 +300,69 @@ class Interpreter(Instructions):
         ]
         return [*addresses] if len(addresses) == len(cases) else []
 
-    def _called(self, targets: Iterable[tuple[int | str, int]], state: State) -> list[State]:
-        """The state after a call of one of *targets*; none if it never returns."""
+    def _called(self, targets: Iterable[tuple[int | str, int]], state: State, stack: int = 0) -> list[State]:
+        """The state after a call of one of *targets*, with arguments *stack* bytes up; none if it never returns."""
         known = list(targets)
         if len(known) == 1:
             ((target, facts),) = known
             if isinstance(target, str):
                 return self._imported(target, state)
             if self._is_followed(target, state):
-                stack = state.registers[RSP]
+                pointer = state.registers[RSP]
                 before = state.copy(facts)
-                before.registers[RSP] = values.total(stack, MASK_64 - 7)
+                before.registers[RSP] = values.total(pointer, MASK_64 - 7)
                 if (after := self._follow(target, before)) is None:
                     return []
-                after.registers[RSP] = stack
-                if isinstance(stack, int):
-                    after.stack = {place: kept for place, kept in after.stack.items() if place >= stack}
+                after.registers[RSP] = pointer
+                if isinstance(pointer, int):
+                    after.stack = {place: kept for place, kept in after.stack.items() if place >= pointer}
                 after.flags = None
                 return [after]
-        return self._not_followed(known, state)
+        return self._not_followed(known, state, stack)
 
-    def _not_followed(self, targets: Sequence[tuple[int | str, int]], state: State) -> list[State]:
+    def _arguments(self, target: int, state: State, stack: int) -> list[Value]:
+        """What a call of *target* hands over in registers, and on the stack from *stack* bytes above its pointer on."""
+        read = self._world.registers(target).arguments
+        found = [state.registers[number] if number in read else None for number in ARGUMENTS]
+        pointer = state.registers[RSP]
+        places = range(pointer + stack, pointer + stack + 8 * _STACK_WORDS, 8) if isinstance(pointer, int) else ()
+        found += [loaded(state.stack, place, 8) for place in places]
+        return [None if any(map(is_stack, values.cases_of(value) or ())) else value for value in found]
+
+    def _not_followed(self, targets: Sequence[tuple[int | str, int]], state: State, stack: int) -> list[State]:
         """The state after a call of one of *targets*, of which at most a summary is known."""
         functions = [target for target, _ in targets if isinstance(target, int)]
         for target, facts in targets:
             if isinstance(target, int):
                 self._use(target, state.facts | facts)
+                self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
         self._hand_over(state)
         if len(targets) != 1 or not functions:
             self._forget(state, None)
             return [state]
         summary = self._world.summary(functions[0])
-        self._forget(state, summary.result if summary else None, self._clobbered(functions[0]))
+        self._forget(state, summary.result if summary else None, self._world.registers(functions[0]).changed)
         if summary is None:
             return [state]
         state.registers[RDX] = summary.second
         state.facts |= summary.facts
         return [state] if summary.returns else []
 
-    def _clobbered(self, target: int) -> Iterable[int]:
-        """The registers that the function at *target* may change: gcc's -fipa-ra keeps values in the others."""
-        if target not in self._world.clobbered:
-            self._world.clobbered[target] = _written(self._program.module(target), target)
-        return self._world.clobbered[target]
-
     def _is_followed(self, target: int, state: State) -> bool:
         if target in self._followed or len(self._followed) > _DEPTH or not self._program.module(target).piece(target):
             return False
-        arguments = [state.registers[number] for number in _ARGUMENTS]
+        arguments = [state.registers[number] for number in self._world.registers(target).arguments]
         follows = self._world.follows(target)
         # what is given a flag may test it
         if any(isinstance(value, values.Choice | values.Word) and values.tells(value) for value in arguments):
-            return follows or len(self._followed) <= _FLAG_DEPTH
-        if not follows:
-            return False
-        summary = self._world.summary(target)
-        if summary is None or not summary.tells:
-            return summary is None
+            return not self._world.is_closed(target) and (follows or len(self._followed) <= _FLAG_DEPTH)
+        summary = self._world.summary(target) if follows else None
         # what it tells may depend on its arguments, or go where they point to
-        return any(
-            isinstance(arguments[number], int) for number in range(len(arguments)) if arguments[number] is not None
-        )
+        return summary is not None and summary.tells and any(isinstance(value, int) for value in arguments)
 
     def _hand_over(self, state: State) -> None:
         """Note what the arguments give to code that is not followed."""
-        for number in _ARGUMENTS:
+        for number in ARGUMENTS:
             value = state.registers[number]
             if isinstance(value, int) and is_stack(value):
                 self._spoil(value, state)
@@ -373,7 +383,7 @@ class Interpreter(Instructions):
                 state.stack[place] = (size, None)
         state.stack.setdefault(start, (HANDED_OVER, None))
 
-    def _forget(self, state: State, result: Value, lost: Iterable[int] = _LOST_IN_CALLS) -> None:
+    def _forget(self, state: State, result: Value, lost: Iterable[int] = LOST_IN_CALLS) -> None:
         for number in lost:
             state.registers[number] = None
         state.registers[RAX] = result
@@ -397,23 +407,6 @@ class Interpreter(Instructions):
             self._lose(state.registers[6], state.facts)
         self._forget(state, result)
         return [state]
-
-
-def _written(module: Module, target: int) -> Iterable[int]:
-    """The registers that a function may change, if it calls no others."""
-    piece = module.piece(target)
-    if piece is None or piece.address != target:
-        return _LOST_IN_CALLS
-    found = {RAX}
-    for instruction in module.instructions(piece):
-        branch = instruction.near_branch_target
-        is_inside = branch and piece.address <= module.base + branch < piece.end
-        if instruction.flow_control not in {FlowControl.NEXT, FlowControl.RETURN} and not is_inside:
-            return _LOST_IN_CALLS
-        for used in INFO.info(instruction).used_registers():
-            if used.register in GENERAL and used.access in WRITES:
-                found.add(GENERAL[used.register][0])
-    return found.intersection(_LOST_IN_CALLS)
 
 
 def _is_own(piece: Piece, target: int) -> bool:

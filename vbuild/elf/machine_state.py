@@ -1,6 +1,6 @@
 """What the interpreter knows at one instruction: registers, stack, flags, and what these say about the processor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from iced_x86 import ConditionCode, InstructionInfoFactory, OpAccess, Register, RegisterExt
@@ -10,10 +10,16 @@ from vbuild.elf.cpu_facts import EVERY
 from vbuild.elf.values import STACK, Value, tag
 
 RAX, RCX, RDX, RBX, RSP = range(5)
+# the registers with the first arguments of a call, and those that it may change
+ARGUMENTS = (7, 6, 2, 1, 8, 9)
+LOST_IN_CALLS = frozenset({0, 1, 2, 6, 7, 8, 9, 10, 11})
 # bytes on the stack that code with a pointer to them may write
 HANDED_OVER = 128
 _MOST_PAIRS = 1024
-_WORD = 8
+_WORD, _HALF = 8, 4
+# 64 bits each of a vector register
+Lanes = tuple[Value, ...]
+NO_LANES: Lanes = (None,) * 8
 
 
 @dataclass(slots=True)
@@ -21,7 +27,7 @@ class State:
     """What is known at one instruction."""
 
     registers: list[Value] = field(default_factory=lambda: [STACK if number == RSP else None for number in range(16)])
-    vectors: dict[int, Value] = field(default_factory=dict)
+    vectors: dict[int, Lanes] = field(default_factory=dict)
     stack: dict[int, tuple[int, Value]] = field(default_factory=dict)
     flags: "Compared | None" = None
     facts: int = 0
@@ -146,5 +152,40 @@ def loaded(stack: dict[int, tuple[int, Value]], address: int, size: int) -> Valu
             if kept > _WORD:
                 return 0 if value == 0 else values.lossy(value)
             return values.truncated(values.shifted(value, 8 * (address - place), "shr", 8), min(size, 8))
-    parts = [value for place, (kept, value) in stack.items() if place < address + size and address < place + kept]
-    return values.lossy(*parts)
+    near = {at: stack[at] for at in sorted(stack) if at < address + size and address < at + stack[at][0]}
+    parts = [(at, kept, value) for at, (kept, value) in near.items()]
+    ends = [address, *(at + kept for at, kept, _ in parts)]
+    if size <= _WORD and [*near, address + size] == ends:
+        found: Value = 0
+        for place, kept, value in parts:
+            shifted = values.shifted(values.truncated(value, kept), 8 * (place - address), "shl", 8)
+            found = values.bitwise(found, shifted, "or")
+        return found
+    return values.lossy(*(value for _, _, value in parts))
+
+
+def remainders(start: int, size: int, value: Value, without: range) -> dict[int, tuple[int, Value]] | None:
+    """What is left of *size* bytes with *value* at *start* around the bytes *without*; None if it cannot be split."""
+    if value is None or (value != 0 and (size > _WORD or any(map(tag, values.cases_of(value) or ())))):
+        return None
+    found = {}
+    for low, high in ((start, min(without.start, start + size)), (max(without.stop, start), start + size)):
+        at = low
+        while at < high:
+            length = next(one for one in (8, 4, 2, 1) if at + one <= high and not (at - low) % one)
+            part = 0 if value == 0 else values.truncated(values.shifted(value, 8 * (at - start), "shr", 8), length)
+            found[at] = (length, part)
+            at += length
+    return found
+
+
+def split_like(stack: dict[int, tuple[int, Value]], other: Mapping[int, tuple[int, Value]]) -> None:
+    """Split what stands on the *stack* in one piece where the *other* one has several, if it can be split."""
+    for place, (size, value) in list(stack.items()):
+        if place in other and other[place][0] < size and size > _HALF:
+            length = other[place][0]
+            rest = remainders(place, size, value, range(place, place + length))
+            if rest is not None:
+                part = 0 if value == 0 else values.truncated(value, length)
+                stack.update(rest)
+                stack[place] = (length, part)

@@ -1,6 +1,6 @@
 """Operands: what instructions read and write, and what becomes visible to code that is not followed."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import EVERY
-from vbuild.elf.machine_state import GENERAL, HANDED_OVER, State, loaded
-from vbuild.elf.program import LEAVES, Module, Program
+from vbuild.elf.machine_state import GENERAL, HANDED_OVER, NO_LANES, State, loaded, remainders
+from vbuild.elf.program import FIELDS, LEAVES, Module, Program, displacement_of
 from vbuild.elf.values import MASK_64, Value, is_stack, tag
 
 _IMMEDIATES = {kind for name, kind in vars(OpKind).items() if isinstance(kind, int) and name.startswith("IMMEDIATE")}
@@ -26,7 +26,9 @@ class World(Protocol):
     """The variables of the program, and which functions to follow."""
 
     program: Program
-    clobbered: dict[int, Iterable[int]]
+
+    def registers(self, address: int) -> "Registers":
+        """The registers that the function at *address* uses."""
 
     def load(self, address: int, size: int) -> Value:
         """What the variable of *size* bytes at *address* can hold."""
@@ -42,6 +44,22 @@ class World(Protocol):
 
     def summary(self, address: int) -> "Summary | None":
         """What a call of the function at *address* tells any caller; None if it is not known."""
+
+    def is_closed(self, address: int) -> bool:
+        """Whether all calls of the function at *address* are known: it is run with what all of them hand over."""
+
+    def called(self, address: int, arguments: Sequence[Value], facts: int) -> None:
+        """Note a call of the function at *address* with *arguments*: in registers, then on the stack."""
+
+    def arguments(self, address: int) -> Sequence[Value]:
+        """What the function at *address* is called with, as in `called`."""
+
+
+class Registers(Struct, frozen=True):
+    """The registers with which a function is called, as far as it reads them, and those that it may change."""
+
+    arguments: frozenset[int]
+    changed: frozenset[int]
 
 
 class Summary(Struct, frozen=True):
@@ -124,6 +142,15 @@ class Operands:
                 self._lose(scaled, state.facts)
         return found
 
+    def _location(self, instruction: Instruction, state: State) -> Value:
+        """The address of the operand in memory, or of the field that it is of a structure anywhere."""
+        found = self._address(instruction, state)
+        base = instruction.memory_base
+        is_field = base in GENERAL and instruction.memory_index == Register.NONE and base != Register.RSP
+        if found is None and is_field and instruction.memory_segment not in _THREADS:
+            return self._module.field(displacement_of(instruction))
+        return found
+
     def _size(self, instruction: Instruction, index: int) -> int:
         if instruction.op_kind(index) == OpKind.REGISTER:
             return int(RegisterExt.size(instruction.op_register(index)))
@@ -136,14 +163,14 @@ class Operands:
         if kind == OpKind.REGISTER:
             register = instruction.op_register(index)
             if register not in GENERAL:
-                return state.vectors.get(RegisterExt.full_register(register))
+                return values.lossy(*state.vectors.get(RegisterExt.full_register(register), ()))
             number, own, below = GENERAL[register]
             value = state.registers[number]
             if below:
                 value = values.shifted(value, below, "shr", 8)
             return values.truncated(value, own)
         if kind == OpKind.MEMORY:
-            return self._load(self._address(instruction, state), self._size(instruction, index), state)
+            return self._load(self._location(instruction, state), self._size(instruction, index), state)
         if kind in _IMMEDIATES:
             return self._immediate(instruction, index, size or self._size(instruction, 0))
         return None
@@ -153,11 +180,11 @@ class Operands:
         if kind == OpKind.REGISTER:
             self._set(instruction.op_register(index), value, state)
         elif kind == OpKind.MEMORY:
-            self._store(self._address(instruction, state), self._size(instruction, index), value, state)
+            self._store(self._location(instruction, state), self._size(instruction, index), value, state)
 
     def _set(self, register: int, value: Value, state: State) -> None:
         if register not in GENERAL:
-            state.vectors[RegisterExt.full_register(register)] = value  # type: ignore[arg-type]
+            state.vectors[RegisterExt.full_register(register)] = (value,) * len(NO_LANES)  # type: ignore[arg-type]
             return
         number, size, below = GENERAL[register]
         if state.flags and state.flags.place == number:
@@ -190,7 +217,7 @@ class Operands:
         if is_stack(address):
             return loaded(state.stack, address, size)
         if tag(address) >= tag(LEAVES):
-            return self._world.load(address, size)
+            return self._world.load(address, size) if size <= _WORD else None
         if not 0 < tag(address) <= len(self._program.modules):
             return None
         module = self._program.module(address)
@@ -210,7 +237,7 @@ class Operands:
     def _store(self, address: Value, size: int, value: Value, state: State) -> None:
         cases = values.cases_of(address)
         if cases is None or len(cases) > 1:
-            self._hands_out |= bool(values.tells(value) or (state.facts and isinstance(value, int) and not tag(value)))
+            self._hand_out(value, state)
             self._lose(value, state.facts)
             for place in cases or ():
                 if 0 < tag(place) <= len(self._program.modules):
@@ -218,16 +245,31 @@ class Operands:
             return
         place = next(iter(cases))
         if is_stack(place):
-            if state.flags and state.flags.place is not None and place - 8 < state.flags.place < place + size:
-                state.flags = replace(state.flags, place=None)
-            for other in [other for other in state.stack if place - HANDED_OVER < other < place + size]:
-                kept, old = state.stack[other]
-                if other + kept > place:
-                    del state.stack[other]
-                    if other != place:
-                        self._lose(old, state.facts)
-            state.stack[place] = (size, value)
+            self._store_on_stack(place, size, value, state)
             return
         self._lose(value, state.facts)
-        if 0 < tag(place) <= len(self._program.modules):
+        if tag(place) == tag(FIELDS):
+            self._hand_out(value, state)
+        if 0 < tag(place) <= len(self._program.modules) or tag(place) == tag(FIELDS):
             self._world.store(place, size, value, state.facts)
+
+    def _hand_out(self, value: Value, state: State) -> None:
+        """Note that *value* is written somewhere."""
+        self._hands_out |= bool(values.tells(value) or (state.facts and isinstance(value, int) and not tag(value)))
+
+    def _store_on_stack(self, place: int, size: int, value: Value, state: State) -> None:
+        if state.flags and state.flags.place is not None and place - 8 < state.flags.place < place + size:
+            state.flags = replace(state.flags, place=None)
+        for other in [other for other in state.stack if place - HANDED_OVER < other < place + size]:
+            kept, old = state.stack[other]
+            if other + kept <= place:
+                continue
+            del state.stack[other]
+            if (other, kept) == (place, size):
+                continue
+            rest = remainders(other, kept, old, range(place, place + size))
+            if rest is None:
+                self._lose(old, state.facts)
+            else:
+                state.stack.update(rest)
+        state.stack[place] = (size, value)

@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import pairwise
 from struct import Struct
 
-from iced_x86 import Decoder, FlowControl, Instruction, Mnemonic
+from iced_x86 import Decoder, FlowControl, Instruction, MemorySizeExt, Mnemonic, Register
 
 from vbuild.elf.code import CodeSection, Elf, Symbol
 from vbuild.elf.isa import INVALID
@@ -25,14 +25,21 @@ _BITS = 64
 _LOW = (1 << 64) - 1
 _DISPLACEMENT = Struct("<i")
 _SHORT_JUMP = 130
+# bytes of code in which the fields of structures are looked for, and of the widest operand in memory
+_MOST_INDEXED, _WIDEST = 8_000_000, 64
+_POINTERS = frozenset(range(Register.RAX, Register.R15 + 1)) - {Register.RSP}
 # bytes of an instruction in front of its displacement, at most
 _LONGEST_BEFORE = 9
 _ENDS = frozenset(
     {FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH, FlowControl.INTERRUPT}
     | {FlowControl.EXCEPTION, FlowControl.CALL, FlowControl.INDIRECT_CALL}
 )
+_JUMPS = frozenset({FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH})
 # spaces of addresses that no file has: what __x86_get_cpuid_feature_leaf points at, and libgcc's variables
 LEAVES, MODEL, MODEL_FEATURES = 1 << 91, 3 << 90, 1 << 92
+# structures that nobody knows the address of, one for each file: their fields; and the arguments of functions
+FIELDS, _FIELD_SPACE, _FIELD_ORIGIN = 5 << 90, 40, 1 << 39
+PARAMETERS = 1 << 200
 LEAF_SIZE = 32
 _LIBGCC = {"__cpu_model": MODEL, "__cpu_features2": MODEL_FEATURES}
 _MODULE_ENTRIES = ("PyInit_", "PyInitU_", "PyModExport_")
@@ -182,6 +189,32 @@ class Module:
     def _piece_starts(self) -> list[int]:
         return [piece.address for piece in self.pieces]
 
+    def field(self, displacement: int) -> int:
+        """The address that stands for what is *displacement* behind any pointer that this file's code follows."""
+        return FIELDS + (self.base >> 64 << _FIELD_SPACE) + _FIELD_ORIGIN + displacement
+
+    @cached_property
+    def _displacements(self) -> dict[int, list[int]]:
+        """The instructions that use memory at each displacement from a pointer, those on the stack left out."""
+        found: dict[int, list[int]] = {}
+        for code in self.elf.code:
+            for instruction in Decoder(_BITS, code.data, ip=code.address):
+                base = instruction.memory_base
+                if base in _POINTERS and instruction.memory_index == Register.NONE:
+                    found.setdefault(displacement_of(instruction), []).append(instruction.ip)
+        return found
+
+    def fields_near(self, field: int, size: int) -> Iterator[Instruction]:
+        """The instructions of this file that use memory at *size* bytes from *field*, as in `field`, on."""
+        start = displacement_of_field(field)
+        if sum(len(code.data) for code in self.elf.code) > _MOST_INDEXED:
+            return
+        for displacement in range(start - _WIDEST, start + size):
+            for ip in self._displacements.get(displacement, ()):
+                instruction = self.instruction(self.base + ip)
+                if instruction is not None and displacement + max(_width(instruction), 1) > start:
+                    yield instruction
+
     def piece(self, address: int) -> Piece | None:
         """The piece that *address*, one of the program, lies in; of a function in several parts, the part."""
         index = bisect_right(self._piece_starts, address) - 1
@@ -315,11 +348,40 @@ class Module:
     def _pointer_places(self) -> list[int]:
         return sorted(self.pointers)
 
+    @cached_property
+    def _filled_places(self) -> list[int]:
+        return sorted({*self.pointers, *self.imports})
+
+    def places_in(self, table: range) -> list[int]:
+        """The places in *table* that the loader fills."""
+        low = bisect_left(self._filled_places, table.start)
+        return self._filled_places[low : bisect_left(self._filled_places, table.stop, low)]
+
     def pointers_in(self, table: range) -> list[tuple[int, int]]:
         """The places in *table* that hold an address of this file, and that address."""
         low = bisect_left(self._pointer_places, table.start)
         high = bisect_left(self._pointer_places, table.stop, low)
         return [(place, self.pointers[place]) for place in self._pointer_places[low:high]]
+
+
+def _width(instruction: Instruction) -> int:
+    """The bytes of memory that *instruction* reads or writes; those of LEA, which takes an address, are none."""
+    return int(MemorySizeExt.size(instruction.memory_size))
+
+
+def displacement_of(instruction: Instruction) -> int:
+    """How far behind its base register the operand in memory of *instruction* stands, in bytes."""
+    found = instruction.memory_displacement
+    return int(found - (found >> 63 << 64))
+
+
+def displacement_of_field(field: int) -> int:
+    return (field & ((1 << _FIELD_SPACE) - 1)) - _FIELD_ORIGIN
+
+
+def module_of_field(field: int) -> int:
+    """The number of the module, counted from one, whose code uses *field*."""
+    return (field - FIELDS) >> _FIELD_SPACE
 
 
 def _cuts(address: int, data: bytes, known: set[int]) -> set[int]:
@@ -374,6 +436,7 @@ class Program:
 
     def __init__(self, files: Iterable[tuple[str, Elf]]) -> None:
         self.modules = [Module(elf, number, path) for number, (path, elf) in enumerate(files)]
+        self._joined: dict[int, frozenset[int]] = {}
 
     @cached_property
     def _exports(self) -> dict[str, int]:
@@ -411,6 +474,17 @@ class Program:
         if name := module.imports.get(place):
             return _LIBGCC.get(name) or self.resolved(name) or name
         return None
+
+    def is_joined(self, address: int) -> bool:
+        """Whether a jump in the piece at *address* leads there, so that paths may meet."""
+        module = self.module(address)
+        piece = module.piece(address)
+        if piece is None:
+            return False
+        if piece.address not in self._joined:
+            targets = (one.near_branch_target for one in module.instructions(piece) if one.flow_control in _JUMPS)
+            self._joined[piece.address] = frozenset(module.base + target for target in targets)
+        return address in self._joined[piece.address]
 
     def destination(self, address: int) -> int | str | None:
         """Where a call to *address* leads, through the stub of a PLT if there is one."""

@@ -8,35 +8,44 @@ Only pieces with an answer on these ways are run by the interpreter; of all othe
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from functools import partial
 
 from iced_x86 import FlowControl, Instruction
 from msgspec import Struct
-from msgspec.structs import replace
 
 from vbuild.elf.cpu_answers import Answers
-from vbuild.elf.cpu_facts import EVERY, by_code, features, names_of, needed_by, of_level
+from vbuild.elf.cpu_facts import ASKED, EVERY, by_code, features, names_of, needed_by, of_level
 from vbuild.elf.interpreter import Interpreter
 from vbuild.elf.program import LEAVES, Piece, Program, outward
 
 # users of code above the level that are looked at
 _MOST_USERS = 8000
+# pieces above the level from which is looked backwards; with more, all code is followed from where others enter
+_MOST_BACKWARDS = 2000
 _LONGEST_WAY = 16
+_Uses = Callable[[int], Mapping[int, int]]
+
+
+class Doubt(StrEnum):
+    """Why code that seems to be reached without a test may be guarded all the same."""
+
+    ASKED = "the CPU is asked on each way that leads there, in a way that was not understood"
+    POINTED = "a library that asks the CPU sets a pointer to it, by a condition that was not understood"
+    UNFOLLOWED = "the ways that lead there were not followed to the end"
 
 
 class Unguarded(Struct, frozen=True):
-    """How code is reached without a test of features that are *missing*.
+    """How code is reached without a test of features that are *missing*; no *doubt* if that is shown.
 
     The *way* names what leads there, the code itself last; *first* is the first instruction that needs each feature.
-    It is not certain if something on the way was too much to follow. It is only *pointed* at if each way has a pointer
-    in it that is set in a file that asks the processor.
     """
 
     missing: int
     way: tuple[str, ...]
     first: dict[str, Instruction]
-    is_certain: bool
-    is_pointed: bool = False
+    doubt: Doubt | None
 
 
 class Reach(Answers):
@@ -136,6 +145,19 @@ class Reach(Answers):
             found |= needed
         return found
 
+    def _asked(self, address: int) -> int:
+        """The features that the piece at *address* needs only where it has asked something that was not understood."""
+        piece = self.program.module(address).piece(address)
+        if piece is None or not self._is_aware(piece) or (result := self._result(piece)) is None:
+            return 0
+        asked = never = 0
+        for instruction, needed in self._needs(piece):
+            if result.ran.get(self.program.module(address).base + instruction.ip, 0) & ASKED:
+                asked |= needed
+            else:
+                never |= needed
+        return asked & ~never
+
     def _needs(self, piece: Piece) -> Iterator[tuple[Instruction, int]]:
         module = self.program.module(piece.address)
         codes = by_code()
@@ -158,37 +180,69 @@ class Reach(Answers):
                 return found
 
     def _violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
-        own = {piece.address: self.own_need(piece) for piece in above}
-        users, roots, unfollowed = self._cone([address for address, need in own.items() if need])
-        certain = {node: uses for node, uses in users.items() if node not in self._given_up}
-        everywhere = [*roots, *unfollowed]
+        own = {address: need for address, need in ((one.address, self.own_need(one)) for one in above) if need}
+        if len(own) > _MOST_BACKWARDS:
+            uses: _Uses = self._uses_of
+            roots, unfollowed = self._all_roots(), list[int]()
+        else:
+            users, roots, unfollowed = self._cone(own)
+            uses = partial(_of, users)
         found: dict[int, Unguarded] = {}
-        for is_certain, is_pointed, edges, starts in (
-            (True, False, self._without_pointers(certain, own), roots),
-            (True, True, certain, roots),
-            (False, False, self._without_pointers(users, own), everywhere),
-            (False, True, users, everywhere),
-        ):
+        for is_followed, doubt in (
+            (True, None), (True, Doubt.POINTED), (False, Doubt.UNFOLLOWED), (False, Doubt.POINTED),
+        ):  # fmt: skip
+            starts = roots if is_followed else [*roots, *unfollowed]
+            edges = self._edges(uses, own, is_followed=is_followed, with_pointers=doubt == Doubt.POINTED)
             reached, parents = self._forwards(edges, starts)
             for address, need in own.items():
-                if is_certain and address in self._given_up:
+                if address in found or address not in reached or (is_followed and address in self._given_up):
                     continue
-                if address not in found and address in reached and (missing := need & ~reached[address]):
-                    one = self._unguarded(address, missing, parents)
-                    found[address] = replace(one, is_certain=is_certain, is_pointed=is_pointed)
+                if missing := need & ~reached[address]:
+                    is_asked = reached[address] & ASKED or not missing & ~self._asked(address)
+                    why = Doubt.ASKED if is_asked and doubt in {None, Doubt.UNFOLLOWED} else doubt
+                    found[address] = self._unguarded(address, missing, parents, why)
         return found
 
-    def _without_pointers(
-        self, users: Mapping[int, dict[int, int]], own: Mapping[int, int]
-    ) -> dict[int, dict[int, int]]:
-        """*users* without the uses of code above the level, which has *own* needs, as an address only."""
-        return {
-            node: {to: facts for to, facts in uses.items() if not own.get(to) or (node, to) not in self._pointers}
-            for node, uses in users.items()
-        }
+    def _uses_of(self, node: int) -> Mapping[int, int]:
+        """What the piece or table *node* uses, with the facts known at each use."""
+        module = self.program.module(node)
+        if piece := module.piece(node):
+            return self._uses(piece)
+        table = module.table(node - module.base)
+        places = (self.program.behind(module, place) for place in module.places_in(table))
+        return {self._node(place): 0 for place in places if isinstance(place, int) and place < LEAVES}
+
+    def _all_roots(self) -> list[int]:
+        """Where other code enters: the entries of all files, and the data that no code seems to point at."""
+        found: dict[int, None] = {}
+        for module in self.program.modules:
+            found.update(dict.fromkeys(self._node(address) for address in module.entries))
+            tables = dict.fromkeys(module.base + module.table(place).start for place in module.pointers)
+            found.update(dict.fromkeys(table for table in tables if self._is_root(table)))
+        return list(found)
+
+    def _edges(
+        self,
+        uses: Callable[[int], Mapping[int, int]],
+        own: Mapping[int, int],
+        *,
+        is_followed: bool,
+        with_pointers: bool,
+    ) -> Callable[[int], Iterable[tuple[int, int]]]:
+        """What a node uses; without uses of code above the level that are only an address, unless *with_pointers*."""
+
+        def edges(node: int) -> Iterable[tuple[int, int]]:
+            if is_followed and node in self._given_up:
+                return ()
+            items = uses(node).items()
+            if with_pointers:
+                return items
+            return [(to, facts) for to, facts in items if to not in own or (node, to) not in self._pointers]
+
+        return edges
 
     def _forwards(
-        self, users: dict[int, dict[int, int]], starts: Iterable[int]
+        self, edges: Callable[[int], Iterable[tuple[int, int]]], starts: Iterable[int]
     ) -> tuple[dict[int, int], dict[int, int]]:
         """What is reached from *starts* with the facts known there, and from where it was reached first."""
         reached: dict[int, int] = dict.fromkeys(starts, self._level)
@@ -196,7 +250,7 @@ class Reach(Answers):
         waiting = deque(reached)
         while waiting:
             node = waiting.popleft()
-            for target, facts in users.get(node, {}).items():
+            for target, facts in edges(node):
                 known = facts | reached[node]
                 if target not in reached or reached[target] & known != reached[target]:
                     if target not in reached:
@@ -205,7 +259,7 @@ class Reach(Answers):
                     waiting.append(target)
         return reached, parents
 
-    def _unguarded(self, address: int, missing: int, parents: dict[int, int]) -> Unguarded:
+    def _unguarded(self, address: int, missing: int, parents: dict[int, int], doubt: Doubt | None) -> Unguarded:
         module = self.program.module(address)
         piece = module.piece(address)
         first: dict[str, Instruction] = {}
@@ -216,7 +270,7 @@ class Reach(Answers):
                 left &= ~new
                 if not left:
                     break
-        return Unguarded(missing, self._way(address, parents), first, is_certain=True)
+        return Unguarded(missing, self._way(address, parents), first, doubt)
 
     def is_used(self, piece: Piece) -> bool:
         """Whether anything seems to lead to *piece*."""
@@ -294,3 +348,7 @@ class Reach(Answers):
         for user in users.values():
             if user.address != node:
                 yield user.address, self._uses(user)
+
+
+def _of(users: Mapping[int, Mapping[int, int]], node: int) -> Mapping[int, int]:
+    return users.get(node, {})

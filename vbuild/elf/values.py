@@ -15,7 +15,7 @@ from functools import lru_cache, reduce
 from operator import and_, or_
 from weakref import WeakValueDictionary
 
-from vbuild.elf.cpu_facts import EVERY
+from vbuild.elf.cpu_facts import ASKED, EVERY
 
 _MOST_CASES = 64
 # of a table of functions
@@ -158,9 +158,8 @@ def tells(value: Value) -> int:
 
 
 def lossy(*values: Value) -> Value:
-    """What an operation that is not followed makes of *values*: if not zero, it shows what they can show."""
-    found = reduce(or_, map(tells, values), 0)
-    return flags(found) if found else None
+    """What an operation that is not followed makes of *values*: something that was asked, if they tell anything."""
+    return flags(ASKED) if any(map(tells, values)) else None
 
 
 @_remembered

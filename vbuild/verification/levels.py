@@ -44,7 +44,6 @@ _BYPASSED = (
     "leave it out of matrix.cpu"
 )
 _TESTED = "if it runs only after a check of the CPU"
-_UNFOLLOWED = "the ways that lead there were not followed to the end"
 # the number of functions for which instructions are looked up, which takes longer than all the rest
 _SHOWN_INSTRUCTIONS = 1000
 
@@ -292,10 +291,8 @@ class Levels:
         for one in unexplained:
             if asks and baseline and baseline.has(one.isa, one.features):
                 yield "the baseline build has the same: no flag for the level caused it"
-            elif one.is_pointed:
-                yield "a library that asks the CPU sets a pointer to it, by a condition that was not understood"
-            elif not one.is_certain:
-                yield _UNFOLLOWED
+            elif one.doubt:
+                yield one.doubt
             elif is_asked():
                 yield "Python code loads it after a question about the CPU, which was not run"
             else:
@@ -303,13 +300,15 @@ class Levels:
 
     def _violation_findings(self, path: str, violations: Sequence[Violation]) -> Iterator[Finding]:
         """Yield one finding for what is shown to run without a test, and one for each doubt about the rest."""
+        from vbuild.elf.reach import Doubt
+
         claim = self._claim.on(path)
         groups: dict[str, list[Violation]] = {}
         for violation in violations:
             groups.setdefault(violation.doubt, []).append(violation)
         for doubt, group in groups.items():
             is_ours = claim.is_explicit and not is_grafted(path)
-            severity = claim.doubt if doubt and not (doubt == _UNFOLLOWED and is_ours) else claim.severity
+            severity = claim.doubt if doubt and not (doubt == Doubt.UNFOLLOWED and is_ours) else claim.severity
             what = f"{_above(tuple(group), claim)}{f'; {doubt}' if doubt else ''}"
             if is_grafted(path):
                 what += "; vbuild did not compile this library"
