@@ -186,7 +186,7 @@ def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses:
     told = [call for call in failed if guesses or shared(call)]
     if not told:
         return ""
-    first = max(told, key=lambda call: (shared(call), bool(call.removed), call.is_telling))
+    first = max(told, key=lambda call: (shared(call), bool(shared(call) and call.removed), call.is_telling))
     more = f" ({counted(len(failed) - 1, 'other call')} failed, too)" if len(failed) > 1 else ""
     return f"{'the likely cause' if shared(first) else 'perhaps because'}: {first}{more}"
 
