@@ -61,7 +61,7 @@ BACKENDS = {
     "setuptools": {"setup.py": SETUP},
     "cmake": {
         "pyproject.toml": f'[build-system]\nrequires = ["scikit-build-core"]\n'
-        f'build-backend = "scikit_build_core.build"\n{PROJECT}',
+        f'build-backend = "scikit_build_core.build"\n{PROJECT}[tool.scikit-build]\ninstall.strip = false\n',
         "CMakeLists.txt": CMAKE,
     },
     "meson": {
