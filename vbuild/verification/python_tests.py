@@ -6,39 +6,95 @@ one wherever the library is named.
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 # words in the condition of an if that asks about the processor
-_QUESTION = re.compile(r"cpu|simd|aes_?ni|clmul|avx|sse\d|sse_|neon", re.IGNORECASE)
+_QUESTION = re.compile(r"cpu|simd|(?:aes|sha)_?ni|clmul|avx|sse\d|sse_|neon|bmi\d|adx|popcnt|gfni|amx_", re.IGNORECASE)
+_SELF = frozenset({"self", "cls"})
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def is_asked_for(library: str, sources: Iterable[str]) -> bool:
-    """Whether *sources* name *library*, a module's name without its package, and each time behind a question."""
+    """Whether *sources* name *library*, a module's name without its package, and each time behind a question.
+
+    The name may be handed to a function that asks before it uses that argument.
+    """
     name = re.compile(rf"(?:^|[./]){re.escape(library)}(?:$|[./])")
-    found = [is_asked for text in sources if library in text for is_asked in _mentions(name, text)]
+    texts = tuple(sources)
+
+    def is_loader(call: ast.Call, argument: int | str) -> bool:
+        return _is_loader(call.func, argument, texts)
+
+    found = [
+        is_asked
+        for text in texts
+        if library in text and (tree := _parsed(text))
+        for is_asked in _in_statements(tree.body, lambda node: _names(node, name), is_loader, is_asked=False)
+    ]
     return bool(found) and all(found)
 
 
-def _mentions(name: re.Pattern[str], text: str) -> Iterator[bool]:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    yield from _in_statements(tree.body, name, is_asked=False)
+def _parsed(text: str) -> ast.Module | None:
+    with suppress(SyntaxError, ValueError, RecursionError):
+        return ast.parse(text)
+    return None
 
 
-def _in_statements(body: Iterable[ast.stmt], name: re.Pattern[str], *, is_asked: bool) -> Iterator[bool]:
+def _is_loader(called: ast.expr, argument: int | str, sources: Sequence[str]) -> bool:
+    """Whether each function in *sources* with the name that is *called* uses the *argument* only behind a question."""
+    name = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
+    trees = (tree for text in sources if name and f"def {name}" in text and (tree := _parsed(text)))
+    found = [node for tree in trees for node in ast.walk(tree) if isinstance(node, _FUNCTIONS) and node.name == name]
+    if isinstance(called, ast.Name):  # no method is called so
+        found = [node for node in found if not _SELF.intersection(one.arg for one in node.args.args[:1])]
+    return bool(found) and all(_asks_before(node, argument) for node in found)
+
+
+def _asks_before(function: ast.FunctionDef | ast.AsyncFunctionDef, argument: int | str) -> bool:
+    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args) if one.arg not in _SELF]
+    if isinstance(argument, int):
+        argument = names[argument] if argument < len(names) else ""
+    uses = _in_statements(
+        function.body,
+        lambda node: isinstance(node, ast.Name) and node.id == argument,
+        lambda _call, _argument: False,
+        is_asked=False,
+    )
+    found = list(uses)
+    return bool(found) and all(found)
+
+
+def _in_statements(
+    body: Iterable[ast.stmt],
+    is_named: Callable[[ast.AST], bool],
+    is_loader: Callable[[ast.Call, int | str], bool],
+    *,
+    is_asked: bool,
+) -> Iterator[bool]:
+    """Yield for each statement in which a node *is_named* whether it is behind a question."""
     for statement in body:
         is_question = isinstance(statement, ast.If) and _QUESTION.search(ast.unparse(statement.test)) is not None
         nested = [statement.body] if isinstance(statement, ast.If) else []
         for part in (*nested, *_blocks(statement)):
-            yield from _in_statements(part, name, is_asked=is_asked or is_question)
-        if any(_names(node, name) for node in _own_nodes(statement)):
-            yield is_asked
+            yield from _in_statements(part, is_named, is_loader, is_asked=is_asked or is_question)
+        nodes = list(_own_nodes(statement))
+        if named := [node for node in nodes if is_named(node)]:
+            handed = {id(value) for node in nodes for value in _handed_over(node, is_loader)}
+            yield is_asked or all(id(node) in handed for node in named)
         # what follows runs only if the question did not leave
         if is_question and isinstance(statement, ast.If) and statement.body and isinstance(statement.body[-1], _LEAVES):
             is_asked = True
+
+
+def _handed_over(node: ast.AST, is_loader: Callable[[ast.Call, int | str], bool]) -> Iterator[ast.AST]:
+    """Yield the constants that *node*, if it is a call, hands to a function that asks before it uses them."""
+    if not isinstance(node, ast.Call):
+        return
+    places: list[tuple[int | str, ast.expr]] = [*enumerate(node.args)]
+    places += [(one.arg, one.value) for one in node.keywords if one.arg]
+    yield from (value for place, value in places if isinstance(value, ast.Constant) and is_loader(node, place))
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:

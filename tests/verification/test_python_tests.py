@@ -1,0 +1,54 @@
+"""Python code that loads a library: after a question about the CPU, or whatever the CPU is."""
+
+import pytest
+
+from vbuild.verification.python_tests import is_asked_for
+
+LOADER = """
+def load_wide(name, cdecl=''):
+    if not (have_avx2() and have_bmi2()):
+        return None
+    return load(name, cdecl)
+
+class Loader:
+    def load(self, name):
+        if have_avx2():
+            return load(name)
+
+def load_any(name):
+    print(have_avx2())
+    return load(name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("if have_avx2():\n    from demo import _wide", True),
+        ("def get():\n    if not cpu_has('avx2'):\n        return None\n    return load('demo._wide')", True),
+        ("lib = load_wide('demo._wide')", True),
+        ("lib = tools.load_wide(name='demo._wide', cdecl='int f(void);')", True),
+        ("lib = Loader().load('demo._wide')", True),
+        ("lib = load('demo._wide')", False),
+        (
+            "def get():\n    if use_bmi2_adx():\n        return load('demo._wide')\n    return load('demo._narrow')",
+            True,
+        ),
+        ("from demo import _wide", False),
+        ("lib = load_any('demo._wide')", False),
+        ("lib = load_wide('demo._other', 'demo._wide')", True),
+        ("lib = load_unknown('demo._wide')", False),
+        ("lib = load_wide('demo._wide')\nother = load('demo._wide')", False),
+        ("if debug:\n    from demo import _wide", False),
+        ("print('nothing of it')", False),
+        ("def broken(:\n    '_wide'", False),
+    ],
+)
+def test_a_library_is_asked_for_if_each_mention_is_behind_a_question(text: str, *, asked: bool) -> None:
+    assert is_asked_for("_wide", [text, LOADER]) is asked
+
+
+def test_functions_of_one_name_must_all_ask() -> None:
+    other = "def load_wide(name):\n    return load(name)\n"
+    assert is_asked_for("_wide", ["load_wide('demo._wide')", LOADER])
+    assert not is_asked_for("_wide", ["load_wide('demo._wide')", LOADER, other])
