@@ -136,7 +136,7 @@ class CompilerWrappers(Struct, frozen=True):
 
     def failures(self) -> tuple[FailedCall, ...]:
         """The calls of compilers that failed so far, each different one once, in order; the last of very many."""
-        return tuple(_logged(self.log, FailedCall))[-_MOST:]
+        return failures(self.log)
 
     def compiled(self) -> tuple[CompilerCall, ...]:
         """Every call of a compiler so far that compiled something."""
@@ -249,6 +249,11 @@ def install(
 def overrides(log: Path) -> tuple[Override, ...]:
     """Every command in the compiler wrappers' *log*, each different one once, in the order of the first."""
     return tuple(_logged(log, Override))
+
+
+def failures(log: Path) -> tuple[FailedCall, ...]:
+    """The calls of compilers in the *log* that failed, each different one once, in order; the last of very many."""
+    return tuple(_logged(log, FailedCall))[-_MOST:]
 
 
 def _logged(log: Path, kind: type[T]) -> Iterable[T]:

@@ -247,7 +247,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
         try:
             wheel = cut.get(target) or stamped(self.context, target, build.wheel)
             self.context.on_progress(target, "verifying")
-            verdict = verified(self.context, wheel, target, baseline=baseline)
+            verdict = verified(self.context, wheel, target, baseline=baseline, failed=build.record.failed)
         except VbuildError as error:
             return self._failure(target, made, error)
         self.context.on_progress(target, "done")

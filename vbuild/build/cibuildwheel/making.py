@@ -30,7 +30,7 @@ from vbuild.build.cibuildwheel.options import inside
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, failed
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun
 from vbuild.build.trial import TrialResult
-from vbuild.build.wrappers import Override, overrides
+from vbuild.build.wrappers import FailedCall, Override, failures, overrides
 from vbuild.errors import BuildError, WheelError
 from vbuild.process.run import supervised
 from vbuild.toolchain import nvcc
@@ -40,7 +40,7 @@ from vbuild.wheel.name import WheelName
 
 class WrapperRecord(Struct, frozen=True):
     """What the compiler wrappers recorded of a build: flags that were taken out, nvcc's commands, how often compilers
-    ran.
+    ran, and which calls of them failed.
 
     *started* is when they were put there, in seconds since the epoch, or None if they were not.
     """
@@ -49,6 +49,7 @@ class WrapperRecord(Struct, frozen=True):
     commands: tuple[Command, ...] = ()
     calls: int = 0
     started: float | None = None
+    failed: tuple[FailedCall, ...] = ()
 
 
 class ContainerSetup(Struct, frozen=True):
@@ -92,6 +93,7 @@ class ContainerSetup(Struct, frozen=True):
             tuple(dict.fromkeys(nvcc.logged(logs / nvcc.LOG))),
             len(calls.read_bytes().splitlines()) if calls.exists() else 0,
             started.stat().st_mtime if started.exists() else None,
+            failures(logs / "overrides.jsonl"),
         )
 
     def _of(self, run: CibuildwheelRun) -> Path:
