@@ -291,10 +291,10 @@ class Levels:
         for one in unexplained:
             if asks and baseline and baseline.has(one.isa, one.features):
                 yield "the baseline build has the same: no flag for the level caused it"
-            elif one.doubt:
-                yield one.doubt
             elif is_asked():
                 yield "Python code loads it after a question about the CPU, which was not run"
+            elif one.doubt:
+                yield one.doubt
             else:
                 yield ""
 
