@@ -159,3 +159,23 @@ def test_training_that_fails_or_runs_nothing_leaves_no_wheel(command: str, said:
 def test_what_cannot_be_trained_is_refused_before_anything_is_built(asked: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(VbuildError, match=re.escape(said)):
         released(tmp_path, asked)
+
+
+@pytest.mark.nightly
+@pytest.mark.network
+def test_a_level_alone_is_trained_at_the_lowest_one_and_leaves_no_log(tmp_path: Path) -> None:
+    tree(tmp_path / "source", {"demo.c": MODULE, "walk.c": WALK, "setup.py": SETUP})
+    recipe = 'name = "demo"\n[source]\npath = "source"\n[matrix]\ncpu = ["x86-64-v2"]\n[build.profile]\n'
+    tree(tmp_path, {"demo.toml": recipe + TRAIN, "train.py": "import demo\ndemo.sum()\n"})
+    steps: list[tuple[str, str]] = []
+    release = matrix(
+        tmp_path / "demo.toml",
+        tmp_path / "dist",
+        MatrixRequest(only=["x86_64_v2"]),
+        store=BuildCache(fresh=True),
+        on_progress=lambda target, step: steps.append((str(target), step)),
+    )
+    assert not release.failures
+    assert ("plain", "training") in steps
+    assert ("plain", "building") not in steps
+    assert not (tmp_path / "dist" / "logs").exists()

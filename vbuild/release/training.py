@@ -31,12 +31,9 @@ def with_profile(builder: Builder, job: Job) -> Job:
     settings, target = builder.context.recipe.build.profile, job.target
     if settings.train is None:
         return job
-    alike = (
-        other
-        for other in builder.context.recipe.targets
-        if (other.python, other.choices) == (target.python, target.choices)
-    )
-    lowest = min(alike, key=lambda other: other.cpu.rank)
+    others = builder.context.recipe.targets
+    alike = [other for other in others if (other.python, other.choices) == (target.python, target.choices)]
+    lowest = min([*alike, target], key=lambda other: other.cpu.rank)
     profile = builder.profiles.get(lowest.build_key, lambda: _profile(builder, lowest, settings, settings.train or ""))
     return replace(job, plan=trained(job.plan, job.compilers.family), profile=profile)
 
@@ -47,6 +44,8 @@ def _profile(builder: Builder, target: Target, settings: ProfileSettings, comman
     if builder.cpu is None or not builder.cpu.runs(target.cpu):
         here = builder.cpu or "not known"
         raise BuildError(f"build.profile.train: runs code for {target.cpu}, and this machine is {here}")
+    if missing := [file for file in settings.files if not file.exists()]:  # of a recipe on another machine
+        raise BuildError(f"build.profile.train: {missing[0]}: no such file here; expected the recipe's folder")
     job = builder.prepared(target)
     place = folder / "profile"
     place.mkdir(parents=True)
@@ -80,6 +79,7 @@ def _profile(builder: Builder, target: Target, settings: ProfileSettings, comman
     )
     trial.run(made.wheel, folder / "trial", log)
     profile = collected(folder / "counts", place, project=made.project, compilers=job.compilers, log=log)
+    log.unlink(missing_ok=True)
     builder.keep(BuildKind.PROFILE, key, profile.packed(folder / "profile.zip"), {})
     return profile
 
