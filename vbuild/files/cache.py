@@ -76,8 +76,8 @@ class PartRule(Struct, frozen=True):
 
 RULES = {
     Part.BUILDS: PartRule(
-        "repaired builds, and wheels that are verified and tested",
-        ("builds/[!.]*", "products/[!.]*", "joined/[!.]*"),
+        "repaired builds, wheels that are verified and tested, and profiles of training",
+        ("builds/[!.]*", "products/[!.]*", "joined/[!.]*", "profiles/[!.]*"),
         most=50 * _GB,
         grace=0,  # builds get links or copies
     ),

@@ -1,4 +1,4 @@
-"""Finished work in the user's cache: repaired builds, and wheels that are verified and tested.
+"""Finished work in the user's cache: repaired builds, wheels that are verified and tested, and profiles of training.
 
     builds/<kind>/<key>/entry.json          which wheel, its SHA-256, and what is known of it
     builds/<kind>/<key>/demo-1.0-….whl
