@@ -72,7 +72,7 @@ _NAMES = {
     "variants.index": "Indexed",
     "variants.select": "Selection",
     "verification.install_check": "InstallCheck",
-    "verification.level_runs": "LevelReport",
+    "verification.level_emulation": "LevelReport",
     "verification.model": "BenchReport Verdict",
 }
 _PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
