@@ -13,7 +13,7 @@ from vbuild.release.model import limits
 from vbuild.release.report import Report, check, kinds
 from vbuild.wheel.name import WheelName
 
-KEYS = "format, name, source, wheels, failures, variants, machines, limits, notes, split"
+KEYS = "format, name, source, wheels, failures, variants, machines, limits, notes, bench, split"
 
 
 def refused(path: Path) -> str:
