@@ -107,7 +107,7 @@ def test_an_index_that_cannot_be_asked_is_an_error(tmp_path: Path) -> None:
 
 
 def test_c_functions_that_no_library_gives_any_more_and_modules_that_grew_are_warnings(tmp_path: Path) -> None:
-    more = PLAIN + "int helper(void) { return 1; } int moved(void) { return 2; }"
+    more = PLAIN + "int helper(void) { return 1; } int moved(void) { return 2; } int __cxa_more(void) { return 3; }"
     large = PLAIN + "int moved(void) { return 2; } const char table[100000] = {1};"
     theirs = wheel(tmp_path / "theirs", NAME, {MODULE: compiled(more)})
     ours = wheel(tmp_path / "ours", NAME, {MODULE: compiled(PLAIN), "demo.libs/lib.so": compiled(large)})

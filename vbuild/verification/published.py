@@ -32,6 +32,8 @@ from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
 _ABI_TAG = re.compile(r"\.(abi3|cpython-[\w-]+|pypy[\w-]+)(?=\.so$)")
+# names that C keeps for compilers and their own libraries, parts of which are linked into what they make
+_RESERVED = re.compile(r"_[_A-Z]")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_|manylinux(1|2010|2014)_")
 _LEGACY = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}
 _SHOWN = 5
@@ -81,12 +83,12 @@ class _Contents(Struct, frozen=True):
 
 
 def _given(data: bytes) -> frozenset[str]:
-    """The names that the library *data* gives to others, those aside that compilers of C++ and Rust chose."""
+    """The names that the library *data* gives to others, those aside that compilers chose, or have for themselves."""
     try:
         interface = Interface.parse(data)
     except BinaryError:
         return frozenset()
-    return frozenset(one.name for one in interface.given if not one.is_mangled)
+    return frozenset(one.name for one in interface.given if not (one.is_mangled or _RESERVED.match(one.name)))
 
 
 def against_index(
