@@ -221,8 +221,9 @@ class Levels:
             if rank >= _V4 and "AVX512F" not in used:
                 what = "no AVX-512 instruction in its own code: the v3 wheel would do the same"
                 yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), what)
+            what = "the feature brings nothing here: no {} instruction in its own code"
             yield from (
-                Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), f"no {name} instruction in its own code")
+                Finding(Severity.WARNING, VerifyRule.ISA_GAIN, (), what.format(name))
                 for name in sorted(self._extras - used)
             )
             return
