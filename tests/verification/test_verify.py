@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.factories.arm import arm_object
 from tests.factories.elf import MODULE, SUM, rpath, shared_object
+from tests.factories.tools import needs
 from tests.factories.variants import document, variant
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from vbuild.errors import WheelError
@@ -360,13 +362,24 @@ def test_variant_json_and_the_file_name_say_the_same(tmp_path: Path, stamp: str,
 
 
 def test_other_machines_are_said_to_be_unchecked(tmp_path: Path) -> None:
-    arm = CLEAN[:18] + (183).to_bytes(2, "little") + CLEAN[20:]
-    name = "demo-1.0-cp311-cp311-linux_aarch64.whl"
-    verdict = verify(made(tmp_path, {"demo/_demo.so": arm}, name))
+    riscv = CLEAN[:18] + (243).to_bytes(2, "little") + CLEAN[20:]
+    name = "demo-1.0-cp311-cp311-linux_riscv64.whl"
+    verdict = verify(made(tmp_path, {"demo/_demo.so": riscv}, name))
     assert found(verdict, Severity.NOTE) == [
-        ("isa-unchecked", "code for aarch64: instruction sets are checked for x86-64 only")
+        ("isa-unchecked", "code for riscv64: instruction sets were checked for x86_64 only")
     ]
     assert (verdict.isa, verdict.failed) == ("not checked", False)
+
+
+@needs("aarch64-linux-gnu-gcc")
+def test_an_aarch64_wheel_is_held_against_its_version(tmp_path: Path) -> None:
+    source = "int add(int *p) { return __atomic_fetch_add(p, 1, __ATOMIC_SEQ_CST); }"
+    made_for = {"demo/_demo.so": arm_object(source, "-march=armv8.1-a")}
+    wheel = made(tmp_path, made_for, "demo-1.0-cp311-cp311-linux_aarch64.whl")
+    plain, claimed, kept = (verify(wheel, cpu=Cpu.parse(cpu) if cpu else None) for cpu in ("", "armv8-a", "armv8.2-a"))
+    assert (str(plain.cpu), plain.failed, claimed.failed, kept.failed) == ("armv8-a", False, True, False)
+    (what,) = [what for rule, what in found(claimed, Severity.ERROR) if rule == "isa-above"]
+    assert what.startswith("needs LSE (armv8.1-a), above the claimed armv8-a: 1 function: add (LSE at 0x")
 
 
 def test_damage_is_told_apart_from_a_file_that_is_no_library(tmp_path: Path) -> None:

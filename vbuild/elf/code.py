@@ -40,9 +40,10 @@ from vbuild.elf.records import (
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
 
-_R_X86_64_64 = 1
-# the loader adds the file's base to the addend, or calls the ifunc resolver there
-_R_X86_64_BASED = frozenset({8, 37})
+# by machine: a symbol's address and the addend; the file's base and the addend; what the resolver at these returns
+_ABSOLUTE: dict[int, int] = {ElfMachine.X86_64: 1, ElfMachine.AARCH64: 257}
+_RELATIVE: dict[int, int] = {ElfMachine.X86_64: 8, ElfMachine.AARCH64: 1027}
+_RESOLVED: dict[int, int] = {ElfMachine.X86_64: 37, ElfMachine.AARCH64: 1032}
 
 _CONSTANTS = (".rodata", ".data", ".lrodata", ".ldata")
 _MOST_CONSTANTS = 1 << 25
@@ -110,9 +111,10 @@ class Elf(Outline, frozen=True):
     """An ELF file: who it is, what it wants from the loader, and the code in it.
 
     Symbols, imports and pointers are read of 64-bit little-endian libraries and programs only, the pointers of x86-64
-    only. *pointers* are the places in data that the loader fills with an address of this file, and that address;
-    *import_places* those that it fills with the address of an import. *writable* are the addresses of data that code
-    can change, *relro* those that only the loader changes. *constants* are the bytes of small enough sections of data.
+    and aarch64 only. *pointers* are the places in data that the loader fills with an address of this file, and that
+    address, *resolvers* the functions that it calls to fill some; *import_places* those that it fills with the address
+    of an import. *writable* are the addresses of data that code can change, *relro* those that only the loader changes.
+    *constants* are the bytes of small enough sections of data.
     """
 
     code: tuple[CodeSection, ...]
@@ -121,6 +123,7 @@ class Elf(Outline, frozen=True):
     imports: tuple[Import, ...]
     pointers: tuple[tuple[int, int], ...]
     import_places: tuple[tuple[int, str], ...]
+    resolvers: frozenset[int]
     writable: tuple[range, ...]
     relro: tuple[range, ...]
     constants: tuple[CodeSection, ...]
@@ -135,7 +138,7 @@ class Elf(Outline, frozen=True):
             facts = outline_facts(image, dynamic)
             code = _code(image)
             symbols = _symbols(image, code)
-            pointers, import_places = _pointers(image, symbols)
+            pointers, import_places, resolvers = _pointers(image, symbols)
             return cls(
                 **facts,
                 code=code,
@@ -144,6 +147,7 @@ class Elf(Outline, frozen=True):
                 imports=_imports(dynamic, symbols),
                 pointers=pointers,
                 import_places=import_places,
+                resolvers=resolvers,
                 writable=tuple(load.addresses for load in image.loads if load.p_flags & SegmentFlag.W),
                 relro=tuple(part.addresses for part in image.segments if part.p_type == SegmentType.GNU_RELRO),
                 constants=_constants(image),
@@ -181,7 +185,7 @@ def _code(image: ElfImage) -> tuple[CodeSection, ...]:
 
 def _constants(image: ElfImage) -> tuple[CodeSection, ...]:
     """The bytes of the sections in which code keeps its constants and tables."""
-    if image.encoding != LITTLE_64 or image.machine != ElfMachine.X86_64:
+    if image.encoding != LITTLE_64 or image.machine not in _RELATIVE:
         return ()
     found = [
         CodeSection(section.name, section.header.sh_addr, _slice(image, section.span))
@@ -247,27 +251,34 @@ def _imports(dynamic: Dynamic, symbols: "_Symbols") -> tuple[Import, ...]:
     return tuple(found)
 
 
-def _pointers(image: ElfImage, symbols: "_Symbols") -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, str], ...]]:
-    """The places in data that the loader fills: with an address of this file, and with that of an import."""
+def _pointers(
+    image: ElfImage, symbols: "_Symbols"
+) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, str], ...], frozenset[int]]:
+    """The places in data that the loader fills: with an address of this file, and of an import; and the resolvers."""
     found: list[tuple[int, int]] = []
     imported: list[tuple[int, str]] = []
-    if image.encoding != LITTLE_64 or image.machine != ElfMachine.X86_64:
-        return (), ()
+    resolvers = {symbol.address for symbol in symbols.functions if symbol.is_resolver}
+    if image.encoding != LITTLE_64 or image.machine not in _RELATIVE:
+        return (), (), frozenset()
+    absolute, resolved = _ABSOLUTE[image.machine], _RESOLVED[image.machine]
+    based = {_RELATIVE[image.machine], resolved}
     addresses, names = dict(symbols.defined), dict(symbols.undefined)
     for section in image.sections:
         if section.header.sh_type == SectionType.RELA and section.is_loaded:
             for place, info, addend in Relocation.tuples(image.view(section.span), image.encoding):
                 kind, number = info & 0xFFFFFFFF, info >> 32
-                if kind in _R_X86_64_BASED:
+                if kind in based:
                     found.append((place, addend))
+                    if kind == resolved:
+                        resolvers.add(addend)
                 elif number in addresses:
-                    found.append((place, addresses[number] + (addend if kind == _R_X86_64_64 else 0)))
+                    found.append((place, addresses[number] + (addend if kind == absolute else 0)))
                 elif number in names:
                     imported.append((place, names[number]))
         elif section.header.sh_type == SectionType.RELR:
             places = image.relr_places(section.span)
             found += ((place, target) for place in places if (target := image.word(place)))
-    return tuple(found), tuple(imported)
+    return tuple(found), tuple(imported), frozenset(resolvers)
 
 
 class _Row(Struct, frozen=True):
@@ -318,7 +329,11 @@ class _Symbols(Struct, frozen=True):
         functions = _merged(
             row for row in rows if row.type in {SymbolType.FUNC, SymbolType.GNU_IFUNC} and row.address in inside
         )
-        labels = _merged(row for row in rows if row.type == SymbolType.NOTYPE and row.name and row.address in inside)
+        labels = _merged(
+            row
+            for row in rows
+            if row.type == SymbolType.NOTYPE and row.name and row.name[0] != "$" and row.address in inside
+        )
         functions = _filled(functions, labels)
         if frames:
             functions = _filled(functions, tuple(entry for entry in _framed(*frames) if entry.address in inside))

@@ -55,6 +55,8 @@ _ALL_REGISTERS = Registers(frozenset(ARGUMENTS), LOST_IN_CALLS)
 class Answers(Questions):
     """The variables of a program and the functions that know something about the processor."""
 
+    _interpreter: type[Interpreter] = Interpreter
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._variables: dict[tuple[int, int], Value] = {}
@@ -82,13 +84,17 @@ class Answers(Questions):
         self._closed: dict[int, bool] = {}
         self._registers: dict[int, Registers] = {}
 
+    def _special(self, address: int, size: int) -> Value:
+        """What stands at *address* of one of the spaces that no file has."""
+        return special(address, size)
+
     # what the interpreter asks
 
     def load(self, address: int, size: int) -> Value:
         if address >= LEAVES and tag(address) != tag(FIELDS):
-            return special(address, size)
+            return self._special(address, size)
         if address in self._models:
-            return special(self._models[address], size)
+            return self._special(self._models[address], size)
         if tag(address) != tag(FIELDS):
             module = self.program.module(address)
             place = address - module.base
@@ -431,7 +437,7 @@ class Answers(Questions):
 
     def _run(self, piece: Piece) -> None:
         self._runs += 1
-        interpreter = Interpreter(self)
+        interpreter = self._interpreter(self)
         old = self._results.get(piece.address)
         self._running.append(piece)
         try:

@@ -15,13 +15,14 @@ from operator import attrgetter, or_
 
 from iced_x86 import Decoder
 
+from vbuild.elf import arm
 from vbuild.elf.isa import INVALID, features_by_code
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS
 
 _64_BITS = 64
 _code_of = attrgetter("code")
 _OF_LEVELS = {feature.name for level in X86_64_LEVELS[1:] for feature in X86_64_FEATURES[level]}
-_NAMES = tuple(sorted({name for names in features_by_code().values() for name in names} | _OF_LEVELS))
+_NAMES = tuple(sorted({name for names in features_by_code().values() for name in names} | _OF_LEVELS | arm.FEATURES))
 _BITS = {name: 1 << number for number, name in enumerate(_NAMES)}
 ANY = (1 << len(_NAMES)) - 1
 # something was asked, and the answer was not understood

@@ -13,11 +13,13 @@ from functools import cached_property, lru_cache
 from hashlib import blake2b
 from operator import attrgetter
 
-from iced_x86 import Formatter, FormatterSyntax
 from msgspec import Struct
 
+from vbuild.elf import arm
+from vbuild.elf.arm_code import ArmModule
+from vbuild.elf.arm_reach import ArmReach
 from vbuild.elf.code import Elf
-from vbuild.elf.cpu_facts import by_code, implied, names_of
+from vbuild.elf.cpu_facts import implied, names_of
 from vbuild.elf.isa import FeatureUse, Isa, RegionIsa, instructions_of
 from vbuild.elf.program import Module, Piece, Program
 from vbuild.elf.reach import Doubt, Reach
@@ -92,6 +94,11 @@ class Judged(Struct, frozen=True):
     doubt: Doubt | None = None
 
 
+def scan(elf: Elf, executor: Executor | None = None) -> Isa:
+    """The instruction sets that *elf*, of x86-64 or aarch64, needs."""
+    return arm.scan(elf) if elf.machine == "aarch64" else Isa.scan(elf, executor)
+
+
 class Baseline:
     """The code above the baseline in the build without flags for a level: no flag has caused what is in it."""
 
@@ -101,7 +108,7 @@ class Baseline:
 
     @cached_property
     def _regions(self) -> tuple[RegionIsa, ...]:
-        return Isa.scan(self._elf, self._executor).regions
+        return scan(self._elf, self._executor).regions
 
     @cached_property
     def _by_name(self) -> dict[str, frozenset[str]]:
@@ -137,7 +144,9 @@ class Dispatch:
     ) -> None:
         self._extras = names_of(implied(*extras))
         self._files = files
-        self._program = Program((path, elf) for path, (elf, _) in files.items() if elf.sections)
+        self._is_arm = any(elf.machine == "aarch64" for elf, _ in files.values())
+        known = ((path, elf) for path, (elf, _) in files.items() if elf.sections)
+        self._program = Program(known, ArmModule if self._is_arm else Module)
         self._modules = {module.path: module for module in self._program.modules}
         for path, module in self._modules.items():
             module.is_open = is_open(path)
@@ -158,8 +167,10 @@ class Dispatch:
         if module is None:
             return (*found, *(Judged(region, features, None) for region, features in others))
         if others:
-            reach = self._reaches.setdefault(level, Reach(self._program, level, extras=self._extras))
-            found += _reached(module, reach, [region for region, _ in others], level, self._extras)
+            if level not in self._reaches:
+                kind = ArmReach if self._is_arm else Reach
+                self._reaches[level] = kind(self._program, level, extras=self._extras)
+            found += _reached(module, self._reaches[level], [region for region, _ in others], level, self._extras)
         return tuple(sorted(found, key=lambda one: one.isa.region.address))
 
 
@@ -188,9 +199,8 @@ def _reached(
             continue
         violation = found[piece.address]
         names = names_of(violation.missing)
-        formatter = Formatter(FormatterSyntax.INTEL)
         uses = tuple(
-            FeatureUse(name, instruction.ip, formatter.format(instruction))
+            FeatureUse(name, instruction.ip, module.text(instruction))
             for name, instruction in sorted(violation.first.items(), key=lambda one: (one[1].ip, one[0]))
         )
         yield Judged(isa, names, None, violation.way, uses, violation.doubt)
@@ -200,11 +210,9 @@ def _isa_of(module: Module, piece: Piece) -> RegionIsa:
     """What *piece*, which is code outside any known function, needs."""
     address = piece.address - module.base
     data = module.bytes_at(address, piece.end - piece.address)
-    codes = by_code()
-    needed = 0
-    for instruction in module.instructions(piece):
-        needed |= codes.get(instruction.code, 0)
-    return RegionIsa(Region(address, data, None), names_of(needed), frozenset(), is_vector_encoded=False)
+    kind = arm.ArmRegion if isinstance(module, ArmModule) else RegionIsa
+    names = names_of(module.needed_in(data))
+    return kind(Region(address, data, None), names, frozenset(), is_vector_encoded=False)
 
 
 def _names(region: RegionIsa) -> tuple[str, ...]:

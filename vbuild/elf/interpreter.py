@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from iced_x86 import ConditionCode, FlowControl, Instruction
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import ANY, EVERY, by_code
+from vbuild.elf.cpu_facts import ANY, EVERY
 from vbuild.elf.instructions import Instructions
 from vbuild.elf.machine_state import (
     ARGUMENTS,
@@ -35,7 +35,7 @@ from vbuild.elf.operands import Summary, World
 from vbuild.elf.program import LEAF_SIZE, LEAVES, Piece
 from vbuild.elf.values import MASK_64, STACK, Value, is_stack, tag
 
-_DEPTH, _STEPS, _VISITS, _RANGE = 6, 6_000, 12, 64
+_DEPTH, _VISITS, _RANGE = 6, 12, 64
 _FLAG_DEPTH = 3
 # arguments on the stack that are handed on
 _STACK_WORDS = 4
@@ -55,12 +55,20 @@ class TooMuchError(Exception):
 class Interpreter(Instructions):
     """Runs one piece of code, and what it calls as far as that is followed."""
 
+    # registers by number, and bytes that a call puts on the stack
+    _argument_registers: tuple[int, ...] = ARGUMENTS
+    _lost_in_calls: Iterable[int] = LOST_IN_CALLS
+    _results = (RAX, RDX)
+    _pointer, _pushed = RSP, 8
+    # instructions that are run for one piece
+    _most_steps = 6_000
+
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.steps = 0
         # whether some branch depends on what says nothing about the processor, as far as that was understood
         self.guesses = False
-        self._most = _STEPS
+        self._most = self._most_steps
         self._followed: list[int] = []
         self._at_calls = EVERY
         self._at_jumps: int | None = None
@@ -75,29 +83,33 @@ class Interpreter(Instructions):
             return Summary(None, None, 0, returns=False, hands_out=self._hands_out)
         result, second = (
             None if isinstance(value, int) and tag(value) else value
-            for value in (end.registers[RAX], end.registers[RDX])
+            for value in (end.registers[number] for number in self._results)
         )
         return Summary(result, second, end.facts, returns=True, hands_out=self._hands_out)
 
-    def run_piece(self, piece: Piece, *, most: int = _STEPS) -> None:
+    def run_piece(self, piece: Piece, *, most: int) -> None:
         """Run *piece* from its start, then what of it was not reached from there, such as code that handles errors."""
-        self._most = min(most, _STEPS)
-        start = State()
+        self._most = min(most, self._most_steps)
+        start, registers = self._unknown(), self._argument_registers
         for number, value in enumerate(self._world.arguments(piece.address)):
-            if number < len(ARGUMENTS):
-                start.registers[ARGUMENTS[number]] = value
+            if number < len(registers):
+                start.registers[registers[number]] = value
             elif value is not None:
-                start.stack[STACK + 8 * (number - len(ARGUMENTS) + 1)] = (8, value)
+                start.stack[STACK + 8 * (number - len(registers) + 1)] = (8, value)
         self._end = self._follow(piece.address, start)
         module = self._program.module(piece.address)
         for instruction in module.instructions(piece):
             address = module.base + instruction.ip
             if address in self.ran or not (
-                instruction.code in by_code() or instruction.near_branch_target or instruction.is_ip_rel_memory_operand
+                module.needs(instruction) or instruction.near_branch_target or instruction.is_ip_rel_memory_operand
             ):
                 continue
             facts = self._at_calls if self._at_jumps is None else self._at_calls & self._at_jumps
-            self._run(address, State(facts=0 if facts == EVERY else facts), piece.address)
+            self._run(address, self._unknown(0 if facts == EVERY else facts), piece.address)
+
+    def _unknown(self, facts: int = 0) -> State:
+        """The state where nothing but *facts* is known."""
+        return State(facts=facts)
 
     def _follow(self, entry: int, state: State) -> State | None:
         """The state after the function at *entry* returns, or None if it never does."""
@@ -308,12 +320,12 @@ class Interpreter(Instructions):
             if isinstance(target, str):
                 return self._imported(target, state)
             if self._is_followed(target, state):
-                pointer = state.registers[RSP]
+                pointer = state.registers[self._pointer]
                 before = state.copy(facts)
-                before.registers[RSP] = values.total(pointer, MASK_64 - 7)
+                before.registers[self._pointer] = values.total(pointer, -self._pushed & MASK_64)
                 if (after := self._follow(target, before)) is None:
                     return []
-                after.registers[RSP] = pointer
+                after.registers[self._pointer] = pointer
                 if isinstance(pointer, int):
                     after.stack = {place: kept for place, kept in after.stack.items() if place >= pointer}
                 after.flags = None
@@ -323,8 +335,8 @@ class Interpreter(Instructions):
     def _arguments(self, target: int, state: State, stack: int) -> list[Value]:
         """What a call of *target* hands over in registers, and on the stack from *stack* bytes above its pointer on."""
         read = self._world.registers(target).arguments
-        found = [state.registers[number] if number in read else None for number in ARGUMENTS]
-        pointer = state.registers[RSP]
+        found = [state.registers[number] if number in read else None for number in self._argument_registers]
+        pointer = state.registers[self._pointer]
         places = range(pointer + stack, pointer + stack + 8 * _STACK_WORDS, 8) if isinstance(pointer, int) else ()
         found += [loaded(state.stack, place, 8) for place in places]
         return [None if any(map(is_stack, values.cases_of(value) or ())) else value for value in found]
@@ -344,7 +356,7 @@ class Interpreter(Instructions):
         self._forget(state, summary.result if summary else None, self._world.registers(functions[0]).changed)
         if summary is None:
             return [state]
-        state.registers[RDX] = summary.second
+        state.registers[self._results[1]] = summary.second
         state.facts |= summary.facts
         return [state] if summary.returns else []
 
@@ -362,14 +374,14 @@ class Interpreter(Instructions):
 
     def _hand_over(self, state: State) -> None:
         """Note what the arguments give to code that is not followed."""
-        for number in ARGUMENTS:
+        for number in self._argument_registers:
             value = state.registers[number]
             if isinstance(value, int) and is_stack(value):
                 self._spoil(value, state)
             elif value not in self._bases:
                 self._lose(value, state.facts)
         # arguments on the stack
-        pointer = state.registers[RSP]
+        pointer = state.registers[self._pointer]
         if isinstance(pointer, int):
             for place in range(pointer, pointer + 64, 8):
                 if place in state.stack and isinstance(state.stack[place][1], values.Choice | int):
@@ -383,8 +395,8 @@ class Interpreter(Instructions):
                 state.stack[place] = (size, None)
         state.stack.setdefault(start, (HANDED_OVER, None))
 
-    def _forget(self, state: State, result: Value, lost: Iterable[int] = LOST_IN_CALLS) -> None:
-        for number in lost:
+    def _forget(self, state: State, result: Value, lost: Iterable[int] | None = None) -> None:
+        for number in self._lost_in_calls if lost is None else lost:
             state.registers[number] = None
         state.registers[RAX] = result
         state.vectors.clear()
@@ -401,10 +413,14 @@ class Interpreter(Instructions):
             result = values.flags(ANY)
         elif name == "__x86_get_cpuid_feature_leaf" and isinstance(leaf := state.registers[7], int):
             result = LEAVES + leaf * LEAF_SIZE
-        if name in _HARMLESS and isinstance(place := state.registers[7], int) and is_stack(place):
+        if (
+            name in _HARMLESS
+            and isinstance(place := state.registers[self._argument_registers[0]], int)
+            and is_stack(place)
+        ):
             self._spoil(place, state)
         if name in {"pthread_once", "call_once"}:
-            self._lose(state.registers[6], state.facts)
+            self._lose(state.registers[self._argument_registers[1]], state.facts)
         self._forget(state, result)
         return [state]
 

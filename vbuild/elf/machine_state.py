@@ -29,7 +29,7 @@ class State:
     registers: list[Value] = field(default_factory=lambda: [STACK if number == RSP else None for number in range(16)])
     vectors: dict[int, Lanes] = field(default_factory=dict)
     stack: dict[int, tuple[int, Value]] = field(default_factory=dict)
-    flags: "Compared | None" = None
+    flags: "Compared | Chained | None" = None
     facts: int = 0
 
     def copy(self, facts: int = 0) -> "State":
@@ -48,6 +48,27 @@ class Compared:
     size: int
     place: int | None = None
     only: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """The flags of a comparison *then* where *condition* held before, of *before*; and elsewhere conditions that hold.
+
+    Arm's ``ccmp`` makes them.
+    """
+
+    before: "Compared | Chained | None"
+    condition: int
+    then: Compared
+    elsewhere: frozenset[int]
+    place: None = None
+
+    def shown_by(self, condition: int) -> int:
+        """The features of the processor if *condition* holds now."""
+        compared = shown_by(self.before, self.condition) | shown_by(self.then, condition)
+        if condition not in self.elsewhere:
+            return compared
+        return compared & shown_by(self.before, negated(self.condition))
 
 
 CC = ConditionCode
@@ -82,8 +103,10 @@ TESTS: dict[int, Callable[[int, int, int], bool]] = {
 }
 
 
-def shown_by(flags: Compared | None, condition: int) -> int:
+def shown_by(flags: Compared | Chained | None, condition: int) -> int:
     """The features of the processor if *condition* holds."""
+    if isinstance(flags, Chained):
+        return flags.shown_by(condition)
     if flags is None or (flags.only and condition not in flags.only) or condition not in TESTS:
         return 0
     one, other, size = flags.one, flags.other, flags.size

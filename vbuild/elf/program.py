@@ -15,9 +15,10 @@ from functools import cached_property
 from itertools import pairwise
 from struct import Struct
 
-from iced_x86 import Decoder, FlowControl, Instruction, MemorySizeExt, Mnemonic, Register
+from iced_x86 import Decoder, FlowControl, Formatter, FormatterSyntax, Instruction, MemorySizeExt, Mnemonic, Register
 
 from vbuild.elf.code import CodeSection, Elf, Symbol
+from vbuild.elf.cpu_facts import by_code, needed_by
 from vbuild.elf.isa import INVALID
 from vbuild.elf.regions import Region, regions_of
 
@@ -166,7 +167,8 @@ class Module:
             start, end = region.address, region.address + len(region.data)
             if region.function is None:
                 known = {cut for cut in self._starts if start < cut < end}
-                cuts = [start, *sorted((known | _cuts(start, region.data, known)) - {start}), end]
+                instructions = (one for one in self.decoded(start, region.data) if not self.is_padding(one))
+                cuts = [start, *sorted((known | _cuts(instructions, known)) - {start}), end]
                 for low, high in pairwise(cuts):
                     found[low] = Piece(self.base + low, self.base + high, None)
             else:
@@ -178,12 +180,18 @@ class Module:
         """Where code outside known functions is called or pointed at."""
         found = set(self.pointers.values()) | {address & _LOW for address in self.exports.values()}
         found.add(self.elf.entry)
+        return sorted(found | self._called)
+
+    @cached_property
+    def _called(self) -> set[int]:
+        """What seems to be called, and what code seems to make an address of."""
+        found = set()
         for number in self.references:
             target, site = number >> 40, number & 0xFFFFFFFFFF
             before = self.bytes_at(site - 2, 2)
             if before[1:] == b"\xe8" or before[:1] == b"\x8d":
                 found.add(target)
-        return sorted(found)
+        return found
 
     @cached_property
     def _piece_starts(self) -> list[int]:
@@ -276,11 +284,32 @@ class Module:
                     return instruction
         return None
 
+    def decoded(self, address: int, data: bytes) -> Iterator[Instruction]:
+        """The instructions of the code *data* at *address* of this file."""
+        yield from Decoder(_BITS, data, ip=address)
+
+    def is_invalid(self, instruction: Instruction) -> bool:
+        return instruction.code == INVALID
+
+    def is_padding(self, instruction: Instruction) -> bool:
+        return instruction.mnemonic in {Mnemonic.NOP, Mnemonic.INT3}
+
+    def needs(self, instruction: Instruction) -> int:
+        """The features that *instruction* needs."""
+        return by_code().get(instruction.code, 0)
+
+    def needed_in(self, data: bytes) -> int:
+        """The features that the instructions of the code *data* need, up to the first bytes that are none."""
+        return needed_by(data)
+
+    def text(self, instruction: Instruction) -> str:
+        return Formatter(FormatterSyntax.INTEL).format(instruction)
+
     def instructions(self, piece: Piece) -> Iterator[Instruction]:
         """The instructions of *piece*, one after the other, up to the first bytes that are none."""
         data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
-        for instruction in Decoder(_BITS, data, ip=piece.address - self.base):
-            if instruction.code == INVALID:
+        for instruction in self.decoded(piece.address - self.base, data):
+            if self.is_invalid(instruction):
                 return
             yield instruction
 
@@ -288,7 +317,7 @@ class Module:
         """Whether control may leave *piece* at its end."""
         last = None
         for instruction in self.instructions(piece):
-            if instruction.mnemonic not in {Mnemonic.NOP, Mnemonic.INT3}:
+            if not self.is_padding(instruction):
                 last = instruction
         return last is not None and last.flow_control not in _ENDS
 
@@ -384,14 +413,12 @@ def module_of_field(field: int) -> int:
     return (field - FIELDS) >> _FIELD_SPACE
 
 
-def _cuts(address: int, data: bytes, known: set[int]) -> set[int]:
-    """Where functions start in the code *data*: at *known* ones, and where nothing arrives from what is above."""
+def _cuts(instructions: Iterable[Instruction], known: set[int]) -> set[int]:
+    """Where functions start among *instructions*: at *known* ones, and where nothing arrives from what is above."""
     jumps: list[tuple[int, int, bool]] = []
     behind: set[int] = set()
     is_end = False
-    for instruction in Decoder(_BITS, data, ip=address):
-        if instruction.mnemonic in {Mnemonic.NOP, Mnemonic.INT3}:
-            continue
+    for instruction in instructions:
         if is_end:
             behind.add(instruction.ip)
         flow = instruction.flow_control
@@ -434,8 +461,12 @@ def _references(code: CodeSection, low: int, high: int) -> list[int]:
 class Program:
     """The files of a wheel, which use each other's functions and variables by name."""
 
-    def __init__(self, files: Iterable[tuple[str, Elf]]) -> None:
-        self.modules = [Module(elf, number, path) for number, (path, elf) in enumerate(files)]
+    def __init__(self, files: Iterable[tuple[str, Elf]], module: type[Module] = Module) -> None:
+        self.modules = [module(elf, number, path) for number, (path, elf) in enumerate(files)]
+        # of functions from outside whose addresses code has read
+        self.names: list[str] = []
+        # by address and register: whether the code there never reads what the register has
+        self.dead: dict[tuple[int, int], bool] = {}
         self._joined: dict[int, frozenset[int]] = {}
 
     @cached_property

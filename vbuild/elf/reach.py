@@ -16,7 +16,7 @@ from iced_x86 import FlowControl, Instruction
 from msgspec import Struct
 
 from vbuild.elf.cpu_answers import Answers
-from vbuild.elf.cpu_facts import ASKED, EVERY, by_code, features, names_of, needed_by, of_level
+from vbuild.elf.cpu_facts import ASKED, EVERY, features, names_of, of_level
 from vbuild.elf.interpreter import Interpreter
 from vbuild.elf.program import LEAVES, Piece, Program, outward
 
@@ -53,11 +53,14 @@ class Reach(Answers):
 
     def __init__(self, program: Program, level: int, *, extras: Iterable[str] = ()) -> None:
         super().__init__(program)
-        self._level = of_level(level) | features(extras)
+        self._level = self._of_level(level) | features(extras)
         self._used: dict[int, dict[int, int]] = {}
         # which piece uses what as an address, and never by a call or a jump, in files that ask the processor
         self._pointers: set[tuple[int, int]] = set()
         self._needed: dict[int, int] = {}
+
+    def _of_level(self, level: int) -> int:
+        return of_level(level)
 
     # backwards
 
@@ -98,7 +101,7 @@ class Reach(Answers):
             module = self.program.module(address)
             if piece.address <= address < piece.end or (instruction := module.instruction(address)) is None:
                 continue
-            if instruction.code in by_code() and (other := module.piece(address)):
+            if module.needs(instruction) and (other := module.piece(address)):
                 found[other.address] = found.get(other.address, EVERY) & facts
                 called.add(other.address)
         if result.guesses and self._asks_in(self.program.module(piece.address)):
@@ -138,7 +141,7 @@ class Reach(Answers):
             if piece.address not in self._needed:
                 module = self.program.module(piece.address)
                 data = module.bytes_at(piece.address - module.base, piece.end - piece.address)
-                self._needed[piece.address] = needed_by(data) & ~self._level
+                self._needed[piece.address] = module.needed_in(data) & ~self._level
             return self._needed[piece.address]
         found = 0
         for _, needed in self._needs(piece):
@@ -160,12 +163,11 @@ class Reach(Answers):
 
     def _needs(self, piece: Piece) -> Iterator[tuple[Instruction, int]]:
         module = self.program.module(piece.address)
-        codes = by_code()
         ran: dict[int, int] = {}
         if self._is_aware(piece) and (result := self._result(piece)) is not None:
             ran = result.ran
         for instruction in module.instructions(piece):
-            if needed := codes.get(instruction.code, 0) & ~self._level & ~ran.get(module.base + instruction.ip, 0):
+            if needed := module.needs(instruction) & ~self._level & ~ran.get(module.base + instruction.ip, 0):
                 yield instruction, needed
 
     def violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:

@@ -117,6 +117,24 @@ AARCH64_VERSIONS = (
     *(f"9.{number}a" for number in range(6)),
 )
 
+# What each version adds that programs can use, by the names in the Arm Architecture Reference Manual without FEAT_.
+# Optional features, such as AES, MTE or SME, are in none.
+AARCH64_FEATURES = {
+    version: tuple(names.split())
+    for version, names in {
+        "8.1a": "CRC32 LOR LSE RDM",
+        "8.3a": "FCMA JSCVT LRCPC PAUTH",
+        "8.4a": "DIT DOTPROD FLAGM LRCPC2",
+        "8.5a": "FLAGM2 FRINTTS SB",
+        "8.6a": "BF16 I8MM",
+        "8.7a": "WFXT XS",
+        "8.8a": "HBC MOPS",
+        "8.9a": "CSSC",
+        "9.0a": "FHM FP16 SVE SVE2",
+        "9.4a": "SVE2P1",
+    }.items()
+}
+
 # where the first level starts that 9.0a does not include: 8.6a
 _V8_IN_V9 = AARCH64_VERSIONS.index("8.6a")
 
@@ -223,6 +241,15 @@ class Cpu(Struct, frozen=True):
         """The CPU as part of a variant label: ``x86_64_v3``, ``x86_64_v4_avx512_bf16``."""
         return "_".join((self.machine, self.level, *self.extras))
 
+    @property
+    def features(self) -> frozenset[str]:
+        """The names of the features above the baseline that the level has."""
+        if self.machine == "aarch64":
+            return frozenset(name for level in self.supported_levels for name in AARCH64_FEATURES.get(level, ()))
+        return frozenset(
+            feature.name for level in X86_64_LEVELS[1 : self.rank + 1] for feature in X86_64_FEATURES[level]
+        )
+
     def runs(self, other: Self) -> bool:
         """Whether code for *other* runs on this CPU."""
         if self.machine != other.machine or other.level not in self.supported_levels:
@@ -268,8 +295,11 @@ def feature_rank(name: str) -> int:
     return _RANKS.get(name, len(X86_64_LEVELS))
 
 
-def level_of_features(names: frozenset[str]) -> str:
-    """The lowest x86-64 level that has all features *names*; ``beyond v4`` if there is none."""
+def level_of_features(names: frozenset[str], machine: str = "x86_64") -> str:
+    """The lowest level of *machine* with all features *names*; ``beyond v4`` or ``of no version`` if there is none."""
+    if machine == "aarch64":
+        cpus = (Cpu(machine, version) for version in AARCH64_VERSIONS)
+        return next((str(cpu) for cpu in cpus if names <= cpu.features), "of no version")
     highest = max(map(feature_rank, names), default=0)
     return X86_64_LEVELS[highest] if highest < len(X86_64_LEVELS) else f"beyond {X86_64_LEVELS[-1]}"
 

@@ -21,7 +21,7 @@ from msgspec import Struct, msgpack
 
 from vbuild.elf.code import Elf
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of, missing_base, soname_fault
-from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank, level_of_features
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, level_of_features
 from vbuild.process.threads import OncePerKey
 from vbuild.verification.gpu_code import DEVICE_SECTIONS
 from vbuild.verification.model import Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
@@ -147,7 +147,7 @@ class Levels:
         """
         found = blake2b(digest_size=32)
         for path, elf in self._libraries.items():
-            if elf.machine != _MACHINE:
+            if elf.machine != self._claim.cpu.machine:
                 continue
             found.update(repr((path, self._claim.on(path), self._is_open(path))).encode())
             for piece in (*elf.code, *elf.constants):
@@ -158,11 +158,11 @@ class Levels:
         return found.digest()
 
     def _judgements(self) -> Mapping[str, _Judgement]:
-        """Scan and judge the code of each library that is for x86-64."""
-        mine = {path: elf for path, elf in self._libraries.items() if elf.machine == _MACHINE}
-        from vbuild.elf import dispatch, isa
+        """Scan and judge the code of each library that is for the claim's machine, x86-64 or aarch64."""
+        mine = {path: elf for path, elf in self._libraries.items() if elf.machine == self._claim.cpu.machine}
+        from vbuild.elf import dispatch
 
-        isas = {path: isa.Isa.scan(elf, self._executor) for path, elf in mine.items()}
+        isas = {path: dispatch.scan(elf, self._executor) for path, elf in mine.items()}
         judge = dispatch.Dispatch(
             {path: (mine[path], one) for path, one in isas.items()}, is_open=self._is_open, extras=self._extras
         )
@@ -186,16 +186,16 @@ class Levels:
         for path, elf in self._libraries.items():
             if path in self._isas:
                 yield self._verdict(path, elf, self._isas[path])
-            elif elf.machine == _MACHINE:
+            elif elf.machine == self._claim.cpu.machine:
                 yield LibraryIsa(path, elf.machine, elf.code_size, None), ()
             else:
-                what = f"code for {elf.machine}: instruction sets are checked for x86-64 only"
+                what = f"code for {elf.machine}: instruction sets were checked for {self._claim.cpu.machine} only"
                 finding = Finding(Severity.NOTE, VerifyRule.ISA_UNCHECKED, (path,), what)
                 yield LibraryIsa(path, elf.machine, elf.code_size, None), (finding,)
 
-    def wheel_findings(self) -> Iterator[Finding]:
+    def wheel_findings(self) -> Iterator[Finding]:  # noqa: C901  # one rule after the other
         """Yield what is wrong with the wheel as a whole: code that was not read, flags that did not arrive."""
-        mine = tuple(path for path, elf in self._libraries.items() if elf.machine == _MACHINE)
+        mine = tuple(path for path, elf in self._libraries.items() if elf.machine == self._claim.cpu.machine)
         if mine and not self._isas:
             yield Finding(self._claim.severity, VerifyRule.ISA_UNCHECKED, mine, *_UNCHECKED)
         own = {path: isa for path, isa in self._isas.items() if not is_grafted(path)}
@@ -207,6 +207,9 @@ class Levels:
             what = f"no compiled code: nothing in it is for {self._claim.cpu}"
             yield Finding(Severity.WARNING, VerifyRule.ISA_FLAGS, (), what)
         if not own:
+            return
+        if self._claim.cpu.machine != _MACHINE:
+            yield from self._arm_findings(own, size)
             return
         if bare := [path for path in own if self._claim.cpu.level not in self._libraries[path].isa_needed]:
             what = f"{len(bare)} of {len(own)} libraries, {bare[0]} first, are not marked with -z {self._claim.cpu}"
@@ -233,6 +236,17 @@ class Levels:
             what += ", or made no difference"
         yield Finding(Severity.ERROR if is_sure else Severity.NOTE, VerifyRule.ISA_FLAGS, (), what, _BYPASSED)
 
+    def _arm_findings(self, own: "Mapping[str, Isa]", size: int) -> Iterator[Finding]:
+        """Yield a note if the *own* libraries of an aarch64 wheel make no use of its version, as is often right."""
+        if same := self._as_baseline(tuple(own)):
+            lacking = f"the code of {same} is that of the baseline build"
+        elif "SVE" in self._claim.cpu.features and not any("SVE" in isa.features for isa in own.values()):
+            lacking = "no instruction of SVE"
+        else:
+            return
+        what = f"{lacking} in {size} bytes of its own code: the compiler's flags for {self._claim.cpu} did not arrive"
+        yield Finding(Severity.NOTE, VerifyRule.ISA_FLAGS, (), f"{what}, or made no difference")
+
     def _as_baseline(self, own: Sequence[str]) -> str | None:
         """Return a description of the *own* libraries if each has the same code as the baseline build, or None."""
         if not self._baseline:
@@ -256,7 +270,7 @@ class Levels:
             path,
             elf.machine,
             isa.code_size,
-            level_of_features(isa.features),
+            level_of_features(isa.features, elf.machine),
             judged.accepted,
             violations,
             tuple(sorted({*judged.dispatched, *doubted})),
@@ -318,11 +332,8 @@ class Levels:
 
     def _library_findings(self, path: str, isa: "Isa") -> Iterator[Finding]:
         claim = self._claim.on(path)
-        rank = claim.cpu.rank
-        beyond = (
-            (one.region, {name for name in one.doubtful - self._extras if feature_rank(name) > rank})
-            for one in isa.regions
-        )
+        has = claim.cpu.features | self._extras
+        beyond = ((one.region, one.doubtful - has) for one in isa.regions)
         doubtful = [region for region, names in beyond if names]
         if doubtful:
             what = f"{len(doubtful)} places above {claim} may be data and were not judged, {doubtful[0]} first"
@@ -386,8 +397,9 @@ def _above(violations: tuple[Violation, ...], claim: Claim) -> str:
     features = frozenset(feature for violation in violations for feature in violation.features)
     shown = "; ".join(map(str, violations[:_SHOWN]))
     more = f"; and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
+    lowest = level_of_features(features, claim.cpu.machine)
     count = f"{len(violations)} function{'s' if len(violations) > 1 else ''}"
-    return f"needs {', '.join(sorted(features))} ({level_of_features(features)}), above {claim}: {count}: {shown}{more}"
+    return f"needs {', '.join(sorted(features))} ({lowest}), above {claim}: {count}: {shown}{more}"
 
 
 def _code(elf: Elf) -> list[bytes]:

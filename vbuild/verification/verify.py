@@ -106,10 +106,10 @@ def verify(
             isas.append(library)
             findings += found
         findings += levels.wheel_findings()
-    is_x86_64 = any(library.machine == _X86_64 for library in isas)
+    is_judged = any(library.machine == claim.cpu.machine for library in isas)
     return Verdict(
         wheel,
-        claim.cpu if is_x86_64 or claim.is_explicit else None,
+        claim.cpu if is_judged or claim.is_explicit else None,
         claim.is_explicit,
         tuple(sorted(findings, key=lambda finding: list(Severity).index(finding.severity))),
         tuple(isas),
@@ -198,7 +198,8 @@ class _Claims(Struct, frozen=True):
     @classmethod
     def of(cls, wheel: Wheel, cpu: Cpu | None) -> Self:
         """Return the claims in the variant.json of *wheel*; if that names no level, the level is *cpu*."""
-        default = Claim(cpu or Cpu.parse("x86-64"), is_explicit=cpu is not None)
+        is_arm = all(tag.endswith("_aarch64") for tag in wheel.name.platform.split("."))
+        default = Claim(cpu or Cpu.parse("armv8-a" if is_arm else "x86-64"), is_explicit=cpu is not None)
         path = f"{wheel.dist_info}/{VARIANT_JSON}"
         try:
             document = Document.of_wheel(wheel.name.variant, wheel.read(path) if wheel.find(path) else None)

@@ -1,0 +1,352 @@
+"""Files with aarch64 code as parts of a program: instructions, branches, and addresses that two instructions make.
+
+    adrp x0, page        an address is a page of 4 KB, ...
+    add  x0, x0, #12     ... and the rest in the instruction that uses it: an add, a load or a store
+
+The instruction that uses a page is looked for behind the one that makes it, as far as the register keeps the page.
+Blocks need not stand in the order in which they run: behind a branch a register that was written to may still have the
+page elsewhere, so there an instruction counts if what it then points at starts a function or is a pointer.
+"""
+
+import re
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from iced_x86 import FlowControl
+
+from vbuild.elf import arm
+from vbuild.elf.code import CodeSection
+from vbuild.elf.cpu_facts import features
+from vbuild.elf.program import Module
+
+_WORD, _PAGE = 4, 12
+_NOP = 0xD503201F
+_LINK = 30
+# words behind one that makes a page, in which its use is looked for: while the register keeps it, and after that
+_LIVE, _STALE = 512, 128
+_ADRP = re.compile(b"[\x90\xb0\xd0\xf0]")
+_OTHER = re.compile(b"[\x10\x30\x50\x70\x18\x58\x98\x1c\x5c\x9c\x14-\x17\x94-\x97\x34-\x37\xb4-\xb7\x54]")
+
+
+class ArmInstruction(NamedTuple):
+    """One instruction; *near_branch_target* and *ip_rel_memory_address* are 0 if it has none."""
+
+    ip: int
+    code: int
+    flow_control: int = FlowControl.NEXT
+    near_branch_target: int = 0
+    ip_rel_memory_address: int = 0
+
+    @property
+    def next_ip(self) -> int:
+        return self.ip + _WORD
+
+    @property
+    def is_ip_rel_memory_operand(self) -> bool:
+        return self.ip_rel_memory_address != 0
+
+
+def signed(number: int, bits: int) -> int:
+    """The low *bits* of *number* with their sign."""
+    sign = 1 << (bits - 1)
+    return ((number & ((sign << 1) - 1)) ^ sign) - sign
+
+
+def page_of(word: int, address: int) -> int:
+    """What ``adr`` and ``adrp`` make at *address*."""
+    offset = signed(word >> 3 & 0x1FFFFC | word >> 29 & 3, 21)
+    return (address >> _PAGE << _PAGE) + (offset << _PAGE) if word >> 31 else address + offset
+
+
+def _flow(word: int, address: int) -> tuple[int, int]:  # noqa: PLR0911  # one for each kind of branch
+    """The flow of control of *word*, and where it branches to, or 0."""
+    top = word >> 24
+    if top & 0x7C == 0x14:
+        target = address + _WORD * signed(word, 26)
+        return (FlowControl.CALL if top & 0x80 else FlowControl.UNCONDITIONAL_BRANCH), target
+    if top == 0x54 or top & 0x7E == 0x34:
+        return FlowControl.CONDITIONAL_BRANCH, address + _WORD * signed(word >> 5, 19)
+    if top & 0x7E == 0x36:
+        return FlowControl.CONDITIONAL_BRANCH, address + _WORD * signed(word >> 5, 14)
+    if top & 0xFE == 0xD6:
+        kind = word >> 21 & 7
+        if kind == 0:
+            return FlowControl.INDIRECT_BRANCH, 0
+        return (FlowControl.INDIRECT_CALL if kind == 1 else FlowControl.RETURN), 0
+    # brk, hlt; udf
+    if word & 0xFFE0001F in {0xD4200000, 0xD4400000} or not word >> 16:
+        return FlowControl.EXCEPTION, 0
+    return FlowControl.NEXT, 0
+
+
+def decoded(word: int, address: int, points_at: int = 0) -> ArmInstruction:
+    flow, target = _flow(word, address)
+    return ArmInstruction(address, word, flow, target, points_at)
+
+
+def writes(word: int, register: int) -> bool:
+    """Whether *word* certainly writes to the general *register*."""
+    kind = word >> 25 & 0xF
+    if word & 0x1F == register:
+        if kind in {8, 9}:
+            return True
+        if kind in {5, 13}:
+            return word & 0x1FE00000 != 0x1A400000
+        if word & 0x3B000000 in {0x39000000, 0x38000000}:
+            return not word & 1 << 26 and word >> 22 & 3 != 0
+        if word & 0x3B000000 == 0x18000000:
+            return not word & 1 << 26
+    if word & 0x3E400000 == 0x28400000:
+        return register in {word & 0x1F, word >> 10 & 0x1F}
+    is_call = word >> 26 == 0x25 or word & 0xFFFFFC1F == 0xD63F0000
+    return is_call and (register <= 18 or register == _LINK)
+
+
+def offset_in(word: int) -> int | None:
+    """How far from the register that *word* uses as an address it points; None if it does not use one so."""
+    if word & 0xFFC00000 == 0x91000000:
+        return word >> 10 & 0xFFF
+    if word & 0x3B000000 == 0x39000000:
+        scale = word >> 30 | (word >> 21 & 4 if word & 1 << 26 else 0)
+        return (word >> 10 & 0xFFF) << scale
+    if word & 0x3B000000 == 0x29000000:
+        scale = 2 + (word >> 30 if word & 1 << 26 else word >> 31)
+        return signed(word >> 15, 7) << scale
+    if word & 0x3F000000 == 0x08000000 or word & 0x3B200C00 == 0x38200000:
+        return 0
+    if word & 0x3B200C00 == 0x38000000:
+        return signed(word >> 12, 9)
+    return None
+
+
+def _is_load(word: int) -> bool:
+    """Whether *word*, which uses a register as an address, reads there and does no more."""
+    if word & 0x3B000000 == 0x39000000 or word & 0x3B200C00 == 0x38000000:
+        return bool(word & 1 << 22) if word & 1 << 26 else bool(word >> 22 & 3)
+    return word & 0x3B000000 in {0x29000000, 0x08000000} and bool(word & 1 << 22)
+
+
+def read_by(word: int) -> frozenset[int]:
+    """The general registers that *word* may read, 31 for none of them or the stack pointer."""
+    kind = word >> 25 & 0xF
+    first, second, third, last = (word >> at & 0x1F for at in (5, 16, 10, 0))
+    found = {first, second, third, last}
+    if kind in {8, 9}:
+        how, step = word >> 29 & 3, word >> 23 & 7
+        changes = {last} if (step == 5 and how == 3) or (step == 6 and how == 1) else set()
+        found = changes | ({first} if step not in {0, 1, 5} else set()) | ({second} if step == 7 else set())
+    elif kind in {5, 13}:
+        found = {first, second} | ({third} if word >> 24 & 0x1F == 0x1B else set())
+    elif kind in {10, 11}:
+        found = {last} if _is_test(word) or word & 0xFFF00000 == 0xD5100000 else set()
+        found = {first} if word & 0xFE000000 == 0xD6000000 else found
+        found = set(range(9)) if word >> 24 == 0xD4 else found
+    elif kind & 5 == 4:
+        found = _read_by_access(word)
+    elif kind & 7 == 7:
+        is_moved = word & 0x5F20FC00 == 0x1E200000 or word & 0x5F200000 == 0x1E000000
+        found = {first} if is_moved or word & 0xBFE0FC00 in {0x0E000C00, 0x0E001C00} else set()
+    return frozenset(found)
+
+
+def _read_by_access(word: int) -> set[int]:
+    """The general registers that a load or store reads."""
+    first, second, third, last = (word >> at & 0x1F for at in (5, 16, 10, 0))
+    if word & 0x3B000000 == 0x18000000:
+        return set()
+    is_vector = bool(word & 1 << 26)
+    if word & 0x3A000000 == 0x28000000:
+        return {first} | (set() if is_vector or word & 1 << 22 else {last, third})
+    if word & 0x3B000000 == 0x39000000 or word & 0x3B200000 == 0x38000000:
+        return {first} | (set() if is_vector or word >> 22 & 3 else {last})
+    if word & 0x3F400000 == 0x08400000:
+        return {first}
+    if word & 0x3B200C00 == 0x38200800:
+        return {first, second} | (set() if word & 1 << 26 or word >> 22 & 3 else {last})
+    return {first, second, third, last}
+
+
+def _is_add(word: int) -> bool:
+    return word & 0xFFC00000 == 0x91000000
+
+
+class ArmModule(Module):
+    """One aarch64 file of a program."""
+
+    def decoded(self, address: int, data: bytes) -> Iterator[ArmInstruction]:  # type: ignore[override]
+        points = {site: target for site, target, _ in self._pointing(CodeSection("", address, data))}
+        for index, word in enumerate(_words(data)):
+            place = address + _WORD * index
+            yield decoded(word, place, points.get(place, 0))
+
+    def instruction(self, address: int) -> ArmInstruction | None:  # type: ignore[override]
+        place = address - self.base
+        data = self.bytes_at(place, _WORD) if self.is_code(place) else b""
+        if len(data) < _WORD:
+            return None
+        found = decoded(int.from_bytes(data, "little"), place)
+        return None if self.is_invalid(found) else found
+
+    def is_invalid(self, instruction: ArmInstruction) -> bool:  # type: ignore[override]
+        # a number that is not zero in udf marks what a compiler knows is never reached
+        return arm.INVALID in arm.needed_by(instruction.code) and (not instruction.code or instruction.code >> 16 != 0)
+
+    def is_padding(self, instruction: ArmInstruction) -> bool:  # type: ignore[override]
+        return instruction.code in {_NOP, 0}
+
+    def needs(self, instruction: ArmInstruction) -> int:  # type: ignore[override]
+        return features(arm.needed_by(instruction.code))
+
+    def needed_in(self, data: bytes) -> int:
+        return features(arm.needed_in(data))
+
+    def text(self, instruction: ArmInstruction) -> str:  # type: ignore[override]
+        return arm.text_of(instruction.code)
+
+    @cached_property
+    def _jumps(self) -> list[tuple[int, int]]:
+        found = []
+        for code in self._stubs:
+            points = {site: target for site, target, _ in self._pointing(code)}
+            place = 0
+            for index, word in enumerate(_words(code.data)):
+                address = code.address + _WORD * index
+                if word & 0xFFC0001F == 0xF9400011:
+                    place = points.get(address, 0)
+                elif word & 0xFEFFFC00 == 0xD61F0000 and place:
+                    found.append((address, place))
+                    place = 0
+        return found
+
+    def is_taken(self, site: int) -> bool:
+        """Whether the instruction at *site* makes an address, and does not read or write there."""
+        word = int.from_bytes(self.bytes_at(site, _WORD), "little")
+        return _is_add(word) or word & 0x9F000000 == 0x10000000
+
+    def sites_and_targets(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Where something leads to the addresses from *start* to *stop*, which is excluded, and where it leads to."""
+        low = bisect_left(self.references, start << 40)
+        for number in self.references[low : bisect_left(self.references, stop << 40, low)]:
+            yield number & 0xFFFFFFFFFF, number >> 40
+
+    def may_write(self, site: int, *, is_pointer: bool = False) -> bool:
+        """Whether code at *site*, which refers to a variable or to a pointer to it, may write the variable."""
+        word = int.from_bytes(self.bytes_at(site, _WORD), "little")
+        if is_pointer or self.is_taken(site):
+            return not self._only_reads(site + _WORD, word & 0x1F)
+        return not _is_load(word)
+
+    def _only_reads(self, start: int, register: int) -> bool:
+        """Whether the code from *start* only loads from the address in *register*, until it has another value."""
+        data = self.bytes_at(start, _WORD * _STALE)
+        for word in _words(data):
+            if word >> 5 & 0x1F == register and offset_in(word) is not None:
+                if not _is_load(word):
+                    return False
+            elif register in read_by(word):
+                return False
+            if writes(word, register):
+                return word & 0x7C000000 != 0x14000000 or register > 7
+            if word & 0xFE000000 == 0xD6000000 or word & 0x7C000000 == 0x14000000:
+                return word & 0xFFFFFC1F == 0xD65F0000
+        return False
+
+    @cached_property
+    def references(self) -> list[int]:
+        found: list[int] = []
+        for code in self.elf.code:
+            found += (target << 40 | site for site, target, _ in self._pointing(code) if target >= 0)
+            found += self._branches(code)
+        found.sort()
+        return found
+
+    def _branches(self, code: CodeSection) -> Iterator[int]:
+        """Branches that seem to leave their function, as in `references`."""
+        starts = [symbol.address for symbol in self.elf.functions]
+        words = _words(code.data)
+        for match in _OTHER.finditer(code.data[3 : _WORD * len(words) : _WORD]):
+            address = code.address + _WORD * match.start()
+            _, target = _flow(words[match.start()], address)
+            if target > 0:
+                index = bisect_right(starts, target)
+                if index != bisect_right(starts, address) or (index and starts[index - 1] == target) or not starts:
+                    yield target << 40 | address
+
+    @cached_property
+    def _called(self) -> set[int]:
+        found = set()
+        for code in self.elf.code:
+            words = _words(code.data)
+            for match in re.finditer(b"[\x94-\x97]", code.data[3 : _WORD * len(words) : _WORD]):
+                address = code.address + _WORD * match.start()
+                found.add(address + _WORD * signed(words[match.start()], 26))
+            found.update(target for _, target, is_address in self._pointing(code) if is_address)
+        return found
+
+    @cached_property
+    def _known(self) -> frozenset[int]:
+        """What an instruction far from the one that makes the page may point at."""
+        starts = {symbol.address for symbol in self.elf.functions}
+        return frozenset(starts | set(self._object_starts) | self.pointers.keys() | self.imports.keys())
+
+    def _pointing(self, code: CodeSection) -> Iterator[tuple[int, int, bool]]:
+        """Each instruction in *code* that points somewhere, where, and whether it makes an address of it."""
+        words = _words(code.data)
+        tops = code.data[3 : _WORD * len(words) : _WORD]
+        for match in _ADRP.finditer(tops):
+            index = match.start()
+            yield from self._uses_of_page(words, index, code.address)
+        for match in re.finditer(b"[\x10\x30\x50\x70]", tops):
+            address = code.address + _WORD * match.start()
+            yield address, page_of(words[match.start()], address), True
+        for match in re.finditer(b"[\x18\x58\x98\x1c\x5c\x9c]", tops):
+            address = code.address + _WORD * match.start()
+            yield address, address + _WORD * signed(words[match.start()] >> 5, 19), False
+
+    def _uses_of_page(self, words: "array[int]", index: int, base: int) -> Iterator[tuple[int, int, bool]]:
+        # what registers have; and had, where a branch may lead from there to here
+        live = {words[index] & 0x1F: page_of(words[index], base + _WORD * index)}
+        stale: dict[int, int] = {}
+        is_behind_branch, last = False, 0
+        for number in range(index + 1, min(len(words), index + _LIVE)):
+            word = words[number]
+            source, made = word >> 5 & 0x1F, -1
+            if (source in live or source in stale) and (offset := offset_in(word)) is not None:
+                target = live.get(source, stale.get(source, 0)) + offset
+                is_add = _is_add(word)
+                if source in live or (target in self._known and (is_add or word & 0xFFC00000 == 0xF9400000)):
+                    yield base + _WORD * number, target, is_add
+                    made = target if is_add else -1
+            elif word & 0xFFE0FFE0 == 0xAA0003E0 and word >> 16 & 0x1F in live:
+                made = live[word >> 16 & 0x1F]
+            elif word & 0xFF000000 == 0x8B000000 and (source in live or word >> 16 & 0x1F in live):
+                # an index into what is there
+                made = live.get(source, live.get(word >> 16 & 0x1F, 0))
+            for register in [register for register in live if writes(word, register)]:
+                value = live.pop(register)
+                if is_behind_branch:
+                    stale[register], last = value, number + _STALE
+            if made >= 0:
+                live[word & 0x1F] = made
+            elif not live and (not stale or number > last):
+                return
+            is_behind_branch |= _is_branch(word)
+
+
+def _is_branch(word: int) -> bool:
+    return word & 0x7C000000 == 0x14000000 or word & 0xFE000000 in {0x54000000, 0xD6000000} or _is_test(word)
+
+
+def _is_test(word: int) -> bool:
+    return word & 0x7C000000 == 0x34000000
+
+
+def _words(data: bytes) -> "array[int]":
+    found = array("I", data[: len(data) // _WORD * _WORD])
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found

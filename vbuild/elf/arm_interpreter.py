@@ -1,0 +1,573 @@
+"""Runs aarch64 code on what is known of values: the instructions, as far as they are followed, and how calls are made.
+
+Of all others the register that they write is unknown afterwards. The Arm Architecture Reference Manual, chapter C6, has
+the encodings, and the procedure call standard (AAPCS64) says which registers calls keep.
+"""
+
+from collections.abc import Iterable
+
+from iced_x86 import FlowControl
+
+from vbuild.elf import values
+from vbuild.elf.arm_code import ArmInstruction, offset_in, page_of, read_by, signed, writes
+from vbuild.elf.arm_facts import ARGUMENT, AUXILIARY, GETAUXVAL, HWCAP, IDENTITY, IMPORTS
+from vbuild.elf.interpreter import Interpreter
+from vbuild.elf.machine_state import CC, NO_LANES, ZERO_SIGN, Chained, Compared, State, negated, shown_by
+from vbuild.elf.program import Module
+from vbuild.elf.values import MASK_64, STACK, Value, tag
+
+_SP = _ZERO = 31
+_ZEROS = (0,) * len(NO_LANES)
+_FULL, _HALF = 8, 4
+_SIZES = {8: 1, 16: 2, 32: 4}
+_CONDITIONS = (CC.E, CC.NE, CC.AE, CC.B, CC.S, CC.NS, CC.O, CC.NO, CC.A, CC.BE, CC.GE, CC.L, CC.G, CC.LE)
+_NO_CARRY = ZERO_SIGN | {CC.G, CC.GE, CC.L, CC.LE}
+_SHIFTS = ("shl", "shr", "sar", "ror")
+# arguments of functions that ask, and of those that are called next to them
+_COUNTS = {"getauxval": 1, "__getauxval": 1, "getenv": 1, "secure_getenv": 1, "strtoul": 3, "strtol": 3}
+# instructions that are looked at for a use of a register
+_MOST_SEEN = 400
+_BITWISE = ("and", "or", "xor", "and")
+
+
+def _holding(nzcv: int) -> frozenset[int]:
+    """The conditions that hold with these flags."""
+    n, z, c, v = (bool(nzcv & bit) for bit in (8, 4, 2, 1))
+    tests = (z, c, n, v, c and not z, n == v, n == v and not z)
+    pairs = ((CC.E, CC.NE), (CC.AE, CC.B), (CC.S, CC.NS), (CC.O, CC.NO), (CC.A, CC.BE), (CC.GE, CC.L), (CC.G, CC.LE))
+    return frozenset(pair[0] if holds else pair[1] for pair, holds in zip(pairs, tests, strict=True))
+
+
+def _bit_mask(word: int) -> int | None:
+    """The number in a logical instruction, of 64 bits; None if it is none (DecodeBitMasks in the manual)."""
+    n, turn, ones = word >> 22 & 1, word >> 16 & 0x3F, word >> 10 & 0x3F
+    length = (n << 6 | ~ones & 0x3F).bit_length() - 1
+    if length < 1:
+        return None
+    size = 1 << length
+    count, turn = (ones & (size - 1)) + 1, turn & (size - 1)
+    pattern = (1 << count) - 1
+    pattern = (pattern >> turn | pattern << (size - turn)) & ((1 << size) - 1)
+    return sum(pattern << at for at in range(0, 64, size))
+
+
+def _is_address(value: Value) -> bool:
+    return any(map(tag, values.cases_of(value) or ()))
+
+
+class ArmInterpreter(Interpreter):
+    """Runs one piece of aarch64 code, and what it calls as far as that is followed."""
+
+    _argument_registers = tuple(range(9))
+    _lost_in_calls = (*range(19), 30)
+    _results = (0, 1)
+    _pointer, _pushed = _SP, 0
+    _most_steps = 20_000
+
+    def _unknown(self, facts: int = 0) -> State:
+        registers: list[Value] = [None] * _SP
+        return State(registers=[*registers, STACK], facts=facts)
+
+    def _tell(self, address: int, state: State) -> None:
+        """Give a resolver what the loader tells it: a call that leads to one is a call of what it returns."""
+        module = self._program.module(address)
+        if address - module.base in module.elf.resolvers:
+            state.registers[:2] = HWCAP, ARGUMENT
+
+    def _follow(self, entry: int, state: State) -> State | None:
+        self._tell(entry, state)
+        return super()._follow(entry, state)
+
+    # control flow
+
+    def _joined(self, one: State, other: State, address: int, *, is_enough: bool) -> State:
+        one, other = one.copy(), other.copy()
+        for number in range(_SP):
+            first, second = one.registers[number], other.registers[number]
+            if first != second and (_is_address(first) or _is_address(second)) and self._is_dead(address, number):
+                one.registers[number] = other.registers[number] = None
+        return super()._joined(one, other, address, is_enough=is_enough)
+
+    def _is_dead(self, address: int, register: int, *, is_argument: bool = False) -> bool:
+        """Whether the code at *address* never reads *register* before it writes there; False if that takes too long.
+
+        What a function does not write is no result of it if it *is_argument*, from its caller.
+        """
+        key = (address, register if is_argument else ~register)
+        if key not in self._program.dead:
+            # while it is looked for, such as in code that calls itself
+            self._program.dead[key] = False
+            self._program.dead[key] = self._dies(address, register, 0 if is_argument else len(self._results))
+        return self._program.dead[key]
+
+    def _dies(self, address: int, register: int, results: int) -> bool:  # noqa: C901  # one for each kind of control flow
+        module = self._program.module(address)
+        piece = module.piece(address)
+        waiting, seen = [address], set()
+        while waiting and piece:
+            place = waiting.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            instruction = module.instruction(place)
+            if instruction is None or len(seen) > _MOST_SEEN or register in read_by(instruction.code):
+                return False
+            flow, target = instruction.flow_control, module.base + instruction.near_branch_target
+            is_call = flow in {FlowControl.CALL, FlowControl.INDIRECT_CALL}
+            if (
+                is_call
+                and register in self._argument_registers
+                and not self._is_no_argument(instruction.near_branch_target, module, register)
+            ):
+                return False
+            if flow == FlowControl.RETURN:
+                if register < results:
+                    return False
+            elif flow in {FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH}:
+                if piece.address < target < piece.end:
+                    waiting.append(target)
+                elif register in self._argument_registers or flow == FlowControl.INDIRECT_BRANCH:
+                    return False
+            elif flow != FlowControl.EXCEPTION and not writes(instruction.code, register):
+                waiting += [place + 4] if flow != FlowControl.CONDITIONAL_BRANCH else [place + 4, target]
+        return piece is not None
+
+    def _is_no_argument(self, target: int, module: Module, register: int) -> bool:
+        """Whether what is called at *target*, if that is known, never reads what *register* has."""
+        destination = self._program.destination(module.base + target) if target else None
+        if isinstance(destination, str):
+            return register >= _COUNTS.get(destination, register + 1)
+        return destination is not None and self._is_dead(destination, register, is_argument=True)
+
+    def _called(self, targets: Iterable[tuple[int | str, int]], state: State, stack: int = 0) -> list[State]:
+        known = list(targets)
+        for number in self._argument_registers:
+            # what is left in a register from before is no argument
+            if (
+                known
+                and _is_address(state.registers[number])
+                and all(
+                    number >= _COUNTS.get(target, number + 1)
+                    if isinstance(target, str)
+                    else self._is_dead(target, number, is_argument=True)
+                    for target, _ in known
+                )
+            ):
+                state.registers[number] = None
+        return super()._called(known, state, stack)
+
+    def _branch(  # type: ignore[override]
+        self, instruction: ArmInstruction, state: State, entry: int, following: int
+    ) -> list[tuple[int, State]]:
+        word, kept = instruction.code, state.flags
+        if word >> 24 == 0x54:
+            if word & 0xF >= len(_CONDITIONS):
+                return self._jump(self._module.base + instruction.near_branch_target, state, entry)
+            condition = _CONDITIONS[word & 0xF]
+        else:
+            condition = CC.NE if word & 1 << 24 else CC.E
+            number = word & 0x1F
+            if word & 1 << 25:
+                bit = word >> 26 & 0x20 | word >> 19 & 0x1F
+                value = values.shifted(self._x(number, state), bit, "shr", _FULL)
+                state.flags = Compared(values.bitwise(value, 1, "and"), 0, _FULL)
+            else:
+                size = _FULL if word >> 31 else _HALF
+                value = self._x(number, state, size)
+                state.flags = Compared(value, 0, size, None if number == _ZERO else number)
+        sides = (condition, negated(condition))
+        self.guesses |= not any(shown_by(state.flags, one) for one in sides)
+        taken, not_taken = (self._side(state, one) for one in sides)
+        if word >> 24 != 0x54:
+            taken.flags = not_taken.flags = kept
+        target = self._module.base + instruction.near_branch_target
+        return [(following, not_taken), *self._jump(target, taken, entry)]
+
+    def _targets(  # type: ignore[override]
+        self, instruction: ArmInstruction, state: State
+    ) -> list[tuple[int | str, int]]:
+        if target := instruction.near_branch_target:
+            destination = self._program.destination(self._module.base + target)
+            return [] if destination is None else [(destination, 0)]
+        cases = values.cases_of(self._x(instruction.code >> 5 & 0x1F, state)) or {}
+        found: list[tuple[int | str, int]] = []
+        for number, facts in cases.items():
+            if tag(number) == tag(IMPORTS):
+                found.append((self._program.names[number - IMPORTS], facts))
+            elif 0 < tag(number) <= len(self._program.modules):
+                found.append((number, facts))
+        return found if len(found) == len(cases) else []
+
+    def _imported(self, name: str, state: State) -> list[State]:
+        kind = state.registers[0]
+        found = super()._imported(name, state)
+        if name in GETAUXVAL and found:
+            state.registers[0] = AUXILIARY.get(kind) if isinstance(kind, int) else None
+        return found
+
+    # registers and memory
+
+    def _x(self, number: int, state: State, size: int = _FULL) -> Value:
+        return 0 if number == _ZERO else values.truncated(state.registers[number], size)
+
+    def _put(self, number: int, value: Value, state: State, size: int = _FULL) -> None:
+        """Write a register, the stack pointer for 31."""
+        if isinstance(state.flags, Compared) and state.flags.place == number:
+            flags = state.flags
+            state.flags = Compared(flags.one, flags.other, flags.size, only=flags.only)
+        state.registers[number] = values.truncated(value, size)
+
+    def _put_or_drop(self, number: int, value: Value, state: State, size: int = _FULL) -> None:
+        if number != _ZERO:
+            self._put(number, value, state, size)
+
+    def _load_from(self, address: int, size: int, state: State) -> Value:
+        if 0 < tag(address) <= len(self._program.modules):
+            module = self._program.module(address)
+            behind = self._program.behind(module, address - module.base)
+            if isinstance(behind, str) and size == _FULL:
+                names = self._program.names
+                if behind not in names:
+                    names.append(behind)
+                return IMPORTS + names.index(behind)
+        return super()._load_from(address, size, state)
+
+    # instructions
+
+    def _plain(self, instruction: ArmInstruction, state: State) -> None:  # type: ignore[override]
+        word = instruction.code
+        kind = word >> 25 & 0xF
+        if kind in {8, 9}:
+            self._with_number(word, instruction.ip, state)
+        elif kind in {5, 13}:
+            self._with_registers(word, state)
+        elif kind & 5 == 4:
+            self._memory(word, instruction.ip, state)
+        elif kind & 7 == 7:
+            self._numbers(word, state)
+        elif kind in {10, 11}:
+            if word & 0xFFF00000 == 0xD5300000:
+                self._put_or_drop(word & 0x1F, IDENTITY.get(word & 0xFFFE0), state)
+            elif word & 0xFFE0001F == 0xD4000001:
+                self._put(0, None, state)
+        elif kind == 2:
+            # of SVE, some instructions write a general register
+            self._put_or_drop(word & 0x1F, None, state)
+
+    def _with_number(self, word: int, ip: int, state: State) -> None:
+        size = _FULL if word >> 31 else _HALF
+        target, source = word & 0x1F, word >> 5 & 0x1F
+        kind = word >> 23 & 7
+        if kind < 2:
+            self._put_or_drop(target, self._module.base + page_of(word, ip), state)
+        elif kind == 2:
+            number = (word >> 10 & 0xFFF) << (12 if word & 1 << 22 else 0)
+            one = values.truncated(state.registers[source], size)
+            self._sum(word, one, number, state, source)
+        elif kind == 4:
+            number_or_none = _bit_mask(word)
+            mask = None if number_or_none is None else number_or_none & ((1 << 8 * size) - 1)
+            self._combine(word, self._x(source, state, size), mask, state)
+        elif kind == 5:
+            shift, number = (word >> 21 & 3) * 16, word >> 5 & 0xFFFF
+            how = word >> 29 & 3
+            if how == 3:
+                old = self._x(target, state)
+                kept = values.bitwise(old, ~(0xFFFF << shift) & MASK_64, "and")
+                self._put_or_drop(target, values.bitwise(kept, number << shift, "or"), state, size)
+            else:
+                value = number << shift if how else ~(number << shift) & MASK_64
+                self._put_or_drop(target, value, state, size)
+        elif kind == 6:
+            self._bit_field(word, size, state)
+        elif kind == 7 and source == word >> 16 & 0x1F:
+            turned = values.shifted(self._x(source, state, size), word >> 10 & 0x3F, "ror", size)
+            self._put_or_drop(target, turned, state, size)
+        else:
+            self._put_or_drop(target, values.lossy(self._x(source, state)), state)
+
+    def _bit_field(self, word: int, size: int, state: State) -> None:
+        low, high, target = word >> 16 & 0x3F, word >> 10 & 0x3F, word & 0x1F
+        value, width = self._x(word >> 5 & 0x1F, state, size), 8 * size
+        is_up = high < low
+        count = high + 1 if is_up else high - low + 1
+        field = value if is_up else values.shifted(value, low, "shr", _FULL)
+        field = field if count == width else values.bitwise(field, (1 << count) - 1, "and")
+        shift = width - low if is_up else 0
+        how = word >> 29 & 3
+        if how == 1:
+            bits = list(values.bits_of(self._x(target, state, size)))
+            bits[shift : shift + count] = values.bits_of(field)[:count]
+            result = values.as_word(bits)
+        elif how == 0 and count in _SIZES:
+            result = values.shifted(values.extended(field, _SIZES[count], size), shift, "shl", size)
+        elif how == 0 and count != width:
+            result = values.shifted(value, low, "sar", size) if high == width - 1 else values.lossy(value)
+        else:
+            result = values.shifted(field, shift, "shl", size)
+        self._put_or_drop(target, result, state, size)
+
+    def _sum(self, word: int, one: Value, other: Value, state: State, source: int) -> None:
+        """Add or subtract, and compare if the flags are set; only with a number is 31 the stack pointer."""
+        size = _FULL if word >> 31 else _HALF
+        is_difference, sets_flags, target = bool(word & 1 << 30), bool(word & 1 << 29), word & 0x1F
+        result = values.total(one, other, is_difference=is_difference)
+        if result is None and not (sets_flags and target == _ZERO):
+            self._lose(one, state.facts)
+            self._lose(other, state.facts)
+        result = values.truncated(result, size)
+        if not sets_flags:
+            is_wide = word & 0x1F000000 == 0x11000000 or word & 0x1F200000 == 0x0B200000
+            (self._put if is_wide else self._put_or_drop)(target, result, state, size)
+            return
+        self._put_or_drop(target, result, state, size)
+        if is_difference:
+            place = None if source in {target, _ZERO} else source
+            state.flags = Compared(one, other, size, place)
+        else:
+            state.flags = Compared(result, 0, size, only=ZERO_SIGN)
+
+    def _combine(self, word: int, one: Value, other: Value, state: State) -> None:
+        size = _FULL if word >> 31 else _HALF
+        how, target = word >> 29 & 3, word & 0x1F
+        result = values.truncated(values.bitwise(one, other, _BITWISE[how]), size)
+        if how == 3:
+            self._put_or_drop(target, result, state, size)
+            state.flags = Compared(result, 0, size, only=_NO_CARRY)
+        elif word & 0x1F000000 == 0x12000000:
+            self._put(target, result, state, size)
+        else:
+            self._put_or_drop(target, result, state, size)
+
+    def _with_registers(self, word: int, state: State) -> None:  # noqa: C901, PLR0912  # one for each kind
+        size = _FULL if word >> 31 else _HALF
+        one, other = (self._x(word >> at & 0x1F, state, size) for at in (5, 16))
+        kind, target = word >> 24 & 0x1F, word & 0x1F
+        if kind in {0x0A, 0x0B} and not (kind == 0x0B and word & 1 << 21):
+            other = values.shifted(other, word >> 10 & 0x3F, _SHIFTS[word >> 22 & 3], size)
+            if kind == 0x0B:
+                self._sum(word, one, other, state, word >> 5 & 0x1F)
+                return
+            if word & 1 << 21:
+                other = values.bitwise(other, (1 << 8 * size) - 1, "xor")
+            # orr with the register of zeros moves
+            if word >> 29 & 3 == 1 and word >> 5 & 0x1F == _ZERO:
+                self._put_or_drop(target, other, state, size)
+            elif word >> 29 & 3 == 1 and other == 0:
+                self._put_or_drop(target, one, state, size)
+            else:
+                self._combine(word, one, other, state)
+        elif kind == 0x0B:
+            source = word >> 5 & 0x1F
+            first = values.truncated(state.registers[source], size)
+            second = values.shifted(self._extended(word, state), word >> 10 & 7, "shl", _FULL)
+            self._sum(word, first, values.truncated(second, size), state, source)
+        elif word & 0x1FE00000 == 0x1A400000:
+            self._compare_if(word, one, other, state, size)
+        elif word & 0x1FE00000 == 0x1A800000:
+            self._choose(word, one, other, state, size)
+        elif word & 0x7FE0F000 == 0x1AC02000:
+            self._put_or_drop(target, values.shifted(one, other, _SHIFTS[word >> 10 & 3], size), state, size)
+        elif word & 0x1F000000 == 0x1B000000 and word & 0x7FE08000 == 0x1B000000:
+            product = values.combined(lambda a, b: None if tag(a) or tag(b) else a * b & MASK_64, one, other)
+            found = values.total(self._x(word >> 10 & 0x1F, state, size), product)
+            self._put_or_drop(target, found, state, size)
+        else:
+            for value in (one, other):
+                self._lose(value, state.facts)
+            self._put_or_drop(target, values.lossy(one, other), state)
+            if word & 0x20000000 and kind == 0x1A:
+                state.flags = None
+
+    def _extended(self, word: int, state: State) -> Value:
+        """The register at bit 16 as option says: the low bytes, with their sign or not."""
+        option = word >> 13 & 7
+        value = self._x(word >> 16 & 0x1F, state)
+        size = 1 << (option & 3)
+        if size == _FULL:
+            return value
+        return values.extended(value, size, _FULL) if option & 4 else values.truncated(value, size)
+
+    def _compare_if(self, word: int, one: Value, other: Value, state: State, size: int) -> None:
+        second = word >> 16 & 0x1F if word & 1 << 11 else other
+        condition = word >> 12 & 0xF
+        if not word & 1 << 30 or condition >= len(_CONDITIONS):
+            state.flags = None
+            return
+        then = Compared(one, second, size)
+        state.flags = Chained(state.flags, _CONDITIONS[condition], then, _holding(word & 0xF))
+
+    def _choose(self, word: int, one: Value, other: Value, state: State, size: int) -> None:
+        if word & 1 << 30:
+            other = values.bitwise(other, (1 << 8 * size) - 1, "xor")
+        if word & 1 << 10:
+            other = values.truncated(values.total(other, 1), size)
+        condition = word >> 12 & 0xF
+        if condition >= len(_CONDITIONS):
+            self._put_or_drop(word & 0x1F, one, state, size)
+            return
+        taken, kept = (
+            shown_by(state.flags, each) for each in (_CONDITIONS[condition], negated(_CONDITIONS[condition]))
+        )
+        result = values.join(one, state.facts | taken, other, state.facts | kept)
+        if result is None or isinstance(result, values.Word):
+            self._lose(one, state.facts | taken)
+            self._lose(other, state.facts | kept)
+        self._put_or_drop(word & 0x1F, result, state, size)
+
+    # loads and stores
+
+    def _base(self, number: int, state: State) -> Value:
+        value = state.registers[number]
+        if isinstance(value, int):
+            self._bases.add(value)
+        return value
+
+    def _memory(self, word: int, ip: int, state: State) -> None:  # one for each kind of address
+        base, is_vector = word >> 5 & 0x1F, bool(word & 1 << 26)
+        if word & 0x3B000000 == 0x18000000:
+            size = (4 << (word >> 30)) if is_vector else (4, 8, 4, 0)[word >> 30]
+            address: Value = self._module.base + ip + 4 * signed(word >> 5, 19)
+            if size:
+                self._transfer(word, address, size, state, is_load=True, is_signed=word >> 30 == 2)
+        elif word & 0x3A000000 == 0x28000000:
+            self._pair(word, base, state, is_vector=is_vector)
+        elif word & 0x3A000000 == 0x38000000:
+            self._single(word, base, state, is_vector=is_vector)
+        elif word & 0x3F200C00 == 0x19000000:
+            address = values.total(self._base(base, state), signed(word >> 12, 9) & MASK_64)
+            how = word >> 22 & 3
+            self._transfer(word, address, 1 << (word >> 30), state, is_load=how != 0, is_signed=how > 1)
+        elif word & 0x3F000000 == 0x08000000:
+            self._exclusive(word, base, state)
+        elif word & 0xBE000000 == 0x0C000000:
+            if not word & 1 << 22:
+                self._store(self._base(base, state), 64, None, state)
+            if word & 1 << 23:
+                self._put(base, None, state)
+        else:
+            self._put_or_drop(word & 0x1F, None, state)
+
+    def _single(self, word: int, base: int, state: State, *, is_vector: bool) -> None:
+        scale, how = word >> 30, word >> 22 & 3
+        if is_vector:
+            scale |= word >> 21 & 4
+            is_load, is_signed = bool(how & 1), False
+        else:
+            is_load, is_signed = how != 0, how > 1
+        start = self._base(base, state)
+        offset = signed(word >> 12, 9) & MASK_64
+        if word & 1 << 24:
+            address = values.total(start, offset_in(word) or 0)
+        elif not word & 1 << 21:
+            address = start if word & 0xC00 == 0x400 else values.total(start, offset)
+        elif word & 0xC00 == 0x800:
+            index = values.shifted(self._extended(word, state), scale if word & 1 << 12 else 0, "shl", _FULL)
+            address = values.total(start, index)
+            if values.cases_of(address) is None:
+                # somewhere in a table
+                self._lose(start, state.facts)
+                self._lose(index, state.facts)
+        else:
+            self._atomic(word, start, state)
+            return
+        # a prefetch loads nothing
+        if is_vector or scale != 3 or how != 2:
+            self._transfer(word, address, 1 << scale, state, is_load=is_load, is_signed=is_signed)
+        if not word & (1 << 24 | 1 << 21) and word & 1 << 10:
+            self._put(base, values.total(start, offset), state)
+
+    def _transfer(
+        self, word: int, address: Value, size: int, state: State, *, is_load: bool, is_signed: bool = False
+    ) -> None:
+        self._transfer_to(
+            word & 0x1F,
+            address,
+            size,
+            state,
+            is_vector=bool(word & 1 << 26),
+            is_load=is_load,
+            sign=word if is_signed else 0,
+        )
+
+    def _transfer_to(
+        self,
+        number: int,
+        address: Value,
+        size: int,
+        state: State,
+        *,
+        is_vector: bool,
+        is_load: bool,
+        sign: int = 0,
+    ) -> None:
+        if not is_load:
+            zero = state.vectors.get(number) == _ZEROS
+            value = (0 if zero else None) if is_vector else self._x(number, state, min(size, _FULL))
+            self._store(address, size, value, state)
+            return
+        value = self._load(address, size, state)
+        if is_vector:
+            state.vectors.pop(number, None)
+            return
+        if sign and size < _FULL:
+            value = values.extended(value, size, _FULL)
+        self._put_or_drop(number, value, state)
+
+    def _pair(self, word: int, base: int, state: State, *, is_vector: bool) -> None:
+        size = 4 << (word >> 30) if is_vector else 4 << (word >> 31)
+        offset = signed(word >> 15, 7) * size & MASK_64
+        start, how = self._base(base, state), word >> 23 & 3
+        address = start if how == 1 else values.total(start, offset)
+        second = values.total(address, size)
+        is_load = bool(word & 1 << 22)
+        for number, place in ((word & 0x1F, address), (word >> 10 & 0x1F, second)):
+            self._transfer_to(
+                number, place, size, state, is_vector=is_vector, is_load=is_load, sign=int(word >> 30 == 1)
+            )
+        if how & 1:
+            self._put(base, values.total(start, offset), state)
+
+    def _exclusive(self, word: int, base: int, state: State) -> None:
+        start, size = self._base(base, state), 1 << (word >> 30)
+        if word & 0x00A00000 == 0x00A00000 or word & 0x80A00000 == 0x00200000:
+            # compare and swap
+            self._lose(self._x(word & 0x1F, state), state.facts)
+            self._store(start, size, None, state)
+            self._put_or_drop(word >> 16 & 0x1F, None, state)
+            return
+        self._transfer(word & ~(1 << 26), start, size, state, is_load=bool(word & 1 << 22))
+        if word & 1 << 21:
+            self._put_or_drop(word >> 10 & 0x1F, None, state)
+        if not word & (1 << 22 | 1 << 23):
+            self._put_or_drop(word >> 16 & 0x1F, None, state)
+
+    def _atomic(self, word: int, start: Value, state: State) -> None:
+        """Run an atomic operation, or a load that is one by its order."""
+        size = 1 << (word >> 30)
+        if word & 0x3FFFFC00 == 0x38BFC000:
+            self._transfer(word, start, size, state, is_load=True)
+            return
+        self._lose(self._x(word >> 16 & 0x1F, state), state.facts)
+        old = self._load(start, size, state)
+        self._store(start, size, None, state)
+        self._put_or_drop(word & 0x1F, values.lossy(old), state)
+
+    def _numbers(self, word: int, state: State) -> None:
+        """Run an instruction on vectors or floating-point numbers, as far as it has to do with general registers."""
+        target, source = word & 0x1F, word >> 5 & 0x1F
+        if word & 0x9FF80C00 == 0x0F000400 and not word & 0x000703E0 and (not word & 1 << 29 or word >> 12 & 0xF == 14):
+            state.vectors[target] = _ZEROS
+            return
+        if word & 0x5F20FC00 == 0x1E200000 and word >> 16 & 7 not in {2, 3, 7}:
+            self._put_or_drop(target, None, state)
+            return
+        if word & 0xBFE0F400 == 0x0E003400 or word & 0xBFE0FC00 in {0x0E003C00, 0x0E002C00}:
+            self._put_or_drop(target, None, state)
+            return
+        if word & 0x5F200000 == 0x1E000000 and word >> 19 & 3 == 3:
+            self._put_or_drop(target, None, state)
+            return
+        if word & 0x5F20FC00 == 0x1E200000 or word & 0xBFE0FC00 in {0x0E000C00, 0x0E001C00}:
+            self._lose(self._x(source, state), state.facts)
+        state.vectors.pop(target, None)
