@@ -1,6 +1,7 @@
 """Code that was trained differs from code that was not, and is the same from every folder: judged by objdump."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -10,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.factories.projects import tree
+from vbuild.build.profile import Profile, collected
 from vbuild.errors import VbuildError
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.model import ReleaseResult
+from vbuild.toolchain.compilers import Compilers
+from vbuild.toolchain.interpreter import Interpreter
 
 WALK = """
 int walk(const int *x, int n) {
@@ -159,6 +163,21 @@ def test_training_that_fails_or_runs_nothing_leaves_no_wheel(command: str, said:
 def test_what_cannot_be_trained_is_refused_before_anything_is_built(asked: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(VbuildError, match=re.escape(said)):
         released(tmp_path, asked)
+
+
+def test_what_is_compiled_from_beside_the_tree_has_no_profile(tmp_path: Path) -> None:
+    compilers = Compilers.found(Interpreter.found("", os.environ), os.environ)
+    counts, place, project = tmp_path / "counts", tmp_path / "profile", tmp_path / "training" / "tree"
+    inside = f"{counts}{project}/build/walk.gcda"
+    beside = f"{counts}{project}/build{tmp_path}/environments/include/nb.gcda"
+    for name in (inside, beside):
+        Path(name).parent.mkdir(parents=True)
+        Path(name).write_bytes(b"counts")
+    place.mkdir()
+    log = tmp_path / "log"
+    profile = collected(counts, place, project=project, stage=tmp_path, compilers=compilers, log=log)
+    assert [path.name for path in place.rglob("*.gcda")] == ["walk.gcda"]
+    assert Profile.unpacked(profile.packed(tmp_path / "kept.zip"), tmp_path / "again").sha256 == profile.sha256
 
 
 @pytest.mark.nightly

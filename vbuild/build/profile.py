@@ -133,16 +133,16 @@ def counting(folder: Path) -> Env:
     return (*where, ("PYTHONHASHSEED", "0"))
 
 
-def collected(counts: Path, folder: Path, *, project: Path, compilers: Compilers, log: Path) -> Profile:
+def collected(counts: Path, folder: Path, *, project: Path, stage: Path, compilers: Compilers, log: Path) -> Profile:
     """The profile, in the empty *folder*, of what code that was built in the tree *project* has counted.
 
-    The code left that in the folder *counts*; `BuildError` if there is nothing.
+    The code left that in the folder *counts*; all folders of this run are in *stage*. `BuildError` if there is nothing.
     """
     if compilers.family is _CLANG:
         if raw := sorted(map(str, counts.rglob("*.profraw"))):
             run([_merger(compilers), "merge", "-o", str(folder / _MERGED), *raw], log=log)
     else:
-        for name, file in _of_objects(counts, project).items():
+        for name, file in _of_objects(counts, project, stage).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.move(file, folder / name)
     profile = Profile.of(folder)
@@ -152,12 +152,17 @@ def collected(counts: Path, folder: Path, *, project: Path, compilers: Compilers
     return profile
 
 
-def _of_objects(counts: Path, project: Path) -> Mapping[str, Path]:
-    """Return gcc's files by their paths in the tree: the whole path of an object, as gcc saw it, is below *counts*."""
+def _of_objects(counts: Path, project: Path, stage: Path) -> Mapping[str, Path]:
+    """Return gcc's files by their paths in the tree: the whole path of an object, as gcc saw it, is below *counts*.
+
+    CMake gives the object of a source elsewhere that source's whole path. What lies beside the tree has another one in
+    the next run, and would have no profile then, so it has none at all.
+    """
     found: dict[str, Path] = {}
     for root in {project.absolute(), project.resolve()}:
         place = counts / root.relative_to(root.anchor)
-        found |= {str(file.relative_to(place)): file for file in place.rglob("*.gcda")}
+        names = {str(file.relative_to(place)): file for file in place.rglob("*.gcda")}
+        found |= {name: file for name, file in names.items() if str(stage) not in f"/{name}"}
     return found
 
 

@@ -78,7 +78,9 @@ def _profile(builder: Builder, target: Target, settings: ProfileSettings, comman
         name="build.profile.train",
     )
     trial.run(made.wheel, folder / "trial", log)
-    profile = collected(folder / "counts", place, project=made.project, compilers=job.compilers, log=log)
+    profile = collected(
+        folder / "counts", place, project=made.project, stage=context.stage.resolve(), compilers=job.compilers, log=log
+    )
     log.unlink(missing_ok=True)
     builder.keep(BuildKind.PROFILE, key, profile.packed(folder / "profile.zip"), {})
     return profile
