@@ -178,10 +178,9 @@ class ArmModule(Module):
     """One aarch64 file of a program."""
 
     def decoded(self, address: int, data: bytes) -> Iterator[ArmInstruction]:  # type: ignore[override]
-        points = {site: target for site, target, _ in self._pointing(CodeSection("", address, data))}
         for index, word in enumerate(_words(data)):
             place = address + _WORD * index
-            yield decoded(word, place, points.get(place, 0))
+            yield decoded(word, place, self._points.get(place, 0))
 
     def instruction(self, address: int) -> ArmInstruction | None:  # type: ignore[override]
         place = address - self.base
@@ -211,12 +210,11 @@ class ArmModule(Module):
     def _jumps(self) -> list[tuple[int, int]]:
         found = []
         for code in self._stubs:
-            points = {site: target for site, target, _ in self._pointing(code)}
             place = 0
             for index, word in enumerate(_words(code.data)):
                 address = code.address + _WORD * index
                 if word & 0xFFC0001F == 0xF9400011:
-                    place = points.get(address, 0)
+                    place = self._points.get(address, 0)
                 elif word & 0xFEFFFC00 == 0xD61F0000 and place:
                     found.append((address, place))
                     place = 0
@@ -257,9 +255,8 @@ class ArmModule(Module):
 
     @cached_property
     def references(self) -> list[int]:
-        found: list[int] = []
+        found = [target << 40 | site for site, target, _ in self._pointing if target >= 0]
         for code in self.elf.code:
-            found += (target << 40 | site for site, target, _ in self._pointing(code) if target >= 0)
             found += self._branches(code)
         found.sort()
         return found
@@ -284,8 +281,7 @@ class ArmModule(Module):
             for match in re.finditer(b"[\x94-\x97]", code.data[3 : _WORD * len(words) : _WORD]):
                 address = code.address + _WORD * match.start()
                 found.add(address + _WORD * signed(words[match.start()], 26))
-            found.update(target for _, target, is_address in self._pointing(code) if is_address)
-        return found
+        return found | {target for _, target, is_address in self._pointing if is_address}
 
     @cached_property
     def _known(self) -> frozenset[int]:
@@ -293,7 +289,20 @@ class ArmModule(Module):
         starts = {symbol.address for symbol in self.elf.functions}
         return frozenset(starts | set(self._object_starts) | self.pointers.keys() | self.imports.keys())
 
-    def _pointing(self, code: CodeSection) -> Iterator[tuple[int, int, bool]]:
+    @cached_property
+    def _pointing(self) -> list[tuple[int, int, bool]]:
+        """What points somewhere in all code, as in `_pointing_in`."""
+        return [one for code in self.elf.code for one in self._pointing_in(code)]
+
+    @cached_property
+    def _points(self) -> dict[int, int]:
+        return {site: target for site, target, _ in self._pointing}
+
+    @cached_property
+    def _functions(self) -> frozenset[int]:
+        return frozenset(symbol.address for symbol in self.elf.functions)
+
+    def _pointing_in(self, code: CodeSection) -> Iterator[tuple[int, int, bool]]:
         """Each instruction in *code* that points somewhere, where, and whether it makes an address of it."""
         words = _words(code.data)
         tops = code.data[3 : _WORD * len(words) : _WORD]
@@ -307,12 +316,16 @@ class ArmModule(Module):
             address = code.address + _WORD * match.start()
             yield address, address + _WORD * signed(words[match.start()] >> 5, 19), False
 
-    def _uses_of_page(self, words: "array[int]", index: int, base: int) -> Iterator[tuple[int, int, bool]]:
+    def _uses_of_page(  # noqa: C901  # one for each way in which a register gets an address
+        self, words: "array[int]", index: int, base: int
+    ) -> Iterator[tuple[int, int, bool]]:
         # what registers have; and had, where a branch may lead from there to here
         live = {words[index] & 0x1F: page_of(words[index], base + _WORD * index)}
         stale: dict[int, int] = {}
         is_behind_branch, last = False, 0
         for number in range(index + 1, min(len(words), index + _LIVE)):
+            if base + _WORD * number in self._functions:
+                return
             word = words[number]
             source, made = word >> 5 & 0x1F, -1
             if (source in live or source in stale) and (offset := offset_in(word)) is not None:

@@ -166,7 +166,8 @@ class Module:
                 continue
             start, end = region.address, region.address + len(region.data)
             if region.function is None:
-                known = {cut for cut in self._starts if start < cut < end}
+                low = bisect_right(self._starts, start)
+                known = set(self._starts[low : bisect_left(self._starts, end, low)])
                 instructions = (one for one in self.decoded(start, region.data) if not self.is_padding(one))
                 cuts = [start, *sorted((known | _cuts(instructions, known)) - {start}), end]
                 for low, high in pairwise(cuts):
