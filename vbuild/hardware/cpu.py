@@ -164,7 +164,11 @@ class Cpu(Struct, frozen=True):
         if not (match := _NAME.fullmatch(name)):
             raise HardwareError(f"no CPU level {text!r}; expected {_EXPECTED}")
         version = match["version"]
-        cpu = cls.known("aarch64", f"{version}a") if version else cls.known("x86_64", match["level"] or "v1")
+        cpu = (
+            cls.known("aarch64", "9.0a" if version == "9" else f"{version}a")
+            if version
+            else cls.known("x86_64", match["level"] or "v1")
+        )
         for extra in extras:
             _check_extra(cpu, extra)
         return cls(cpu.machine, cpu.level, tuple(sorted(set(extras))))
