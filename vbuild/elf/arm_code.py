@@ -21,7 +21,7 @@ from iced_x86 import FlowControl
 from vbuild.elf import arm
 from vbuild.elf.code import CodeSection
 from vbuild.elf.cpu_facts import features
-from vbuild.elf.program import Module
+from vbuild.elf.module import Module
 
 _WORD, _PAGE = 4, 12
 _NOP = 0xD503201F
@@ -196,6 +196,9 @@ class ArmModule(Module):
 
     def is_padding(self, instruction: ArmInstruction) -> bool:  # type: ignore[override]
         return instruction.code in {_NOP, 0}
+
+    def is_comparing(self, _: ArmInstruction) -> bool:  # type: ignore[override]
+        return False
 
     def needs(self, instruction: ArmInstruction) -> int:  # type: ignore[override]
         return features(arm.needed_by(instruction.code))

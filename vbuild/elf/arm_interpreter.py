@@ -13,7 +13,7 @@ from vbuild.elf.arm_code import ArmInstruction, offset_in, page_of, read_by, sig
 from vbuild.elf.arm_facts import ARGUMENT, AUXILIARY, GETAUXVAL, HWCAP, IDENTITY, IMPORTS
 from vbuild.elf.interpreter import Interpreter
 from vbuild.elf.machine_state import CC, NO_LANES, ZERO_SIGN, Chained, Compared, State, negated, shown_by
-from vbuild.elf.program import Module
+from vbuild.elf.module import Module
 from vbuild.elf.values import MASK_64, STACK, Value, tag
 
 _SP = _ZERO = 31
@@ -80,13 +80,13 @@ class ArmInterpreter(Interpreter):
 
     # control flow
 
-    def _joined(self, one: State, other: State, address: int, *, is_enough: bool) -> State:
+    def _joined(self, one: State, other: State, address: int, *, visits: int) -> State:
         one, other = one.copy(), other.copy()
         for number in range(_SP):
             first, second = one.registers[number], other.registers[number]
             if first != second and (_is_address(first) or _is_address(second)) and self._is_dead(address, number):
                 one.registers[number] = other.registers[number] = None
-        return super()._joined(one, other, address, is_enough=is_enough)
+        return super()._joined(one, other, address, visits=visits)
 
     def _is_dead(self, address: int, register: int, *, is_argument: bool = False) -> bool:
         """Whether the code at *address* never reads *register* before it writes there; False if that takes too long.

@@ -10,8 +10,8 @@ from vbuild.elf.arm_code import ArmModule
 from vbuild.elf.arm_facts import ARGUMENT, ARGUMENTS, GETAUXVAL
 from vbuild.elf.arm_interpreter import ArmInterpreter
 from vbuild.elf.cpu_facts import features
+from vbuild.elf.module import Module, Piece
 from vbuild.elf.operands import Registers
-from vbuild.elf.program import Module, Piece
 from vbuild.elf.reach import Doubt, Reach, Unguarded
 from vbuild.elf.values import Value, shifted, tag, truncated
 from vbuild.hardware.cpu import AARCH64_VERSIONS, Cpu

@@ -6,28 +6,18 @@
 Facts about a processor only get fewer on the way to the end, and what is not followed is unknown.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from iced_x86 import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind
+from iced_x86 import MemorySizeExt, Mnemonic
 
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import ANY, ASKED
-from vbuild.elf.cpu_questions import Questions, special
+from vbuild.elf.cpu_questions import special
 from vbuild.elf.interpreter import Interpreter, TooMuchError
-from vbuild.elf.machine_state import ARGUMENTS, GENERAL, INFO, LOST_IN_CALLS, RAX, WRITES
-from vbuild.elf.operands import Registers, Summary
-from vbuild.elf.program import (
-    FIELDS,
-    LEAVES,
-    PARAMETERS,
-    Module,
-    Piece,
-    Program,
-    displacement_of,
-    displacement_of_field,
-    module_of_field,
-    outward,
-)
+from vbuild.elf.module import FIELDS, Piece, displacement_of, displacement_of_field
+from vbuild.elf.operands import Summary
+from vbuild.elf.program import LEAVES, PARAMETERS, Program
+from vbuild.elf.references import MOST_WRITERS, References, writes
 from vbuild.elf.values import Value, tag
 
 # instructions that are run, in all
@@ -39,20 +29,17 @@ _MOST_SPREAD, _LONGEST_SPREAD = 600, 2048
 _LONGEST_FOLLOWED = 8192
 # runs of functions inside each other
 _MOST_NESTED = 12
-# functions that may write a variable, and how often its value may change, before it can be anything
+# how often the value of a variable may change before it can be anything, and of one that tells nothing
 _MOST_FIELD_USERS = 32
-_MOST_WRITERS, _MOST_CHANGES, _MOST_SILENT_CHANGES = 64, 40, 4
+_MOST_CHANGES, _MOST_SILENT_CHANGES = 40, 4
 # how far in front of a variable without a symbol a pointer to its structure may point, in bytes
 _NEAR = 256
 # arguments of a function that are followed: in registers and on the stack
 _ARGUMENTS = 10
 _WORD = 8
-# functions inside each other in which is looked for what they read
-_MOST_CALLED = 3
-_ALL_REGISTERS = Registers(frozenset(ARGUMENTS), LOST_IN_CALLS)
 
 
-class Answers(Questions):
+class Answers(References):
     """The variables of a program and the functions that know something about the processor."""
 
     _interpreter: type[Interpreter] = Interpreter
@@ -82,7 +69,6 @@ class Answers(Questions):
         self._given_up: set[int] = set()
         # whether all calls of a function are known
         self._closed: dict[int, bool] = {}
-        self._registers: dict[int, Registers] = {}
 
     def _special(self, address: int, size: int) -> Value:
         """What stands at *address* of one of the spaces that no file has."""
@@ -126,51 +112,6 @@ class Answers(Questions):
                 part = values.lossy(value)
             self._join(key, part, facts)
 
-    def registers(self, address: int, depth: int = 0) -> Registers:
-        """The registers that the function at *address* uses."""
-        if address not in self._registers:
-            # while it is looked at, and for what is called too deep, all
-            self._registers[address] = _ALL_REGISTERS
-            self._registers[address] = self._found_registers(address, depth)
-        return self._registers[address]
-
-    def _found_registers(self, address: int, depth: int) -> Registers:
-        module = self.program.module(address)
-        piece = module.piece(address)
-        if (
-            piece is None
-            or piece.address != address
-            or depth > _MOST_CALLED
-            or piece.end - piece.address > _LONGEST_FOLLOWED
-        ):
-            return _ALL_REGISTERS
-        read: set[int] = set()
-        changed, first = {RAX}, set()
-        is_first, calls = True, False
-        for instruction in module.instructions(piece):
-            for used in INFO.info(instruction).used_registers():
-                if used.register in GENERAL:
-                    number = GENERAL[used.register][0]
-                    if used.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS} and number not in first:
-                        read.add(number)
-                    if used.access in WRITES:
-                        changed.add(number)
-                        if is_first and used.access == OpAccess.WRITE:
-                            first.add(number)
-            if instruction.flow_control in {FlowControl.NEXT, FlowControl.RETURN}:
-                continue
-            branch = instruction.near_branch_target
-            if not (branch and piece.address <= module.base + branch < piece.end):
-                calls = True
-                target = self.program.destination(module.base + branch) if branch else None
-                handed = (
-                    self.registers(target, depth + 1).arguments if isinstance(target, int) else _ALL_REGISTERS.arguments
-                )
-                read |= handed - first
-            is_first = is_first and instruction.flow_control in {FlowControl.CALL, FlowControl.INDIRECT_CALL}
-        # gcc's -fipa-ra keeps values in registers that a function does not change
-        return Registers(_ALL_REGISTERS.arguments & read, LOST_IN_CALLS if calls else LOST_IN_CALLS & changed)
-
     def is_closed(self, address: int) -> bool:
         """Whether all calls of the function at *address* are known: it is run with what all of them hand over."""
         if address not in self._closed:
@@ -183,27 +124,6 @@ class Answers(Questions):
                 for number in range(_ARGUMENTS):
                     self._writers[_parameter(address, number)] = set(callers)
         return self._closed[address]
-
-    def _known_callers(self, address: int) -> dict[int, Piece] | None:
-        """The pieces that call the function at *address*; None if its address goes elsewhere, or there are too many."""
-        module = self.program.module(address)
-        piece, place = module.piece(address), address - module.base
-        if piece is None or piece.address != address or address in module.entries or module.places_of(place, place + 1):
-            return None
-        if any(
-            other is not module for other, _ in self.program.importers(module.exported_names(range(place, place + 1)))
-        ):
-            return None
-        users = {user.address: user for user in self._users(module, range(place, place + 1))}
-        users.update((user.address, user) for user in module.pieces_near(piece))
-        found: dict[int, Piece] = {}
-        for user in users.values():
-            sites = [one for one, target in outward(module, user) if self.program.destination(target) == address]
-            if any(not one.near_branch_target for one in sites) or (user.end == address and module.falls_through(user)):
-                return None
-            if sites:
-                found[user.address] = user
-        return found if len(found) <= _MOST_WRITERS else None
 
     def called(self, address: int, arguments: Sequence[Value], facts: int) -> None:
         if facts > ANY | ASKED or not (self._closed.get(address) or any(map(self._leads_to_answer, arguments))):
@@ -229,6 +149,15 @@ class Answers(Questions):
         if not self._closed.get(address):
             return ()
         return [self._variables.get(_parameter(address, number)) for number in range(_ARGUMENTS)]
+
+    def store_in_table(self, address: int, size: int, value: Value, facts: int) -> None:
+        if facts > ANY | ASKED:
+            return
+        module = self.program.module(address)
+        table = module.table(address - module.base)
+        for key in self._variables:
+            if key[0] - module.base in table:
+                self._join(key, value if key[1] == size else None, facts)
 
     def escape(self, address: int) -> None:
         module = self.program.module(address)
@@ -309,13 +238,6 @@ class Answers(Questions):
         self._field_readers |= users
         self._wake({key} & self._silent)
 
-    def _field_users(self, key: tuple[int, int]) -> Iterator[tuple[Piece, Instruction]]:
-        """The instructions that use the field with that *key*, or take its address, and the pieces they are in."""
-        module = self.program.modules[module_of_field(key[0]) - 1]
-        for instruction in module.fields_near(*key):
-            if piece := module.piece(module.base + instruction.ip):
-                yield piece, instruction
-
     def _track_field(self, key: tuple[int, int]) -> None:
         writers: dict[int, Piece] = {}
         is_known = True
@@ -323,7 +245,7 @@ class Answers(Questions):
             if instruction.mnemonic == Mnemonic.LEA:
                 # what is written through that address is not seen
                 is_known = False
-            elif _writes(instruction):
+            elif writes(instruction):
                 writers[piece.address] = piece
                 width = MemorySizeExt.size(instruction.memory_size)
                 start = displacement_of(instruction)
@@ -348,33 +270,12 @@ class Answers(Questions):
         self._run_writers(key, pieces)
 
     def _run_writers(self, key: tuple[int, int], pieces: Mapping[int, Piece]) -> None:
-        if len(pieces) > _MOST_WRITERS:
+        if len(pieces) > MOST_WRITERS:
             self._variables[key] = None
             return
         self._writers[key] = set(pieces)
         self._aware |= pieces.keys()
         self._queue.update(pieces)
-
-    def _writers_of(self, module: Module, table: range, starts: range) -> Iterator[Piece]:
-        """The pieces that may write to *table*: they write to it, or take an address of it, or one of *starts*."""
-        low, high = min(table.start, starts.start), max(table.stop, starts.stop)
-        for site in module.sites(low - 4, high):
-            instruction = module.instruction_with(site)
-            if instruction is None:
-                continue
-            if instruction.mnemonic != Mnemonic.LEA and not _writes(instruction):
-                continue
-            if instruction.mnemonic != Mnemonic.LEA and instruction.ip_rel_memory_address not in table:
-                continue
-            if piece := module.piece(module.base + site):
-                yield piece
-        # through a pointer that is kept in data
-        for place in module.places_of(table.start, table.stop):
-            yield from (user for user in self._users(module, module.table(place)) if _may_write(module, user, place))
-        names = module.exported_names(table)
-        for other, place in self.program.importers(names):
-            if other is not module:
-                yield from self._users_of_place(other, place)
 
     def _join(self, key: tuple[int, int], value: Value, facts: int) -> None:
         old = self._variables[key]
@@ -484,34 +385,3 @@ class Answers(Questions):
 def _parameter(address: int, number: int) -> tuple[int, int]:
     """The key of the variable that the argument *number* of the function at *address* is."""
     return PARAMETERS + address * 16 + number, _WORD
-
-
-def _may_write(module: Module, piece: Piece, place: int) -> bool:
-    """Whether *piece* may write through the pointer at *place*: it does more than read through a register with it."""
-    holder: int | None = None
-    for instruction in module.instructions(piece):
-        loads = instruction.is_ip_rel_memory_operand and instruction.ip_rel_memory_address == place
-        if loads and not (instruction.mnemonic == Mnemonic.MOV and instruction.op0_kind == OpKind.REGISTER):
-            return True
-        if holder is not None:
-            used = {
-                GENERAL[one.register][0]: one.access
-                for one in INFO.info(instruction).used_registers()
-                if one.register in GENERAL
-            }
-            is_base = GENERAL.get(instruction.memory_base, (None,))[0] == holder
-            if holder in used and used[holder] != OpAccess.WRITE and (not is_base or _writes(instruction)):
-                return True
-            if holder in used and used[holder] in WRITES:
-                holder = None
-        if loads:
-            holder = GENERAL[instruction.op0_register][0]
-    return False
-
-
-def _writes(instruction: Instruction) -> bool:
-    info = INFO.info(instruction)
-    return any(
-        instruction.op_kind(index) == OpKind.MEMORY and info.op_access(index) in WRITES
-        for index in range(instruction.op_count)
-    )

@@ -10,7 +10,8 @@ from iced_x86 import Mnemonic
 from vbuild.elf import values
 from vbuild.elf.code import CodeSection
 from vbuild.elf.cpu_facts import CPUID_BITS, GLIBC_LEAVES, MODEL_FEATURES, MODEL_SUBTYPES, MODEL_TYPES
-from vbuild.elf.program import LEAF_SIZE, LEAVES, MODEL, Module, Piece, Program, outward
+from vbuild.elf.module import Module, Piece, outward
+from vbuild.elf.program import LEAF_SIZE, LEAVES, MODEL, Program
 from vbuild.elf.program import MODEL_FEATURES as MODEL_WORDS
 from vbuild.elf.values import Value, tag
 
@@ -99,7 +100,10 @@ class Questions:
         if piece.address not in self._outward:
             module = self.program.module(piece.address)
             found = set()
-            for _, target in outward(module, piece):
+            for instruction, target in outward(module, piece):
+                if module.is_comparing(instruction) and target - module.base in module.pointers:
+                    # an address that is only compared
+                    continue
                 destination = self.program.destination(target)
                 if isinstance(destination, int) and destination < LEAVES:
                     found.add(destination)

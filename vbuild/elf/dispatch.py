@@ -21,7 +21,8 @@ from vbuild.elf.arm_reach import ArmReach
 from vbuild.elf.code import Elf
 from vbuild.elf.cpu_facts import implied, names_of
 from vbuild.elf.isa import FeatureUse, Isa, RegionIsa, instructions_of
-from vbuild.elf.program import Module, Piece, Program
+from vbuild.elf.module import Module, Piece
+from vbuild.elf.program import Program
 from vbuild.elf.reach import Doubt, Reach
 from vbuild.elf.regions import Region
 from vbuild.hardware.cpu import X86_64_LEVELS
@@ -189,13 +190,13 @@ def _reached(
         if not (features := isa.above(level, extras=extras)):
             continue
         if piece.address not in found:
-            if reach.is_used(piece):
+            if reach.is_tested(piece):
                 yield Judged(isa, features, Reason.TESTED)
             elif reach.is_asking:
                 yield Judged(isa, features, Reason.UNREACHED)
             else:
                 # nothing is chosen at run time here: what leads to it was not seen
-                yield Judged(isa, features, None, (str(piece),))
+                yield Judged(isa, features, None, (str(piece),), doubt=Doubt.UNFOLLOWED)
             continue
         violation = found[piece.address]
         names = names_of(violation.missing)

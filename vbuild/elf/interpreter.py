@@ -31,11 +31,12 @@ from vbuild.elf.machine_state import (
     shown_by,
     split_like,
 )
+from vbuild.elf.module import Piece
 from vbuild.elf.operands import Summary, World
-from vbuild.elf.program import LEAF_SIZE, LEAVES, Piece
+from vbuild.elf.program import LEAF_SIZE, LEAVES
 from vbuild.elf.values import MASK_64, STACK, Value, is_stack, tag
 
-_DEPTH, _VISITS, _RANGE = 6, 12, 64
+_DEPTH, _VISITS, _FEW_VISITS, _RANGE = 6, 12, 2, 64
 _FLAG_DEPTH = 3
 # arguments on the stack that are handed on
 _STACK_WORDS = 4
@@ -89,7 +90,7 @@ class Interpreter(Instructions):
 
     def run_piece(self, piece: Piece, *, most: int) -> None:
         """Run *piece* from its start, then what of it was not reached from there, such as code that handles errors."""
-        self._most = min(most, self._most_steps)
+        self._most = min(most, self._most_steps + piece.end - piece.address)
         start, registers = self._unknown(), self._argument_registers
         for number, value in enumerate(self._world.arguments(piece.address)):
             if number < len(registers):
@@ -143,7 +144,7 @@ class Interpreter(Instructions):
                 address, here = following[0]
             for target, after in following:
                 if target in states:
-                    merged = self._joined(states[target], after, target, is_enough=visits.get(target, 0) > _VISITS)
+                    merged = self._joined(states[target], after, target, visits=visits.get(target, 0))
                     if merged == states[target]:
                         continue
                     states[target] = merged
@@ -151,18 +152,12 @@ class Interpreter(Instructions):
                     states[target] = after
                 heappush(waiting, target)
 
-    def _joined(self, one: State, other: State, address: int, *, is_enough: bool) -> State:
+    def _joined(self, one: State, other: State, address: int, *, visits: int) -> State:
         facts = one.facts & other.facts
         result = State(facts=facts, flags=one.flags if one.flags == other.flags else None)
 
         def joined(first: Value, second: Value) -> Value:
-            if first == second:
-                return first
-            found = None if is_enough and first != second else values.join(first, one.facts, second, other.facts)
-            if found is None or isinstance(found, values.Word):
-                for value, known in ((first, one.facts), (second, other.facts)):
-                    self._lose(value, known, address)
-            return found
+            return first if first == second else self._met((first, one.facts), (second, other.facts), address, visits)
 
         result.registers = [joined(a, b) for a, b in zip(one.registers, other.registers, strict=True)]
         for number in one.vectors.keys() & other.vectors.keys():
@@ -180,6 +175,17 @@ class Interpreter(Instructions):
             else:
                 result.stack[place] = self._joined_place(place, one, other, joined, address)
         return result
+
+    def _met(self, one: tuple[Value, int], other: tuple[Value, int], address: int, visits: int) -> Value:
+        """What two values, with the facts on the way to each, are where they meet at *address*."""
+        found = values.join(*one, *other)
+        # what only counts is not followed round and round
+        if visits > (_VISITS if values.tells(found) or _is_address(one[0]) else _FEW_VISITS):
+            found = None
+        if found is None or isinstance(found, values.Word):
+            for value, known in (one, other):
+                self._lose(value, known, address)
+        return found
 
     def _joined_place(
         self, place: int, one: State, other: State, joined: Callable[[Value, Value], Value], address: int
@@ -220,13 +226,18 @@ class Interpreter(Instructions):
             return self._jump(module.base + instruction.near_branch_target, state, entry)
         if flow in {FlowControl.CALL, FlowControl.INDIRECT_CALL}:
             self._at_calls &= state.facts
-            targets = self._targets(instruction, state)
-            return [(following, after) for after in self._called(targets, state)]
+            after = self._called(self._targets(instruction, state), state)
+            # a call at the end of a function does not return
+            return [] if self._is_start(following) else [(following, one) for one in after]
         if flow == FlowControl.INDIRECT_BRANCH:
             return self._indirect(instruction, state, entry)
         if flow == FlowControl.RETURN:
             self._returned(state)
         return [(following, state)] if flow == FlowControl.XBEGIN_XABORT_XEND else []
+
+    def _is_start(self, address: int) -> bool:
+        piece = self._module.piece(address)
+        return piece is not None and piece.address == address and piece.symbol is not None
 
     def _branch(self, instruction: Instruction, state: State, entry: int, following: int) -> list[tuple[int, State]]:
         condition = instruction.condition_code
@@ -295,7 +306,7 @@ class Interpreter(Instructions):
         if len(self._followed) == 1:
             self._lose(state.registers[RAX], state.facts, is_written=False)
         before = self._return
-        self._return = state.copy() if before is None else self._joined(before, state, self._here, is_enough=False)
+        self._return = state.copy() if before is None else self._joined(before, state, self._here, visits=0)
 
     def _targets(self, instruction: Instruction, state: State) -> list[tuple[int | str, int]]:
         """Where a call or jump goes, as far as that is known: addresses or names of imports, with facts."""
@@ -429,3 +440,7 @@ def _is_own(piece: Piece, target: int) -> bool:
     """Whether *target* is no start of a function: it is in the middle of *piece*, or what the compiler moved there."""
     names = piece.symbol.names if piece.symbol else ()
     return target != piece.address or any(".cold" in name for name in names)
+
+
+def _is_address(value: Value) -> bool:
+    return any(map(tag, values.cases_of(value) or ()))

@@ -10,7 +10,8 @@ from msgspec import Struct
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import EVERY
 from vbuild.elf.machine_state import GENERAL, HANDED_OVER, NO_LANES, State, loaded, remainders
-from vbuild.elf.program import FIELDS, LEAVES, Module, Program, displacement_of
+from vbuild.elf.module import FIELDS, Module, displacement_of
+from vbuild.elf.program import LEAVES, Program
 from vbuild.elf.values import MASK_64, Value, is_stack, tag
 
 _IMMEDIATES = {kind for name, kind in vars(OpKind).items() if isinstance(kind, int) and name.startswith("IMMEDIATE")}
@@ -35,6 +36,9 @@ class World(Protocol):
 
     def store(self, address: int, size: int, value: Value, facts: int) -> None:
         """Note that *value* is written to *address* where the processor has *facts*."""
+
+    def store_in_table(self, address: int, size: int, value: Value, facts: int) -> None:
+        """Note that *value* is written to some place of the table at *address*."""
 
     def escape(self, address: int) -> None:
         """Note that code that is not followed may write what is at *address*."""
@@ -138,8 +142,8 @@ class Operands:
             before, found = found, values.total(found, scaled)
             if values.cases_of(found) is None:
                 # somewhere in a table
-                self._lose(before, state.facts)
-                self._lose(scaled, state.facts)
+                self._lose(before, state.facts, is_written=False)
+                self._lose(scaled, state.facts, is_written=False)
         return found
 
     def _location(self, instruction: Instruction, state: State) -> Value:
@@ -180,7 +184,10 @@ class Operands:
         if kind == OpKind.REGISTER:
             self._set(instruction.op_register(index), value, state)
         elif kind == OpKind.MEMORY:
-            self._store(self._location(instruction, state), self._size(instruction, index), value, state)
+            address, size = self._location(instruction, state), self._size(instruction, index)
+            if values.cases_of(address) is None and instruction.memory_index in GENERAL:
+                self._store_somewhere(instruction, size, value, state)
+            self._store(address, size, value, state)
 
     def _set(self, register: int, value: Value, state: State) -> None:
         if register not in GENERAL:
@@ -208,7 +215,7 @@ class Operands:
         for place, facts in cases.items():
             value = self._load_from(place, size, state)
             if not isinstance(value, int):
-                self._lose(address, state.facts)
+                self._lose(address, state.facts, is_written=False)
                 return values.lossy(address, value)
             found[value] = found.get(value, EVERY) & facts
         return values.choice(found)
@@ -236,26 +243,34 @@ class Operands:
 
     def _store(self, address: Value, size: int, value: Value, state: State) -> None:
         cases = values.cases_of(address)
-        if cases is None or len(cases) > 1:
-            self._hand_out(value, state)
-            self._lose(value, state.facts)
-            for place in cases or ():
-                if 0 < tag(place) <= len(self._program.modules):
-                    self._world.escape(place)
-            return
-        place = next(iter(cases))
-        if is_stack(place):
-            self._store_on_stack(place, size, value, state)
+        if cases is not None and len(cases) == 1 and is_stack(next(iter(cases))):
+            self._store_on_stack(next(iter(cases)), size, value, state)
             return
         self._lose(value, state.facts)
-        if tag(place) == tag(FIELDS):
+        if cases is None:
             self._hand_out(value, state)
-        if 0 < tag(place) <= len(self._program.modules) or tag(place) == tag(FIELDS):
-            self._world.store(place, size, value, state.facts)
+        for place, shown in (cases or {}).items():
+            if is_stack(place):
+                self._store_on_stack(place, size, None, state)
+            elif tag(place) == tag(FIELDS):
+                self._hand_out(value, state)
+                self._world.store(place, size, value, state.facts)
+            elif 0 < tag(place) <= len(self._program.modules):
+                self._world.store(place, size, value, state.facts | shown)
 
     def _hand_out(self, value: Value, state: State) -> None:
         """Note that *value* is written somewhere."""
         self._hands_out |= bool(values.tells(value) or (state.facts and isinstance(value, int) and not tag(value)))
+
+    def _store_somewhere(self, instruction: Instruction, size: int, value: Value, state: State) -> None:
+        """Write *value* to a place that is not known of the table at the base of the operand in memory."""
+        base = instruction.memory_base
+        table = state.registers[GENERAL[base][0]] if base in GENERAL else None
+        for start in (
+            values.cases_of(values.total(table, self._absolute(instruction.memory_displacement & MASK_64))) or ()
+        ):
+            if 0 < tag(start) <= len(self._program.modules):
+                self._world.store_in_table(start, size, value, state.facts)
 
     def _store_on_stack(self, place: int, size: int, value: Value, state: State) -> None:
         if state.flags and state.flags.place is not None and place - 8 < state.flags.place < place + size:

@@ -18,7 +18,8 @@ from msgspec import Struct
 from vbuild.elf.cpu_answers import Answers
 from vbuild.elf.cpu_facts import ASKED, EVERY, features, names_of, of_level
 from vbuild.elf.interpreter import Interpreter
-from vbuild.elf.program import LEAVES, Piece, Program, outward
+from vbuild.elf.module import Piece, outward
+from vbuild.elf.program import LEAVES, Program
 
 # users of code above the level that are looked at
 _MOST_USERS = 8000
@@ -55,6 +56,8 @@ class Reach(Answers):
         super().__init__(program)
         self._level = self._of_level(level) | features(extras)
         self._used: dict[int, dict[int, int]] = {}
+        # all that some way seems to lead to
+        self._reached: set[int] = set()
         # which piece uses what as an address, and never by a call or a jump, in files that ask the processor
         self._pointers: set[tuple[int, int]] = set()
         self._needed: dict[int, int] = {}
@@ -196,6 +199,7 @@ class Reach(Answers):
             starts = roots if is_followed else [*roots, *unfollowed]
             edges = self._edges(uses, own, is_followed=is_followed, with_pointers=doubt == Doubt.POINTED)
             reached, parents = self._forwards(edges, starts)
+            self._reached |= reached.keys()
             for address, need in own.items():
                 if address in found or address not in reached or (is_followed and address in self._given_up):
                     continue
@@ -255,8 +259,8 @@ class Reach(Answers):
             for target, facts in edges(node):
                 known = facts | reached[node]
                 if target not in reached or reached[target] & known != reached[target]:
-                    if target not in reached:
-                        parents[target] = node
+                    # the way that is shown is the one on which least is known
+                    parents[target] = node
                     reached[target] = reached.get(target, EVERY) & known
                     waiting.append(target)
         return reached, parents
@@ -274,16 +278,14 @@ class Reach(Answers):
                     break
         return Unguarded(missing, self._way(address, parents), first, doubt)
 
-    def is_used(self, piece: Piece) -> bool:
-        """Whether anything seems to lead to *piece*."""
-        return self._is_root(piece.address) or any(
-            piece.address in uses for _, uses in self._users_of_node(piece.address)
-        )
+    def is_tested(self, piece: Piece) -> bool:
+        """Whether *piece*, which is no violation, is reached, and only behind tests, or tests for itself."""
+        return self.is_asking and (piece.address in self._reached or not self.own_need(piece))
 
     def _way(self, address: int, parents: dict[int, int]) -> tuple[str, ...]:
         found = [address]
-        while found[-1] in parents and len(found) < _LONGEST_WAY:
-            found.append(parents[found[-1]])
+        while (before := parents.get(found[-1])) is not None and before not in found and len(found) < _LONGEST_WAY:
+            found.append(before)
         return tuple(self._name(node) for node in reversed(found))
 
     def _name(self, node: int) -> str:

@@ -1,0 +1,467 @@
+"""The code and data of one file in the space of addresses of a program, and what points at what.
+
+    an address   the file's number, counted from one, in the bits above 64; below, the address in the file
+    a piece      a function; outside any known function, what lies between two places that something calls or points at
+    a table      an object in data; without symbols, what lies between two places that something points at
+
+References are first looked for as bytes that would be one, which is fast, and then by decoding the piece they are in.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from struct import Struct
+
+from iced_x86 import Decoder, FlowControl, Formatter, FormatterSyntax, Instruction, MemorySizeExt, Mnemonic, Register
+
+from vbuild.elf.code import CodeSection, Elf, Symbol
+from vbuild.elf.cpu_facts import by_code, needed_by
+from vbuild.elf.isa import INVALID
+from vbuild.elf.regions import Region, regions_of
+
+_BITS = 64
+_LOW = (1 << 64) - 1
+_DISPLACEMENT = Struct("<i")
+_SHORT_JUMP = 130
+# bytes of code in which the fields of structures are looked for, and of the widest operand in memory
+_MOST_INDEXED, _WIDEST = 8_000_000, 64
+_POINTERS = frozenset(range(Register.RAX, Register.R15 + 1)) - {Register.RSP}
+# bytes of an instruction in front of its displacement, at most
+_LONGEST_BEFORE = 9
+_ENDS = frozenset(
+    {FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH, FlowControl.INTERRUPT}
+    | {FlowControl.EXCEPTION, FlowControl.CALL, FlowControl.INDIRECT_CALL}
+)
+# a space of addresses for the fields of structures that nobody knows the address of
+FIELDS, _FIELD_SPACE, _FIELD_ORIGIN = 5 << 90, 40, 1 << 39
+MODULE_ENTRIES = ("PyInit_", "PyInitU_", "PyModExport_")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A function, or a run of code outside any known one; addresses are those of the program."""
+
+    address: int
+    end: int
+    symbol: Symbol | None
+
+    def __str__(self) -> str:
+        return str(self.symbol) if self.symbol else f"code at {self.address & _LOW:#x}"
+
+
+class Module:
+    """One file of a program."""
+
+    def __init__(self, elf: Elf, number: int, path: str) -> None:
+        self.elf = elf
+        self.path = path
+        self.base = (number + 1) << 64
+        self.pointers = dict(elf.pointers)
+        self.imports = dict(elf.import_places)
+        self._stubs = [code for code in elf.code if code.name.startswith(".plt")]
+        self._decoded: dict[int, Instruction | None] = {}
+        # whether code that is not in the program can call what it exports
+        self.is_open = True
+
+    @cached_property
+    def exports(self) -> dict[str, int]:
+        """The addresses of the functions and objects that other files use by name."""
+        symbols = (*self.elf.functions, *self.elf.objects)
+        return {name: self.base + symbol.address for symbol in symbols if symbol.is_exported for name in symbol.names}
+
+    @cached_property
+    def _exported(self) -> list[tuple[int, str]]:
+        return sorted((address - self.base, name) for name, address in self.exports.items())
+
+    def exported_names(self, addresses: range) -> list[str]:
+        """The names under which other files use what is at *addresses* of this one."""
+        low = bisect_left(self._exported, (addresses.start, ""))
+        return [name for _, name in self._exported[low : bisect_left(self._exported, (addresses.stop, ""), low)]]
+
+    @cached_property
+    def entries(self) -> frozenset[int]:
+        """Where other code enters: what is exported, but of an extension module only what Python calls."""
+        called = [address for name, address in self.exports.items() if name.startswith(MODULE_ENTRIES)]
+        found = set(called or (self.exports.values() if self.is_open else ()))
+        # what many files may have is there for this one's own use
+        symbols = (*self.elf.functions, *self.elf.objects)
+        weak = {self.base + symbol.address for symbol in symbols if symbol.is_weak and symbol.is_exported}
+        found -= {address for address in weak if self.is_referred(address - self.base, address - self.base + 1)}
+        found -= {address for address in weak if address - self.base in self._pointed_set}
+        if self.elf.entry:
+            found.add(self.base + self.elf.entry)
+        found |= {self.base + symbol.address for symbol in self.elf.functions if symbol.is_resolver}
+        return frozenset(found)
+
+    @property
+    def is_python_module(self) -> bool:
+        return any(name.startswith(MODULE_ENTRIES) for name in self.exports)
+
+    @cached_property
+    def _jumps(self) -> list[tuple[int, int]]:
+        """Each jump in a PLT, and the place that it takes its target from."""
+        return [
+            (instruction.ip, instruction.ip_rel_memory_address)
+            for code in self._stubs
+            for instruction in Decoder(_BITS, code.data, ip=code.address)
+            if instruction.is_ip_rel_memory_operand and instruction.mnemonic == Mnemonic.JMP
+        ]
+
+    def place_of_stub(self, address: int) -> int | None:
+        """The place from which the stub of a PLT at *address* takes its target; None if there is no stub."""
+        if not any(code.address <= address < code.end for code in self._stubs):
+            return None
+        index = bisect_left(self._jumps, (address, 0))
+        return self._jumps[index][1] if index < len(self._jumps) else None
+
+    @cached_property
+    def stubs_of(self) -> dict[int, list[range]]:
+        """The stubs that jump through each place, from the end of the one before to the jump."""
+        found: dict[int, list[range]] = {}
+        for code in self._stubs:
+            last = code.address
+            for ip, place in self._jumps:
+                if code.address <= ip < code.end:
+                    found.setdefault(place, []).append(range(last, ip + 1))
+                    last = ip + 1
+        return found
+
+    @cached_property
+    def references(self) -> list[int]:
+        """What may be a reference: target and place of the displacement, in one number each, in order."""
+        every = [*self.elf.code, *self.elf.constants]
+        low = min((code.address for code in every), default=0)
+        high = max([code.end for code in every] + [addresses.stop for addresses in self.elf.writable], default=0)
+        found: list[int] = []
+        for code in self.elf.code:
+            found += _references(code, low, high)
+        found.sort()
+        return found
+
+    def sites(self, start: int, stop: int) -> list[int]:
+        """Where displacements are that lead to the addresses of this file from *start* to *stop*, which is excluded."""
+        low = bisect_left(self.references, start << 40)
+        high = bisect_left(self.references, stop << 40, low)
+        return [number & 0xFFFFFFFFFF for number in self.references[low:high]]
+
+    def is_referred(self, start: int, stop: int) -> bool:
+        index = bisect_left(self.references, start << 40)
+        return index < len(self.references) and self.references[index] >> 40 < stop
+
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """The functions, and what lies between them, in order of address; the stubs of PLTs are left out."""
+        found: dict[int, Piece] = {}
+        for region in regions_of(self.elf):
+            if any(code.address <= region.address < code.end for code in self._stubs):
+                continue
+            start, end = region.address, region.address + len(region.data)
+            if region.function is None:
+                low = bisect_right(self._starts, start)
+                known = set(self._starts[low : bisect_left(self._starts, end, low)])
+                instructions = (one for one in self.decoded(start, region.data) if not self.is_padding(one))
+                cuts = [start, *sorted((known | _cuts(instructions, known)) - {start}), end]
+                for low, high in pairwise(cuts):
+                    found[low] = Piece(self.base + low, self.base + high, None)
+            else:
+                found[start] = Piece(self.base + start, self.base + end, region.function)
+        return [piece for _, piece in sorted(found.items())]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Where code outside known functions is called or pointed at."""
+        found = set(self.pointers.values()) | {address & _LOW for address in self.exports.values()}
+        found.add(self.elf.entry)
+        return sorted(found | self._called)
+
+    @cached_property
+    def _called(self) -> set[int]:
+        """What seems to be called, and what code seems to make an address of."""
+        found = set()
+        for number in self.references:
+            target, site = number >> 40, number & 0xFFFFFFFFFF
+            before = self.bytes_at(site - 2, 2)
+            if before[1:] == b"\xe8" or before[:1] == b"\x8d":
+                found.add(target)
+        return found
+
+    @cached_property
+    def _piece_starts(self) -> list[int]:
+        return [piece.address for piece in self.pieces]
+
+    def field(self, displacement: int) -> int:
+        """The address that stands for what is *displacement* behind any pointer that this file's code follows."""
+        return FIELDS + (self.base >> 64 << _FIELD_SPACE) + _FIELD_ORIGIN + displacement
+
+    @cached_property
+    def _displacements(self) -> dict[int, list[int]]:
+        """The instructions that use memory at each displacement from a pointer, those on the stack left out."""
+        found: dict[int, list[int]] = {}
+        for code in self.elf.code:
+            for instruction in Decoder(_BITS, code.data, ip=code.address):
+                base = instruction.memory_base
+                if base in _POINTERS and instruction.memory_index == Register.NONE:
+                    found.setdefault(displacement_of(instruction), []).append(instruction.ip)
+        return found
+
+    def fields_near(self, field: int, size: int) -> Iterator[Instruction]:
+        """The instructions of this file that use memory at *size* bytes from *field*, as in `field`, on."""
+        start = displacement_of_field(field)
+        if sum(len(code.data) for code in self.elf.code) > _MOST_INDEXED:
+            return
+        for displacement in range(start - _WIDEST, start + size):
+            for ip in self._displacements.get(displacement, ()):
+                instruction = self.instruction(self.base + ip)
+                if instruction is not None and displacement + max(_width(instruction), 1) > start:
+                    yield instruction
+
+    def piece(self, address: int) -> Piece | None:
+        """The piece that *address*, one of the program, lies in; of a function in several parts, the part."""
+        index = bisect_right(self._piece_starts, address) - 1
+        if index >= 0 and address < self.pieces[index].end:
+            return self.pieces[index]
+        return None
+
+    def pieces_in(self, region: Region) -> list[Piece]:
+        """The pieces that the code of *region* is cut into; none of the stubs of a PLT."""
+        start = self.base + region.address
+        low = bisect_left(self._piece_starts, start)
+        return self.pieces[low : bisect_left(self._piece_starts, start + len(region.data), low)]
+
+    def pieces_near(self, piece: Piece) -> list[Piece]:
+        """The pieces from which a short jump may lead to *piece*, or that run on into it."""
+        index = bisect_left(self._piece_starts, piece.address)
+        low = high = index
+        while low > 0 and self.pieces[low - 1].end > piece.address - _SHORT_JUMP:
+            low -= 1
+        while high < len(self.pieces) and self.pieces[high].address < piece.end + _SHORT_JUMP:
+            high += 1
+        return self.pieces[low:high]
+
+    def bytes_at(self, address: int, size: int) -> bytes:
+        """Up to *size* bytes of code or constants at *address* of this file; none where nothing is kept."""
+        for sections in (self.elf.code, self.elf.constants):
+            index = bisect_right(sections, address, key=lambda section: section.address) - 1
+            if index >= 0 and address < sections[index].end:
+                start = address - sections[index].address
+                return sections[index].data[start : start + size]
+        return b""
+
+    def is_code(self, address: int) -> bool:
+        return any(code.address <= address < code.end for code in self.elf.code)
+
+    def is_constant(self, address: int) -> bool:
+        """Whether only the loader changes the data at *address*."""
+        return any(address in addresses for addresses in self.elf.relro) or not self.is_variable(address)
+
+    def is_variable(self, address: int) -> bool:
+        return any(address in addresses for addresses in self.elf.writable)
+
+    def instruction(self, address: int) -> Instruction | None:
+        """The instruction at *address*, one of the program; None if there is none."""
+        if address not in self._decoded:
+            data = self.bytes_at(address - self.base, 15) if self.is_code(address - self.base) else b""
+            decoder = Decoder(_BITS, data, ip=address - self.base)
+            found = decoder.decode() if data else None
+            self._decoded[address] = found if found is not None and found.code != INVALID else None
+        return self._decoded[address]
+
+    def instruction_with(self, site: int) -> Instruction | None:
+        """The instruction of this file whose displacement to an address stands at *site*; None if there is none."""
+        for before in range(1, _LONGEST_BEFORE):
+            instruction = self.instruction(self.base + site - before)
+            if instruction is not None and instruction.is_ip_rel_memory_operand:
+                decoder = Decoder(_BITS, self.bytes_at(site - before, 15), ip=site - before)
+                if decoder.get_constant_offsets(decoder.decode()).displacement_offset == before:
+                    return instruction
+        return None
+
+    def decoded(self, address: int, data: bytes) -> Iterator[Instruction]:
+        """The instructions of the code *data* at *address* of this file."""
+        yield from Decoder(_BITS, data, ip=address)
+
+    def is_invalid(self, instruction: Instruction) -> bool:
+        return instruction.code == INVALID
+
+    def is_padding(self, instruction: Instruction) -> bool:
+        return instruction.mnemonic in {Mnemonic.NOP, Mnemonic.INT3}
+
+    def is_comparing(self, instruction: Instruction) -> bool:
+        """Whether *instruction* compares what stands in memory, and does no more with it."""
+        return instruction.mnemonic == Mnemonic.CMP
+
+    def needs(self, instruction: Instruction) -> int:
+        """The features that *instruction* needs."""
+        return by_code().get(instruction.code, 0)
+
+    def needed_in(self, data: bytes) -> int:
+        """The features that the instructions of the code *data* need, up to the first bytes that are none."""
+        return needed_by(data)
+
+    def text(self, instruction: Instruction) -> str:
+        return Formatter(FormatterSyntax.INTEL).format(instruction)
+
+    def instructions(self, piece: Piece) -> Iterator[Instruction]:
+        """The instructions of *piece*, one after the other, up to the first bytes that are none."""
+        data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
+        for instruction in self.decoded(piece.address - self.base, data):
+            if self.is_invalid(instruction):
+                return
+            yield instruction
+
+    def falls_through(self, piece: Piece) -> bool:
+        """Whether control may leave *piece* at its end."""
+        last = None
+        for instruction in self.instructions(piece):
+            if not self.is_padding(instruction):
+                last = instruction
+        return last is not None and last.flow_control not in _ENDS
+
+    @cached_property
+    def _objects(self) -> list[Symbol]:
+        return [symbol for symbol in self.elf.objects if symbol.size]
+
+    @cached_property
+    def _object_starts(self) -> list[int]:
+        return [symbol.address for symbol in self._objects]
+
+    def object_at(self, address: int) -> Symbol | None:
+        """The object with a symbol that the *address* of this file lies in."""
+        index = bisect_right(self._object_starts, address) - 1
+        return self._objects[index] if index >= 0 and address < self._objects[index].end else None
+
+    def table(self, address: int) -> range:
+        """The addresses of the object that the *address* of this file lies in, by symbols or by references."""
+        if symbol := self.object_at(address):
+            return range(symbol.address, symbol.end)
+        index = bisect_left(self.references, (address + 1) << 40)
+        start = self.references[index - 1] >> 40 if index else address
+        pointed = bisect_right(self._pointed, address) - 1
+        start = max(start, self._pointed[pointed] if pointed >= 0 else 0)
+        stop = self.references[index] >> 40 if index < len(self.references) else address + 8
+        if pointed + 1 < len(self._pointed):
+            stop = min(stop, self._pointed[pointed + 1])
+        section = next((addresses for addresses in self._sections if address in addresses), None)
+        if section is None:
+            return range(address, address + 8)
+        if start < section.start:
+            start = address
+        return range(start, max(address + 1, min(stop, section.stop)))
+
+    @cached_property
+    def _sections(self) -> list[range]:
+        return [section.addresses for section in self.elf.sections]
+
+    @cached_property
+    def _pointed(self) -> list[int]:
+        return sorted(set(self.pointers.values()))
+
+    @cached_property
+    def _pointed_set(self) -> frozenset[int]:
+        return frozenset(self._pointed)
+
+    @cached_property
+    def _places(self) -> list[tuple[int, int]]:
+        return sorted((target, place) for place, target in self.pointers.items())
+
+    def places_of(self, start: int, stop: int) -> list[int]:
+        """The places in data that hold an address from *start* to *stop*, which is excluded."""
+        low = bisect_left(self._places, (start, 0))
+        return [place for _, place in self._places[low : bisect_left(self._places, (stop, 0), low)]]
+
+    @cached_property
+    def _pointer_places(self) -> list[int]:
+        return sorted(self.pointers)
+
+    @cached_property
+    def _filled_places(self) -> list[int]:
+        return sorted({*self.pointers, *self.imports})
+
+    def places_in(self, table: range) -> list[int]:
+        """The places in *table* that the loader fills."""
+        low = bisect_left(self._filled_places, table.start)
+        return self._filled_places[low : bisect_left(self._filled_places, table.stop, low)]
+
+    def pointers_in(self, table: range) -> list[tuple[int, int]]:
+        """The places in *table* that hold an address of this file, and that address."""
+        low = bisect_left(self._pointer_places, table.start)
+        high = bisect_left(self._pointer_places, table.stop, low)
+        return [(place, self.pointers[place]) for place in self._pointer_places[low:high]]
+
+
+def _width(instruction: Instruction) -> int:
+    """The bytes of memory that *instruction* reads or writes; those of LEA, which takes an address, are none."""
+    return int(MemorySizeExt.size(instruction.memory_size))
+
+
+def displacement_of(instruction: Instruction) -> int:
+    """How far behind its base register the operand in memory of *instruction* stands, in bytes."""
+    found = instruction.memory_displacement
+    return int(found - (found >> 63 << 64))
+
+
+def displacement_of_field(field: int) -> int:
+    return (field & ((1 << _FIELD_SPACE) - 1)) - _FIELD_ORIGIN
+
+
+def module_of_field(field: int) -> int:
+    """The number of the module, counted from one, whose code uses *field*."""
+    return (field - FIELDS) >> _FIELD_SPACE
+
+
+def _cuts(instructions: Iterable[Instruction], known: set[int]) -> set[int]:
+    """Where functions start among *instructions*: at *known* ones, and where nothing arrives from what is above."""
+    jumps: list[tuple[int, int, bool]] = []
+    behind: set[int] = set()
+    is_end = False
+    for instruction in instructions:
+        if is_end:
+            behind.add(instruction.ip)
+        flow = instruction.flow_control
+        is_end = flow in _ENDS - {FlowControl.CALL, FlowControl.INDIRECT_CALL}
+        if flow in {FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH}:
+            jumps.append((instruction.ip, instruction.near_branch_target, flow == FlowControl.CONDITIONAL_BRANCH))
+    found = set()
+    furthest, number = 0, 0
+    for start in sorted(behind | known):
+        while number < len(jumps) and jumps[number][0] < start:
+            _, target, is_conditional = jumps[number]
+            # a jump to what stands behind an end is one to another function
+            if is_conditional or target not in behind:
+                furthest = max(furthest, target)
+            number += 1
+        if start in known:
+            furthest = 0
+        elif start > furthest:
+            found.add(start)
+    return found
+
+
+def _references(code: CodeSection, low: int, high: int) -> list[int]:
+    """What may be references in *code* to addresses from *low* to *high*, as in `Module.references`."""
+    top = min(max(high - code.address, code.end - low) >> 24, 126)
+    highest = b"[\\x00-\\x%02x\\x%02x-\\xff]" % (top, 255 - top)
+    branch = rb"[\xe8\xe9]|\x0f[\x80-\x8f]"
+    operand = rb"[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]"
+    pattern = re.compile(rb"(?:" + branch + rb"|" + operand + rb")(?=..." + highest + rb")", re.DOTALL)
+    found = []
+    data, address, unpack = code.data, code.address, _DISPLACEMENT.unpack_from
+    for match in pattern.finditer(data):
+        place = match.end()
+        target = address + place + 4 + unpack(data, place)[0]
+        if low <= target < high:
+            found.append(target << 40 | (address + place))
+    return found
+
+
+def outward(module: Module, piece: Piece) -> Iterator[tuple[Instruction, int]]:
+    """The instructions of *piece* that point out of it, and where to, as addresses of the program."""
+    for instruction in module.instructions(piece):
+        target = instruction.near_branch_target
+        if not target and instruction.is_ip_rel_memory_operand:
+            target = instruction.ip_rel_memory_address
+        if target and not piece.address <= module.base + target < piece.end:
+            yield instruction, module.base + target
