@@ -208,7 +208,8 @@ class Cpu(Struct, frozen=True):
     def march(self) -> str:
         """The name of the level that ``-march=`` takes."""
         if self.machine == "aarch64":
-            return f"armv{self.level.removesuffix('a')}-a"
+            # to gcc the first of Armv9 is armv9-a only
+            return f"armv{self.level.removesuffix('a').removesuffix('.0')}-a"
         return f"x86-64-{self.level}" if self.rank else "x86-64"
 
     @property
