@@ -47,6 +47,9 @@ class ArmReach(Reach):
         """Arguments are not followed into functions that others may call."""
         return False
 
+    def is_result_used(self, _: int) -> bool:
+        return True
+
     def _found_registers(self, _: int, __: int) -> Registers:
         return Registers(frozenset(range(9)), frozenset((*range(19), 30)))
 

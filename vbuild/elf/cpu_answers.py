@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from iced_x86 import MemorySizeExt, Mnemonic
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import ANY, ASKED
+from vbuild.elf.cpu_facts import ANY, ASKED, EVERY
 from vbuild.elf.cpu_questions import special
 from vbuild.elf.interpreter import Interpreter, TooMuchError
 from vbuild.elf.module import FIELDS, Piece, displacement_of, displacement_of_field
@@ -52,6 +52,9 @@ class Answers(References):
         self._writers: dict[tuple[int, int], set[int]] = {}
         # variables that were read before anything that tells was written to them
         self._silent: set[tuple[int, int]] = set()
+        # variables to which their first value is written again
+        self._restored: set[tuple[int, int]] = set()
+        self._constants: dict[tuple[int, int], Value] = {}
         # where something that tells was written, each byte; and what code points at that uses it
         self._telling: set[int] = set()
         self._telling_places: set[int] = set()
@@ -93,9 +96,17 @@ class Answers(References):
         if key not in self._variables:
             if key not in self._telling_fields and self._telling.isdisjoint(range(address, address + size)):
                 self._silent.add(key)
-                return None
+                return self._never_written(key)
             self._track(key)
         return self._variables[key]
+
+    def first_value(self, address: int, size: int) -> int | None:
+        """What stands in the variable from the start, if no code writes just that there; None if some may."""
+        key = (address, size)
+        if key not in self._variables or key in self._restored or not 0 < tag(address) <= len(self.program.modules):
+            return None
+        module = self.program.module(address)
+        return int.from_bytes(module.bytes_at(address - module.base, size), "little")
 
     def store(self, address: int, size: int, value: Value, facts: int) -> None:
         if facts > ANY | ASKED:
@@ -219,6 +230,20 @@ class Answers(References):
             (one.address, one) for target in sorted(places) for one in self._users(module, range(target, target + 1))
         )
 
+    def _never_written(self, key: tuple[int, int]) -> Value:
+        """What stands in a variable from the start, if no code seems to write there."""
+        address, size = key
+        if tag(address) == tag(FIELDS):
+            return None
+        module = self.program.module(address)
+        place = address - module.base
+        data = module.bytes_at(place, size)
+        if key not in self._constants:
+            table = module.table(place)
+            is_written = not any(data) or any(True for _ in self._writers_of(module, table, table))
+            self._constants[key] = None if is_written else int.from_bytes(data, "little")
+        return self._constants[key]
+
     def _wake(self, keys: Iterable[tuple[int, int]]) -> None:
         """Run again what has read the variables with these *keys* before they told anything."""
         for key in list(keys):
@@ -278,6 +303,10 @@ class Answers(References):
         self._queue.update(pieces)
 
     def _join(self, key: tuple[int, int], value: Value, facts: int) -> None:
+        first = self.first_value(*key)
+        if first is not None and values.shown_equal(value, first) != EVERY:
+            self._restored.add(key)
+            self._queue_again(self._readers.get(key, ()))
         old = self._variables[key]
         if old is None:
             return

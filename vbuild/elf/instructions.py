@@ -104,7 +104,21 @@ class Instructions(Vectors):
     # the instructions that are followed
 
     def _move(self, instruction: Instruction, state: State) -> None:
+        source = self._variable(instruction, 1, state)
         self._write(instruction, 0, self._read(instruction, 1, state), state)
+        if source and instruction.op0_kind == OpKind.REGISTER and instruction.op0_register in GENERAL:
+            state.source = (GENERAL[instruction.op0_register][0], source)
+
+    def _variable(self, instruction: Instruction, index: int, state: State) -> tuple[int, int] | None:
+        """The variable that an operand is, or comes from."""
+        if instruction.op_kind(index) == OpKind.REGISTER and state.source:
+            register = GENERAL.get(instruction.op_register(index))
+            return state.source[1] if register and register[0] == state.source[0] else None
+        if instruction.op_kind(index) == OpKind.MEMORY:
+            address = self._address(instruction, state)
+            if isinstance(address, int) and 0 < tag(address) <= len(self._program.modules):
+                return address, self._size(instruction, index)
+        return None
 
     def _move_signed(self, instruction: Instruction, state: State) -> None:
         value = self._read(instruction, 1, state)
@@ -144,20 +158,25 @@ class Instructions(Vectors):
         size = self._size(instruction, 0)
         one = self._read(instruction, 0, state)
         if instruction.op_kind(1) == OpKind.REGISTER and instruction.op0_register == instruction.op1_register:
-            state.flags = Compared(one, 0, size, self._place(instruction, state))
+            source = self._variable(instruction, 0, state)
+            state.flags = Compared(one, 0, size, self._place(instruction, state), source=source)
         else:
             state.flags = Compared(values.bitwise(one, self._read(instruction, 1, state), "and"), 0, size)
 
     def _compare(self, instruction: Instruction, state: State) -> None:
         size = self._size(instruction, 0)
         one, other = self._read(instruction, 0, state), self._read(instruction, 1, state)
-        state.flags = Compared(one, other, size, self._place(instruction, state))
+        source = self._variable(instruction, 0, state)
+        state.flags = Compared(one, other, size, self._place(instruction, state), source=source)
 
     def _add(self, instruction: Instruction, state: State) -> None:
         size = self._size(instruction, 0)
         one, other = self._read(instruction, 0, state), self._read(instruction, 1, state)
         is_difference = instruction.mnemonic == Mnemonic.SUB
         full = values.total(one, other, is_difference=is_difference)
+        if not is_difference and instruction.op1_kind == OpKind.REGISTER == instruction.op0_kind:
+            is_twice = instruction.op0_register == instruction.op1_register
+            full = values.shifted(one, 1, "shl", size) if is_twice else full
         if full is None:
             self._lose(one, state.facts)
             self._lose(other, state.facts)

@@ -25,6 +25,7 @@ from vbuild.elf.machine_state import (
     RDX,
     RSP,
     TESTS,
+    Compared,
     State,
     loaded,
     negated,
@@ -155,6 +156,8 @@ class Interpreter(Instructions):
     def _joined(self, one: State, other: State, address: int, *, visits: int) -> State:
         facts = one.facts & other.facts
         result = State(facts=facts, flags=one.flags if one.flags == other.flags else None)
+        result.source = one.source if one.source == other.source else None
+        result.changed = one.changed & other.changed
 
         def joined(first: Value, second: Value) -> Value:
             return first if first == second else self._met((first, one.facts), (second, other.facts), address, visits)
@@ -253,6 +256,7 @@ class Interpreter(Instructions):
         """The state where *condition* holds."""
         flags = state.flags
         after = state.copy(shown_by(flags, condition))
+        self._note_change(after, condition)
         if flags is None or flags.place is None or flags.only or not isinstance(flags.other, int):
             return after
         test, number = TESTS.get(condition), flags.other
@@ -275,6 +279,14 @@ class Interpreter(Instructions):
             elif flags.place in after.stack:
                 after.stack[flags.place] = (after.stack[flags.place][0], narrowed)
         return after
+
+    def _note_change(self, state: State, condition: int) -> None:
+        """Note where *condition* shows that a variable has not got its first value any more: it never gets it again."""
+        flags, test = state.flags, TESTS.get(condition)
+        if isinstance(flags, Compared) and flags.source and test and isinstance(flags.other, int):
+            first = self._world.first_value(*flags.source)
+            if first is not None and not test(first, flags.other, flags.size):
+                state.changed |= {flags.source}
 
     def _jump(self, target: int, state: State, entry: int) -> list[tuple[int, State]]:
         """Where a jump to *target* goes: to a place in the same function, or to another, which returns for this one."""
@@ -303,8 +315,9 @@ class Interpreter(Instructions):
         return found
 
     def _returned(self, state: State) -> None:
-        if len(self._followed) == 1:
-            self._lose(state.registers[RAX], state.facts, is_written=False)
+        result = state.registers[RAX]
+        if len(self._followed) == 1 and (not _is_address(result) or self._world.is_result_used(self._followed[0])):
+            self._lose(result, state.facts, is_written=False)
         before = self._return
         self._return = state.copy() if before is None else self._joined(before, state, self._here, visits=0)
 

@@ -31,16 +31,27 @@ class State:
     stack: dict[int, tuple[int, Value]] = field(default_factory=dict)
     flags: "Compared | Chained | None" = None
     facts: int = 0
+    # the variable that the value in a register, by number, comes from; variables that have lost their first value
+    source: tuple[int, tuple[int, int]] | None = None
+    changed: frozenset[tuple[int, int]] = frozenset()
 
     def copy(self, facts: int = 0) -> "State":
-        return State(list(self.registers), dict(self.vectors), dict(self.stack), self.flags, self.facts | facts)
+        return State(
+            list(self.registers),
+            dict(self.vectors),
+            dict(self.stack),
+            self.flags,
+            self.facts | facts,
+            self.source,
+            self.changed,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
     """The flags after a comparison of two values of *size* bytes; *only* these conditions are known if given.
 
-    *place* says which register, by number, or place on the stack had the first value.
+    *place* says which register, by number, or place on the stack had the first value, *source* which variable.
     """
 
     one: Value
@@ -48,6 +59,7 @@ class Compared:
     size: int
     place: int | None = None
     only: frozenset[int] | None = None
+    source: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,6 +257,15 @@ class Module:
         """Whether only the loader changes the data at *address*."""
         return any(address in addresses for addresses in self.elf.relro) or not self.is_variable(address)
 
+    def is_start_or_end(self, address: int) -> bool:
+        """Whether the loader calls what stands at *address* when it loads or unloads the file."""
+        return any(address in addresses for addresses in self._start_and_end)
+
+    @cached_property
+    def _start_and_end(self) -> list[range]:
+        names = {".init_array", ".fini_array", ".preinit_array"}
+        return [section.addresses for section in self.elf.sections if section.name in names]
+
     def is_variable(self, address: int) -> bool:
         return any(address in addresses for addresses in self.elf.writable)
 

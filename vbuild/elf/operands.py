@@ -34,6 +34,9 @@ class World(Protocol):
     def load(self, address: int, size: int) -> Value:
         """What the variable of *size* bytes at *address* can hold."""
 
+    def first_value(self, address: int, size: int) -> int | None:
+        """What stands in the variable from the start, if no code writes just that there; None if some may."""
+
     def store(self, address: int, size: int, value: Value, facts: int) -> None:
         """Note that *value* is written to *address* where the processor has *facts*."""
 
@@ -48,6 +51,9 @@ class World(Protocol):
 
     def summary(self, address: int) -> "Summary | None":
         """What a call of the function at *address* tells any caller; None if it is not known."""
+
+    def is_result_used(self, address: int) -> bool:
+        """Whether some caller of the function at *address* may use what it returns."""
 
     def is_closed(self, address: int) -> bool:
         """Whether all calls of the function at *address* are known: it is run with what all of them hand over."""
@@ -196,6 +202,8 @@ class Operands:
         number, size, below = GENERAL[register]
         if state.flags and state.flags.place == number:
             state.flags = replace(state.flags, place=None)
+        if state.source and state.source[0] == number:
+            state.source = None
         if size >= CLEARS_THE_REST:
             state.registers[number] = values.truncated(value, size)
             return
@@ -239,7 +247,10 @@ class Operands:
             for _, pointer in module.pointers_in(range(place, place + size)):
                 self._use(module.base + pointer, state.facts)
             return None
-        return self._world.load(address, size)
+        value = self._world.load(address, size)
+        if (address, size) in state.changed and (first := self._world.first_value(address, size)) is not None:
+            return values.without(value, first)
+        return value
 
     def _store(self, address: Value, size: int, value: Value, state: State) -> None:
         cases = values.cases_of(address)
@@ -257,6 +268,8 @@ class Operands:
                 self._world.store(place, size, value, state.facts)
             elif 0 < tag(place) <= len(self._program.modules):
                 self._world.store(place, size, value, state.facts | shown)
+                if len(cases or ()) == 1:
+                    state.changed |= {(place, size)}
 
     def _hand_out(self, value: Value, state: State) -> None:
         """Note that *value* is written somewhere."""

@@ -13,6 +13,7 @@ from vbuild.elf.program import Program
 # bytes of code that is looked through, and functions inside each other in which is looked for what they read
 _LONGEST, _MOST_CALLED = 8192, 3
 _ALL_REGISTERS = Registers(frozenset(ARGUMENTS), LOST_IN_CALLS)
+_CALLS = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL})
 # functions that may write to a variable, or call a function, before nothing is known of it
 MOST_WRITERS = 64
 
@@ -23,6 +24,7 @@ class References(Questions):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._registers: dict[int, Registers] = {}
+        self._results_used: dict[int, bool] = {}
 
     def registers(self, address: int, depth: int = 0) -> Registers:
         """The registers that the function at *address* uses."""
@@ -85,6 +87,40 @@ class References(Questions):
                 found[user.address] = user
         return found if len(found) <= MOST_WRITERS else None
 
+    def is_result_used(self, address: int) -> bool:
+        """Whether some caller of the function at *address* may use what it returns."""
+        if address not in self._results_used:
+            module = self.program.module(address)
+            place = address - module.base
+            places = module.places_of(place, place + 1)
+            self._results_used[address] = (
+                address in module.entries
+                or not all(module.is_start_or_end(one) for one in places)
+                or any(self._uses_result(user, address) for user in self._users(module, range(place, place + 1)))
+            )
+        return self._results_used[address]
+
+    def _uses_result(self, piece: Piece, address: int) -> bool:
+        """Whether *piece* may read what the function at *address* returns, or hands its address on."""
+        module = self.program.module(piece.address)
+        is_returned = False
+        for instruction in module.instructions(piece):
+            if is_returned:
+                used = [
+                    one.access for one in INFO.info(instruction).used_registers() if _number_of(one.register) == RAX
+                ]
+                if any(access != OpAccess.WRITE for access in used) or instruction.flow_control == FlowControl.RETURN:
+                    return True
+                is_returned = not used and instruction.flow_control == FlowControl.NEXT
+                if not used and not is_returned and instruction.flow_control not in _CALLS:
+                    return True
+            target = instruction.near_branch_target or instruction.ip_rel_memory_address
+            if target and self.program.destination(module.base + target) == address:
+                if instruction.flow_control not in _CALLS:
+                    return True
+                is_returned = True
+        return False
+
     def _field_users(self, key: tuple[int, int]) -> Iterator[tuple[Piece, Instruction]]:
         """The instructions that use the field with that *key*, or take its address, and the pieces they are in."""
         module = self.program.modules[module_of_field(key[0]) - 1]
@@ -118,6 +154,11 @@ class References(Questions):
         for other, place in self.program.importers(names):
             if other is not module:
                 yield from self._users_of_place(other, place)
+
+
+def _number_of(register: int) -> int | None:
+    """The number of the general register *register*, or of the one that it is part of."""
+    return GENERAL[register][0] if register in GENERAL else None
 
 
 def _may_write(module: Module, piece: Piece, place: int, how: int) -> bool:
