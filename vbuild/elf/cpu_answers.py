@@ -7,6 +7,7 @@ Facts about a processor only get fewer on the way to the end, and what is not fo
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from iced_x86 import MemorySizeExt, Mnemonic
 
@@ -20,8 +21,8 @@ from vbuild.elf.program import LEAVES, PARAMETERS, Program
 from vbuild.elf.references import MOST_WRITERS, References, writes
 from vbuild.elf.values import Value, tag
 
-# instructions that are run, in all
-_MOST_STEPS = 200_000
+# instructions that are run, in all: so many, and one for so many bytes of code
+_FEWEST_STEPS, _BYTES_A_STEP = 300_000, 20
 # pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
 # code above the level
 _MOST_SPREAD, _LONGEST_SPREAD = 600, 2048
@@ -371,7 +372,7 @@ class Answers(References):
         old = self._results.get(piece.address)
         self._running.append(piece)
         try:
-            interpreter.run_piece(piece, most=_MOST_STEPS - self._steps)
+            interpreter.run_piece(piece, most=self._most_steps - self._steps)
         except TooMuchError:
             self._given_up.add(piece.address)
             self._results.pop(piece.address, None)
@@ -394,6 +395,11 @@ class Answers(References):
             place = piece.address - module.base
             near = (one for one in module.pieces_near(piece) if piece.address in self._targets(one))
             self._spread.update((one.address, one) for one in (*near, *self._users(module, range(place, place + 1))))
+
+    @cached_property
+    def _most_steps(self) -> int:
+        size = sum(len(code.data) for module in self.program.modules for code in module.elf.code)
+        return _FEWEST_STEPS + size // _BYTES_A_STEP
 
     def _forget_uses(self, piece: Piece) -> None:
         """Called when what *piece* uses may have changed."""

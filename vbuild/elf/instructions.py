@@ -94,7 +94,9 @@ class Instructions(Vectors):
 
     def _generic_read(self, register: int, instruction: Instruction, state: State) -> list[Value]:
         if register not in GENERAL:
-            return list(state.vectors.get(RegisterExt.full_register(register), ()))  # type: ignore[arg-type]
+            lanes = state.vectors.get(RegisterExt.full_register(register), ())  # type: ignore[arg-type]
+            self._lose_lanes(lanes, state)
+            return list(lanes)
         if register in {instruction.memory_base, instruction.memory_index}:
             return []
         value = state.registers[GENERAL[register][0]]

@@ -163,6 +163,10 @@ class Interpreter(Instructions):
             return first if first == second else self._met((first, one.facts), (second, other.facts), address, visits)
 
         result.registers = [joined(a, b) for a, b in zip(one.registers, other.registers, strict=True)]
+        for number in one.vectors.keys() ^ other.vectors.keys():
+            for state in (one, other):
+                for lane in state.vectors.get(number, ()):
+                    self._lose(lane, state.facts, address)
         for number in one.vectors.keys() & other.vectors.keys():
             first, second = one.vectors[number], other.vectors[number]
             result.vectors[number] = first if first == second else tuple(map(joined, first, second))

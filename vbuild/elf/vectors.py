@@ -66,6 +66,7 @@ _ROWS: dict[int, Callable[[Lanes, Lanes], Lanes]] = {
         lambda a, b: of_halves([half for pair in zip(halves(a)[2:4], halves(b)[2:4], strict=True) for half in pair]),
     ),
 }
+_WHOLE_LANES = _every("PUNPCKLQDQ", "UNPCKLPD", "MOVLHPS", "PUNPCKHQDQ", "UNPCKHPD", "MOVHLPS")
 _SHIFTS: dict[int, tuple[str, int]] = {
     **dict.fromkeys(_every("PSRLD"), ("shr", 4)),
     **dict.fromkeys(_every("PSLLD"), ("shl", 4)),
@@ -83,9 +84,11 @@ _FOUR = 4
 class Vectors(Operands):
     """The part of the interpreter that runs vector instructions; those that it does not know are left to others."""
 
-    def _vector(self, instruction: Instruction, state: State) -> bool:  # one for each kind
+    def _vector(self, instruction: Instruction, state: State) -> bool:
         """Run *instruction* if it is a vector instruction that is followed."""
         kind = instruction.mnemonic
+        if instruction.has_op_mask:
+            return False
         if kind in _MOVES:
             self._write_lanes(instruction, 0, self._lanes(instruction, 1, state), state)
         elif kind in _SCALARS:
@@ -93,19 +96,17 @@ class Vectors(Operands):
         elif kind in _HALF_MOVES:
             return self._move_half(instruction, state)
         elif kind in _SHUFFLES:
-            parts, order = halves(self._lanes(instruction, 1, state)[:_LOW]), instruction.immediate(2)
+            parts, order = self._halves(self._lanes(instruction, 1, state), state), instruction.immediate(2)
             self._write_lanes(instruction, 0, of_halves([parts[order >> 2 * at & 3] for at in range(_FOUR)]), state)
         elif kind in _EXTRACTS:
             lanes, size = self._lanes(instruction, 1, state), self._size(instruction, 0)
-            parts = halves(lanes[:_LOW]) if size == _FOUR else list(lanes[:_LOW])
+            parts = self._halves(lanes, state) if size == _FOUR else list(lanes[:_LOW])
             self._write(instruction, 0, parts[instruction.immediate(2) % len(parts)], state)
         elif kind in _INSERTS:
             last = instruction.op_count - 1
-            lanes, size = (
-                self._lanes(instruction, last - 2 if last > _LOW else 0, state),
-                self._size(instruction, last - 1),
-            )
-            parts = halves(lanes[:_LOW]) if size == _FOUR else list(lanes[:_LOW])
+            lanes = self._lanes(instruction, last - 2 if last > _LOW else 0, state)
+            size = self._size(instruction, last - 1)
+            parts = self._halves(lanes, state) if size == _FOUR else list(lanes[:_LOW])
             parts[instruction.immediate(last) % len(parts)] = self._read(instruction, last - 1, state)
             self._write_lanes(instruction, 0, of_halves(parts) if size == _FOUR else tuple(parts), state)
         else:
@@ -123,15 +124,28 @@ class Vectors(Operands):
             if instruction.op_kind(last) == OpKind.REGISTER or instruction.op_kind(last) == OpKind.MEMORY:
                 return False
             count = instruction.immediate(last)
-            parts = halves(first[:_LOW]) if size == _FOUR else list(first[:_LOW])
+            parts = self._halves(first, state) if size == _FOUR else list(first[:_LOW])
             shifted = [0 if count >= 8 * size else values.shifted(part, count, how, size) for part in parts]
             result = of_halves(shifted) if size == _FOUR else tuple(shifted)
         elif kind in _BITWISE and self._is_twice(instruction) and _BITWISE[kind] == "xor":
             result = (0,) * _COUNT
         else:
-            result = self._of_two(kind, first, self._lanes(instruction, last, state))
+            second = self._lanes(instruction, last, state)
+            if kind not in _WHOLE_LANES:
+                self._lose_lanes((*first, *second), state)
+            result = self._of_two(kind, first, second)
         self._write_lanes(instruction, 0, result, state)
         return True
+
+    def _lose_lanes(self, lanes: Lanes, state: State) -> None:
+        """Note the addresses in *lanes* that are taken apart, or go where they are not followed."""
+        for lane in lanes:
+            self._lose(lane, state.facts)
+
+    def _halves(self, lanes: Lanes, state: State) -> list[Value]:
+        """The lanes of 32 bits in the low part of *lanes*."""
+        self._lose_lanes(lanes, state)
+        return halves(lanes[:_LOW])
 
     def _of_two(self, kind: int, first: Lanes, second: Lanes) -> Lanes:
         if kind in _ROWS:
@@ -178,9 +192,8 @@ class Vectors(Operands):
     def _is_twice(instruction: Instruction) -> bool:
         """Whether the last two operands are the same register."""
         last = instruction.op_count - 1
-        return instruction.op_kind(last) == instruction.op_kind(
-            last - 1
-        ) == OpKind.REGISTER and instruction.op_register(last) == instruction.op_register(last - 1)
+        kinds = {instruction.op_kind(last), instruction.op_kind(last - 1)}
+        return kinds == {OpKind.REGISTER} and instruction.op_register(last) == instruction.op_register(last - 1)
 
     def _lanes(self, instruction: Instruction, index: int, state: State) -> Lanes:
         """The lanes of a register, or of as much memory as the instruction reads; the rest is unknown."""
