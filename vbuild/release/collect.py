@@ -10,6 +10,7 @@ installers go by these.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Self
 
@@ -116,7 +117,9 @@ class _CollectedWheels(Struct, frozen=True):
 
     def outcomes(self, wheels: Iterable[FoundWheel]) -> list[Product | Failure]:
         """What becomes of *wheels*, in their order: baselines are verified first, then what is compared with them."""
-        outcomes = {wheel.path.name: self._product(wheel) for wheel in wheels}
+        found = tuple(wheels)
+        outcomes = {wheel.path.name: self._product(wheel) for wheel in found}
+        outcomes |= _of_other_base({wheel.path.name: outcomes[wheel.path.name] for wheel in found if wheel.entry})
         products = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Product)}
         lowest = {name: self._verified(one, None) for name, one in products.items() if not one.target.asks_for_cpu}
         # a plain wheel is the nearest to all others
@@ -223,6 +226,21 @@ class _WheelClaims(Struct, frozen=True):
         if is_other and reported.cpu != self.cpu:
             return f"for {self.cpu}, and for {reported.cpu} by {REPORT} beside it"
         return None
+
+
+def _of_other_base(outcomes: Mapping[str, Product | Failure]) -> dict[str, Failure]:
+    """Failures of the wheels without a level of their own that are for another one than the rest, by their reports."""
+    plain = {name: one for name, one in outcomes.items() if isinstance(one, Product) and not one.target.asks_for_cpu}
+    found = {}
+    for name, product in plain.items():
+        cpu = product.target.cpu
+        base = min(
+            (one.target.cpu for one in plain.values() if one.target.cpu.machine == cpu.machine), key=attrgetter("rank")
+        )
+        if cpu != base:
+            what = f"{name}: for {base}, and for {cpu} by {REPORT} beside it"
+            found[name] = Failure(replace(product.target, cpu=base), what, None)
+    return found
 
 
 def _build(product: Product) -> tuple[object, ...]:
