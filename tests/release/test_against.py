@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pip._internal.models.index import PyPI
 
 from tests.factories.projects import tree
 from tests.factories.ranges import serving, simple_index
@@ -87,6 +88,6 @@ def test_an_index_without_the_version_is_one_line_if_it_was_named(
     published = wheel(tmp_path / "published", "demo-2.0-py3-none-any.whl")
     with serving(simple_index(tmp_path / "index", published)) as server:
         monkeypatch.setenv("PIP_INDEX_URL", server.url)
-        monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://pypi.org/simple")
+        monkeypatch.setenv("PIP_EXTRA_INDEX_URL", PyPI.simple_url)
         (failure,) = released(tmp_path, SLOW, rules="[verify]\nagainst = 'index'\n").failures
     assert failure.error.startswith("no index has a wheel of demo 1.0 for this Python and platform (cp3")
