@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.factories.plans import plan
 from tests.factories.projects import tree
-from vbuild.build.kept_flags import next_rules
+from vbuild.build.kept_flags import KeptFlags
 from vbuild.build.plan import Rewriting
 from vbuild.build.wrappers import CompilerCall, Override
 
@@ -32,14 +32,14 @@ def calls(source: Path, *names: str) -> list[CompilerCall]:
 
 
 def rules_after(source: Path, overrides: list[Override], *above: str, rules: Rewriting = RULES) -> Rewriting | None:
-    found = next_rules(rules, overrides, calls(source), above=above, project=source)
+    found = KeptFlags.of(overrides, calls(source), source).next_rules(rules, above)
     return found.rules if found else None
 
 
 def test_the_file_whose_object_has_the_function_loses_its_flag(tmp_path: Path) -> None:
     source = project(tmp_path)
     overrides = [kept("a.c"), kept("b.c")]
-    found = next_rules(RULES, overrides, calls(source), above=["b_inner"], project=source)
+    found = KeptFlags.of(overrides, calls(source), source).next_rules(RULES, ["b_inner"])
     assert found
     assert (found.rules.leaking, found.rules.steering) == (("b.c",), ())
     assert found.what == "-mavx2 of b.c: code above the level ran without a check of the CPU"
@@ -58,6 +58,37 @@ def test_a_file_outside_of_the_tree_is_known_by_the_end_of_its_path(tmp_path: Pa
     found = rules_after(source, [away], "function at 0x1234")
     assert found
     assert found.leaking == ("arch/a.c",)
+
+
+def test_a_copy_elsewhere_is_known_by_what_its_path_shares_with_the_file_in_the_tree(tmp_path: Path) -> None:
+    source = project(tmp_path / "tree")
+    tree(source, {"lib/src/arch/x86/a.c": "", "lib/a.c": ""})
+    for where, name in (("/tmp/tmp1/arch/x86/a.c", "arch/x86/a.c"), ("/tmp/tmp1/src/arch/x86/a.c", "src/arch/x86/a.c")):  # noqa: S108
+        away = Override("gcc", (where,), (), (), (), ("-mavx2",), (("-mavx2", "single file"),), "")
+        assert [one.source for one in KeptFlags.of([away], [], source).files] == [name]
+
+
+def test_where_it_has_to_be_sure_files_without_the_function_keep_their_flags(tmp_path: Path) -> None:
+    source = project(tmp_path)
+    found = KeptFlags.of([kept("a.c"), kept("b.c")], calls(source), source)
+    assert found.next_rules(RULES, ["function at 0x1234"], is_sure=True) is None
+    sure = found.next_rules(RULES, ["a_inner"], is_sure=True)
+    assert sure
+    assert sure.rules.leaking == ("a.c",)
+
+
+def test_what_a_build_system_asks_is_in_no_library(tmp_path: Path) -> None:
+    source = project(tmp_path)
+    asked = [kept(name) for name in ("conftest.c", "build/CMakeFiles/CMakeScratch/TryCompile-1/a.c")]
+    assert KeptFlags.of(asked, calls(source), source).files == ()
+
+
+def test_objects_of_another_machine_are_asked_where_they_were_put(tmp_path: Path) -> None:
+    source = project(tmp_path / "objects")
+    found = KeptFlags.of([kept("a.c"), kept("b.c")], calls(source), tmp_path / "host", objects=source)
+    following = found.next_rules(RULES, ["b_inner"])
+    assert following
+    assert following.rules.leaking == ("b.c",)
 
 
 def test_what_makes_no_difference_is_not_tried_twice(tmp_path: Path) -> None:
@@ -85,7 +116,7 @@ def test_files_that_were_only_a_question_do_not_count(tmp_path: Path) -> None:
     source = project(tmp_path)
     asked = calls(source, *FILES, *(f"conftest{number}.c" for number in range(20)))
     overrides = [kept(name) for name in FILES]
-    found = next_rules(RULES, overrides, asked, above=["a_outer"], project=source)
+    found = KeptFlags.of(overrides, asked, source).next_rules(RULES, ["a_outer"])
     assert found
     assert found.rules.steering == ("-mavx2",)
 

@@ -13,7 +13,7 @@ from tests.factories.sources import index, pinned, sdist, served
 from tests.factories.toolkits import component, core, laid_out, places
 from vbuild.build import plan
 from vbuild.build.environment import Prefix
-from vbuild.build.native import NativeCache
+from vbuild.build.native import NativeCache, OwnFlagsRecord
 from vbuild.build.source import fetched
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
@@ -93,7 +93,7 @@ def _natives(folder: Path) -> Taking:
     def take() -> tuple[Contents, int]:
         if not shelf.has(prefix):
             made()
-            shelf.put(prefix, tree)
+            shelf.put(prefix, tree, OwnFlagsRecord())
         return contents(prefix.folder), made.times
 
     return take

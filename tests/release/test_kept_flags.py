@@ -132,3 +132,51 @@ def test_a_module_that_is_built_around_the_wrappers_is_an_error(tmp_path: Path) 
     assert "around.cpython" in failure.error
     assert "the project calls a compiler by its path" in failure.error
     assert "build.patches = ['compiler.patch']" in failure.error
+
+
+NATIVE = """
+[[native]]
+name = "sums"
+source = {{ path = "sums" }}
+build = "script"
+script = [
+    "cc $CFLAGS -O3 -fPIC -mavx2 -c -o wide.o wide.c",
+    "cc $CFLAGS -O3 -fPIC -c -o narrow.o narrow.c",
+    "mkdir -p $DESTDIR$PREFIX/lib",
+    "{}",
+]
+"""
+SHARED = "cc -shared -Wl,-soname,libsums.so $LDFLAGS -o $DESTDIR$PREFIX/lib/libsums.so wide.o narrow.o"
+STATIC = "ar rc $DESTDIR$PREFIX/lib/libsums.a wide.o narrow.o"
+LINKED = (
+    'from setuptools import Extension, setup\nsetup(ext_modules=[Extension("demo", ["demo.c"], libraries=["sums"])])'
+)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("call", "install", "loses"),
+    [
+        ("wide(x, 64)", SHARED, True),
+        pytest.param("wide(x, 64)", STATIC, True, marks=pytest.mark.nightly),
+        pytest.param(GUARDED, SHARED, False, marks=pytest.mark.nightly),
+        pytest.param(GUARDED, STATIC, False, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_native_dependency_is_built_again_without_flags_whose_code_everybody_runs(
+    call: str, install: str, *, loses: bool, tmp_path: Path
+) -> None:
+    visible = SUM.replace('__attribute__((visibility("hidden")))', "")
+    tree(tmp_path / "sums", {"wide.c": visible % "wide", "narrow.c": visible % "narrow"})
+    tree(tmp_path / "source", {"setup.py": LINKED, "demo.c": MODULE % call, "setup.cfg": "[metadata]\nname = demo\n"})
+    (tmp_path / "demo.toml").write_text(RECIPE + NATIVE.format(install))
+    release = matrix(tmp_path / "demo.toml", tmp_path / "dist", MatrixRequest(), store=BuildCache(fresh=True))
+    assert not release.failures
+    printed = " ".join(" ".join(release_lines(release)).split())
+    assert ("plain: built again without native sums: -mavx2 of wide.c: code above the level" in printed) is loses
+    assert ("kept for single files: -mavx2 of native sums: wide.c" in printed) is not loses
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = [archive.extract(name, tmp_path) for name in archive.namelist() if ".so" in name]
+    dumps = [subprocess.run(["objdump", "-d", one], capture_output=True, text=True, check=True) for one in libraries]
+    assert any("%ymm" in dump.stdout for dump in dumps) is not loses

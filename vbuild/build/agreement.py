@@ -15,6 +15,7 @@ from pathlib import PurePath
 
 from msgspec import Struct
 
+from vbuild.build.wrappers import is_trial
 from vbuild.errors import BuildError
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Service, service
 from vbuild.recipe.cuda import Archs, FileRule
@@ -27,10 +28,6 @@ _SHOWN = 5
 _FILES = frozenset({NvccOutput.FATBIN, NvccOutput.CUBIN, NvccOutput.PTX})  # which programs load by themselves
 _LINKS = frozenset({NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK})
 _MAKES_FATBINS = frozenset({NvccOutput.OBJECT, NvccOutput.FATBIN, *_LINKS})
-
-# folders and files of build systems that only ask what the compiler can do
-_TRIALS = ("CMakeFiles", "CMakeScratch", "meson-private")
-_TRIAL_FILES = ("CMakeCUDACompilerABI.cu", "CMakeCUDACompilerId.cu")
 
 _HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"
 _NOT_REPLACED = "their commands take no list of several: see the commands of nvcc in the log of the build"
@@ -95,7 +92,7 @@ def agreement(
 
     The fatbins of a library are numbers of containers by what they offer. *mode* is the recipe's for all files.
     """
-    own = [command for command in commands if not is_trial(command)]
+    own = [command for command in commands if not is_trial(command.sources)]
     if not any(libraries.values()) and not any(command.output in _FILES for command in own):
         return Agreement(is_empty=True)
     makers = _makers(own)
@@ -131,16 +128,10 @@ def unused(files: Iterable[FileRule], commands: Iterable[Command]) -> tuple[str,
 
     What build systems compile to try the compiler does not count.
     """
-    sources = {source for command in commands if not is_trial(command) for source in command.sources}
+    sources = {source for command in commands if not is_trial(command.sources) for source in command.sources}
     # the log has the paths of a project's own files from its folder on
     paths = [source if source.startswith("/") else f"/{source}" for source in sorted(sources)]
     return tuple(rule.glob for rule in files if not any(matches(path, rule.glob) for path in paths))
-
-
-def is_trial(command: Command) -> bool:
-    """Whether it only asks what the compiler can do, as build systems do before they begin."""
-    paths = [PurePath(source) for source in command.sources]
-    return bool(paths) and all(path.name in _TRIAL_FILES or {*path.parts} & {*_TRIALS} for path in paths)
 
 
 def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[GpuCodeKind, int]], list[Command]]:

@@ -9,20 +9,22 @@ The wrappers keep flags of single files, because a project that asks for them mo
 
 import subprocess
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from glob import escape
 from pathlib import Path
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.build.plan import Rewriting
-from vbuild.build.wrappers import CompilerCall, Override
+from vbuild.build.wrappers import CompilerCall, Override, is_trial, named
 from vbuild.toolchain.rewriting import SINGLE_FILE
 
 # of the files of a language, the part that has to be compiled with a flag for it to steer the build
 _NEARLY_ALL = 0.9
 _SHOWN = 5
+_WHY = "code above the level ran without a check of the CPU"
 
 
 class NextRules(Struct, frozen=True):
@@ -32,71 +34,91 @@ class NextRules(Struct, frozen=True):
     what: str
 
 
-def for_single_files(overrides: Iterable[Override]) -> tuple[Override, ...]:
-    """Those of *overrides* that kept flags because they are for single files, not because a rule says so."""
-    return tuple(one for one in overrides if one.kept and SINGLE_FILE in dict(one.why).values())
+class KeptFile(Struct, frozen=True):
+    """A *source* that kept *flags* because they are for it alone, and the *functions* that its object defines."""
+
+    source: str
+    flags: tuple[str, ...]
+    functions: frozenset[str]
 
 
-def next_rules(
-    rules: Rewriting,
-    overrides: Iterable[Override],
-    calls: Iterable[CompilerCall],
-    *,
-    above: Collection[str],
-    project: Path,
-) -> NextRules | None:
-    """The rules without the flags that put the functions *above* the level; None if no kept flag could have.
+class KeptFlags(Struct, frozen=True):
+    """What a build kept of the project's flags for single *files*; those that *steer* it have nearly all commands."""
 
-    *overrides* and *calls* are those of the build by *rules* in the tree *project*.
-    """
-    kept = for_single_files(overrides)
-    if not kept:
-        return None
-    if steering := tuple(sorted(_steering(kept, calls, project) - {*rules.steering})):
-        what = f"{' '.join(steering)}: in nearly all commands, and code above the level ran without a check of the CPU"
-        return NextRules(replace(rules, steering=(*rules.steering, *steering)), what)
-    files = _leaking(kept, frozenset(above), project)
-    flags = sorted({flag for one in kept if files.intersection(one.sources) for flag in one.kept})
-    names = sorted(files)
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    what = f"{' '.join(flags)} of {shown}: code above the level ran without a check of the CPU"
-    globs = {escape(_lasting(name)) for name in names} - {*rules.leaking}
-    if not globs:  # they have lost their flags already, and it made no difference
-        return None
-    return NextRules(replace(rules, leaking=(*rules.leaking, *sorted(globs))), what)
+    files: tuple[KeptFile, ...] = ()
+    steering: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        overrides: Iterable[Override],
+        calls: Iterable[CompilerCall],
+        project: Path,
+        *,
+        objects: Path | None = None,
+    ) -> Self:
+        """What *overrides* and *calls* show of a build in the tree *project*.
+
+        Sources that are gone were only a question. Where the tree is another machine's, kept *objects* of it are here.
+        """
+        kept = tuple(one for one in overrides if is_for_single_files(one) and not is_trial(one.sources))
+        files: dict[tuple[str, tuple[str, ...]], frozenset[str]] = defaultdict(frozenset)
+        for one in named(kept, project):
+            for source in one.sources:
+                files[source, one.kept] |= _defined((objects or project) / one.object)
+
+        def is_there(source: str) -> bool:
+            return not is_trial([source]) if objects else (project / source).is_file()
+
+        return cls(
+            tuple(KeptFile(source, flags, names) for (source, flags), names in files.items()),
+            _steering(kept, calls, is_there) if kept else frozenset(),
+        )
+
+    def next_rules(self, rules: Rewriting, above: Collection[str], *, is_sure: bool = False) -> NextRules | None:
+        """The *rules* of the build without the flags that put the functions *above* the level; None if none could have.
+
+        All files with such flags lose them if no object has one of the functions: names are missing from stripped
+        libraries, and objects of link-time optimisation have none. Not if it has to be *is_sure*.
+        """
+        found = [one for one in self.files if not one.functions.isdisjoint(above)]
+        if not self.files or (is_sure and not found):
+            return None
+        if steering := tuple(sorted(self.steering - {*rules.steering})):
+            what = f"{' '.join(steering)}: in nearly all commands, and {_WHY}"
+            return NextRules(replace(rules, steering=(*rules.steering, *steering)), what)
+        leaking = found or self.files
+        flags = sorted({flag for one in leaking for flag in one.flags})
+        names = sorted({one.source for one in leaking})
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        globs = {escape(name) for name in names} - {*rules.leaking}
+        if not globs:  # they have lost their flags already, and it made no difference
+            return None
+        what = f"{' '.join(flags)} of {shown}: {_WHY}"
+        return NextRules(replace(rules, leaking=(*rules.leaking, *sorted(globs))), what)
 
 
-def _lasting(name: str) -> str:
-    """What stays of the path *name* in another build: all of it in the project's tree, else its last two parts.
-
-    A project that builds a library somewhere below /tmp has another folder there each time.
-    """
-    return name if not name.startswith("/") else "/".join(name.split("/")[-2:])
+def is_for_single_files(override: Override) -> bool:
+    """Whether *override* kept flags because they are for single files, not because a rule says so."""
+    return bool(override.kept) and SINGLE_FILE in dict(override.why).values()
 
 
-def _steering(kept: Iterable[Override], calls: Iterable[CompilerCall], project: Path) -> frozenset[str]:
-    """The flags of nearly all files that a compiler compiled; files that are gone were only there for a question."""
+def _steering(
+    kept: Iterable[Override], calls: Iterable[CompilerCall], is_there: Callable[[str], bool]
+) -> frozenset[str]:
+    """The flags of nearly all files that a compiler compiled."""
     compiled: dict[str, set[str]] = defaultdict(set)
     for call in calls:
-        compiled[call.program].update(source for source in call.sources if Path(source).is_file())
+        compiled[call.program].update(filter(is_there, call.sources))
     with_flag: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in kept:
         for flag in one.kept:
-            with_flag[one.program, flag].update(source for source in one.sources if (project / source).is_file())
+            with_flag[one.program, flag].update(filter(is_there, one.sources))
     return frozenset(
         flag
         for (program, flag), sources in with_flag.items()
         if compiled[program] and len(sources) >= _NEARLY_ALL * len(compiled[program])
     )
-
-
-def _leaking(kept: Sequence[Override], functions: frozenset[str], project: Path) -> frozenset[str]:
-    """The sources of *kept* whose objects define one of *functions*; all of them if none of the objects does.
-
-    Names are missing from stripped libraries, and objects of link-time optimisation have none.
-    """
-    found = frozenset(source for one in kept if functions & _defined(project / one.object) for source in one.sources)
-    return found or frozenset(source for one in kept for source in one.sources)
 
 
 def _defined(path: Path) -> frozenset[str]:

@@ -19,19 +19,22 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Self
 
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
+from msgspec.structs import replace
 
 from vbuild.build.caching import Running
 from vbuild.build.environment import Environments, Prefix, variables
+from vbuild.build.kept_flags import KeptFlags
 from vbuild.build.native_step import BuildStep, Place, Planner, commands, made_fit, prefix_of
+from vbuild.build.plan import Rewriting
 from vbuild.build.source import copied, digest, fetched
-from vbuild.build.wrappers import BuildFolders, install
+from vbuild.build.wrappers import BuildFolders, CompilerWrappers, Override, install, named
 from vbuild.errors import BinaryError, BuildError, at
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import sealed, unsealed
@@ -46,6 +49,13 @@ from vbuild.recipe.variables import passed, undisturbed
 from vbuild.toolchain.toolkit_provision import Supply
 
 _ENTRY = "entry.json"
+
+
+class OwnFlagsRecord(Struct, frozen=True):
+    """What became of a native dependency's own flags: in its commands, and those that single files *kept*."""
+
+    overrides: tuple[Override, ...] = ()
+    kept: KeptFlags = KeptFlags()
 
 
 class NativeCache(Struct, frozen=True):
@@ -71,12 +81,17 @@ class NativeCache(Struct, frozen=True):
         self._cache.mark(entry)
         return True
 
-    def put(self, prefix: Prefix, tree: Path) -> None:
+    def flags(self, prefix: Prefix) -> "OwnFlagsRecord":
+        """What became of the own flags of *prefix*, which is there."""
+        return convert(json.loads(unsealed((prefix.folder.parent / _ENTRY).read_bytes()))["flags"], OwnFlagsRecord)
+
+    def put(self, prefix: Prefix, tree: Path, flags: "OwnFlagsRecord") -> None:
         """Keep a copy of *tree* as *prefix*, instead of what was there; `BuildError` if that cannot be."""
         try:
             with self._cache.replacing(prefix.folder.parent.name) as new:
                 shutil.copytree(tree, new / prefix.folder.name, symlinks=True)
                 entry = {"name": prefix.name, "made": time.time(), "sha256": _digest(new / prefix.folder.name)}
+                entry["flags"] = to_builtins(flags)
                 (new / _ENTRY).write_text(sealed(json.dumps(entry)), encoding="utf-8")
         except (OSError, shutil.Error) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or error
@@ -145,12 +160,21 @@ class NativeBuilder:
     def __init__(self, settings: NativeSettings) -> None:
         self._settings = settings
         cache, machine = settings.cache, settings.machine
+        self._learned: dict[str, Rewriting] = {}
         self._planner = Planner(
-            settings.host, cache.root, machine, settings.supply, self._digest, settings.pass_env, settings.lock
+            settings.host,
+            cache.root,
+            machine,
+            settings.supply,
+            self._digest,
+            settings.pass_env,
+            settings.lock,
+            self._learned,
         )
         self._lock = threading.Lock()
         self._digests: dict[str, str] = {}
         self._steps: dict[Cpu, tuple[BuildStep, ...]] = {}
+        self._known: dict[Prefix, BuildStep] = {}
         self._made = OncePerKey[str, None](keeps_errors=True)
 
     def steps(self, cpu: Cpu) -> tuple[BuildStep, ...]:
@@ -159,8 +183,35 @@ class NativeBuilder:
             for level in (baseline(cpu.machine), cpu):
                 if level not in self._steps:
                     shared = self._steps.get(baseline(cpu.machine), ())
-                    self._steps[level] = self._planner.steps(self._settings.natives, level, baseline=shared)
+                    steps = self._planner.steps(self._settings.natives, level, baseline=shared)
+                    self._steps[level] = steps
+                    self._known |= {step.prefix: step for step in steps}
             return self._steps[cpu]
+
+    def overrides(self, prefixes: Sequence[Prefix]) -> tuple[Override, ...]:
+        """The commands of *prefixes*, which are there, with flags that were kept or removed."""
+        return tuple(
+            replace(one, sources=tuple(f"native {prefix.name}: {source}" for source in one.sources))
+            for prefix in prefixes
+            for one in self._settings.cache.flags(prefix).overrides
+        )
+
+    def learn(self, prefixes: Sequence[Prefix], above: Collection[str], *, is_sure: bool) -> str:
+        """Have `steps` build those of *prefixes* again without the flags that put the functions *above* the level.
+
+        Says in a sentence what is different, or an empty one if nothing is. It has to be *is_sure* whose they are, as
+        for `KeptFlags.next_rules`.
+        """
+        found = []
+        for prefix in prefixes:
+            step = self._known[prefix]
+            kept = self._settings.cache.flags(prefix).kept
+            if following := kept.next_rules(step.plan.rewriting, above, is_sure=is_sure):
+                found.append(f"native {prefix.name}: {following.what}")
+                with self._lock:
+                    self._learned[step.label] = following.rules
+                    self._steps.clear()
+        return "; ".join(found)
 
     def variables(self, cpu: Cpu, before: Mapping[str, str], *, is_zig: bool) -> dict[str, str]:
         """What leads the build of a wheel for *cpu* to the prefixes of its steps."""
@@ -179,8 +230,7 @@ class NativeBuilder:
 
         `BuildError` or `FetchError` if one cannot be; its log is kept.
         """
-        steps = {step.prefix: step for cpu in tuple(self._steps) for step in self._steps[cpu]}
-        self._built(prefixes, steps, cache, on_progress)
+        self._built(prefixes, self._known, cache, on_progress)
 
     def _built(
         self,
@@ -251,7 +301,7 @@ class _StepBuilder(Struct, frozen=True):
         """Build the step in *tree*, which is used up, and put what is installed into *native_cache*."""
         step, place = self.step, Place(tree, self.folder / "root")
         self.log.unlink(missing_ok=True)  # an earlier run's
-        environment = self._environment(tree)
+        environment, wrappers = self._environment(tree)
         try:
             for command, own in commands(step, place, environment):
                 run(command, log=self.log, cwd=tree, environment={**environment, **own})
@@ -261,12 +311,14 @@ class _StepBuilder(Struct, frozen=True):
             # a command that failed names its log itself
             log = f"; its log is {self.log}" if self.log.exists() and str(self.log) not in str(error) else ""
             raise BuildError(f"{error}{log}") from error
-        native_cache.put(step.prefix, installed)
+        found = wrappers.overrides()
+        flags = OwnFlagsRecord(named(found, tree), KeptFlags.of(found, wrappers.compiled(), tree))
+        native_cache.put(step.prefix, installed, flags)
         self.log.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)  # gigabytes, of some projects
 
-    def _environment(self, tree: Path) -> dict[str, str]:
-        """The variables of the step's commands, compiler wrappers and the packages that it requires on PATH."""
+    def _environment(self, tree: Path) -> tuple[dict[str, str], CompilerWrappers]:
+        """The variables of the step's commands, and compiler wrappers: on PATH, with the packages that it requires."""
         step = self.step
         seen = undisturbed(passed(os.environ, self.pass_env))
         found = {**seen, **dict(step.native.env), **dict(step.plan.environment)}
@@ -280,4 +332,4 @@ class _StepBuilder(Struct, frozen=True):
         )
         if step.native.requires:
             found = self.environments.having(step.native.requires, step.interpreter).variables(found)
-        return {**found, **wrappers.environment(found)}
+        return {**found, **wrappers.environment(found)}, wrappers

@@ -44,7 +44,7 @@ from vbuild.build.identity import (
     system,
     what_compiles,
 )
-from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
+from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, Rewriting, planned
 from vbuild.config.requirements import required_project
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
@@ -94,14 +94,19 @@ class BuildStep(Struct, frozen=True):
     @property
     def label(self) -> str:
         """A file name for what belongs to it alone: its log, and its folder."""
-        level = f"-{self.plan.cpu.label}" if self.native.per_level else ""
-        return f"native-{self.native.name}{level}"
+        return label_of(self.native, self.plan.cpu)
+
+
+def label_of(native: Native, cpu: Cpu) -> str:
+    """A file name for what belongs to the step of *native* for *cpu*."""
+    return f"native-{native.name}-{cpu.label}" if native.per_level else f"native-{native.name}"
 
 
 class Planner(Struct, frozen=True):
     """Makes steps: with the compiler that *host* names, prefixes below *root*; *machine* is the CPU that runs them.
 
-    Their commands see what builds see of the user's variables, those called as in *pass_env* among them.
+    Their commands see what builds see of the user's variables, those called as in *pass_env* among them. *learned* are
+    the rules of steps, by their labels, whose own flags put code above the level.
     """
 
     host: HostSettings
@@ -111,6 +116,7 @@ class Planner(Struct, frozen=True):
     digest_of: Callable[[Native], str]
     pass_env: tuple[str, ...] = ()
     lock: Lock | None = None
+    learned: Mapping[str, Rewriting] = field(default_factory=dict)
     searched: Searched = field(default_factory=lambda: cache(searched_files))
 
     def steps(
@@ -150,6 +156,7 @@ class Planner(Struct, frozen=True):
         plan = _planned(
             native, cpu, compilers=compilers, interpreter=interpreter, environment=environment, reached=reached
         )
+        plan = replace(plan, rewriting=self.learned.get(label_of(native, cpu), plan.rewriting))
         source = self.digest_of(native)
         known = {**counted(os.environ, self.pass_env), **dict(native.env)}
         packages = locked(self.lock, interpreter) if native.requires else None

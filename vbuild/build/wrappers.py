@@ -16,13 +16,16 @@ otherwise, made of links:
 
 import json
 import os
+import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import Any, Self, TypeVar
 
 from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec.structs import replace
 
 from vbuild.build.caching import Running, Wrapped
 from vbuild.build.environment import Prefix, left_to_compilers
@@ -45,6 +48,10 @@ _MOST = 200
 _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".C", ".f90", ".F90", ".f", ".m")
 # what compilers and linkers say of what is not there
 _LACKING = ("No such file", "file not found", "cannot find -l", "unrecognized", "unknown argument", "unsupported")
+
+# folders and files of build systems that only ask what the compiler can do
+_TRIALS = frozenset({"CMakeScratch", "CMakeTmp", "meson-private"})
+_TRIAL_FILE = re.compile(r"(?:conftest|_configtest|CMake\w+Compiler(?:ABI|Id))\.\w+")
 
 # names that some tools read in the place of CUDA_HOME
 _HOMES = ("CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_BIN_PATH")
@@ -140,13 +147,7 @@ class CompilerWrappers(Struct, frozen=True):
 
     def compiled(self) -> tuple[CompilerCall, ...]:
         """Every call of a compiler so far that compiled something."""
-        try:
-            lines = (self.folder / _CALLS).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        except FileNotFoundError:
-            return ()
-        return tuple(
-            CompilerCall(program, tuple(sources)) for program, *sources in (line.split("\t") for line in lines)
-        )
+        return compiler_calls(self.folder / _CALLS)
 
     def commands(self) -> tuple[Command, ...]:
         """Every command of nvcc so far, each different one once, in the order of the first."""
@@ -251,6 +252,15 @@ def overrides(log: Path) -> tuple[Override, ...]:
     return tuple(_logged(log, Override))
 
 
+def compiler_calls(log: Path) -> tuple[CompilerCall, ...]:
+    """The calls of compilers in *log* that compiled something."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except FileNotFoundError:
+        return ()
+    return tuple(CompilerCall(program, tuple(sources)) for program, *sources in (line.split("\t") for line in lines))
+
+
 def failures(log: Path) -> tuple[FailedCall, ...]:
     """The calls of compilers in the *log* that failed, each different one once, in order; the last of very many."""
     return tuple(_logged(log, FailedCall))[-_MOST:]
@@ -265,6 +275,38 @@ def _logged(log: Path, kind: type[T]) -> Iterable[T]:
         with suppress(ValueError, ValidationError):  # torn, where the disk was full or a command was killed
             found[convert(json.loads(line), kind)] = None
     return found
+
+
+def is_trial(sources: Sequence[str]) -> bool:
+    """Whether a command that compiles *sources* only asks what the compiler can do, as build systems do first."""
+    paths = [PurePath(source) for source in sources]
+    return bool(paths) and all(_TRIAL_FILE.fullmatch(path.name) or _TRIALS.intersection(path.parts) for path in paths)
+
+
+def named(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
+    """*found* with sources outside of the tree *project* by the part of their paths that rules and people know.
+
+    A project may copy its files to a folder below /tmp, another one each time, and compile there. What stays is the
+    longest end of a path that is also the end of one in the tree, or its last two parts.
+    """
+    ends: dict[str, list[tuple[str, ...]]] = {}
+    away = {PurePath(source) for one in found for source in one.sources if source.startswith("/")}
+    if away:
+        for folder, _, files in os.walk(project):
+            for name in {path.name for path in away}.intersection(files):
+                ends.setdefault(name, []).append(PurePath(folder, name).relative_to(project).parts)
+
+    def known(source: str) -> str:
+        parts = PurePath(source).parts
+        if parts[0] != "/":
+            return source
+        lengths = [2]
+        for end in ends.get(parts[-1], ()):
+            both = zip(reversed(parts), reversed(end), strict=False)
+            lengths.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both)))
+        return "/".join(parts[1:][-max(lengths) :])
+
+    return tuple(dict.fromkeys(replace(one, sources=tuple(map(known, one.sources))) for one in found))
 
 
 def check_nvcc(program: Path) -> None:

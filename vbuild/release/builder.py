@@ -18,11 +18,10 @@ from packaging.version import Version
 
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
-from vbuild.build.kept_flags import NextRules, for_single_files, next_rules
-from vbuild.build.plan import Rewriting
+from vbuild.build.kept_flags import KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
 from vbuild.build.source import digest, fetched, unpacked
-from vbuild.build.wrappers import FailedCall, Override
+from vbuild.build.wrappers import FailedCall, Override, is_trial, named
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
 from vbuild.files.staging import LOGS
 from vbuild.hardware.cpu import Cpu
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
 
 # how often a target is built, at most, until no flag of the project's own puts code above the level
-_TRIES = 4
+TRIES = 4
 
 
 class PlannedWheel(Struct, frozen=True):
@@ -101,15 +100,12 @@ class RepairedWheel(Struct, frozen=True):
 
 
 class MadeWheel(Struct, frozen=True):
-    """A portable *wheel*, what it was *built* as, and the tree of the *project* that it was built in."""
+    """A portable *wheel* of *job*, what it was *built* as, and the tree of the *project* that it was built in."""
 
     wheel: Path
     built: Built
     project: Path
-
-    def without_flags(self, rules: Rewriting, above: Collection[str]) -> NextRules | None:
-        """The rules by which the flags go that put the functions *above* the level, or None if none did."""
-        return next_rules(rules, self.built.overrides, self.built.calls, above=above, project=self.project)
+    job: Job
 
 
 class Builder(Struct, frozen=True):
@@ -280,42 +276,59 @@ class Builder(Struct, frozen=True):
 
             wheel = billed(wheel, folder / "billed", making_of(job, recipe, self.patches))
         lists = lists_of(built.commands, f"{made.project.resolve()}/")
-        return RepairedWheel(wheel, built.overrides, lists, built.seconds, built.failed)
+        overrides = (*named(built.overrides, made.project), *self._native_overrides(made.job))
+        return RepairedWheel(wheel, overrides, lists, built.seconds, built.failed)
 
     def _compiled(self, job: Job, folder: Path, log: Path, cache: "Running | None") -> "MadeWheel":
         """The portable wheel of *job*, and what it was made of.
 
-        Flags of single files stay, as the project chooses their code at run time. Where that turns out to be wrong, it
-        is built again without them, until no function above the level is left that such flags can be the reason for. A
-        project that does not build without them, or leaves modules out, is not: the check of the wheel has the word.
+        Flags of single files stay, as their authors choose that code at run time. Where that turns out to be wrong, it
+        is built again without them, native dependencies too, until no function above the level is left that such flags
+        can be the reason for. What does not build without them, or leaves modules out, is not: the check of the wheel
+        has the word.
         """
         target = job.target
         made = self.built_in(folder, job, log, cache)
-        for number in range(1, _TRIES):
-            if not for_single_files(made.built.overrides):
+        for number in range(1, TRIES):
+            if not (any(map(is_for_single_files, (*made.built.overrides, *self._native_overrides(job))))):
                 break
-            from vbuild.verification.verify import verify
-
-            # the repaired wheel, whose verdict stays good until it is published
-            verdict = verify(made.wheel, cpu=target.cpu, allow=self.context.recipe.verify.allow)
-            above = {one.function for library in verdict.libraries for one in library.violations if not one.doubt}
-            rules = job.plan.rewriting
-            following = made.without_flags(rules, above) if above else None
-            if following is None:
+            # of the repaired wheel, whose verdict stays good until it is published
+            above = functions_above(made.wheel, target, self.context.recipe)
+            if not above or (following := self._without_flags(job, made, above)) is None:
                 break
+            job, what = following
             self.context.on_progress(target, "building again")
-            job = replace(job, plan=replace(job.plan, rewriting=following.rules))
             try:
+                if self.natives:
+                    self.natives.build(job.prefixes, cache=cache, on_progress=partial(self.context.on_progress, target))
                 again = self.built_in(folder / f"again {number}", job, log, cache)
             except BuildError as error:
-                self.notes.append(f"{target}: does not build without {following.what}: {str(error).splitlines()[-1]}")
+                self.notes.append(f"{target}: does not build without {what}: {str(error).splitlines()[-1]}")
                 break
-            if _modules(again.wheel) < _modules(made.wheel):
-                self.notes.append(f"{target}: leaves compiled modules out if it is built without {following.what}")
+            if modules_in(again.wheel) < modules_in(made.wheel):
+                self.notes.append(f"{target}: leaves compiled modules out if it is built without {what}")
                 break
             made = again
-            self.notes.append(f"{target}: built again without {following.what}")
+            self.notes.append(f"{target}: built again without {what}")
         return made
+
+    def _without_flags(self, job: Job, made: "MadeWheel", above: Collection[str]) -> tuple[Job, str] | None:
+        """*job* without the flags that put the functions *above* the level, and what is different; None if none did.
+
+        Those whose objects have the functions come first, then all that such flags were kept for.
+        """
+        kept = KeptFlags.of(made.built.overrides, made.built.calls, made.project)
+        rules = job.plan.rewriting
+        for is_sure in (True, False):
+            if following := kept.next_rules(rules, above, is_sure=is_sure):
+                return replace(job, plan=replace(job.plan, rewriting=following.rules)), following.what
+            if self.natives and (what := self.natives.learn(job.prefixes, above, is_sure=is_sure)):
+                return self._reaching(job), what
+        return None
+
+    def _native_overrides(self, job: Job) -> tuple[Override, ...]:
+        """What compiler wrappers changed in the native dependencies of *job*, which are built."""
+        return self.natives.overrides(job.prefixes) if self.natives else ()
 
     def built_in(self, folder: Path, job: Job, log: Path, cache: "Running | None") -> "MadeWheel":
         """The wheel of *job*, built in a new tree of the source in *folder*, and repaired."""
@@ -335,7 +348,7 @@ class Builder(Struct, frozen=True):
             prefixes=job.prefixes,
             pass_env=recipe.build.pass_env,
         )
-        return MadeWheel(wheel, built, project)
+        return MadeWheel(wheel, built, project, job)
 
     def _check_gpu_code(self, built: Built, archs: GpuList, log: Path) -> None:
         """`BuildError`, with the files, if what was compiled falls short of *archs*; *log* gets each command of nvcc.
@@ -374,7 +387,15 @@ def _check_compiled(built: Built) -> None:
     )
 
 
-def _modules(wheel: Path) -> int:
+def functions_above(wheel: Path, target: Target, recipe: Recipe) -> frozenset[str]:
+    """The functions of *wheel* that run above the level of *target* without a check of the CPU, by *recipe*'s rules."""
+    from vbuild.verification.verify import verify
+
+    verdict = verify(wheel, cpu=target.cpu, allow=recipe.verify.allow)
+    return frozenset(one.function for library in verdict.libraries for one in library.violations if not one.doubt)
+
+
+def modules_in(wheel: Path) -> int:
     """The number of libraries in *wheel*."""
     from vbuild.wheel.archive import open_wheel
 
@@ -399,9 +420,7 @@ def lists_of(commands: Sequence[Command], project: str) -> tuple[str, ...]:
     """
     if not commands:
         return ()
-    from vbuild.build.agreement import is_trial
-
-    texts = (str(command) for command in commands if command.is_changed and not is_trial(command))
+    texts = (str(command) for command in commands if command.is_changed and not is_trial(command.sources))
     return tuple(dict.fromkeys(text.replace(project, "") for text in texts))
 
 

@@ -13,17 +13,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vbuild.build.agreement import agreement, unused
 from vbuild.build.cibuildwheel.making import NOT_PUT, ContainerBuild, ContainerResult, ContainerRunner, ContainerSetup
 from vbuild.build.cibuildwheel.options import check_one_line
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, check_platform
-from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, machine_of, runs, unheard
+from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, again, machine_of, runs, unheard
 from vbuild.build.frontend import recognised
+from vbuild.build.kept_flags import is_for_single_files
 from vbuild.build.plan import FlagPlan, Rewriting
 from vbuild.build.trial import TrialResult
+from vbuild.build.wrappers import named
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.machine import cpu_here
@@ -32,7 +34,7 @@ from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.bill import billed, making
-from vbuild.release.builder import lists_of
+from vbuild.release.builder import TRIES, functions_above, lists_of, modules_in
 from vbuild.release.model import (
     Failure,
     OnProgress,
@@ -97,14 +99,15 @@ def cibuildwheel(
         outside = Path(text)
         containers = Containers.made(given, os.environ, outside / "engine")
         setup = ContainerSetup.made(outside / "kit")
-        plan = runs(recipe, targets, identifiers, _run_context(given, setup.inside, FETCHED, on_progress))
+        run_context = _run_context(given, setup.inside, FETCHED, on_progress)
+        plan = runs(recipe, targets, identifiers, run_context)
         runner = ContainerRunner(engine, given, os.environ, outside, setup, containers, echo)
         with staging(folder) as stage:
             context = replace(context, stage=stage)
-            steps = _CibuildwheelSteps(context)
+            steps = _CibuildwheelSteps(context, run_context)
             made = [steps.made(run, runner) for run in plan]
             licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
-            notes = [*unheard(recipe), *licences, *_omitted(targets, identifiers), *steps.notes(made)]
+            notes = [*unheard(recipe), *licences, *_omitted(targets, identifiers), *steps.said, *steps.notes(made)]
             wheels = ReleaseWheels(
                 [*steps.outcomes(made)],
                 lambda product, _find_links: replace(product, trial=TrialResult.NOT_RUN),  # its wheel has changed
@@ -175,19 +178,61 @@ def _no_python(_target: Target) -> Interpreter:
 
 
 class _CibuildwheelSteps(Struct, frozen=True):
-    """Makes wheels of the release *context* from the plain wheels of cibuildwheel."""
+    """Makes wheels of the release *context* from the plain wheels of cibuildwheel; *said* is for the user."""
 
     context: ReleaseContext
+    run_context: RunContext
+    said: list[str] = field(default_factory=list)
 
     def made(self, run: CibuildwheelRun, runner: ContainerRunner) -> ContainerResult:
-        """*run*, done."""
+        """*run*, done, and done again where flags for single files put code above the level after all."""
         for target in run.targets:
             self.context.on_progress(target, "building")
-        made = runner.made(run)
+        made, last = runner.made(run), run
+        for _ in range(1, TRIES):
+            if last.plan is None or (following := self._following(last, made)) is None:
+                break
+            rules, identifiers, what = following
+            for target in run.targets:
+                self.context.on_progress(target, "building again")
+            last = again(self.context.recipe, last, rules, identifiers, self.run_context)
+            other = runner.made(last)
+            if other.error:
+                self.said.append(f"{run}: does not build without {what}: {str(other.error).splitlines()[0]}")
+                break
+            lost = [name for name in identifiers if _leaves_out(other.builds.get(name), made.builds[name])]
+            if lost:
+                what = f"{what}: {', '.join(lost)}"
+                self.said.append(f"{run}: leaves compiled modules out if it is built without {what}")
+                break
+            made = replace(made, builds={**made.builds, **other.builds})
+            self.said.append(f"{run}: built again without {what}")
         self._log(run).unlink(missing_ok=True)  # an earlier one's
         for target in run.targets:
             self.context.on_progress(target, "failed" if made.error else "built")
         return made
+
+    def _following(self, run: CibuildwheelRun, made: ContainerResult) -> tuple[Rewriting, tuple[str, ...], str] | None:
+        """The rules by which flags go that put code of *made* above the level of *run*, the identifiers that they are
+        for, and what is different; None where no flag did.
+        """
+        recipe, said = self.context.recipe, dict[str, None]()
+        rules = first = run.plan.rewriting if run.plan else Rewriting()
+        found: list[str] = []
+        for identifier in run.identifiers:
+            build = made.builds.get(identifier)
+            if build is None or not any(map(is_for_single_files, build.record.overrides)):
+                continue
+            try:
+                above = functions_above(build.wheel, run.targets[0], recipe)
+            except VbuildError:  # which is told when the wheel is finished
+                continue
+            kept = build.record.kept(recipe.file.parent.resolve())
+            if above and kept.next_rules(first, above):
+                found.append(identifier)
+                if following := kept.next_rules(rules, above):
+                    rules, said = following.rules, {**said, following.what: None}
+        return (rules, tuple(found), "; ".join(said)) if found else None
 
     def outcomes(self, made: Sequence[ContainerResult]) -> Iterator[Product | Failure]:
         """What became of all targets of *made*."""
@@ -259,7 +304,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
             or FlagPlan(target.cpu, recognised(self.context.recipe.file.parent), (), (), Rewriting()),
             toolkit=made.run.toolkit,
             seconds=build.seconds,
-            overrides=build.record.overrides,
+            overrides=named(build.record.overrides, self.context.recipe.file.parent.resolve()),
             lists=lists_of(build.record.commands, "/project/"),
             verdict=verdict,
             # what is cut from the wheel that was tested was not
@@ -275,6 +320,11 @@ class _CibuildwheelSteps(Struct, frozen=True):
 
     def _log(self, run: CibuildwheelRun) -> Path:
         return self.context.folder.absolute() / LOGS / f"{self.context.recipe.name}-{run.name}.log"
+
+
+def _leaves_out(build: ContainerBuild | None, before: ContainerBuild) -> bool:
+    """Whether *build* has fewer libraries than that *before*, or is not there."""
+    return build is None or modules_in(build.wheel) < modules_in(before.wheel)
 
 
 def _of(target: Target, identifier: str) -> Target:

@@ -4,7 +4,7 @@ ReleaseContext, ReleaseFamily -> steps -> Product or Failure of each target -> R
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.trial import TrialResult
-from vbuild.build.wrappers import Override
+from vbuild.build.wrappers import Override, is_trial
 from vbuild.errors import VbuildError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import LOGS
@@ -47,10 +47,6 @@ if TYPE_CHECKING:
     from vbuild.variants.metadata import VariantMetadata
 
 OnProgress = Callable[[Target, str], None]
-
-
-# folders in which build systems only ask what the compiler can do
-_TRIALS = frozenset({"CMakeScratch", "CMakeTmp", "meson-private"})
 
 
 class Product(Struct, frozen=True):
@@ -210,7 +206,7 @@ class ReleaseResult(Struct, frozen=True):
         """The flags of the project's own that stayed for single files, each with these."""
         files: dict[str, dict[str, None]] = {}
         for change in (change for made in self.products for change in made.overrides):
-            sources = [name for name in change.sources if _TRIALS.isdisjoint(PurePath(name).parts)]
+            sources = [] if is_trial(change.sources) else change.sources
             for flag in (flag for flag, why in change.why if flag in change.kept and why == SINGLE_FILE and sources):
                 files.setdefault(flag, {}).update(dict.fromkeys(sources))
         return tuple((flag, tuple(files[flag])) for flag in sorted(files))

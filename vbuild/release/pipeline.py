@@ -50,6 +50,7 @@ R = TypeVar("R")
 
 _SHOWN = 5
 _STRIP = "if a flag of the project's own put it there: build.flags = 'strip'"
+_STRIP_NATIVE = "; if one of native {}: flags = 'strip' in its [[native]]"
 
 
 class _Each(Protocol):
@@ -361,7 +362,8 @@ def verified(
     if verdict.failed:
         errors = [one.advised for one in verdict.findings if one.is_error]
         if any(library.violations for library in verdict.libraries):
-            errors.append(_STRIP)
+            names = " or ".join(native.name for native in context.recipe.natives)
+            errors.append(f"{_STRIP}{_STRIP_NATIVE.format(names) if names else ''}")
         lines = errors[:_SHOWN]
         if len(errors) > _SHOWN:
             lines.append(f"and {len(errors) - _SHOWN} more")

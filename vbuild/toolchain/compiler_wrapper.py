@@ -37,7 +37,7 @@ _NVCC = "vbuild.toolchain.nvcc"
 _RUN_NVCC = f"import sys; sys.path.insert(0, sys.argv[1] + '/{_LIBRARY}'); import {_NVCC} as nvcc; nvcc.main()"
 
 # of the settings, what says where logs go: nothing of a compiler's output depends on it
-_LOGS = ("log", "calls")
+_LOGS = ("log", "calls", "objects")
 _OLDEST = 315532800 * 10**9  # 1980-01-01, in nanoseconds, from which the times of compiler wrappers count
 _TIME_DIGITS = 14  # of the digest, so that these are less than three years
 

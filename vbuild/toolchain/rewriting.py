@@ -9,7 +9,7 @@ rules come as a mapping of tuples, marshalled into a file beside the program.
 """
 
 # pathlib alone costs more than all the rest; late imports are what the last paragraph is about
-# ruff: noqa: PTH100, PTH112, PTH118, PTH120, PTH123, PTH202, PLC0415, S606
+# ruff: noqa: PTH100, PTH103, PTH112, PTH118, PTH120, PTH123, PTH202, PLC0415, S606
 
 import os
 import sys
@@ -134,9 +134,15 @@ def rewritten(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
         _add(result, rules["compile"], first=bool(result.kept) or (keeps and why != SINGLE_FILE))
     if "-shared" in arguments and not _NOT_LINKING.intersection(arguments):
         result.arguments += rules["link"]
-    if not rules["keep"] and len(sources) == 1 and _is_flag_check(sources[0]):
-        result.refused = [flag for flag in result.removed if flag not in _NATIVE and not flag.startswith(_TUNES)]
+    if (result.kept or result.removed) and len(sources) == 1 and _is_flag_check(sources[0]):
+        result.kept = []  # in no library
+        result.refused = _telling(result.removed) if not rules["keep"] else []
     return result
+
+
+def _telling(removed: "Sequence[str]") -> list[str]:
+    """Those of the flags *removed* without which a file of the project's would fail, or do less."""
+    return [flag for flag in removed if flag not in _NATIVE and not flag.startswith(_TUNES)]
 
 
 def _verdict(sources: "Sequence[str]", rules: "Rules", *, assembles: bool) -> "Callable[[str], tuple[bool, str]]":
@@ -373,6 +379,19 @@ def _record(settings: "dict[str, Any]", name: str, result: RewrittenCommand) -> 
     _log(settings, entry)
 
 
+def _keep_object(settings: "dict[str, Any]", result: RewrittenCommand) -> None:
+    """Copy what *result* made, which goes with its machine, to where it can be asked for its functions."""
+    import shutil
+
+    made = os.path.abspath(_output(result.arguments))
+    place = os.path.join(settings["objects"], made.removeprefix(settings["source"] + os.sep).lstrip(os.sep))
+    try:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        shutil.copyfile(made, place)
+    except OSError:  # then nobody knows what is in it
+        pass
+
+
 def _log(settings: "dict[str, Any]", entry: "dict[str, Any]") -> None:
     """One line more in the log; a single append, since compilers run side by side."""
     import json  # only for commands that are changed, or fail
@@ -480,6 +499,8 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
     status, errors = _ended(words)
     if status:
         _note_failure(settings, name, result, errors.decode(errors="replace"))
+    elif result.kept and settings.get("objects"):
+        _keep_object(settings, result)
     raise SystemExit(status)
 
 

@@ -181,6 +181,46 @@ setup(ext_modules=[Extension("demo", ["demo.c", "kernel.c"], extra_compile_args=
     assert product.overrides == ()
 
 
+PER_FILE = """
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+class Build(build_ext):
+    def build_extension(self, ext):
+        compile = self.compiler._compile
+        def one(obj, src, ext_name, cc_args, extra, pp_opts):
+            own = ["-mavx2"] if src == "kernel.c" else []
+            compile(obj, src, ext_name, cc_args, [*extra, *own], pp_opts)
+        self.compiler._compile = one
+        super().build_extension(ext)
+
+setup(cmdclass={"build_ext": Build},
+      ext_modules=[Extension("demo", ["demo.c", "kernel.c"], extra_compile_args=["-O3"])])
+"""
+
+
+@pytest.mark.parametrize("guard", ["", 'if (__builtin_cpu_supports("avx2")) '], ids=["unguarded", "guarded"])
+def test_a_file_whose_flags_put_code_above_the_level_is_built_again_without_them(guard: str, tmp_path: Path) -> None:
+    source = project(tmp_path / "project", OFFLINE + LEVELS, kernel=CALLED, setup=PER_FILE)
+    module = source / "demo.c"
+    module.write_text(module.read_text().replace("    kernel(a, b);", f"    {guard}kernel(a, b);"))
+    with inside(source):
+        release = cibuildwheel(tmp_path / "dist", variants=["plain", "x86_64_v3"])
+    assert release.failures == ()
+    said = "plain: built again without -mavx2 of kernel.c: code above the level ran without a check of the CPU"
+    assert list(release.notes) == ([] if guard else [said])
+    plain, v3 = release.products
+    dump = subprocess.run(
+        ["objdump", "-d", extension(plain.wheel, tmp_path / "x" / "y")], capture_output=True, text=True, check=True
+    )
+    assert ("%ymm" in dump.stdout) is bool(guard)
+    assert release.kept_flags == ((("-mavx2", ("kernel.c",)),) if guard else ())
+    assert plain.trial is v3.trial is TrialResult.NONE
+
+
+CALLED = """
+void kernel(float *a, const float *b) { for (int i = 0; i < 16; i++) a[i] += b[i]; }
+"""
 LIMITED = """
 from setuptools import Extension, setup
 extension = Extension(

@@ -126,6 +126,7 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
             "source": settings["project"],
             "log": str(logs / "overrides.jsonl"),
             "calls": str(logs / "calls"),
+            "objects": str(logs / "objects"),
             "mapping": mapping,
             "rust_mapping": (f"--remap-path-prefix={settings['project']}=.",),
             "nvcc": nvcc_settings,

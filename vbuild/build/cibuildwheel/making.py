@@ -9,7 +9,8 @@ The folder on the host that containers see as part of /host: what runs there, it
 
     kit/vbuild/                          this package, for a Python without packages
     kit/runs/<run>/settings.json         what `vbuild.build.cibuildwheel.container` puts into the container
-    kit/runs/<run>/logs/<identifier>/    overrides.jsonl, nvcc.jsonl; calls: a line for each call of a compiler
+    kit/runs/<run>/logs/<identifier>/    overrides.jsonl, nvcc.jsonl; calls: a line for each call of a compiler;
+                                         objects/: what commands made that kept flags of the project's own
 
 The logs are written from within the container.
 """
@@ -22,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from packaging.tags import Tag
 
 import vbuild
@@ -29,8 +31,9 @@ from vbuild.build.cibuildwheel.journal import BEFORE_BUILD, Journal
 from vbuild.build.cibuildwheel.options import inside
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, failed
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun
+from vbuild.build.kept_flags import KeptFlags
 from vbuild.build.trial import TrialResult
-from vbuild.build.wrappers import FailedCall, Override, failures, overrides
+from vbuild.build.wrappers import CompilerCall, FailedCall, Override, compiler_calls, failures, overrides
 from vbuild.errors import BuildError, WheelError
 from vbuild.process.run import supervised
 from vbuild.toolchain import nvcc
@@ -39,17 +42,23 @@ from vbuild.wheel.name import WheelName
 
 
 class WrapperRecord(Struct, frozen=True):
-    """What the compiler wrappers recorded of a build: flags that were taken out, nvcc's commands, how often compilers
-    ran, and which calls of them failed.
+    """What the compiler wrappers recorded of a build: flags that were kept or taken out, nvcc's commands, the calls of
+    the other compilers, and those of them that failed.
 
-    *started* is when they were put there, in seconds since the epoch, or None if they were not.
+    *started* is when they were put there, in seconds since the epoch, or None if they were not. The folder *objects*
+    has what commands with kept flags made.
     """
 
     overrides: tuple[Override, ...] = ()
     commands: tuple[Command, ...] = ()
-    calls: int = 0
+    calls: tuple[CompilerCall, ...] = ()
     started: float | None = None
     failed: tuple[FailedCall, ...] = ()
+    objects: Path = Path()
+
+    def kept(self, project: Path) -> KeptFlags:
+        """What was kept of the flags for single files of *project*."""
+        return KeptFlags.of(self.overrides, self.calls, project, objects=self.objects)
 
 
 class ContainerSetup(Struct, frozen=True):
@@ -87,13 +96,14 @@ class ContainerSetup(Struct, frozen=True):
     def record(self, run: CibuildwheelRun, identifier: str) -> WrapperRecord:
         """What the compiler wrappers of *run* recorded of the build for *identifier*."""
         logs = self._of(run) / "logs" / identifier
-        calls, started = logs / "calls", logs / "started"
+        started = logs / "started"
         return WrapperRecord(
-            overrides(logs / "overrides.jsonl"),
+            tuple(replace(one, object=one.object.lstrip("/")) for one in overrides(logs / "overrides.jsonl")),
             tuple(dict.fromkeys(nvcc.logged(logs / nvcc.LOG))),
-            len(calls.read_bytes().splitlines()) if calls.exists() else 0,
+            compiler_calls(logs / "calls"),
             started.stat().st_mtime if started.exists() else None,
             failures(logs / "overrides.jsonl"),
+            logs / "objects",
         )
 
     def _of(self, run: CibuildwheelRun) -> Path:

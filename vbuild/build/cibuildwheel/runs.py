@@ -67,6 +67,7 @@ class CibuildwheelRun(Struct, frozen=True):
     toolkit: Toolkit | None = None
     repair: tuple[str, ...] = ()
     is_tested: bool = True
+    number: int = 1
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.targets))
@@ -74,7 +75,8 @@ class CibuildwheelRun(Struct, frozen=True):
     @property
     def name(self) -> str:
         """A file name of its own."""
-        return str(self.targets[0]) if self.plan else f"{self.targets[0]}-bare"
+        again = f"-{self.number}" if self.number > 1 else ""
+        return f"{self.targets[0]}{again}" if self.plan else f"{self.targets[0]}-bare"
 
     @property
     def cpu(self) -> Cpu:
@@ -156,6 +158,13 @@ def runs(
     return tuple(found)
 
 
+def again(
+    recipe: Recipe, run: CibuildwheelRun, rules: Rewriting, identifiers: Sequence[str], context: RunContext
+) -> CibuildwheelRun:
+    """*run* once more, by other *rules* of the compiler wrappers, for those *identifiers* of it only."""
+    return _levelled(recipe, run.targets, identifiers, (), context, rules=rules, number=run.number + 1)
+
+
 def machine_of(identifier: str) -> str:
     """The machine of ``cp312-manylinux_x86_64``, as `Cpu` names it."""
     return identifier.partition("linux_")[2]
@@ -199,11 +208,14 @@ def _levelled(
     mine: Sequence[str],
     all_of_them: Sequence[str],
     context: RunContext,
+    *,
+    rules: Rewriting | None = None,
+    number: int = 1,
 ) -> CibuildwheelRun:
     target = group[0]
     toolkit = context.toolkit(target) if target.cuda else None
     cuda = _cuda(recipe, target, toolkit, context.backend) if toolkit else None
-    rules = levelled(target.cpu, rules=recipe.build.flags)
+    rules = rules or levelled(target.cpu, rules=recipe.build.flags)
     plan = FlagPlan(
         cpu=target.cpu,
         backend=context.backend,
@@ -213,7 +225,7 @@ def _levelled(
         cuda=cuda.rules if cuda else None,
     )
     is_tested = target.cpu.is_baseline or bool(context.machine and context.machine.runs(target.cpu))
-    run = CibuildwheelRun(group, tuple(mine), (), plan, toolkit, _repair(recipe, target), is_tested)
+    run = CibuildwheelRun(group, tuple(mine), (), plan, toolkit, _repair(recipe, target), is_tested, number)
     options = Inheritance.of(context.environment)
     options.add("environment", " ".join(f"{name}={text}" for name, text in plan.environment), _ASSIGNMENTS)
     if plan.config_settings:
