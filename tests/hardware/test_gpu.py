@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vbuild.errors import HardwareError
-from vbuild.hardware.driver import Dotted
+from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER, Dotted
 from vbuild.hardware.gpu import ARCHITECTURES, Arch, GpuList, GpuRequest
 
 archs = st.sampled_from(
@@ -63,10 +63,23 @@ def test_people_spell_a_gpu_in_many_ways(spellings: str, written: str) -> None:
         ("90a;90", "sm_90,sm_90a"),
         ("compute_90,90", "sm_90+PTX"),
         ("90-virtual 90+ptx compute_80", "compute_80,sm_90+PTX"),
+        ("H100", "sm_90"),
+        ("A100 L4,rtx 4090+ptx", "sm_80,sm_89+PTX"),
+        ("NVIDIA H100 80GB HBM3", "sm_90"),
+        ("NVIDIA A100-SXM4-80GB;Tesla T4", "sm_75,sm_80"),
+        ("NVIDIA GeForce RTX 3060 Ti, NVIDIA RTX 6000 Ada Generation", "sm_86,sm_89"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "sm_120"),
+        ("Orin (nvgpu)", "sm_87"),
     ],
 )
 def test_a_list_names_each_gpu_once(text: str, written: str) -> None:
     assert str(GpuList.parse(text)) == written
+
+
+def test_native_is_what_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FORCED_DRIVER, "13.0")
+    monkeypatch.setenv(FORCED_CAPABILITY, "8.9")
+    assert str(GpuList.asked("native,90")) == "sm_89,sm_90"
 
 
 def test_code_for_one_gpu_alone_is_asked_for_by_its_gpu() -> None:
@@ -110,13 +123,22 @@ def test_no_toolkit_is_known_to_compile_for_what_only_files_have() -> None:
         ("10", "there is no GPU architecture '10'; did you mean sm_100, sm_101, sm_103 or sm_107?"),
         ("35", "there is no GPU architecture '35'; did you mean sm_50, sm_52, sm_53 or sm_60?"),
         ("9999", "there is no GPU architecture '9999'; did you mean sm_107, sm_110, sm_120 or sm_121?"),
+        ("4090", "there is no GPU architecture '4090'; did you mean RTX 4090?"),
+        ("RTX 4095", "there is no GPU architecture 'RTX 4095'; did you mean RTX 4090 or RTX 4050?"),
+        (
+            "RTX 6000",
+            "'RTX 6000' is the name of several GPUs; expected Quadro RTX 6000 or RTX 6000 Ada or RTX PRO 6000",
+        ),
         ("80a", "there is no GPU architecture '80a', only sm_80"),
         ("90f", "there is no GPU architecture '90f', only sm_90, sm_90a"),
         ("90-real+PTX", "'90-real+PTX' is real and virtual at once; expected as in 90-real or 90-virtual"),
         ("compute_90-real", "'compute_90-real' is real and virtual at once; expected as in 90-real or 90-virtual"),
-        ("gfx90a", "there is no GPU architecture 'gfx90a'; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"),
-        ("9.0.1", "there is no GPU architecture '9.0.1'; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"),
-        ("٩٠", "there is no GPU architecture '٩٠'; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"),
+        (
+            "gfx90a",
+            "there is no GPU architecture 'gfx90a'; expected one as in sm_90, 9.0, 90a, 90-real, 9.0+PTX or H100",
+        ),
+        ("9.0.1", "there is no GPU architecture '9.0.1'; expected one as in sm_90, 9.0, 90a, 90-real, 9.0+PTX or H100"),
+        ("٩٠", "there is no GPU architecture '٩٠'; expected one as in sm_90, 9.0, 90a, 90-real, 9.0+PTX or H100"),
     ],
 )
 def test_what_is_no_gpu_is_refused(text: str, message: str) -> None:

@@ -55,7 +55,7 @@ RECIPES = {
         gpus('{ a = "hopper" }'),
         (
             "matrix.cuda[0].gpus.a: there is no GPU architecture 'hopper'; "
-            "expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"
+            "expected one as in sm_90, 9.0, 90a, 90-real, 9.0+PTX or H100"
         ),
     ),
     "a removed architecture": (

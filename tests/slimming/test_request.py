@@ -45,8 +45,11 @@ NO_VARIANT = "expected a label and GPUs, as in sm90=90,90a"
         ("a=sm_9", "there is no GPU architecture 'sm_9'; did you mean sm_90?"),
         ("a=89a", "there is no GPU architecture '89a', only sm_89"),
         ("a=90-real+PTX", "'90-real+PTX' is real and virtual at once; expected as in 90-real or 90-virtual"),
-        ("a=gfx90a", "there is no GPU architecture 'gfx90a'; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"),
-        ("a=" + "9" * 5000, "expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"),
+        (
+            "a=gfx90a",
+            "there is no GPU architecture 'gfx90a'; expected one as in sm_90, 9.0, 90a, 90-real, 9.0+PTX or H100",
+        ),
+        ("a=" + "9" * 5000, "expected one as in sm_90, 9.0, 90a, 90-real, 9.0+PTX or H100"),
     ],
 )
 def test_a_share_that_is_none_is_refused(text: str, message: str) -> None:

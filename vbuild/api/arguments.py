@@ -119,7 +119,7 @@ def gpus_of(asked: "str | Iterable[str | GpuList] | GpuList") -> "GpuList | None
     if isinstance(asked, GpuList):
         return asked
     several = (asked,) if isinstance(asked, str) else tuple(asked)
-    return GpuList.parse(",".join(map(str, several))) if several else None
+    return GpuList.asked(",".join(map(str, several))) if several else None
 
 
 def shares_of(asked: "Mapping[str, str | Iterable[str]] | Iterable[Share]") -> "tuple[Share, ...]":

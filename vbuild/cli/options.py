@@ -34,7 +34,7 @@ class Value(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
-GPUS = Value("gpus", "vbuild.hardware.gpu:GpuList.parse")
+GPUS = Value("gpus", "vbuild.hardware.gpu:GpuList.asked")
 CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")
 PROJECT = Value("name", "vbuild.splitting.request:project_name")
 

@@ -5,6 +5,7 @@
     sm_100f 100f                        code that uses what the family of 10.0 has
     sm_90+PTX   9.0+PTX   90+ptx        the same GPUs, and PTX: code that the driver compiles for later GPUs
     compute_90   90-virtual             PTX alone, where code is compiled; to what is cut, the same as sm_90+PTX
+    H100   RTX 4090   L4+PTX            the same by a product's name (`vbuild.hardware.gpu_names`)
 
 The rules are NVIDIA's. Machine code for X.y runs on X.z where z >= y; PTX for X.y runs on every later GPU; code with
 ``a`` only on X.y itself; code with ``f`` on X.z where z >= y. Tegra GPUs run no machine code but their own, and
@@ -30,7 +31,8 @@ from itertools import groupby
 from typing import Any, NamedTuple, Self
 
 from vbuild.errors import HardwareError
-from vbuild.hardware.driver import Dotted
+from vbuild.hardware.driver import Dotted, Nvidia
+from vbuild.hardware.gpu_names import capability_of, similar_names
 
 _REQUEST = re.compile(
     r"""
@@ -40,8 +42,11 @@ _REQUEST = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-_SEPARATOR = re.compile(r"[\s,;]+")
+_SEPARATOR = re.compile(r"[,;]")
+_PTX = re.compile(r"\s*\+ptx", re.IGNORECASE)
+_NATIVE = "native"
 _NEAR = 4
+_LEAST_PRODUCT = 1000  # from here on a number is that of a product, as in 4090
 
 
 class Architecture(NamedTuple):
@@ -155,6 +160,8 @@ class GpuRequest(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """One item of a GPU list in any spelling; `HardwareError` for an architecture that does not exist."""
+        if named := _named(text):
+            return cls(named, bool(_PTX.search(text)))
         match = _matched(text)
         virtual = match["kind"] == "virtual" or (match["prefix"] or "").startswith("compute")
         if match["kind"] == "real" and (match["ptx"] or virtual):
@@ -181,10 +188,22 @@ class GpuList:
     @classmethod
     def parse(cls, text: str) -> Self:
         """The GPUs listed in *text* with comma, semicolon or space between them; `HardwareError` if there are none."""
-        items = [item for item in _SEPARATOR.split(text) if item]
+        items = [item for piece in _SEPARATOR.split(text) for item in _items(piece)]
         if not items:
             raise HardwareError("no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX")
         return cls.of(map(GpuRequest.parse, items))
+
+    @classmethod
+    def asked(cls, text: str) -> Self:
+        """As `parse`, where ``native`` stands for the GPUs of this machine; `HardwareError` if it has none."""
+        if _NATIVE not in text:
+            return cls.parse(text)
+        here = [f"{gpu.major}.{gpu.minor}" for gpu in Nvidia.here().capabilities]
+        if not here:
+            raise HardwareError(
+                f"{_NATIVE}: no NVIDIA GPU found on this machine; expected GPUs by name, as in sm_90 or H100"
+            )
+        return cls.parse(text.replace(_NATIVE, ",".join(here)))
 
     @classmethod
     def of(cls, requests: Iterable[GpuRequest]) -> Self:
@@ -223,12 +242,30 @@ class GpuList:
                 raise HardwareError(f"{arch}: CUDA {version} cannot compile for it; {others} can")
 
 
+def _items(piece: str) -> list[str]:
+    """The GPUs in a *piece* of a list between two commas: one product's name, or several items with spaces."""
+    words = piece.split()
+    several = (
+        len(words) > 1 and not _named(piece) and all(_REQUEST.fullmatch(word.lower()) or _named(word) for word in words)
+    )
+    return words if several or not words else [piece.strip()]
+
+
+def _named(text: str) -> Arch | None:
+    """The architecture of the product that *text* names; None if it is written as an architecture, or not known."""
+    if _REQUEST.fullmatch(text.strip().lower()):
+        return None
+    number = capability_of(_PTX.sub("", text))
+    return None if number is None else Arch(number)
+
+
 def _matched(text: str) -> re.Match[str]:
     if match := _REQUEST.fullmatch(text.strip().lower()):
         return match
-    raise HardwareError(
-        f"there is no GPU architecture {text!r}; expected one as in sm_90, 9.0, 90a, 90-real or 9.0+PTX"
-    )
+    near = similar_names(_PTX.sub("", text))
+    expected = "expected one as in sm_90, 9.0, 90a, 90-real, 9.0+PTX or H100"
+    advice = f"did you mean {' or '.join(near)}?" if near else expected
+    raise HardwareError(f"there is no GPU architecture {text!r}; {advice}")
 
 
 def _known(match: re.Match[str]) -> tuple[int, str]:
@@ -239,7 +276,8 @@ def _known(match: re.Match[str]) -> tuple[int, str]:
         # what begins like a number that was cut short, or else what is nearest
         begun = [other for other in ARCHITECTURES if str(other).startswith(str(number))]
         nearest = sorted(ARCHITECTURES, key=lambda other: (abs(other - number), other))
-        *others, last = (str(Arch(other)) for other in sorted((begun or nearest)[:_NEAR]))
+        products = similar_names(str(number)) if number >= _LEAST_PRODUCT else ()
+        *others, last = products or (str(Arch(other)) for other in sorted((begun or nearest)[:_NEAR]))
         near = f"{', '.join(others)} or {last}" if others else last
         raise HardwareError(f"there is no GPU architecture {match[0]!r}; did you mean {near}?")
     if known.first_toolkit(suffix) is None:
