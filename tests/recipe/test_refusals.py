@@ -97,7 +97,7 @@ SOURCES = [
     (f'sdist = "other==1"\nsha256 = "{HASH}"', "source: is of 'other', and the recipe builds 'demo'"),
     ('sdist = "demo==1"', "source.sha256: missing; expected a string"),
     ('sdist = "demo==1"\nsha256 = "abc"', "source.sha256: 'abc' is not a SHA-256; expected 64 hex digits, lower case"),
-    ('path = "gone"', "source.path: no folder 'gone'; paths start where the recipe stands"),
+    ('path = "gone"', "source.path: no folder or sdist 'gone'; paths start where the recipe stands"),
     ('path = "."\nsha256 = ""', "source.sha256: no such key; known here: path, subdirectory"),
     (
         'git = "https://git.example/x"\ncommit = "abc123"',

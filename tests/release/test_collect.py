@@ -17,6 +17,7 @@ from tests.factories.wheels import contents, poked
 from tests.release.test_matrix_parts import LIKE_THE_BASELINE
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import recipe as bundling
+from vbuild.build.given import AskedAxes
 from vbuild.build.trial import TrialResult
 from vbuild.cli.render import release_lines
 from vbuild.release.collect import collect
@@ -44,7 +45,9 @@ def recipe(folder: Path, text: str = "", *, kernel: str = KERNEL) -> Path:
 
 def part(source: Path, folder: Path, *labels: str, python: str = "") -> Path:
     """The part of the recipe *source* with these *labels*, in *folder*."""
-    matrix(source, folder, MatrixRequest(only=labels, pythons=[python] if python else [], is_part=True))
+    matrix(
+        source, folder, MatrixRequest(only=labels, axes=AskedAxes(pythons=(python,) if python else ()), is_part=True)
+    )
     return folder
 
 

@@ -12,6 +12,7 @@ from tests.factories.extensions import library
 from tests.factories.projects import KERNEL, setuptools_project, tree
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
+from vbuild.build.given import AskedAxes
 from vbuild.errors import RecipeError
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix, planned
@@ -61,13 +62,13 @@ def test_a_python_of_the_recipe_is_built_for_alone(tmp_path: Path) -> None:
     other = twin(tmp_path / "twin")
     source = recipe(tmp_path, f"{LEVELS}python = {json.dumps([sys.executable, other])}\n")
     both = [(str(job.target), job.target.python) for job in planned(source)]
-    assert [(str(job.target), job.target.python) for job in planned(source, MatrixRequest(pythons=[other]))] == [
-        target for target in both if target[1] == other
-    ]
-    assert [str(job.target) for job in planned(source, MatrixRequest(pythons=[other], only=["x86_64_v2"]))] == [
-        "x86_64_v2"
-    ]
-    release = matrix(source, tmp_path / "dist", MatrixRequest(pythons=[other]))
+    assert [
+        (str(job.target), job.target.python) for job in planned(source, MatrixRequest(axes=AskedAxes(pythons=(other,))))
+    ] == [target for target in both if target[1] == other]
+    assert [
+        str(job.target) for job in planned(source, MatrixRequest(axes=AskedAxes(pythons=(other,)), only=["x86_64_v2"]))
+    ] == ["x86_64_v2"]
+    release = matrix(source, tmp_path / "dist", MatrixRequest(axes=AskedAxes(pythons=(other,))))
     assert [(product.label, product.target.python) for product in release.products] == [
         (None, other),
         ("x86_64_v2", other),
@@ -80,7 +81,7 @@ def test_a_python_that_the_recipe_does_not_have_is_refused(tmp_path: Path) -> No
     source = recipe(tmp_path, f'{LEVELS}python = ["3.11", "3.12"]\n')
     for call in (planned, lambda path, options: matrix(path, tmp_path / "dist", options)):
         with pytest.raises(RecipeError) as refusal:
-            call(source, MatrixRequest(pythons=["3.11", "3.99"]))
+            call(source, MatrixRequest(axes=AskedAxes(pythons=("3.11", "3.99"))))
         assert str(refusal.value) == f"{source}: no Python '3.99'; there are 3.11, 3.12"
     assert not (tmp_path / "dist").exists()
 

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from vbuild.api.options import Layout, PublishOptions, StrPath
+from vbuild.api.options import Layout, MatrixOptions, PublishOptions, StrPath
 
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
     from vbuild.hardware.gpu import GpuList
     from vbuild.hardware.machine import Machine
     from vbuild.publishing.model import PublishLayout
+    from vbuild.release.matrix import MatrixRequest
     from vbuild.slimming.request import Share
     from vbuild.splitting.patch_plan import LibraryCutter
     from vbuild.variants.select import Ask
@@ -120,6 +121,38 @@ def gpus_of(asked: "str | Iterable[str | GpuList] | GpuList") -> "GpuList | None
         return asked
     several = (asked,) if isinstance(asked, str) else tuple(asked)
     return GpuList.asked(",".join(map(str, several))) if several else None
+
+
+def matrix_request(**options: Unpack[MatrixOptions]) -> "MatrixRequest":
+    """What *options* ask `matrix` for."""
+    from vbuild.build.given import AskedAxes
+    from vbuild.hardware.driver import Dotted
+    from vbuild.hardware.machine import cpus_asked
+    from vbuild.release.matrix import MatrixRequest
+    from vbuild.variants.document import Schema
+    from vbuild.workers.executor import Executor
+
+    asked = known(options, MatrixOptions)
+    cpus = ",".join(map(str, texts_of(asked.get("cpu"))))
+    return MatrixRequest(
+        jobs=asked.get("jobs", 1),
+        only=texts_of(asked.get("only")),
+        executor=value_of(asked.get("executor", "local"), Executor.parse),
+        is_part=asked.get("part", False),
+        is_locked=asked.get("locked", False),
+        fresh=asked.get("fresh", False),
+        pass_env=texts_of(asked.get("pass_env")),
+        schema=value_of(asked.get("schema", Schema.PEP_850), Schema.versioned),
+        compare=path_of(asked.get("compare")),
+        against=str(asked.get("against", "")),
+        axes=AskedAxes(
+            cpus=cpus_asked(cpus) if cpus else (),
+            gpus=gpus_of(asked.get("cuda") or ()),
+            toolkit=value_of(asked.get("toolkit"), Dotted.parse),
+            pythons=texts_of(asked.get("python")),
+        ),
+        on_note=asked.get("on_note", silent),
+    )
 
 
 def shares_of(asked: "Mapping[str, str | Iterable[str]] | Iterable[Share]") -> "tuple[Share, ...]":

@@ -16,6 +16,7 @@ from vbuild.api.arguments import (
     known,
     layout_of,
     machine_of,
+    matrix_request,
     path_of,
     paths_of,
     plugins_of,
@@ -48,32 +49,16 @@ if TYPE_CHECKING:
 
 
 def matrix(source: StrPath, output_dir: StrPath, **options: Unpack[MatrixOptions]) -> "ReleaseResult":
-    """Build the recipe, or the project in the folder, at *source* for every target.
+    """Build *source* for every target: a recipe, a project's folder, an sdist, or a name such as "mmh3==5.3.1".
 
     *output_dir* gets the wheels, a variants.json, report.json, report.html, and the logs of builds that failed. A
     target that fails is in the result's ``failures``, and the others are finished. `RecipeError` if the
     recipe is wrong, `BuildError` or `FetchError` if no build can start; then nothing is written.
     """
-    from vbuild.release.matrix import MatrixRequest
     from vbuild.release.matrix import matrix as verb
-    from vbuild.variants.document import Schema
-    from vbuild.workers.executor import Executor
 
-    asked = known(options, MatrixOptions)
-    request = MatrixRequest(
-        jobs=asked.get("jobs", 1),
-        only=texts_of(asked.get("only")),
-        pythons=texts_of(asked.get("python")),
-        executor=value_of(asked.get("executor", "local"), Executor.parse),
-        is_part=asked.get("part", False),
-        is_locked=asked.get("locked", False),
-        fresh=asked.get("fresh", False),
-        pass_env=texts_of(asked.get("pass_env")),
-        schema=value_of(asked.get("schema", Schema.PEP_850), Schema.versioned),
-        compare=path_of(asked.get("compare")),
-        against=str(asked.get("against", "")),
-    )
-    return verb(Path(source), Path(output_dir), request, on_progress=asked.get("on_progress", silent))
+    request = matrix_request(**options)
+    return verb(str(source), Path(output_dir), request, on_progress=options.get("on_progress", silent))
 
 
 def collect(

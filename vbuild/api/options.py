@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
+    from vbuild.hardware.driver import Dotted
     from vbuild.hardware.gpu import GpuList
     from vbuild.recipe.target import Target
     from vbuild.slimming.request import Share
@@ -25,7 +26,10 @@ class MatrixOptions(TypedDict, total=False):
 
     jobs         how many builds run at a time on this machine; 1
     only         labels of the targets to build, "plain" for the wheel without a label; all
-    python       the recipe's Pythons to build for; all
+    python       Pythons to build for: some of the recipe's, any if it names none; all
+    cpu          CPU levels, as "v2,v3", to build for instead of the recipe's
+    cuda         GPUs, as "80,90+ptx" or "H100", to build for instead of the recipe's, a wheel for each
+    toolkit      the version of CUDA that compiles for these; the newest that can
     part         leave what is for the whole release to `collect`
     fresh        build everything again, also what an earlier run built
     locked       use nothing but what the recipe's lock file names
@@ -35,11 +39,15 @@ class MatrixOptions(TypedDict, total=False):
     schema       the draft that variant metadata follows; "850/0.2.0"
     executor     "local", or "dask://HOST:PORT"
     on_progress  called with each target and the name of the step that it is at
+    on_note      called, before anything is built, with each line on what was chosen for the user
     """
 
     jobs: int
     only: Iterable[str]
     python: Iterable[str]
+    cpu: "str | Iterable[str | Cpu] | None"
+    cuda: "str | Iterable[str] | GpuList | None"
+    toolkit: "str | Dotted | None"
     part: bool
     fresh: bool
     locked: bool
@@ -49,6 +57,7 @@ class MatrixOptions(TypedDict, total=False):
     schema: "str | Schema"
     executor: "str | Executor"
     on_progress: "Callable[[Target, str], None]"
+    on_note: Callable[[str], None]
 
 
 class SlimOptions(TypedDict, total=False):

@@ -47,7 +47,7 @@ from vbuild.files.staging import STAGE
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.debian import fetch_debian
 from vbuild.index_client.packages import Wanted, download
-from vbuild.recipe.source import Debian, Folder, Git, NativeSource, Sdist
+from vbuild.recipe.source import PROJECT_FILES, Debian, Folder, Git, NativeSource, Sdist
 
 _LATEST = 1 << 33
 
@@ -154,7 +154,6 @@ def _write(member: _Member, path: Path) -> None:
     os.utime(path, (time, time))
 
 
-_PROJECT_FILES = ("pyproject.toml", "setup.py")
 _NOT_SOURCES = frozenset({".git", ".hg", ".svn", ".bzr", "__pycache__"})
 
 
@@ -169,6 +168,8 @@ def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes
         if not source.path.is_dir():
             raise BuildError(f"{source.path}: no such folder")
         return source.path
+    if isinstance(source, Sdist) and source.file:
+        return _unchanged(source, source.file)
     part, name = (Part.COMMITS, source.commit) if isinstance(source, Git) else (Part.SDISTS, source.sha256)
     kept = Cache(part, (cache or cache_folder()) / part)
     path = kept.folder / name
@@ -193,6 +194,14 @@ def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes
     return path
 
 
+def _unchanged(source: Sdist, file: Path) -> Path:
+    if not file.is_file():
+        raise BuildError(f"{file}: no such file")
+    if not _is_whole(source, file):
+        raise BuildError(f"{file}: changed; expected sha256 {source.sha256}")
+    return file
+
+
 def _is_whole(source: Sdist | Debian | Git, path: Path) -> bool:
     """Whether *source*, undamaged, is at *path*."""
     if isinstance(source, Git):
@@ -213,9 +222,9 @@ def unpacked(
     `BuildError` if there is no project.
     """
     project = copied(archive, folder, subdirectory=subdirectory, patches=patches, without=without)
-    if not any((project / name).is_file() for name in _PROJECT_FILES):
+    if not any((project / name).is_file() for name in PROJECT_FILES):
         where = f"subdirectory {subdirectory!r}" if subdirectory else "top folder"
-        raise BuildError(f"{archive.name}: no project in its {where}; expected {' or '.join(_PROJECT_FILES)}")
+        raise BuildError(f"{archive.name}: no project in its {where}; expected {' or '.join(PROJECT_FILES)}")
     return project
 
 

@@ -14,13 +14,36 @@ from vbuild.files.wording import wrapped
 if TYPE_CHECKING:
     from vbuild.build.frontend import Job
 
+_FOLDER = Path("dist")
 # the options that have an effect on emitted jobs, with the values that say nothing
 _FOR_JOBS = {"jobs": 1, "fresh": False, "locked": False, "pass_env": ()}
 
 
-@click.command(epilog=options.example("vbuild matrix recipes/annoy.toml -o dist --jobs 2"))
-@click.argument("source", type=options.PATH)
-@options.folder
+@click.command(
+    epilog=options.example("vbuild matrix mmh3==5.3.1 --cpu v2,v3\n  vbuild matrix recipes/annoy.toml -o dist --jobs 2")
+)
+@click.argument("source")
+@click.option(
+    "-o", "--output-dir", "folder", type=options.FOLDER, help="Write the results into this folder. [default: dist]"
+)
+@click.option(
+    "--cpu",
+    type=options.Value("levels", "vbuild.hardware.machine:cpus_asked"),
+    metavar="LIST",
+    help="Build for these CPU levels instead of the recipe's: v2,v3, or native.",
+)
+@click.option(
+    "--cuda",
+    type=options.GPUS,
+    metavar="LIST",
+    help="Build for these GPUs instead of the recipe's, a wheel for each: 80,90+ptx, H100, native.",
+)
+@click.option(
+    "--toolkit",
+    type=options.Value("version", "vbuild.hardware.driver:Dotted.parse"),
+    metavar="VERSION",
+    help="With --cuda: compile with this CUDA. [default: the newest for these GPUs]",
+)
 @click.option(
     "-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Run this many builds at a time."
 )
@@ -30,7 +53,12 @@ _FOR_JOBS = {"jobs": 1, "fresh": False, "locked": False, "pass_env": ()}
     metavar="LABEL",
     help="Build only this target; 'plain' is the one without a label. Repeatable.",
 )
-@click.option("--python", multiple=True, metavar="NAME", help="Build only for this Python of the recipe. Repeatable.")
+@click.option(
+    "--python",
+    multiple=True,
+    metavar="NAME",
+    help="Build for this Python: one of the recipe's, any if it names none. Repeatable.",
+)
 @options.executor
 @click.option("--part", is_flag=True, help="Leave what needs the whole release to 'vbuild collect'.")
 @click.option(
@@ -65,37 +93,40 @@ _FOR_JOBS = {"jobs": 1, "fresh": False, "locked": False, "pass_env": ()}
 )
 @options.schema
 @options.as_json
-def matrix(source: Path, folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
+def matrix(source: str, folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
     """Build a wheel for every CPU level and GPU group of a recipe.
 
-    SOURCE is a recipe, or the folder of a project whose pyproject.toml has [tool.vbuild]. The output folder gets the
-    wheels, their index, report.json and report.html. A target that fails does not stop the others.
+    SOURCE is a recipe, the folder of a project, an sdist, or a name on the package index, as in mmh3 or mmh3==5.3.1.
+    The output folder gets the wheels, their index, report.json and report.html. A target that fails does not stop the
+    others.
     """
     system, install, runner = (asked.pop(name) for name in ("emit", "install", "runner"))
     dry_run, as_json = asked.pop("dry_run"), asked.pop("as_json")
+    if asked["toolkit"] and not asked["cuda"]:
+        raise click.UsageError("--toolkit compiles for GPUs; expected --cuda with them, as in --cuda 80,90")
     if system:
-        idle = ("only", "python", "part", "compare", "against")
+        idle = ("only", "python", "part", "compare", "against", "cpu", "cuda", "toolkit")
         if folder or dry_run or as_json or any(asked[name] for name in idle) or not asked["executor"].is_local:
             raise click.UsageError(
                 "--emit prints the jobs of every part; only --jobs, --fresh, --locked, --pass-env, --schema, --install "
                 "and --runner go with it"
             )
-        terminal.write(_emitted(source, system, install=install, runner=runner, asked=asked))
+        terminal.write(_emitted(Path(source), system, install=install, runner=runner, asked=asked))
     elif install or runner:
         raise click.UsageError("--install and --runner go with --emit only")
     elif dry_run:
-        from vbuild.release.matrix import MatrixRequest, planned
+        from vbuild.api.arguments import matrix_request
+        from vbuild.release.matrix import planned
 
-        names = {"only": "only", "python": "pythons", "part": "is_part", "pass_env": "pass_env", "locked": "is_locked"}
-        jobs = planned(source, MatrixRequest(**{theirs: asked[ours] for ours, theirs in names.items()}))
+        jobs = planned(source, matrix_request(**asked, on_note=terminal.note))
         terminal.show([job.data() for job in jobs], job_lines(jobs), as_json=as_json)
-    elif folder is None:
-        raise click.UsageError("expected --output-dir FOLDER, --dry-run, or --emit SYSTEM")
     else:
         from vbuild.api import functions
 
         with terminal.progress(quiet=as_json) as on_progress:
-            release = functions.matrix(source, folder, **asked, on_progress=on_progress)
+            release = functions.matrix(
+                source, folder or _FOLDER, **asked, on_progress=on_progress, on_note=terminal.note
+            )
         show_release(release, as_json=as_json)
 
 

@@ -52,6 +52,11 @@ def write(text: str) -> None:
     click.echo(text, nl=False)
 
 
+def note(line: str) -> None:
+    """Show *line* on stderr, as it comes up: stdout is for results."""
+    click.echo(_printable(line), err=True)
+
+
 def pass_on(output: bytes) -> None:
     """Show the *output* of a command while it runs, on stderr: stdout is for results."""
     sys.stderr.buffer.write(output)

@@ -7,7 +7,7 @@ a misspelt key is an error, never a setting that silently does nothing.
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -65,6 +65,10 @@ class Table:
             raise RecipeError(f"{path}: cannot be read: {reason}") from error
         with at(path):
             return cls.parse(text)
+
+    def with_values(self, keys: Sequence[str], values: Mapping[str, Any]) -> Self:
+        """The same table, in which the table at *keys* has *values* instead of, or besides, its own."""
+        return type(self)(_replaced(self._values, keys, values), self.here)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -212,3 +216,11 @@ class Table:
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise self.refuse(key, f"expected {_NAMES[kind]}, got {value!r}")
         return value
+
+
+def _replaced(table: Mapping[str, Any], keys: Sequence[str], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not keys:
+        return {**table, **values}
+    inner = table.get(keys[0], {})
+    # what is no table is left for its reader to refuse
+    return {**table, keys[0]: _replaced(inner, keys[1:], values)} if isinstance(inner, dict) else table

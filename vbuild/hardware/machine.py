@@ -138,6 +138,25 @@ def cpu_here() -> Cpu | None:
     return cpu.with_extras(detected_info().features)
 
 
+def cpus_asked(text: str) -> tuple[Cpu, ...]:
+    """The CPUs listed in *text* with commas or spaces, each once; ``v3`` is short for ``x86-64-v3``.
+
+    ``native`` is the level of this machine. `HardwareError` for another name, and if there is none.
+    """
+    found = dict.fromkeys(_cpu_asked(item) for item in re.split(r"[,;\s]+", text.strip().lower()) if item)
+    if not found:
+        raise HardwareError("no CPU level in the list; expected at least one, as in v3 or x86-64-v2,x86-64-v3")
+    return tuple(found)
+
+
+def _cpu_asked(text: str) -> Cpu:
+    if text != "native":
+        return Cpu.parse(f"x86-64-{text}" if re.match(r"v\d", text) else text)
+    if here := cpu_here():
+        return Cpu.known(here.machine, here.level)
+    raise HardwareError("native: no CPU level of this machine is known; expected one by name, as in v3")
+
+
 def _asked(python: Path) -> tuple[str, tuple[str, ...]]:
     library = str(Path(packaging.__file__).parents[1])
     try:

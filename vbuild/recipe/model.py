@@ -5,11 +5,12 @@ the project. ``docs/reference/recipe.md`` lists every key.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from types import MappingProxyType
+from typing import Any, Self, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,10 +23,27 @@ from vbuild.recipe.cuda import CudaSettings
 from vbuild.recipe.flags import FlagRules, ProfileSettings
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import NAMESPACE, HostCompiler, HostSettings, Matrix, read_matrix
-from vbuild.recipe.source import Folder, Git, Native, Sdist, Source, check_levels, read_natives, read_source
+from vbuild.recipe.source import (
+    PROJECT_FILES,
+    Folder,
+    Git,
+    Native,
+    Sdist,
+    Source,
+    check_levels,
+    older_project_name,
+    project_file,
+    read_natives,
+    read_source,
+)
 from vbuild.recipe.spelling import existing_patch, located, pattern, requirement, variables
 from vbuild.recipe.target import Draft, Target, evaluated, merged, read_drafts
 from vbuild.recipe.variables import variable_pattern
+
+R = TypeVar("R", bound="Recipe")
+
+Keys = Mapping[str, Any]
+"""Keys of a table and their values, as TOML has them."""
 
 # what the plain wheel is compared with, where that is no file and no other version
 AGAINST = ("auto", "index", "none")
@@ -252,20 +270,25 @@ class Recipe:
     split: Table | None = field(default=None, compare=False)
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: Path, *, asked: Keys = MappingProxyType({}), default: Keys = MappingProxyType({})) -> Self:
         """The recipe at *path*: a recipe file, a ``pyproject.toml``, or the folder of a project.
 
-        `RecipeError`, with file, table and key, if it cannot be carried out as written.
+        What is *asked* for stands instead of the same keys of its ``[matrix]``, and the keys of *default* do where that
+        has no axis. `RecipeError`, with file, table and key, if it cannot be carried out as written.
         """
         if path.is_dir():
-            path /= "pyproject.toml"
-        table = Table.load(path)
+            path = project_file(path)
+        table = Table({}) if path.name == "setup.py" else Table.load(path)
+        is_project = path.name in PROJECT_FILES
+        table = table.with_values((*(("tool", "vbuild") if is_project else ()), "matrix"), asked) if asked else table
         with at(path):
-            recipe = cls._of_project(table, path) if path.name == "pyproject.toml" else cls._of_file(table, path)
-            recipe.namespaces()  # evaluates the targets, so that this call reports what is wrong with them
-            if recipe.natives:
-                check_levels(recipe.natives, [target.cpu for target in recipe.targets])
-            return recipe
+            return _checked((cls._of_project if is_project else cls._of_file)(table, path, default))
+
+    @classmethod
+    def of_sdist(cls, sdist: Sdist, file: Path, matrix: Keys, default: Keys) -> Self:
+        """The recipe that only says to build *sdist* along *matrix*, else *default*; messages name it *file*."""
+        with at(file):
+            return _checked(cls._read(Table({"matrix": matrix}), sdist.name, sdist, file, default=default))
 
     @cached_property
     def targets(self) -> tuple[Target, ...]:
@@ -316,17 +339,17 @@ class Recipe:
         return given or used
 
     @classmethod
-    def _of_file(cls, table: Table, path: Path) -> Self:
+    def _of_file(cls, table: Table, path: Path, default: Keys) -> Self:
         name = table.text("name")
         with table.table("source") as source_table:
             source = read_source(source_table, path.parent)
             found, variant = (source.name, None) if isinstance(source, Sdist) else _stated(source)
             if found and canonicalize_name(found) != canonicalize_name(name):
                 raise source_table.wrong(f"is of {found!r}, and the recipe builds {name!r}")
-        return cls._read(table, name, source, path, variant)
+        return cls._read(table, name, source, path, variant=variant, default=default)
 
     @classmethod
-    def _of_project(cls, pyproject: Table, path: Path) -> Self:
+    def _of_project(cls, pyproject: Table, path: Path, default: Keys) -> Self:
         table = pyproject.handed("tool", optional=True).handed("vbuild", optional=True)
         source = Folder(path.parent.resolve())
         name, variant = _stated(source)
@@ -334,10 +357,19 @@ class Recipe:
             if "name" not in table:
                 raise RecipeError('no [project] table names the project; expected name = "…" in [tool.vbuild]')
             name = table.text("name")
-        return cls._read(table, name, source, path, variant)
+        return cls._read(table, name, source, path, variant=variant, default=default)
 
     @classmethod
-    def _read(cls, table: Table, name: str, source: Source, path: Path, variant: Table | None = None) -> Self:
+    def _read(
+        cls,
+        table: Table,
+        name: str,
+        source: Source,
+        path: Path,
+        *,
+        variant: Table | None = None,
+        default: Keys = MappingProxyType({}),
+    ) -> Self:
         if table.raw("variant") is not None:
             if variant:
                 raise table.refuse("variant", "the project has a [variant] table of its own; expected one of the two")
@@ -346,7 +378,10 @@ class Recipe:
             matrix = read_matrix(matrix_table, path.parent)
         drafts = read_drafts(variant) if variant else ()
         if not (matrix.cpus or matrix.cuda or matrix.axes or drafts):
-            raise table.refuse("matrix", "no axis to build along; expected cpu, cuda, or axes")
+            if not default:
+                raise table.refuse("matrix", "no axis to build along; expected cpu, cuda, or axes")
+            table_of_default = table.with_values(("matrix",), default).handed("matrix")
+            matrix = replace(read_matrix(table_of_default, path.parent), is_chosen=True)
         with (
             table.table("build", optional=True) as build,
             table.table("verify", optional=True) as verify,
@@ -373,16 +408,27 @@ class Recipe:
         return recipe
 
 
+def _checked(recipe: R) -> R:
+    """*recipe*, after its targets were evaluated, which reports what is wrong with them."""
+    recipe.namespaces()
+    if recipe.natives:
+        check_levels(recipe.natives, [target.cpu for target in recipe.targets])
+    return recipe
+
+
 def lock_file(recipe: Path) -> Path:
     """The file of the lock of the recipe in the file *recipe*, whether it exists or not."""
-    return recipe.with_name("vbuild.lock") if recipe.name == "pyproject.toml" else recipe.with_suffix(".lock")
+    return recipe.with_name("vbuild.lock") if recipe.name in PROJECT_FILES else recipe.with_suffix(".lock")
 
 
 def _stated(source: Folder | Git) -> tuple[str | None, Table | None]:
     """The name and the ``[variant]`` table of the project in *source*, as far as known before it is fetched."""
-    path = source.path / source.subdirectory / "pyproject.toml" if isinstance(source, Folder) else None
-    if path is None or not path.is_file():
+    if isinstance(source, Git):
         return None, None
+    folder = source.path / source.subdirectory
+    path = folder / "pyproject.toml"
+    if not path.is_file():
+        return older_project_name(folder), None
     project = Table.load(path)
     name = project.handed("project", optional=True).optional_text("name")
-    return name, project.handed("variant") if "variant" in project else None
+    return name or older_project_name(folder), project.handed("variant") if "variant" in project else None

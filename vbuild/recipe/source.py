@@ -10,6 +10,7 @@ Native dependencies are built in their order, before the wheels. A later one, an
 earlier ones installed.
 """
 
+import ast
 import re
 from collections.abc import Collection, Iterator
 from enum import StrEnum
@@ -17,16 +18,25 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from msgspec import Struct
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
 
 from vbuild.config.table import Env, Table
 from vbuild.errors import RecipeError, at
+from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.flags import FlagRules
 from vbuild.recipe.spelling import existing_patch, located, requirement, variables
 
 _SDIST = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) *== *(?P<version>[^\s=]+)")
+PROJECT_FILES = ("pyproject.toml", "setup.py")
+_LITERAL = r"""(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)"""
+_OLDER_NAMES = {
+    "PKG-INFO": re.compile(rf"^Name:[ \t]*{_LITERAL}[ \t]*$", re.MULTILINE),
+    "setup.cfg": re.compile(rf"^\[metadata\][^\[]*^name[ \t]*=[ \t]*{_LITERAL}[ \t]*$", re.MULTILINE),
+    "pyproject.toml": re.compile(rf"""^\[tool\.poetry\][^\[]*^name[ \t]*=[ \t]*['"]{_LITERAL}['"]""", re.MULTILINE),
+}
+_SDIST_FILE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*?)-(?P<version>v?\d[^-]*)\.(?:zip|tgz|tar(?:\.\w+)?)")
 # patterns, and why a text that does not match is refused
 SHA256 = re.compile(r"[0-9a-f]{64}"), "is not a SHA-256; expected 64 hex digits, lower case"
 _COMMIT = (
@@ -36,12 +46,13 @@ _COMMIT = (
 
 
 class Sdist(Struct, frozen=True):
-    """A source distribution of a package index, pinned by version and SHA-256."""
+    """A source distribution, pinned by version and SHA-256: of a package index, or the *file* on this machine."""
 
     name: str
     version: Version
     sha256: str
     subdirectory: str = ""
+    file: Path | None = None
 
     def __str__(self) -> str:
         return f"{self.name}=={self.version}"
@@ -92,9 +103,81 @@ def read_source(table: Table, folder: Path, *, also: tuple[str, ...] = ()) -> So
             return Git(url, table.matched("commit", *_COMMIT), subdirectory)
         case _:
             path = table.parsed("path", lambda text: located(text, folder))
+            if path.is_file():
+                with at(table.place("path")):
+                    sdist = sdist_file(path, subdirectory)
+                if "sha256" in table and (stated := table.matched("sha256", *SHA256)) != sdist.sha256:
+                    raise table.refuse("sha256", f"expected {stated}; the file has {sdist.sha256}")
+                return sdist
             if not path.is_dir():
-                raise table.refuse("path", f"no folder {table.text('path')!r}; paths start where the recipe stands")
+                what = f"no folder or sdist {table.text('path')!r}; paths start where the recipe stands"
+                raise table.refuse("path", what)
             return Folder(path.resolve(), subdirectory)
+
+
+def sdist_file(path: Path, subdirectory: str = "") -> Sdist:
+    """The sdist in the file at *path*, by the name and version in its name; `RecipeError` if it has none there."""
+    name: str
+    try:
+        name, version = parse_sdist_filename(path.name)
+    except InvalidSdistFilename:
+        name, version = _older_name(path.name)
+    return Sdist(name, version, sha256_of(path), subdirectory, path.resolve())
+
+
+def _older_name(file: str) -> tuple[str, Version]:
+    """The name and the version of an sdist as it was packed before PEP 625: also a .tar.bz2, .tar.xz or .tgz."""
+    match = _SDIST_FILE.fullmatch(file)
+    try:
+        if match:
+            return match["name"], Version(match["version"])
+    except ValueError:  # InvalidVersion, or Python's limit of digits in an integer
+        pass
+    raise RecipeError(f"{file!r} is not the name of an sdist; expected NAME-VERSION.tar.gz or NAME-VERSION.zip")
+
+
+def project_file(folder: Path) -> Path:
+    """The file that describes the project in *folder*; `RecipeError` if there is none."""
+    for name in PROJECT_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise RecipeError(f"{folder}: no project; expected {' or '.join(PROJECT_FILES)} in it")
+
+
+def older_project_name(folder: Path) -> str | None:
+    """The name of the project in *folder* by what came before ``[project]``, as far as it is written there literally.
+
+    That is PKG-INFO, setup.cfg, Poetry's table, or setup.py.
+    """
+    for file, rule in _OLDER_NAMES.items():
+        path = folder / file
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        if match := rule.search(text):
+            return match["name"]
+    return _name_in(folder / "setup.py")
+
+
+def _name_in(setup: Path) -> str | None:
+    """The name that the file *setup* gives to setup(), as a text or as a variable that holds one."""
+    try:
+        tree = ast.parse(setup.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):  # of Python 2, or not there
+        return None
+    texts = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if (call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")) != "setup":
+            continue
+        for argument in (word.value for word in call.keywords if word.arg == "name"):
+            known = texts.get(argument.id) if isinstance(argument, ast.Name) else getattr(argument, "value", None)
+            if isinstance(known, str):
+                return known
+    return None
 
 
 def same_project(one: str, other: str) -> bool:

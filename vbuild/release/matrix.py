@@ -7,16 +7,18 @@ A target that fails leaves the others running: they are finished and written, an
 
 import dataclasses
 import tempfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.build.frontend import Job
+from vbuild.build.given import AskedAxes, given
 from vbuild.errors import at
 from vbuild.files.staging import staging
 from vbuild.recipe.model import Recipe, compared_with, lock_file
+from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder
 from vbuild.release.cache import BuildCache
 from vbuild.release.model import OnProgress, ReleaseContext, ReleaseFamily, ReleaseResult
@@ -30,17 +32,18 @@ from vbuild.workers.executor import LOCAL, Executor
 class MatrixRequest(Struct, frozen=True, kw_only=True):
     """What a run of `vbuild matrix` is asked for; nothing, which is the default, builds every target here.
 
-    *only* and *pythons* name targets and Pythons of the recipe, each empty for all. *jobs* builds run at a time on this
+    *only* names targets of the recipe, empty for all. *jobs* builds run at a time on this
     machine; another *executor* has workers, with caches of their own. Builds see the user's variables of `passed`, and
     those whose names *pass_env* has. If the run *is_locked*, it uses nothing that the recipe's lock does not name. What
     is *fresh* takes no build from the cache. A run that *is_part* of a release leaves out what needs all of it:
     `vbuild.release.collect` verifies across parts, splits, and joins them. *schema* is that of each variant.json, and
-    the report has what differs from the one at *compare*. *against* is used instead of the recipe's ``verify.against``.
+    the report has what differs from the one at *compare*. *against* is used instead of the recipe's ``verify.against``,
+    and *axes* instead of the same of its ``[matrix]``. *on_note* is called, before anything is built, with each line on
+    what was chosen for the user.
     """
 
     jobs: int = 1
     only: Collection[str] = ()
-    pythons: Collection[str] = ()
     executor: Executor = LOCAL
     is_part: bool = False
     is_locked: bool = False
@@ -49,27 +52,28 @@ class MatrixRequest(Struct, frozen=True, kw_only=True):
     schema: Schema = Schema.PEP_850
     compare: Path | None = None
     against: str = ""
+    axes: AskedAxes = AskedAxes()
+    on_note: Callable[[str], None] = lambda _note: None
 
 
 _DEFAULT = MatrixRequest()
 
 
 def matrix(
-    source: Path,
+    source: str | Path,
     folder: Path,
     options: MatrixRequest = _DEFAULT,
     *,
     store: BuildCache | None = None,
     on_progress: OnProgress = lambda _target, _step: None,
 ) -> ReleaseResult:
-    """Build the recipe or project at *source* into *folder*, as *options* say, with *store*, by default the user's.
+    """Build *source*, as in `vbuild.build.given`, into *folder*, as *options* say, with *store*, by default the user's.
 
     *on_progress* is called with each target and each step of it. The folder gets the finished wheels, the release's
     variants.json, ``report.json``, ``report.html``, and the logs of what failed. A `VbuildError` is raised, and no
     wheel written, if no build can start or if the wheels would contradict others in the folder.
     """
-    recipe, stale = locked_recipe(source, options)
-    targets = recipe.chosen(only=options.only, pythons=options.pythons)
+    recipe, targets, stale = asked_for(source, options)
     store = store or BuildCache(fresh=options.fresh)
     context = ReleaseContext(
         recipe=recipe,
@@ -83,7 +87,10 @@ def matrix(
         cache=store,
         is_part=options.is_part,
         source=str(recipe.source),
-        inputs=(recipe.file, *((lock_file(recipe.file),) if recipe.build.lock else ())),
+        inputs=(
+            *((recipe.file,) if recipe.file.is_file() else ()),
+            *((lock_file(recipe.file),) if recipe.build.lock else ()),
+        ),
     )
     with staging(folder) as stage:
         context = replace(context, stage=stage)
@@ -95,9 +102,15 @@ def matrix(
             return released(context, wheels, notes=stale)
 
 
-def locked_recipe(source: Path, options: MatrixRequest) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe at *source* as *options* use it, with its lock if that is not stale, and a line that says why not."""
-    recipe = Recipe.load(source)
+def asked_for(source: str | Path, options: MatrixRequest) -> tuple[Recipe, tuple[Target, ...], tuple[str, ...]]:
+    """The recipe for *source* as *options* use it, with its lock if that is not stale; its targets that are asked for.
+
+    Also a line that says why a lock is not used.
+    """
+    found = given(source, options.axes)
+    for note in found.notes:
+        options.on_note(note)
+    recipe = found.recipe
     if options.pass_env:
         asked = tuple(dict.fromkeys([*recipe.build.pass_env, *options.pass_env]))
         recipe = dataclasses.replace(recipe, build=replace(recipe.build, pass_env=asked))
@@ -105,17 +118,18 @@ def locked_recipe(source: Path, options: MatrixRequest) -> tuple[Recipe, tuple[s
         with at("against"):
             other = compared_with(options.against, Path())
         recipe = dataclasses.replace(recipe, verify=replace(recipe.verify, against=other))
-    if not (options.is_locked or lock_file(recipe.file).exists()):
-        return recipe, ()
-    from vbuild.release.lock import held
+    stale: tuple[str, ...] = ()
+    # a name on an index is no file that a lock could stand beside
+    if options.is_locked or (recipe.file.is_file() and lock_file(recipe.file).exists()):
+        from vbuild.release.lock import held
 
-    return held(recipe, is_locked=options.is_locked)
+        recipe, stale = held(recipe, is_locked=options.is_locked)
+    return recipe, recipe.chosen(only=options.only, pythons=found.pythons), stale
 
 
-def planned(source: Path, options: MatrixRequest = _DEFAULT) -> tuple[Job, ...]:
+def planned(source: str | Path, options: MatrixRequest = _DEFAULT) -> tuple[Job, ...]:
     """What `matrix` would build, with every flag, setting and rule of the wrappers; nothing is built or written."""
-    recipe, _ = locked_recipe(source, options)
-    targets = recipe.chosen(only=options.only, pythons=options.pythons)
+    recipe, targets, _ = asked_for(source, options)
     if not options.is_part:
         check_request(recipe, targets)
     with tempfile.TemporaryDirectory() as text:

@@ -1,0 +1,186 @@
+"""What stands after `vbuild matrix`: paths, sdists and names on a package index, and the recipes they stand for."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.factories.projects import tree
+from tests.factories.sources import index, sdist, sha256
+from tests.factories.toolkits import installed
+from vbuild.build.given import AskedAxes, Given, fitting_toolkit, given
+from vbuild.build.source import fetched
+from vbuild.errors import BuildError, VbuildError
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.gpu import GpuList
+from vbuild.hardware.machine import cpus_asked
+from vbuild.index_client.configuration import Indexes
+from vbuild.recipe.source import Folder, older_project_name
+from vbuild.toolchain.toolkit import releases as releases_of_cuda
+
+PROJECT = '[project]\nname = "demo"\nversion = "1.0"\n'
+NO_AXES = AskedAxes()
+
+
+def labels(found: Given) -> list[str]:
+    return [str(target) for target in found.recipe.targets]
+
+
+@pytest.fixture
+def releases(tmp_path: Path) -> Indexes:
+    """An index of two sdists of demo, one of them yanked, and of a wheel."""
+    old, new = sdist(tmp_path / "old"), sdist(tmp_path / "new", top="demo-2.0")
+    page = index(tmp_path / "index", old) / "demo" / "index.html"
+    index(tmp_path / "index", new)
+    links = [f'<a href="{file.name}#sha256={sha256(file)}">{file.name}</a>' for file in (old, new)]
+    links.append(f'<a href="demo-3.0.tar.gz#sha256={"c" * 64}" data-yanked="broken">demo-3.0.tar.gz</a>')
+    links.append(f'<a href="demo-4.0-py3-none-any.whl#sha256={"d" * 64}">demo-4.0-py3-none-any.whl</a>')
+    page.write_text("".join(links))
+    return Indexes(index_url=(tmp_path / "index").as_uri())
+
+
+@pytest.mark.parametrize(
+    ("text", "release", "notes"),
+    [
+        ("demo", "demo==2.0", 2),
+        ("Demo < 2", "Demo==1.0", 2),
+        ("demo==1.0", "demo==1.0", 2),
+        ("demo==3.0", "demo==3.0", 3),
+    ],
+)
+def test_a_name_is_the_newest_sdist_that_fits_and_is_not_yanked(
+    releases: Indexes, text: str, release: str, notes: int
+) -> None:
+    found = given(text, NO_AXES, indexes=releases)
+    assert str(found.recipe.source) == release
+    assert found.notes[0].startswith(f"{release}: sha256 ")
+    assert len(found.notes) == notes
+    assert labels(found) == ["plain", "x86_64_v3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nothing", "nothing: no file or folder, and no project of this name on the package index"),
+        ("demo==4.0", "demo==4.0: 4.0 has wheels and no sdist; there are sdists of 3.0, 2.0, 1.0"),
+        ("demo==9", "demo==9: no such version, or yanked; there are sdists of 3.0, 2.0, 1.0"),
+        ("demo[fast]", "demo[fast]: expected a name with or without versions, as in mmh3 or mmh3==5.3.1"),
+        ("./demo", "./demo: no such file or folder"),
+        ("demo.tar.gz", "demo.tar.gz: no such file or folder"),
+        ("demo.toml", "demo.toml: cannot be read: No such file or directory"),
+        ("a b", "a b: no such file or folder, and not a project as in mmh3 or mmh3==5.3.1"),
+        ("https://host/demo.tar.gz", "https://host/demo.tar.gz: a URL; expected a name on a package index, a path, or"),
+    ],
+)
+def test_what_names_nothing_is_refused(releases: Indexes, text: str, message: str) -> None:
+    with pytest.raises(VbuildError) as refused:
+        given(text, NO_AXES, indexes=releases)
+    assert str(refused.value).startswith(message)
+
+
+def test_a_project_that_has_only_wheels_is_refused(tmp_path: Path) -> None:
+    name = "demo-1.0-py3-none-any.whl"
+    tree(tmp_path, {"demo/index.html": f'<a href="{name}#sha256={"d" * 64}">{name}</a>'})
+    with pytest.raises(VbuildError, match="demo: has no sdist, only wheels"):
+        given("demo", NO_AXES, indexes=Indexes(index_url=tmp_path.as_uri()))
+
+
+def test_an_sdist_is_built_as_it_lies_there(tmp_path: Path) -> None:
+    file = sdist(tmp_path)
+    found = given(file, AskedAxes(cpus=cpus_asked("v2,x86-64-v4"), pythons=("3.12",)))
+    assert labels(found) == ["plain", "x86_64_v2", "x86_64_v4"]
+    assert {target.python for target in found.recipe.targets} == {"3.12"}
+    assert (str(found.recipe.source), found.recipe.file, found.notes) == ("demo==1.0", file, ())
+    assert fetched(found.recipe.source) == file
+    file.write_bytes(b"")
+    with pytest.raises(BuildError, match="changed; expected sha256"):
+        fetched(found.recipe.source)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("demo-1.0-py3-none-any.whl", "a wheel, which is built already"),
+        ("demo.txt", r"neither a recipe \(.toml\) nor an sdist"),
+        ("demo.zip", "'demo.zip' is not the name of an sdist"),
+        ("demo-one.zip", "'demo-one.zip' is not the name of an sdist"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(VbuildError, match=message):
+        given(tmp_path / name, NO_AXES)
+
+
+@pytest.mark.parametrize("name", ["Old.Demo-1.0.tar.bz2", "old-demo-1.0.tgz", "old_demo-1.0.zip"])
+def test_older_names_of_sdists_are_known(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    recipe = given(tmp_path / name, NO_AXES).recipe
+    assert recipe.name.lower().replace(".", "-").replace("_", "-") == "old-demo"
+
+
+def test_a_project_needs_no_table_of_ours(tmp_path: Path) -> None:
+    tree(tmp_path, {"pyproject.toml": PROJECT})
+    found = given(tmp_path, NO_AXES)
+    assert labels(found) == ["plain", "x86_64_v3"]
+    assert found.notes == (
+        "no axis asked for: built for x86-64-v3, and plain; --cpu v2,v3,v4 and --cuda 80,90 take others",
+    )
+    assert found.recipe.source == Folder(tmp_path)
+    assert given(tmp_path, AskedAxes(cpus=cpus_asked("v3"))).notes == ()
+
+
+def test_what_is_asked_for_stands_instead_of_the_recipes_own(tmp_path: Path) -> None:
+    own = '[tool.vbuild.matrix]\ncpu = ["x86-64-v2"]\npython = ["3.12", "3.13"]\npriority = ["x86_64", "nvidia"]\n'
+    tree(tmp_path, {"pyproject.toml": f"{PROJECT}{own}"})
+    assert labels(given(tmp_path, NO_AXES))[:2] == ["plain", "x86_64_v2"]
+    asked = AskedAxes(gpus=GpuList.parse("A100,90a,90,120+ptx"), toolkit=Dotted(13, 0), pythons=("3.13",))
+    found = given(tmp_path, asked)
+    (entry,) = found.recipe.matrix.cuda
+    assert str(entry.toolkit) == "13.0"
+    assert {group.label: str(group.gpus) for group in entry.groups} == {
+        "sm80": "sm_80",
+        "sm90": "sm_90,sm_90a",
+        "sm120": "sm_120+PTX",
+    }
+    assert found.recipe.matrix.priority == ("x86_64", "nvidia")
+    assert (found.pythons, found.notes) == (("3.13",), ())
+
+
+def test_an_installed_toolkit_comes_before_the_newest(tmp_path: Path) -> None:
+    assert fitting_toolkit(GpuList.parse("75,120"), {}) == max(releases_of_cuda())
+    older = {"CUDA_HOME": str(installed(tmp_path / "cuda", 12090))}
+    assert fitting_toolkit(GpuList.parse("70,90"), older) == Dotted(12, 9)
+    assert fitting_toolkit(GpuList.parse("90,110"), older) == max(releases_of_cuda())
+
+
+def test_gpus_that_no_toolkit_compiles_for_together_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(VbuildError, match=r"--cuda sm_70,sm_110: no installed toolkit compiles for all, and none of"):
+        fitting_toolkit(GpuList.parse("70,110"), {})
+    tree(tmp_path, {"pyproject.toml": PROJECT})
+    with pytest.raises(VbuildError, match="--toolkit: for no GPUs"):
+        given(tmp_path, AskedAxes(toolkit=Dotted(13, 0)))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"setup.py": "from setuptools import setup, Extension\nsetup(ext_modules=[Extension(name='x')], name='demo')"},
+        {"setup.py": "import setuptools\nNAME = 'demo'\nsetuptools.setup(name=NAME)"},
+        {"setup.py": "", "setup.cfg": "[options]\nname = no\n[metadata]\nversion = 1\nname = demo\n"},
+        {"setup.py": "print 'two'", "PKG-INFO": "Metadata-Version: 2.1\nName: demo\nVersion: 1\n"},
+        {"pyproject.toml": "[tool.poetry]\nname = 'demo'\n"},
+    ],
+    ids=["setup.py", "variable", "setup.cfg", "PKG-INFO", "Poetry"],
+)
+def test_older_projects_have_names_too(tmp_path: Path, files: dict[str, str]) -> None:
+    tree(tmp_path, files)
+    assert older_project_name(tmp_path) == "demo"
+    assert given(tmp_path, NO_AXES).recipe.name == "demo"
+
+
+def test_a_project_without_a_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(VbuildError, match=r"no project; expected pyproject\.toml or setup\.py in it"):
+        given(tmp_path, NO_AXES)
+    tree(tmp_path, {"setup.py": "from setuptools import setup\nsetup(name=open('name').read())\n"})
+    with pytest.raises(VbuildError, match=r'no \[project\] table names the project; expected name = "…"'):
+        given(tmp_path, NO_AXES)

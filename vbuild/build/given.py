@@ -1,0 +1,198 @@
+"""What stands after `vbuild matrix` -> the recipe that is built.
+
+    recipes/annoy.toml         a recipe
+    FOLDER                     a project, with or without [tool.vbuild]
+    mmh3-5.3.1.tar.gz          an sdist
+    mmh3   mmh3==5.3.1         the sdist of a package index: of the newest release, or of one that fits
+
+``--cpu``, ``--cuda`` and ``--python`` are axes as in ``[matrix]``, and stand instead of those of a recipe.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from packaging.requirements import InvalidRequirement, Requirement
+
+from vbuild.errors import FetchError, HardwareError, RecipeError, at
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.gpu import GpuList
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.packages import ListedFile, files_of
+from vbuild.recipe.matrix import Matrix
+from vbuild.recipe.model import Recipe
+from vbuild.recipe.source import PROJECT_FILES, Sdist, sdist_file
+from vbuild.recipe.spelling import baseline
+from vbuild.toolchain.toolkit import releases
+from vbuild.toolchain.toolkit_installed import installed
+
+_DEFAULTS = {"x86_64": "x86-64-v3", "aarch64": "armv8.2-a"}
+_RECIPE = ".toml"
+_WHEEL = ".whl"
+_ARCHIVES = (".zip", ".tgz", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lzma")
+_SHOWN = 5
+
+
+class AskedAxes(Struct, frozen=True):
+    """The CPU levels, GPUs, CUDA toolkit and Pythons asked for besides the source, each empty if it is not."""
+
+    cpus: tuple[Cpu, ...] = ()
+    gpus: GpuList | None = None
+    toolkit: Dotted | None = None
+    pythons: tuple[str, ...] = ()
+
+    def keys(self) -> dict[str, Any]:
+        """Those of ``[matrix]`` that say the same; `RecipeError` for a toolkit without GPUs to compile for."""
+        if self.toolkit and not self.gpus:
+            raise RecipeError("--toolkit: for no GPUs; expected --cuda with those to compile for, as in --cuda 80,90")
+        keys: dict[str, Any] = {"cpu": [str(cpu) for cpu in self.cpus]} if self.cpus else {}
+        if self.gpus:
+            groups = {
+                f"sm{device.number}": [str(each) for each in self.gpus if each.device == device]
+                for device in self.gpus.devices
+            }
+            keys["cuda"] = [{"toolkit": str(self.toolkit or fitting_toolkit(self.gpus)), "gpus": groups}]
+        return keys
+
+
+class Given(Struct, frozen=True):
+    """The *recipe* that a source stands for, and *notes*: what was chosen for the user, each as one line.
+
+    *pythons* are those to choose of it, none for all.
+    """
+
+    recipe: Recipe
+    notes: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
+
+
+def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None) -> Given:
+    """The recipe for *source*, a path or the name of a project, along *axes*.
+
+    A name is looked up at *indexes*, by default those that pip is configured for. `RecipeError` if the source is none
+    of the above, `FetchError` if no index has it.
+    """
+    path = Path(source).expanduser()
+    default = {"cpu": [_DEFAULTS[baseline().machine]]}
+    asked = axes.keys()
+    if path.is_dir() or path.name.endswith(_RECIPE) or path.name in PROJECT_FILES:
+        recipe = Recipe.load(path, asked=asked, default=default)
+        if axes.pythons and recipe.matrix.pythons == Matrix().pythons:  # it names none to choose from
+            recipe = Recipe.load(path, asked=asked | _pythons(axes), default=default)
+        elif axes.pythons:
+            return Given(recipe, _chosen(recipe, axes), axes.pythons)
+        return Given(recipe, _chosen(recipe, axes))
+    notes: tuple[str, ...] = ()
+    if path.is_file():
+        sdist = _archive(path)
+    else:
+        path = Path(source)
+        sdist, notes = _newest(_requirement(str(source)), indexes or Indexes.configured())
+    recipe = Recipe.of_sdist(sdist, path, asked | _pythons(axes), default)
+    return Given(recipe, (*notes, *_chosen(recipe, axes)))
+
+
+def _pythons(axes: AskedAxes) -> dict[str, Any]:
+    return {"python": list(axes.pythons)} if axes.pythons else {}
+
+
+def _archive(path: Path) -> Sdist:
+    if path.name.endswith(_WHEEL):
+        raise RecipeError(f"{path}: a wheel, which is built already; vbuild stamp, slim and bench work on wheels")
+    if not path.name.endswith(_ARCHIVES):
+        raise RecipeError(f"{path}: neither a recipe (.toml) nor an sdist (.tar.gz, .zip)")
+    with at(path):
+        return sdist_file(path)
+
+
+def fitting_toolkit(gpus: GpuList, environment: Mapping[str, str] = os.environ) -> Dotted:
+    """The toolkit that compiles for all *gpus*: an installed one, the most deliberate first, else the newest release.
+
+    `RecipeError` if there is none.
+    """
+    for here in installed(environment):
+        if _compiles(here.version, gpus) and not here.lacks():
+            return here.version
+    if fitting := [version for version in releases() if _compiles(version, gpus)]:
+        return max(fitting)
+    oldest, newest = min(releases()), max(releases())
+    raise RecipeError(
+        f"--cuda {gpus}: no installed toolkit compiles for all, and none of {oldest} to {newest} on the package index; "
+        "expected CUDA_HOME of one that does, or fewer GPUs"
+    )
+
+
+def _compiles(version: Dotted, gpus: GpuList) -> bool:
+    try:
+        gpus.check_toolkit(version)
+    except HardwareError:
+        return False
+    return True
+
+
+def _chosen(recipe: Recipe, axes: AskedAxes) -> tuple[str, ...]:
+    """What was chosen because *axes* do not say it."""
+    if axes.gpus and not axes.toolkit:
+        return (f"CUDA {recipe.matrix.cuda[0].toolkit} compiles for these GPUs; --toolkit takes another",)
+    if recipe.matrix.is_chosen:
+        levels = ", ".join(map(str, recipe.matrix.cpus))
+        return (f"no axis asked for: built for {levels}, and plain; --cpu v2,v3,v4 and --cuda 80,90 take others",)
+    return ()
+
+
+def _requirement(text: str) -> Requirement:
+    """The project and the versions that *text* names; `RecipeError` for a path that is not there, and for URLs."""
+    if "://" in text:
+        raise RecipeError(f"{text}: a URL; expected a name on a package index, a path, or [source] git in a recipe")
+    missing = f"{text}: no such file or folder"
+    if "/" in text or "\\" in text or text.endswith((_RECIPE, _WHEEL, *_ARCHIVES)):
+        raise RecipeError(missing)
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        raise RecipeError(f"{missing}, and not a project as in mmh3 or mmh3==5.3.1") from None
+    if requirement.marker or requirement.url or requirement.extras:
+        raise RecipeError(f"{text}: expected a name with or without versions, as in mmh3 or mmh3==5.3.1")
+    return requirement
+
+
+def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ...]]:
+    """The newest sdist that fits *wanted*, pinned, and lines that say so."""
+    files = files_of(wanted.name, indexes=indexes)
+    if not files:
+        raise FetchError(f"{wanted.name}: no file or folder, and no project of this name on the package index")
+    sdists = [one for one in files if not one.is_wheel and one.file.endswith(_ARCHIVES)]
+    pinned = any(each.operator in {"==", "==="} and "*" not in each.version for each in wanted.specifier)
+    fitting = [one for one in sdists if pinned or not one.is_yanked]
+    versions = set(wanted.specifier.filter({one.version for one in fitting}))
+    # of one release the .tar.gz of PEP 625 first
+    best = max(
+        (one for one in fitting if one.version in versions),
+        key=lambda one: (one.version, one.file.endswith(".tar.gz")),
+        default=None,
+    )
+    if best is None:
+        raise FetchError(f"{wanted}: {_lacking(wanted, files, sdists)}")
+    if best.sha256 is None:
+        raise FetchError(f"{best.file}: the index states no sha256 for it; download it, and build the file")
+    sdist = Sdist(wanted.name, best.version, best.sha256)
+    notes = [f"{sdist}: sha256 {sdist.sha256}"]
+    if best.is_yanked:
+        notes.append(f"{sdist}: yanked by its authors")
+    return sdist, tuple(notes)
+
+
+def _lacking(wanted: Requirement, files: Iterable[ListedFile], sdists: Iterable[ListedFile]) -> str:
+    """Why no sdist fits *wanted*."""
+    built = {one.version for one in files if one.is_wheel} & set(
+        wanted.specifier.filter({one.version for one in files})
+    )
+    there = ", ".join(map(str, sorted({one.version for one in sdists}, reverse=True)[:_SHOWN]))
+    if not there:
+        return "has no sdist, only wheels; expected its source, as [source] git or path in a recipe"
+    if built:
+        return f"{max(built)} has wheels and no sdist; there are sdists of {there}"
+    return f"no such version, or yanked; there are sdists of {there}"
