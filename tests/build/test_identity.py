@@ -24,7 +24,7 @@ from tests.factories.projects import tree
 from tests.factories.recipes import HASH
 from vbuild.build import identity
 from vbuild.build.frontend import Job
-from vbuild.build.identity import Searched, build_key, canonical, searched_files
+from vbuild.build.identity import BuildKeys, Searched, build_keys, canonical, searched_files
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.source import digest, unpacked
 from vbuild.errors import BuildError
@@ -58,9 +58,13 @@ class Inputs(Struct, frozen=True):
     environment: dict[str, str]
 
     def key(self, searched: Searched = SEARCHED) -> str:
+        return self.keys(searched).whole
+
+    def keys(self, searched: Searched = SEARCHED) -> BuildKeys:
         toolkit = Toolkit(Dotted(13, 0), Path(), self.toolkit) if self.toolkit else None
         job = Job(self.target, self.settings, self.plan, self.compilers, self.interpreter, toolkit)
-        return build_key(job, source=self.source, repair=self.repair, environment=self.environment, searched=searched)
+        source, environment = self.source, self.environment
+        return build_keys(job, source=source, repair=self.repair, environment=environment, searched=searched)
 
 
 def inputs(folder: Path) -> Inputs:

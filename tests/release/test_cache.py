@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from vbuild.build.identity import BuildKeys
+from vbuild.build.watching import Looked
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.model import Check, Verify
@@ -55,6 +57,28 @@ def test_it_comes_back_as_often_as_one_likes(store: BuildCache, tmp_path: Path) 
     for _ in range(2):
         assert store.taken(BuildKind.BUILD, KEY, tmp_path / "into")
     assert store.taken(BuildKind.BUILD, KEY, tmp_path / "elsewhere")
+
+
+def test_a_build_is_an_earlier_one_where_that_finds_what_it_found_then(store: BuildCache, tmp_path: Path) -> None:
+    header = tmp_path / "a.h"
+    header.write_text("int a;")
+    keys = BuildKeys("one", "bare", "")
+    assert store.key(keys) == "one"
+    looked = Looked({str(header): "", str(tmp_path / "b.h"): ""}, {}, {}).now("")
+    store.keep_looked("bare", "one", looked)
+    assert store.key(replace(keys, whole="two")) == "one"  # something else is new on this machine
+    assert replace(store, fresh=True).key(replace(keys, whole="two")) == "two"
+    assert store.key(BuildKeys("two", "other", "")) == "two"
+    (tmp_path / "b.h").write_text("")
+    assert store.key(replace(keys, whole="two")) == "two"
+    other = store.key(keys)  # it has a file that the whole key knows nothing of
+    assert other != "one"
+    store.keep_looked("bare", other, looked.now(""))
+    assert store.key(keys) == other
+    (tmp_path / "b.h").unlink()
+    assert store.key(keys) == "one"
+    (store.root / "looked" / "bare").write_text("{")
+    assert store.key(keys) == "one" != store.key(replace(keys, whole="two"))
 
 
 def _shortened(folder: Path) -> None:

@@ -240,6 +240,28 @@ def test_one_more_level_is_all_that_is_built(place: Workplace) -> None:
     assert place.compiled() == ["x86-64-v3"]
 
 
+@pytest.mark.nightly
+def test_a_header_counts_where_the_build_reads_it_or_has_looked_for_it(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = tree(place.workdir.folder / "headers", {"demo_more.h": "", "demo_other.h": ""})
+    monkeypatch.setenv("CPATH", str(headers))
+    source = next((place.workdir.folder / "project").rglob("*.c"))
+    asks = "#if __has_include(<demo_absent.h>)\n#include <demo_absent.h>\n#endif\n"
+    source.write_text(f"{asks}#include <demo_more.h>\n{source.read_text()}")
+    place.ran()
+    assert _kept(place.ran()) == "3 of 3 wheels; matrix --fresh builds them again"
+    tree(headers, {"demo_other.h": "int other;", "demo_new.h": "", "demo/demo.h": ""})
+    os.utime(headers / "demo_more.h", (1, 1))
+    assert _kept(place.ran()) == "3 of 3 wheels; matrix --fresh builds them again"
+    for name in ("demo_more.h", "demo_absent.h"):
+        tree(headers, {name: "/* another */"})
+        assert not [line for line in place.ran() if line.startswith("kept")]
+        assert place.compiled() == LEVELS
+    (headers / "demo_absent.h").unlink()
+    assert _kept(place.ran()) == "3 of 3 wheels; matrix --fresh builds them again"
+
+
 def _can_trace() -> bool:
     strace = shutil.which("strace")
     return strace is not None and not subprocess.run([strace, "-o", os.devnull, "true"], check=False).returncode

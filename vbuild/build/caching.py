@@ -96,6 +96,11 @@ class Caching(Struct, frozen=True):
     program: Path
     optional: bool = False
 
+    @property
+    def is_server(self) -> bool:
+        """Whether a process that is none of the build's starts the compilers."""
+        return self.cache is CompilerCache.SCCACHE
+
     def prefix(self, command: Sequence[str], *, is_nvcc: bool = False) -> tuple[str, ...]:
         """What to put before the compiler *command*, or nothing if that would not help, or is done already."""
         if len(command) != 1:  # zig cc has a cache of its own

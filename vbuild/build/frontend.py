@@ -25,6 +25,7 @@ from vbuild.build.environment import BuildEnvironment, Environments, Prefix, mis
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
 from vbuild.build.profile import Profile, optimised
 from vbuild.build.profile import check as check_profile
+from vbuild.build.watching import Watch
 from vbuild.build.wrappers import (
     BuildFolders,
     CompilerCall,
@@ -66,7 +67,7 @@ class Job(Struct, frozen=True):
 
     *prefixes* are the native dependencies, and *reached* the variables that lead to them, which are this machine's own.
     *passed* are the names of the user's variables that the build sees; the number of others is *held_back*. *profile*
-    is what its compilers know of runs of the same code.
+    is what its compilers know of runs of the same code, and *watch* notes what the build looks for.
     """
 
     target: Target
@@ -80,6 +81,7 @@ class Job(Struct, frozen=True):
     passed: tuple[str, ...] = ()
     held_back: int = 0
     profile: Profile | None = None
+    watch: Watch | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -221,6 +223,7 @@ def _shell(
 ) -> "_Shell":
     planned_variables = {**dict(job.plan.environment), **dict(job.reached)}
     variables = {**_QUIET, **passed(os.environ, job.settings.pass_env), **dict(job.target.env), **planned_variables}
+    variables |= job.watch.variables(variables) if job.watch else {}
     wrappers = install(
         job.plan.rewriting,
         job.compilers,

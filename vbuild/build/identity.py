@@ -1,16 +1,19 @@
-"""The content key of a build: one SHA-256 of everything that its wheel may depend on.
+"""The content keys of a build: the SHA-256 of everything that its wheel may depend on.
 
     source, patches   what is built                    build settings, plan   how
     native dependencies, by their own keys             against what
-    compilers, Python, toolkit, system libraries       with what; of Rust, cargo's configuration too
+    its compiler, Python, toolkit                      with what; of Rust, cargo's configuration too
     variables that the build sees, vbuild itself       by whom
+    all compilers and programs, system libraries       what it may find: the whole key alone
 
-Two builds with one key may be one build. The key is on the safe side: it holds all variables that are passed but known
+Two builds with one whole key may be one build. It is on the safe side: it holds all variables that are passed but known
 noise, every compiler on PATH and what other programs builds start, by their bytes, and each header, library to link
-against and file of pkg-config and CMake that is found without being told where, as nobody can say what a project's
-build looks for. Where programs are, and what else is installed, has no part in it, nor has a variable that is held
-back.
-What it does not hold: which versions the package index offers for the build's requirements, if no lock has them;
+against and file of pkg-config and CMake that is found without being told where, as nobody can say beforehand what a
+project's build looks for. Afterwards it is known (`vbuild.build.watching`): a build with the same bare key, which would
+find what an earlier one has looked for as it was then, is that build, whatever else is installed. Native dependencies
+and profiles of training have whole keys only.
+Where programs are has no part in the keys, nor has a variable that is held back.
+What they do not hold: which versions the package index offers for the build's requirements, if no lock has them;
 ``--fresh`` is for those.
 """
 
@@ -20,7 +23,7 @@ import os
 import platform
 import stat
 import subprocess
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -34,7 +37,7 @@ from msgspec.structs import replace
 import vbuild
 from vbuild.build.frontend import Job
 from vbuild.errors import BuildError
-from vbuild.files.hashing import key_of, sha256_of
+from vbuild.files.hashing import key_of, program_digest, program_digests, sha256_of
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.model import Repair
 from vbuild.recipe.variables import is_asked, passed
@@ -60,19 +63,37 @@ _FOUND = ("usr/share/pkgconfig", "usr/share/aclocal", "usr/local/share/pkgconfig
 _BESIDE = ("pkgconfig", "cmake")
 _LINKED = (".so", ".a", ".o")
 _PATHS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR")
+_LIBRARY_PATHS = ("LIBRARY_PATH",)
 
 _LIST = "import importlib.metadata as m; print(*sorted(f'{d.name}=={d.version}' for d in m.distributions()), sep='\\n')"
 
 
-def build_key(
+class BuildKeys(Struct, frozen=True):
+    """The key of a build, 64 hex digits: *whole* with all that it may find on this machine, *bare* without.
+
+    *path* has the folders in which its programs are looked for, and *folders* are those that other variables lead to.
+    """
+
+    whole: str
+    bare: str
+    path: str
+    folders: tuple[str, ...] = ()
+
+
+def build_key(job: Job, *, source: str, repair: Repair) -> str:
+    """The whole key of `build_keys`."""
+    return build_keys(job, source=source, repair=repair).whole
+
+
+def build_keys(
     job: Job,
     *,
     source: str,
     repair: Repair,
     environment: Mapping[str, str] = os.environ,
     searched: "Searched | None" = None,
-) -> str:
-    """The key, 64 hex digits, of the build *job* of *source*, a `source.digest`, whose wheel is repaired by *repair*.
+) -> BuildKeys:
+    """The keys of the build *job* of *source*, a `source.digest`, whose wheel is repaired by *repair*.
 
     *environment* is what vbuild runs with, and *searched* `searched_files`, or what it said in this run. The
     target's label and properties do not count, as no build sees them.
@@ -84,7 +105,7 @@ def build_key(
     # a setting that only says how fast, and five that are here in full already
     profile = replace(settings.profile, files=())  # by what they led to
     how = replace(settings, cache="", patches=(), env=(), config_settings=(), pass_env=(), lock=None, profile=profile)
-    return key_of(
+    bare = key_of(
         {
             "source": source,
             "patches": [file_digest(patch) for patch in settings.patches],
@@ -95,17 +116,19 @@ def build_key(
             "profile": job.profile.sha256 if job.profile else None,
             "toolkit": job.toolkit.identity if job.toolkit else None,
             "natives": [prefix.key for prefix in job.prefixes],
-            "compilers": what_compiles(compilers, path),
+            "compilers": _chosen(compilers, f"{compilers.c} {compilers.cxx}".split()),
             "interpreter": canonical(interpreter),
             "rust": _rust(variables) if compilers.rust else (),
             "python": facts(interpreter.path),
             "packages": () if settings.isolation else _packages(interpreter, variables),
             "locked": locked(settings.lock, interpreter),
             "variables": {name: text for name, text in variables.items() if name != "PATH"},
-            "system": system(variables, searched or searched_files),
+            "machine": [platform.machine(), platform.libc_ver()],
             "vbuild": ourselves(),
         }
     )
+    found = [what_compiles(compilers, path), system(variables, searched or searched_files)]
+    return BuildKeys(key_of([bare, *found]), bare, path, folders_of(variables))
 
 
 def counted(environment: Mapping[str, str], asked: Collection[str]) -> dict[str, str]:
@@ -156,20 +179,20 @@ def ourselves() -> str:
 
 
 def what_compiles(compilers: Compilers, path: str) -> list[object]:
-    """*compilers*, and what else builds start from the folders of *path*, by their bytes, wherever they are.
-
-    Of programs with one name, all count, in their order: the first may only lead to the next, as ccache's gcc does.
-    """
-    rust = compilers.rust and replace(compilers.rust, rustc=Path("rustc"))
-    bare = replace(compilers, programs=(), rust=rust)
-    own = [[name, program_digest(Path(command[0])), *command[1:]] for name, command in compilers.programs if command]
+    """*compilers*, and what else builds start from the folders of *path*, by their bytes, wherever they are."""
     names = {name for name, _ in compilers.programs}.union(_STARTED)
-    found: dict[str, dict[str, None]] = {}
-    for folder in dict.fromkeys(filter(None, path.split(os.pathsep))):
-        for name in _listed(folder):
-            if name in names or name.endswith(_TELLS):
-                found.setdefault(name, {})[program_digest(Path(folder, name))] = None
-    return [canonical(bare), own, [[name, *found[name]] for name in sorted(found)]]
+    told = {name for folder in path.split(os.pathsep) for name in _listed(folder) if name.endswith(_TELLS)}
+    found = program_digests(sorted(names | told), path)
+    programs = [[name, *digests] for name, digests in found.items() if digests]
+    return [*_chosen(compilers, dict(compilers.programs)), programs]
+
+
+def _chosen(compilers: Compilers, names: Collection[str]) -> list[object]:
+    """*compilers*, their programs with *names* by their bytes."""
+    rust = compilers.rust and replace(compilers.rust, rustc=Path("rustc"))
+    programs = [(name, *command) for name, command in compilers.programs if command and name in names]
+    own = [[name, program_digest(Path(program)), *words] for name, program, *words in programs]
+    return [canonical(replace(compilers, programs=(), rust=rust)), own]
 
 
 def _listed(folder: str) -> list[str]:
@@ -179,30 +202,19 @@ def _listed(folder: str) -> list[str]:
         return []
 
 
-def program_digest(program: Path) -> str:
-    """The SHA-256 of the file behind *program*; empty for what is no file, or cannot be read."""
-    try:
-        found = program.stat()
-        return _digest(program, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-    except OSError:
-        return ""
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _digest(program: Path, *_state: int) -> str:
-    """The SHA-256 of *program*, which is read again if its *state* is another."""
-    return sha256_of(program) if program.is_file() else ""
-
-
 def system(environment: Mapping[str, str], searched: "Searched") -> list[object]:
     """The C library of this machine, and what *searched* says of the folders in which builds with *environment* look.
 
     Not the processor: builds are for the level that the plan names.
     """
-    headers = (folder for name in _PATHS for folder in environment.get(name, "").split(os.pathsep))
-    libraries = environment.get("LIBRARY_PATH", "").split(os.pathsep)
-    told = (tuple(filter(os.path.isabs, folders)) for folders in (headers, libraries))
+    told = folders_of(environment, _PATHS), folders_of(environment, _LIBRARY_PATHS)
     return [platform.machine(), platform.libc_ver(), searched(*told)]
+
+
+def folders_of(environment: Mapping[str, str], names: Iterable[str] = (*_PATHS, *_LIBRARY_PATHS)) -> tuple[str, ...]:
+    """The folders to which the variables *names* of *environment* lead compilers and linkers."""
+    folders = (folder for name in names for folder in environment.get(name, "").split(os.pathsep))
+    return tuple(filter(os.path.isabs, folders))
 
 
 def searched_files(headers: tuple[str, ...] = (), libraries: tuple[str, ...] = ()) -> str:

@@ -1,7 +1,10 @@
 """The hash by which files are distinguished and pinned."""
 
+import functools
 import hashlib
 import json
+import os
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +25,31 @@ def sha256_of(file: Path) -> str:
 def key_of(data: object) -> str:
     """The SHA-256, 64 hex digits, of *data* as JSON: equal data has one key, in whatever process."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def program_digest(program: Path) -> str:
+    """The SHA-256 of the file behind *program*; empty for what is no file, or cannot be read."""
+    try:
+        found = program.stat()
+        return _digest(program, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    except OSError:
+        return ""
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _digest(program: Path, *_state: int) -> str:
+    """The SHA-256 of *program*, which is read again if its *state* is another."""
+    return sha256_of(program) if program.is_file() else ""
+
+
+def program_digests(names: Iterable[str], path: str) -> dict[str, tuple[str, ...]]:
+    """The SHA-256 of the files of each of *names* in the folders of *path*.
+
+    Of programs with one name, all count, in their order: the first may only lead to the next, as ccache's gcc does.
+    """
+    folders = [folder for folder in dict.fromkeys(path.split(os.pathsep)) if folder]
+    found = {name: dict.fromkeys(program_digest(Path(folder, name)) for folder in folders) for name in names}
+    return {name: tuple(filter(None, digests)) for name, digests in found.items()}
 
 
 def sealed(payload: str) -> str:

@@ -18,9 +18,11 @@ from packaging.version import Version
 
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
+from vbuild.build.identity import BuildKeys
 from vbuild.build.kept_flags import KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
 from vbuild.build.source import digest, fetched, unpacked
+from vbuild.build.watching import Watch
 from vbuild.build.wrappers import FailedCall, Override, is_trial, named
 from vbuild.errors import BuildError, RecipeError, VbuildError, at
 from vbuild.files.staging import LOGS
@@ -55,13 +57,14 @@ TRIES = 4
 class PlannedWheel(Struct, frozen=True):
     """A wheel to make from the build that *job* describes; *build* and *product* are the keys of both in the cache.
 
-    *baseline* is the key of the build that its code is compared with, or None.
+    *baseline* is the key of the build that its code is compared with, or None. Of *keys*, one is that of the build.
     """
 
     job: Job
     build: str
     baseline: str | None
     product: str
+    keys: BuildKeys | None = None
 
     @property
     def target(self) -> Target:
@@ -203,12 +206,24 @@ class Builder(Struct, frozen=True):
         try:
             if kept := self.taken(BuildKind.BUILD, item.build, folder / "kept"):
                 return RepairedWheel.of_record(kept.wheel, kept.record)
-            made = self._made(item.job, folder, cache)
+            watch = self._watch(item, folder / "watch", cache)
+            made = self._made(replace(item.job, watch=watch), folder, cache)
         except VbuildError as error:
             return self.context.failure(target, error, self.context.log(target))
         self.keep(BuildKind.BUILD, item.build, made.wheel, made.record)
+        if self.context.cache and watch and item.keys:
+            looked = watch.looked(item.keys.path, item.keys.folders, stage=self.context.stage, project=folder)
+            if looked:
+                self.context.cache.keep_looked(item.keys.bare, item.build, looked)
         self.context.on_progress(target, "built")
         return made
+
+    def _watch(self, item: PlannedWheel, folder: Path, cache: "Running | None") -> Watch | None:
+        """What notes in *folder* what the build of *item* looks for; None if nothing is kept, or much is missed."""
+        # sccache's server, which no build starts, runs the compilers
+        if self.context.cache is None or item.keys is None or (cache and cache.caching.is_server):
+            return None
+        return Watch.over(folder, item.job.compilers)
 
     def taken(self, kind: BuildKind, key: str, into: Path) -> KeptBuild | None:
         """The wheel that an earlier run kept under *key*, put into the folder *into*, or None."""

@@ -3,6 +3,8 @@
     builds/<kind>/<key>/entry.json          which wheel, its SHA-256, and what is known of it
     builds/<kind>/<key>/demo-1.0-….whl
 
+    looked/<bare key>                       which builds with that key there are, and what each has looked for
+
 The hash is checked whenever an entry is used: one that a power failure or a disk has damaged is dropped.
 """
 
@@ -14,9 +16,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field, to_builtins
 
-from vbuild.build.identity import canonical
+from vbuild.build.identity import BuildKeys, canonical
+from vbuild.build.watching import Looked
 from vbuild.files.atomic import linked
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import key_of, sealed, sha256_of, unsealed
@@ -25,6 +28,8 @@ from vbuild.recipe.model import Check, Verify
 from vbuild.recipe.target import Target
 
 _ENTRY = "entry.json"
+_LOOKED = "looked"
+_MOST_LOOKED = 4  # builds with one bare key
 
 
 class BuildKind(StrEnum):
@@ -90,6 +95,31 @@ class BuildCache(Struct, frozen=True):
         except OSError as error:
             return f"{wheel.name}: not kept in {self.root}: {error.strerror}"
         return None
+
+    def key(self, keys: BuildKeys) -> str:
+        """The key of the build *keys*: that of an earlier build which finds here what it found then, or its own.
+
+        An own key that an earlier build has, which looked for what has changed since, is not the same any more.
+        """
+        key = keys.whole
+        for earlier, looked in () if self.fresh else self._looked(keys.bare):
+            now = looked.now(keys.path)
+            if now == looked:
+                return earlier
+            if earlier == keys.whole:
+                key = key_of([keys.whole, to_builtins(now)])
+        return key
+
+    def keep_looked(self, bare: str, key: str, looked: Looked) -> None:
+        """Keep that the build with *key* and *bare* key has *looked* for these files."""
+        others = [one for one in self._looked(bare) if one[0] != key]
+        with suppress(OSError):
+            self._cache.keep_text(f"{_LOOKED}/{bare}", json.dumps(to_builtins([(key, looked), *others][:_MOST_LOOKED])))
+
+    def _looked(self, bare: str) -> tuple[tuple[str, Looked], ...]:
+        with suppress(ValueError):
+            return convert(json.loads(self._cache.text(f"{_LOOKED}/{bare}") or "[]"), tuple[tuple[str, Looked], ...])
+        return ()
 
     @property
     def _cache(self) -> Cache:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec.structs import replace
 
 from vbuild.build.frontend import Job
-from vbuild.build.identity import build_key, searched_files
+from vbuild.build.identity import build_keys, searched_files
 from vbuild.build.wrappers import Override
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.atomic import linked
@@ -129,14 +129,17 @@ def planned(builder: Builder, jobs: Sequence[Job]) -> tuple[PlannedWheel, ...]:
     repair = builder.context.recipe.repair
     distinct = {job.target.build_key: job for job in jobs}
     searched = cache(searched_files)
-    builds = {
-        key: build_key(job, source=builder.digest, repair=repair, searched=searched) for key, job in distinct.items()
+    keys = {
+        key: build_keys(job, source=builder.digest, repair=repair, searched=searched) for key, job in distinct.items()
     }
+    kept = builder.context.cache
+    builds = {key: kept.key(found) if kept else found.whole for key, found in keys.items()}
     found = []
     for job in jobs:
         other = baseline_of(job.target, (each.target for each in jobs))
         baseline = builds[other.build_key] if other else None
-        found.append(planned_wheel(builder, job, builds[job.target.build_key], baseline))
+        item = planned_wheel(builder, job, builds[job.target.build_key], baseline)
+        found.append(replace(item, keys=keys[job.target.build_key]))
     return tuple(found)
 
 

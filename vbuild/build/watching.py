@@ -1,0 +1,172 @@
+"""What a build looks for outside of its own folders: files of the system that it reads, and places where none is.
+
+    before   watching.c -> a library, preloaded into every program of the build -> a log of paths
+    after    log -> Looked: the state of each file, the programs of each name on PATH, the names in folders
+    later    Looked, held against this machine as it is then: the same build, or another
+
+So a package that is installed changes a build if it has a file that this build reads, or where this build looked for
+one in vain: a header before another in the order of folders, a library whose absence a configure script has noted.
+A folder whose names are read (CMake and pkgconf do that) counts by those names of it that the project's own files
+mention. A build with a program that cannot be watched, a static one or one that is started without the
+library, is not known: its key holds all that any build may find, as `vbuild.build.identity` says.
+https://man7.org/linux/man-pages/man8/ld.so.8.html
+"""
+
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from msgspec import Struct
+
+from vbuild.files.hashing import key_of, program_digest, program_digests
+from vbuild.toolchain import compiler_wrapper
+from vbuild.toolchain.compilers import Compilers
+
+PRELOAD = "LD_PRELOAD"
+
+_SOURCE = Path(compiler_wrapper.__file__).with_name("watching.c")
+_LOG, _TABLE, _LIBRARY = "log", "table", "watching.so"
+_PLACES = {"LOG": _LOG, "TABLE": _TABLE, "SELF": _LIBRARY}
+_SIZE = 1 << 18  # places of the table, of 8 bytes: what is logged already
+
+# where packages of a system have their files; with what variables lead to, and the folders of PATH
+_ROOTS = ("/usr/", "/opt/", "/lib", "/bin/", "/sbin/")
+# what is made again of other files, which count themselves
+_MADE = "/__pycache__/"
+# static programs that read nothing of the system, but start those that do, which are watched
+_STARTERS = frozenset({"maturin", "uv", "ninja"})
+
+# what names libraries and packages for what it finds: not the sources that compilers read
+_COMPILED = (".c", ".h", ".cc", ".cpp", ".cxx", ".hpp", ".hh", ".o", ".a", ".so", ".cu", ".cuh", ".f", ".f90", ".pyc")
+_LARGEST = 1 << 20  # bytes of a file of a project that is read for the names in it
+_NAMING = (".cmake", ".pc", ".m4")
+_WORD = re.compile(r"[a-z]+")
+_RUNTIME = re.compile(r"\.so\.[\d.]+$")
+_ENDING = re.compile(r"(?:-?config)?(?:-?version)?\.[a-z+]+$")
+
+
+class Watch(Struct, frozen=True):
+    """The watch over one build, whose own files are in *folder*."""
+
+    folder: Path
+
+    @classmethod
+    def over(cls, folder: Path, compilers: Compilers) -> Self | None:
+        """A watch with its files in the new *folder*; None if the compiler does not make its library."""
+        command = dict(compilers.programs).get(compilers.c.split()[0], ())
+        if len(command) != 1 or compilers.machine != os.uname().machine:
+            return None
+        watch = cls(folder.absolute())
+        watch.folder.mkdir(parents=True)
+        with (watch.folder / _TABLE).open("wb") as table:
+            table.truncate(_SIZE * 8)
+        words = [f'-D{name}="{watch.folder / file}"' for name, file in _PLACES.items()]
+        made = [*command, "-shared", "-fPIC", "-O2", "-w", "-fno-builtin", f"-DSIZE={_SIZE}ul", *words]
+        made += ["-o", str(watch.folder / _LIBRARY), str(_SOURCE), "-ldl"]
+        ran = subprocess.run(made, capture_output=True, check=False)
+        return watch if ran.returncode == 0 else None
+
+    def variables(self, before: Mapping[str, str]) -> dict[str, str]:
+        """The variable by which the programs of a build with the environment *before* are watched."""
+        return {PRELOAD: ":".join(filter(None, [str(self.folder / _LIBRARY), before.get(PRELOAD)]))}
+
+    def looked(self, path: str, folders: Iterable[str], *, stage: Path, project: Path) -> "Looked | None":
+        """What the build of the tree *project*, with files of its own in *stage*, has looked for.
+
+        *path* had its programs, and variables led it to *folders*. None if that is not known: a program was not
+        watched, or a file was changed since the build began.
+        """
+        text = (self.folder / _LOG).read_text(encoding="utf-8", errors="surrogateescape")
+        lines = sorted({(line[:1], os.path.normpath(f"/{line[2:].lstrip('/')}")) for line in text.splitlines()})
+        own = tuple(f"{folder}/" for folder in {str(stage.absolute()), str(stage.resolve())})
+        search = set(map(os.path.normpath, path.split(os.pathsep)))
+        roots = (*_ROOTS, *(f"{os.path.normpath(folder)}/" for folder in folders))
+        if any(kind == "u" and file.rpartition("/")[2] not in _STARTERS for kind, file in lines):
+            return None
+        outside = [(kind, *file.rpartition("/")) for kind, file in lines if not f"{file}/".startswith(own)]
+        names = sorted({name for _, folder, _, name in outside if folder in search})
+        found = [(kind, f"{folder}/{name}") for kind, folder, _, name in outside if folder not in search]
+        found = [one for one in found if one[1].startswith(roots) and _MADE not in one[1]]
+        files = sorted({file for _, file in found})
+        since = (self.folder / _LIBRARY).stat().st_mtime_ns
+        if any(map(partial(_is_later, since), files)):
+            return None
+        listed = [file for kind, file in found if kind == "l"]
+        naming = [Path(file) for _, file in lines if file.endswith(_NAMING)]
+        words = sorted(_words(project, naming)) if listed else []
+        looked = Looked(dict.fromkeys(files, ""), dict.fromkeys(names, ()), dict.fromkeys(listed, ""), tuple(words))
+        return looked.now(path)
+
+
+class Looked(Struct, frozen=True):
+    """What a build has looked for, and what was there.
+
+    *files* have their SHA-256, or another word for what they are; *programs* of one name those of all that PATH leads
+    to, in order. Of *listed* folders those names count that are made of *words*.
+    """
+
+    files: dict[str, str]
+    programs: dict[str, tuple[str, ...]]
+    listed: dict[str, str]
+    words: tuple[str, ...] = ()
+
+    def now(self, path: str) -> Self:
+        """The same places as they are now on this machine, programs in the folders of *path*."""
+        words = frozenset(self.words)
+        return type(self)(
+            {file: _state(file) for file in self.files},
+            program_digests(self.programs, path),
+            {folder: _mentioned(folder, words) for folder in self.listed},
+            self.words,
+        )
+
+
+def _state(path: str) -> str:
+    """The SHA-256 of the file at *path*; a word for a folder, and for anything else; empty where nothing is."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - thousands of times
+    except (OSError, ValueError):
+        return ""
+    if stat.S_ISREG(mode):
+        return program_digest(Path(path)) or "unreadable"
+    return "folder" if stat.S_ISDIR(mode) else "other"
+
+
+def _is_later(since: int, path: str) -> bool:
+    """Whether the file at *path* was written, or put there, after the time *since*, in nanoseconds."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - thousands of times
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_ctime_ns > since
+
+
+def _words(project: Path, naming: Iterable[Path]) -> set[str]:
+    """The words of the files in *project* that may name libraries or packages, and of the files *naming*."""
+    inside = (Path(folder, name) for folder, _, names in os.walk(project) for name in names)
+    found: set[str] = set()
+    for file in (*naming, *(path for path in inside if path.suffix not in _COMPILED)):
+        with suppress(OSError):
+            if file.is_file() and file.stat().st_size <= _LARGEST:
+                found.update(_WORD.findall(file.read_text(encoding="utf-8", errors="replace").lower()))
+    return found
+
+
+def _mentioned(folder: str, words: Collection[str]) -> str:
+    """A digest of the names in *folder* that are made of *words*; libraries that only run count for nothing."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - ten times as fast
+    except OSError:
+        return ""
+    return key_of(sorted(name for name in names if not _RUNTIME.search(name) and _is_made_of(name, words)))
+
+
+def _is_made_of(name: str, words: Collection[str]) -> bool:
+    parts = _WORD.findall(_ENDING.sub("", name.lower()))
+    return all(part in words or part.removeprefix("lib") in words or f"lib{part}" in words for part in parts)
