@@ -42,6 +42,8 @@ def test_a_wheel_that_has_everything_lacks_nothing(tmp_path: Path) -> None:
     theirs: dict[str, bytes | str] = {MODULE: compiled(DISPATCHED), "demo/__init__.py": ""}
     assert findings(tmp_path, {**theirs, "demo/more.py": ""}, theirs) == []
     assert findings(tmp_path, theirs, {"demo/_c.abi3.so": compiled(PLAIN)}) == []
+    published = wheel(tmp_path / "theirs", NAME, {})
+    assert "0 of 0 modules and 1 more" in lost(verify(wheel(tmp_path / "ours", NAME, theirs)), published)[-1].what
 
 
 def test_run_time_dispatch_that_is_gone_is_an_error(tmp_path: Path) -> None:

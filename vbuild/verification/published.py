@@ -220,7 +220,8 @@ def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> I
 
 def _sizes(ours: _Contents, theirs: _Contents, published: str) -> Finding:
     """How large the modules are, and the code in them, compared with those of the wheel *published*."""
-    count = f"{len(ours.modules)} of {counted(len(theirs.modules), 'module')}"
+    shared, own = ours.modules.keys() & theirs.modules.keys(), ours.modules.keys() - theirs.modules.keys()
+    count = f"{len(shared)} of {counted(len(theirs.modules), 'module')}{f' and {len(own)} more' if own else ''}"
     size = f"{sized(ours.size)} against {sized(theirs.size)}, {sized(ours.code)} of code against {sized(theirs.code)}"
     is_large = ours.size > _LARGE * theirs.size > 0
     advice = "debug information is taken out with build.env.LDFLAGS = '-Wl,-s'" if is_large else ""
