@@ -52,6 +52,15 @@ def test_a_module_that_is_lost_is_an_error_with_the_compilers_words_and_the_line
     assert note.what.startswith(f"compared with {whole.wheel.name}: 2 of 2 modules, ")
 
 
+def test_advice_on_flags_follows_the_code_that_it_is_about(tmp_path: Path) -> None:
+    (whole,) = released(tmp_path / "whole", f"{FAST}, {SLOW}").products
+    above = 'void above(void) { __asm__("vpaddd %ymm0, %ymm0, %ymm0"); }'
+    (failure,) = released(tmp_path / "part", FAST, above, str(whole.wheel)).failures
+    code, _, lost = failure.error.partition("; if a flag of the project's own put it there: build.flags = 'strip'; ")
+    assert "AVX2" in code
+    assert "1 of 2 compiled modules of the published wheel are missing" in lost
+
+
 def test_a_build_that_falls_back_to_python_ends_with_the_compilers_words(tmp_path: Path) -> None:
     (failure,) = released(tmp_path, FAST, "#include <nothere.h>").failures
     assert failure.error.startswith("demo-1.0-cp")

@@ -37,6 +37,7 @@ from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult
 from vbuild.release.report import ProfileEntry
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.verification.level_emulation import with_evidence
+from vbuild.verification.model import VerifyRule, is_grafted
 
 if TYPE_CHECKING:
     from vbuild.build.trial import TrialResult
@@ -363,13 +364,16 @@ def verified(
 
         verdict = replace(verdict, findings=(*verdict.findings, *code_gain(wheel, baseline).findings))
     if verdict.failed:
-        errors = [one.advised for one in verdict.findings if one.is_error]
-        if any(library.violations for library in verdict.libraries):
-            names = " or ".join(native.name for native in context.recipe.natives)
-            errors.append(f"{_STRIP}{_STRIP_NATIVE.format(names) if names else ''}")
-        lines = errors[:_SHOWN]
+        errors = [one for one in verdict.findings if one.is_error]
+        names = " or ".join(native.name for native in context.recipe.natives)
+        above = [one for one in errors if one.rule is VerifyRule.ISA_ABOVE]
+        own = [one for one in above if names or not all(map(is_grafted, one.places))]
+        lines = [one.advised for one in errors[:_SHOWN]]
         if len(errors) > _SHOWN:
             lines.append(f"and {len(errors) - _SHOWN} more")
+        if own:
+            advice = f"{_STRIP}{_STRIP_NATIVE.format(names) if names else ''}"
+            lines.insert(min(errors.index(own[-1]) + 1, _SHOWN), advice)
         raise WheelError(f"{wheel.name}: {'; '.join(lines)}")
     if target.asks_for_cpu and not verdict.libraries:
         from vbuild.verification.published import likely_cause
