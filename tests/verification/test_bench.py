@@ -65,6 +65,11 @@ def test_figures_are_compared_with_those_of_the_first_wheel(tmp_path: Path) -> N
     assert slower.ratios["b"].median == pytest.approx(0.8)
 
 
+def test_wheels_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    wheels = report(tmp_path, PRINTS, "8", "2.0").wheels
+    assert [one.wheel for one in wheels] == [str(path) for path in sorted(tmp_path.glob("[0-9]/*.whl"))]
+
+
 def test_figures_of_which_some_say_faster_and_some_slower_are_noise(tmp_path: Path) -> None:
     # in the second round the second wheel is the first to run
     _, other = run(tmp_path, counting(tmp_path, "[10, 5, 20, 10]"), [demo(tmp_path, "1")] * 2).wheels

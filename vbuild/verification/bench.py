@@ -16,6 +16,7 @@ import re
 import shutil
 import statistics
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import comb, exp, inf, log
 from pathlib import Path
@@ -96,7 +97,10 @@ def bench(
             _check_same([one for one, _ in tried])
             number += 1
     why = f"not run: this machine is {here}" if here else "not run: the level of this machine is not known"
-    return BenchReport(number, tuple(_decided(every, why, settings.min_gain)), settings.min_gain)
+    names = Counter(one.name for one in every)
+    found = zip(every, _decided(every, why, settings.min_gain), strict=True)
+    told = [replace(one, wheel=str(subject.wheel)) if names[subject.name] > 1 else one for subject, one in found]
+    return BenchReport(number, tuple(told), settings.min_gain)
 
 
 def wheels_to_compare(paths: Sequence[Path]) -> list[Path]:

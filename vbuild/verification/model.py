@@ -354,6 +354,8 @@ class BenchRatio(Struct, frozen=True):
 class BenchedWheel(Struct, frozen=True):
     """A *wheel* with the medians of its figures, in seconds, and ratios to the first; *untried* says why it has none.
 
+    The *wheel* is a file name, or the path as it was given where two have one name.
+
     Its *title* is its label, ``plain``, or ``published``. Without it, the machines of its level get the wheel with the
     title *below*, to which its *gain* is a ratio. It *is_left_out* of the release if that surely is too little.
     """
