@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.sdists import PROJECTS, surveyed
+from tests.factories.tools import needs
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel, prepared
 from vbuild.build.repair import repaired
@@ -106,3 +108,11 @@ def test_rapidfuzz_keeps_the_modules_it_dispatches_to(environments: Environments
     counts = {name: vex(code) for name, code in libraries(result.wheel, tmp_path).items()}
     assert {name for name, count in counts.items() if count} == {"fuzz_cpp_avx2", "metrics_cpp_avx2"}
     assert result.overrides == ()
+
+
+@needs("qemu-x86_64", "nm", "objdump")
+@pytest.mark.parametrize("name", ["crc32c", "pybase64", "xxhash", "ulid-transform", "nh3"])
+def test_a_plain_wheel_has_what_its_project_published(name: str, tmp_path: Path) -> None:
+    (project,) = (project for project in PROJECTS if project.name == name)
+    row, is_sound = surveyed(project, tmp_path / name)
+    assert is_sound, row
