@@ -200,7 +200,11 @@ GROUPS = [
     ),
 ]
 AROUND = [
-    (CPU + 'plain = "cpu"', "matrix.plain: would have no effect without matrix.cuda"),
+    (CPU + 'plain = "cpu"', "matrix.plain: 'cpu' would have no effect without matrix.cuda: remove it"),
+    (
+        CPU + 'plain = ["x86-64-v2", "hwcaps"]',
+        "matrix.plain: expected 'cuda', 'cpu', 'hwcaps', or a CPU level as in 'x86-64-v2', got an array",
+    ),
     (
         CUDA + 'plain = "none"',
         "matrix.plain: found 'none'; expected 'cuda', 'cpu', 'hwcaps', or a CPU level as in 'x86-64-v2'",

@@ -120,7 +120,7 @@ def test_a_source_is_refused(tmp_path: Path, text: str, message: str) -> None:
 MATRICES = [
     ("", "matrix: no axis to build along; expected cpu, cuda, or axes"),
     ("[matrix]\ncpu = []", "matrix.cpu: empty; name a value, or leave the key out"),
-    ('[matrix]\ncpu = "x86-64"', "matrix.cpu: expected an array, got 'x86-64'"),
+    ('[matrix]\ncpu = "x86-64"', "matrix.cpu: expected an array, got 'x86-64': write ['x86-64']"),
     (
         '[matrix]\ncpu = ["x86-64", "avx2"]',
         "matrix.cpu[1]: no CPU level 'avx2'; expected x86-64, x86-64-v2, -v3, -v4, or armv8-a, armv8.1-a ...",
@@ -265,7 +265,7 @@ def test_a_matrix_is_refused(tmp_path: Path, text: str, message: str) -> None:
 
 SECTIONS = [
     ("[build]\nflags = 'all'", "build.flags: found 'all'; expected 'auto', 'strip' or 'keep'"),
-    ("[build]\nstrip-flags = '*.c'", "build.strip-flags: expected an array, got '*.c'"),
+    ("[build]\nstrip-flags = '*.c'", "build.strip-flags: expected an array, got '*.c': write ['*.c']"),
     (
         "[build]\nflag = 1",
         (

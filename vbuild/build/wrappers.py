@@ -300,7 +300,7 @@ def named(found: Iterable[Override], project: Path) -> tuple[Override, ...]:
 
     def known(source: str) -> str:
         parts = PurePath(source).parts
-        if parts[0] != "/":
+        if parts[0] != "/" or is_trial([source]):
             return source
         lengths = [2]
         for end in ends.get(parts[-1], ()):

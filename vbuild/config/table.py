@@ -120,6 +120,8 @@ class Table:
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """The array of strings at *key*."""
+        if isinstance(text := self.raw(key), str):
+            raise self.refuse(key, f"expected an array, got {text!r}: write [{text!r}]")
         values: list[object] = self._checked(key, self.raw(key), list, None if default is None else list(default))
         return tuple(self._checked(f"{key}[{index}]", value, str) for index, value in enumerate(values))
 

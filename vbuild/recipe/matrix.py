@@ -302,8 +302,8 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
         if cpu.machine != matrix.cpus[0].machine:
             what = f"{matrix.cpus[0]} and {cpu} are of different machines; expected levels of one"
             raise table.refuse("cpu", what)
-    if "plain" in table and not (matrix.cuda or lowest) and matrix.plain is not Plain.HWCAPS:
-        raise table.refuse("plain", "would have no effect without matrix.cuda")
+    if table.raw("plain") in {Plain.CUDA.value, Plain.CPU.value} and not matrix.cuda:
+        raise table.refuse("plain", f"{str(plain)!r} would have no effect without matrix.cuda: remove it")
     rules = _Rules(matrix.names, folder)
     matrix = replace(
         matrix,
@@ -318,16 +318,20 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
     return matrix
 
 
+_ONE = f"expected {', '.join(map(repr, map(str, Plain)))}, or a CPU level as in 'x86-64-v2'"
+
+
 def _plain(table: Table) -> tuple[Plain, Cpu | None]:
     """What the plain wheel is, and its level if the recipe names one above the baseline."""
+    if isinstance(table.raw("plain"), list):
+        raise table.refuse("plain", f"{_ONE}, got an array")
     text = table.text("plain", Plain.CUDA)
     if text in set(Plain):
         return Plain(text), None
     try:
         cpu = Cpu.parse(text)
     except HardwareError as error:
-        quoted = ", ".join(map(repr, map(str, Plain)))
-        raise table.refuse("plain", f"found {text!r}; expected {quoted}, or a CPU level as in 'x86-64-v2'") from error
+        raise table.refuse("plain", f"found {text!r}; {_ONE}") from error
     if cpu.extras:
         raise table.refuse("plain", f"{text!r}: expected a level alone, {cpu.march!r}: features are for variants")
     return Plain.CUDA, None if cpu.is_baseline else cpu

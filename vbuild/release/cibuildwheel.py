@@ -9,8 +9,8 @@ leaves the others: their wheels are finished and written, and the release says w
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct, field
@@ -34,7 +34,8 @@ from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.bill import billed, making
-from vbuild.release.builder import TRIES, functions_above, lists_of, modules_in
+from vbuild.release.builder import TRIES, functions_above, index_variables, lists_of, modules_in
+from vbuild.release.emulation import check_emulator, emulation_elsewhere, why_unasked
 from vbuild.release.model import (
     Failure,
     OnProgress,
@@ -50,6 +51,7 @@ from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.toolchain.toolkit_provision import FETCHED, FORESEEN, Supply
 from vbuild.variants.document import Schema
+from vbuild.verification.level_emulation import with_evidence
 from vbuild.verification.verify import fatbins
 from vbuild.wheel.name import WheelName
 
@@ -82,6 +84,8 @@ def cibuildwheel(
     given = Arguments.parse(arguments)
     engine, identifiers = _asked(given)
     recipe = Recipe.load(given.package)
+    if recipe.test.emulate == "always":
+        check_emulator()
     targets = _targets(recipe, variants)
     context = ReleaseContext(
         recipe=recipe,
@@ -182,6 +186,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
 
     context: ReleaseContext
     run_context: RunContext
+    indexes: Callable[[], Mapping[str, str]] = field(default_factory=lambda: cache(index_variables))
     said: list[str] = field(default_factory=list)
 
     def made(self, run: CibuildwheelRun, runner: ContainerRunner) -> ContainerResult:
@@ -293,6 +298,10 @@ class _CibuildwheelSteps(Struct, frozen=True):
             wheel = cut.get(target) or stamped(self.context, target, build.wheel)
             self.context.on_progress(target, "verifying")
             verdict = verified(self.context, wheel, target, baseline=baseline, failed=build.record.failed)
+            emulation, why_not = None, why_unasked(self.context.recipe.test)
+            if not why_not and verdict.libraries:
+                emulation = emulation_elsewhere(self.context, target, cut.get(target) or build.wheel, self.indexes)
+            verdict = with_evidence(verdict, emulation, why_not=why_not)
         except VbuildError as error:
             return self._failure(target, made, error)
         self.context.on_progress(target, "done")
@@ -309,6 +318,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
             verdict=verdict,
             # what is cut from the wheel that was tested was not
             trial=TrialResult.NOT_RUN if target in cut and build.trial is TrialResult.PASSED else build.trial,
+            emulation=emulation,
         )
 
     def _failure(self, target: Target, made: ContainerResult, error: VbuildError) -> Failure:

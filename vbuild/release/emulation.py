@@ -5,21 +5,24 @@ code ends the process by SIGILL.
 """
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from vbuild.build.trial import environment_in
+from vbuild.build.trial import WheelTrial, environment_in
 from vbuild.errors import BuildError, WheelError
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.recipe.model import Check
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
 from vbuild.release.model import ReleaseContext
+from vbuild.toolchain.interpreter import Interpreter
 from vbuild.verification.emulator import Emulator
 from vbuild.verification.environments import WheelEnvironment
 from vbuild.verification.level_emulation import NEVER, NO_EMULATOR, LevelMethod, LevelRun
-from vbuild.verification.level_runs import LevelSettings, emulated
+from vbuild.verification.level_runs import LevelSettings, emulated, python_for, why_not_here
+from vbuild.wheel.name import WheelName
 
 # seconds that the import of all modules may take, and the test
 _SECONDS = 300.0
@@ -49,6 +52,38 @@ def why_not(cpu: Cpu) -> str | None:
         return f"code for {cpu} is not emulated"
     emulator = Emulator.found()
     return emulator.why_not(cpu) if emulator else NO_EMULATOR
+
+
+def emulation_elsewhere(
+    context: ReleaseContext, target: Target, wheel: Path, indexes: Callable[[], Mapping[str, str]]
+) -> LevelRun:
+    """What becomes of *wheel*, that of *target* and built in a container, in the emulator of this machine.
+
+    It is installed here, for a Python that takes it; *indexes* are uv's variables for package indexes. `WheelError` if
+    the wheel runs code above its level, `BuildError` if it cannot be installed.
+    """
+    name, check, log = WheelName.parse(wheel.name), context.recipe.test, context.log(target)
+    why = why_not(target.cpu) or why_not_here(name)
+    try:
+        interpreter = Interpreter.at(python_for(name), os.environ) if why is None else None
+    except WheelError as error:
+        why, interpreter = str(error), None
+    if interpreter is None:
+        return LevelRun(target.cpu.level, LevelMethod.QEMU, untried=why)
+    folder = context.place("emulated", target)
+    alone = replace(check, command=None)  # which only the emulator runs
+    trial = WheelTrial(
+        alone,
+        interpreter,
+        target.cpu,
+        None,
+        indexes,
+        pass_env=context.recipe.build.pass_env,
+        is_emulated=True,
+        name="test.emulate",
+    )
+    trial.run(wheel, folder, log)
+    return emulation_of(context, target, wheel, folder)
 
 
 def is_emulated(check: Check, cpu: Cpu) -> bool:

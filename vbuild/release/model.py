@@ -199,7 +199,8 @@ class ReleaseResult(Struct, frozen=True):
     @property
     def removed(self) -> tuple[str, ...]:
         """The flags of the project's own that compiler wrappers took out of some command."""
-        return tuple(sorted({flag for made in self.products for change in made.overrides for flag in change.removed}))
+        changes = (change for made in self.products for change in made.overrides if not is_trial(change.sources))
+        return tuple(sorted({flag for change in changes for flag in change.removed}))
 
     @property
     def kept_flags(self) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -96,7 +96,7 @@ def run_levels(
     name = WheelName.parse(wheel.name)
     settings = replace_in(settings, cpu=claimed_cpu(wheel) or settings.cpu)
     levels = levels_of(wheel, settings.cpu)
-    if note := _why_not_here(name):
+    if note := why_not_here(name):
         return LevelReport(wheel.name, levels, notes=(note,))
     with TemporaryDirectory(prefix="vbuild-levels-") as text, at(wheel.name):
         folder = Path(text).resolve()
@@ -148,7 +148,7 @@ def levels_of(wheel: Path, cpu: Cpu | None = None) -> tuple[str, ...]:
     return (own, *sorted(level for level in found if level > own))
 
 
-def _why_not_here(name: WheelName) -> str | None:
+def why_not_here(name: WheelName) -> str | None:
     """Return why this machine cannot run the wheel called *name* with any Python, or None if it may."""
     here = os.uname().machine
     platforms = platforms_of(name)

@@ -16,6 +16,7 @@ from tests.factories.cibuildwheel_projects import LEVELS, OFFLINE, inside, proje
 from tests.factories.containers import needs_podman
 from tests.factories.gpu_projects import PROJECTS
 from tests.factories.projects import tree
+from tests.factories.tools import needs
 from vbuild.build.trial import TrialResult
 from vbuild.hardware.machine import Machine
 from vbuild.release.cibuildwheel import cibuildwheel, planned
@@ -216,6 +217,32 @@ def test_a_file_whose_flags_put_code_above_the_level_is_built_again_without_them
     assert ("%ymm" in dump.stdout) is bool(guard)
     assert release.kept_flags == ((("-mavx2", ("kernel.c",)),) if guard else ())
     assert plain.trial is v3.trial is TrialResult.NONE
+
+
+HIDDEN = """
+__attribute__((target("avx2")))
+static void wide(float *a, const float *b) { for (int i = 0; i < 16; i++) a[i] += b[i]; }
+void kernel(float *a, const float *b) { if (*(volatile const char *)"x" == 'x') wide(a, b); else *a = 1; }
+"""
+
+
+@needs("qemu-x86_64")
+def test_wheels_of_a_container_are_imported_and_tested_in_an_emulator_of_their_level(tmp_path: Path) -> None:
+    recipe = f"{OFFLINE}{LEVELS}[tool.vbuild.test]\ncommand = 'python -c \"import demo; assert demo.total() == 120\"'\n"
+    source = project(tmp_path / "project", recipe)
+    with inside(source):
+        release = cibuildwheel(tmp_path / "dist", variants=["plain"])
+    assert release.failures == ()
+    (product,) = release.products
+    assert product.trial is TrialResult.NONE
+    assert product.emulation
+    assert (product.emulation.level, product.emulation.imported, product.emulation.is_tested) == ("v1", ("demo",), True)
+    (source / "kernel.c").write_text(HIDDEN)
+    allowed = f"{source.joinpath('pyproject.toml').read_text()}[tool.vbuild.verify]\nallow = ['wide']\n"
+    (source / "pyproject.toml").write_text(allowed)
+    with inside(source):
+        release = cibuildwheel(tmp_path / "again", variants=["plain"])
+    assert "code above x86-64 runs on a processor without it, as qemu-x86_64" in release.failures[0].error
 
 
 CALLED = """

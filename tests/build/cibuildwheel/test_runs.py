@@ -322,7 +322,7 @@ command = "true"
         "build.cache: has no effect with cibuildwheel; mount a cache, and set it up in before-all",
         "build.pass-env: has no effect with cibuildwheel; name them in environment-pass",
         "vbuild.lock: has no effect with cibuildwheel; give build-system.requires versions",
-        "test: has no effect with cibuildwheel; its own test-command counts",
+        "test.command: has no effect with cibuildwheel but in the emulator; its own test-command counts",
     )
     (tmp_path / "vbuild.lock").unlink()
     assert unheard(Recipe.load(described(tmp_path, LEVELS))) == ()

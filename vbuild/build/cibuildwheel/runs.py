@@ -184,10 +184,13 @@ def unheard(recipe: Recipe) -> tuple[str, ...]:
         "build.pass-env": (build.pass_env, "name them in environment-pass"),
         lock.name: (lock.exists(), "give build-system.requires versions"),
         "native": (recipe.natives, "build what it lists in before-all"),
-        "test": (recipe.test.command or recipe.test.emulate == "always", "its own test-command counts"),
+        "test.command": (recipe.test.command, "its own test-command counts"),
     }
+    where = {"test.command": " but in the emulator"} if recipe.test.is_emulated else {}
     return tuple(
-        f"{key}: has no effect with cibuildwheel; {advice}" for key, (is_set, advice) in found.items() if is_set
+        f"{key}: has no effect with cibuildwheel{where.get(key, '')}; {advice}"
+        for key, (is_set, advice) in found.items()
+        if is_set
     )
 
 
