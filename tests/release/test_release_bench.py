@@ -88,6 +88,22 @@ def test_a_level_that_brings_too_little_is_left_out_and_named(tmp_path: Path) ->
     assert "left out, as it does not reach 3% over plain" in (tmp_path / "dist" / "report.html").read_text()
 
 
+def test_what_was_measured_is_kept_with_the_wheels_and_measured_again_with_fresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    script = SCRIPT.replace("work", "counted") + f"open({str(tmp_path / 'runs')!r}, 'a').write('x')\n"
+    first = released(tmp_path, BENCH + 'min-gain = "3%"\n', script)
+    count = (tmp_path / "runs").stat().st_size
+    again = released(tmp_path, BENCH + 'min-gain = "3%"\n', script)
+    assert (again.bench, (tmp_path / "runs").stat().st_size) == (first.bench, count)
+    assert [product.label for product in again.products] == [product.label for product in first.products]
+    assert "bench: measured in an earlier run with the same wheels; matrix --fresh measures again" in again.notes
+    other = released(tmp_path, BENCH + 'min-gain = "3%"\n', f"{script}# another\n")
+    assert (tmp_path / "runs").stat().st_size > count
+    assert not [note for note in other.notes if note.startswith("bench")]
+
+
 def test_a_bench_that_fails_leaves_nothing_out_and_fails_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,7 +77,7 @@ class PartRule(Struct, frozen=True):
 RULES = {
     Part.BUILDS: PartRule(
         "repaired builds, wheels that are verified and tested, and profiles of training",
-        ("builds/[!.]*", "products/[!.]*", "joined/[!.]*", "profiles/[!.]*", "looked/[!.]*"),
+        tuple(f"{kind}/[!.]*" for kind in ("builds", "products", "joined", "profiles", "looked", "benches")),
         most=50 * _GB,
         grace=0,  # builds get links or copies
     ),

@@ -4,6 +4,7 @@
     builds/<kind>/<key>/demo-1.0-….whl
 
     looked/<bare key>                       which builds with that key there are, and what each has looked for
+    benches/<key>                           what a bench has measured
 
 The hash is checked whenever an entry is used: one that a power failure or a disk has damaged is dropped.
 """
@@ -113,8 +114,16 @@ class BuildCache(Struct, frozen=True):
     def keep_looked(self, bare: str, key: str, looked: Looked) -> None:
         """Keep that the build with *key* and *bare* key has *looked* for these files."""
         others = [one for one in self._looked(bare) if one[0] != key]
+        self.keep_text(_LOOKED, bare, json.dumps(to_builtins([(key, looked), *others][:_MOST_LOOKED])))
+
+    def text(self, folder: str, key: str) -> str | None:
+        """The text kept under *key* in *folder*; None if there is none, or is passed over."""
+        return None if self.fresh else self._cache.text(f"{folder}/{key}")
+
+    def keep_text(self, folder: str, key: str, text: str) -> None:
+        """Keep *text* under *key* in *folder*, if that can be written."""
         with suppress(OSError):
-            self._cache.keep_text(f"{_LOOKED}/{bare}", json.dumps(to_builtins([(key, looked), *others][:_MOST_LOOKED])))
+            self._cache.keep_text(f"{folder}/{key}", text)
 
     def _looked(self, bare: str) -> tuple[tuple[str, Looked], ...]:
         with suppress(ValueError):

@@ -3,24 +3,32 @@
     products of one Python -> without GPU code, by the values of free axes -> the lowest level, higher ones, published
         -> `vbuild.verification.bench` -> BenchReport of each
 
-What one Python shows counts for all: their compiled code differs in next to nothing.
+What one Python shows counts for all: their compiled code differs in next to nothing. What was measured is kept: another
+run with the same wheels decides the same, and takes no time.
 """
 
+import json
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, convert
+from msgspec.structs import replace
 from packaging.tags import platform_tags
 from packaging.utils import canonicalize_name
 
+from vbuild.build.identity import canonical, counted, file_digest, ourselves
 from vbuild.errors import BuildError, FetchError, VbuildError, WheelError
+from vbuild.files.hashing import key_of, sha256_of
+from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import AGAINST, Bench
 from vbuild.recipe.source import Sdist
 from vbuild.recipe.target import Target
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseWheels
+from vbuild.toolchain.interpreter import facts
 from vbuild.verification.bench import bench
 from vbuild.verification.level_runs import python_for
 from vbuild.verification.model import BenchReport
@@ -29,6 +37,8 @@ from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
+
+_KEPT = "benches"  # the folder of the cache
 
 # a level, and the values of free axes that it is combined with
 Level = tuple["Cpu", tuple[tuple[str, str], ...]]
@@ -61,7 +71,7 @@ def benched(context: ReleaseContext, wheels: ReleaseWheels, outcomes: Sequence[P
         published = _published(context, group[0], note)
         if len(group) == 1 and not published:
             continue
-        report = _report(context, settings, group, published, python)
+        report = _report(context, settings, group, published, python, note=note)
         reports.append(report)
         for product, one in zip(group, report.wheels, strict=False):
             if one.is_left_out:
@@ -128,10 +138,30 @@ def _report(
     group: Sequence[Product],
     published: Path | None,
     python: Path | None,
+    *,
+    note: Callable[[str], None],
 ) -> BenchReport:
-    """The bench of *group*, whose first is the measure."""
+    """The bench of *group*, whose first is the measure; of an earlier run, if that had the same wheels."""
+    script = settings.script and file_digest(settings.script)
+    compared = [product.wheel for product in group] + ([published] if published else [])
+    key = key_of(
+        {
+            "wheels": [(wheel.name, sha256_of(wheel)) for wheel in compared],
+            "settings": [canonical(replace(settings, script=None)), script],
+            "python": facts(python) if python else None,
+            "cpu": canonical(cpu_here()),
+            "passed": counted(os.environ, context.recipe.build.pass_env),
+            "vbuild": ourselves(),
+        }
+    )
+    kept = context.cache.text(_KEPT, key) if context.cache else None
+    if kept is not None:
+        with suppress(ValueError):
+            found = convert(json.loads(kept), BenchReport)
+            note("bench: measured in an earlier run with the same wheels; matrix --fresh measures again")
+            return found
     try:
-        return bench(
+        report = bench(
             [product.wheel for product in group],
             settings,
             published=published,
@@ -141,3 +171,6 @@ def _report(
         )
     except VbuildError as error:
         return BenchReport(settings.rounds, (), settings.min_gain, str(error))
+    if context.cache:
+        context.cache.keep_text(_KEPT, key, json.dumps(report.data()))
+    return report
