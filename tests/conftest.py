@@ -1,12 +1,39 @@
 """What every test has: a user's cache with all that was fetched before, and no finished work in it."""
 
+import os
+import shutil
 import signal
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from platformdirs import user_cache_path
+
+from tests.factories.once import FOLDER
+
+# also where the environment says otherwise: tests start some thousand processes, and each would compile vbuild again
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Give ``-n auto`` a worker more than there are cores: many tests wait, for installers, schedulers, containers."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder of what is made once in a session, in the first of its processes."""
+    if not hasattr(config, "workerinput"):
+        os.environ[FOLDER] = tempfile.mkdtemp(prefix="vbuild-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(FOLDER), ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -195,6 +195,7 @@ vbuild.nothing
 """
 
 
+@pytest.mark.nightly  # mypy reads all of vbuild without a cache
 def test_a_program_that_uses_vbuild_passes_mypy_and_mistakes_do_not(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text(CONSUMER, encoding="utf-8")
     (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")

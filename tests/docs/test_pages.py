@@ -1,4 +1,4 @@
-"""The other pages of docs/: every command runs as it is written, and prints what the page shows."""
+"""README and the other pages of docs/: every command runs as it is written, and prints what the page shows."""
 
 import os
 from pathlib import Path

@@ -5,8 +5,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
+
+from tests.factories.once import once
 
 _PACKAGES = ("libpython{0}-minimal", "libpython{0}-stdlib", "python{0}-minimal")
 _LIBRARIES = ("libc6", "libgcc-s1", "libstdc++6", "libexpat1", "libssl3", "zlib1g")
@@ -41,7 +42,7 @@ def arm_python(folder: Path) -> tuple[str, ...] | None:
     return python if re.match(rf"Python {re.escape(version)}\.", printed.stdout) else None
 
 
-@cache
+@once
 def arm_object(source: str, *flags: str) -> bytes:
     """The shared object that Debian's cross compiler makes of *source*, for Armv8-A unless *flags* say otherwise."""
     with tempfile.TemporaryDirectory() as folder:
@@ -52,6 +53,7 @@ def arm_object(source: str, *flags: str) -> bytes:
         return output.read_bytes()
 
 
+@once
 def bare(data: bytes) -> bytes:
     """*data* without the symbols that the loader does not need."""
     with tempfile.TemporaryDirectory() as folder:

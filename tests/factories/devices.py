@@ -10,9 +10,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
+from tests.factories.once import once
 from vbuild.elf.image import ElfImage, Pointer
 from vbuild.elf.surgery.relink import Replacement
 from vbuild.files.edited import Part
@@ -154,7 +154,7 @@ def checksum(image: ElfImage, replacements: Sequence[Replacement]) -> int:
     return total
 
 
-@cache
+@once
 def library(
     *flags: str,
     toolchain: Toolchain = X86_64,
@@ -200,7 +200,7 @@ def library(
         return (folder / "lib.so").read_bytes()
 
 
-@cache
+@once
 def _driver(prefix: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "driver"

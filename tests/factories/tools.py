@@ -3,14 +3,15 @@
 import os
 import shutil
 import subprocess
-from functools import cache
 
 import pytest
+
+from tests.factories.once import once
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:
     """Skips a test where one of *programs* is not there, or does not run: rustup leaves stubs for what it lacks."""
-    missing = [program for program in programs if not _runs(program)]
+    missing = [program for program in programs if not _version(program)]
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not on this machine")
 
 
@@ -27,7 +28,9 @@ def unmeasured() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS_")}
 
 
-@cache
-def _runs(program: str) -> bool:
+@once
+def _version(program: str) -> bytes:
+    """What *program* says of its version; empty where it is not there, or does not run."""
     path = shutil.which(program)
-    return path is not None and not subprocess.run([path, "--version"], capture_output=True, check=False).returncode
+    ran = subprocess.run([path, "--version"], capture_output=True, check=False) if path else None
+    return (ran.stdout + ran.stderr or b"runs") if ran and not ran.returncode else b""

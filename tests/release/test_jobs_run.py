@@ -35,7 +35,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a project and its recipe, in folders with blanks in their names."""
     folder = tmp_path_factory.mktemp("my repository")
     setuptools_project(folder / "src")
-    levels = '["x86-64", "x86-64-v2", "x86-64-v3"]'
+    levels = '["x86-64", "x86-64-v3"]'
     text = f'name = "demo"\n[source]\npath = "../src"\n[matrix]\ncpu = {levels}\n'
     tree(folder, {RECIPE: text})
     return folder
@@ -58,7 +58,7 @@ def workflow(project: Path, system: CiSystem, monkeypatch: pytest.MonkeyPatch) -
 def published(folder: Path) -> dict[str, bytes]:
     """What installers take from the release in *folder*, in which nothing is missing and all is proved."""
     report = json.loads((folder / "report.json").read_text())
-    assert [wheel["label"] for wheel in report["wheels"]] == [None, "x86_64_v2", "x86_64_v3"]
+    assert [wheel["label"] for wheel in report["wheels"]] == [None, "x86_64_v3"]
     assert not report["failures"]
     assert {wheel["verdict"]["isa"] for wheel in report["wheels"]} == {"ok"}
     return {path.name: path.read_bytes() for path in [*folder.glob("*.whl"), *folder.glob("*-variants.json")]}
@@ -114,7 +114,7 @@ def test_the_script_for_slurm(
     """In one folder, which is what the nodes of a cluster see."""
     folder = checkout(project, tmp_path / "work")
     (folder / "release.sh").write_text(workflow(project, CiSystem.SLURM, monkeypatch))
-    for number in range(3):
+    for number in range(2):
         run("bash release.sh part 'a b' 0", folder, SLURM_ARRAY_TASK_ID=str(number))
     run("bash release.sh collect 'a b'", folder)
     assert published(folder / "dist") == whole
@@ -159,7 +159,7 @@ def _outputs(folder: Path, source: str, *, vbuild: str = "vbuild-wheels") -> dic
 def test_the_reusable_workflow(project: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     workspace = checkout(project, tmp_path / "runner")
     chunks = _planned(workspace, RECIPE)
-    assert chunks == [{"number": 1, "parts": ["plain", "x86_64_v2", "x86_64_v3"]}]
+    assert chunks == [{"number": 1, "parts": ["plain", "x86_64_v3"]}]
     [build] = _steps("vbuild-builds.yml", "build")
     for part in chunks[0]["parts"]:
         place = checkout(project, tmp_path / part)

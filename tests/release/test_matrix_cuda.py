@@ -72,7 +72,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> ReleaseResult:
 @pytest.fixture(scope="module")
 def with_cpu_wheels(tmp_path_factory: pytest.TempPathFactory) -> ReleaseResult:
     """The release whose plain wheel is built without CUDA."""
-    groups = {"sm80": "80,86,89", "sm120": "120"}
+    groups = {"sm80": "86", "sm120": "120"}  # few architectures: each takes a second of nvcc
     switch = 'env = { TALLY_CUDA = "1" }'
     text = f'[matrix]\n{LEVELS}plain = "cpu"\n{cuda(groups, switch)}{FRESH}env = {{ TALLY_CUDA = "0" }}\n{TALLY.rules}'
     release = TALLY.released(tmp_path_factory.mktemp("cpu"), text)

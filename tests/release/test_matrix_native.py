@@ -36,6 +36,7 @@ setup(name="demo", version="1.0", ext_modules=[Extension("demo", ["module.c"], l
 # every wheel has the library of its own level, wherever it runs
 TEST = """[test]
 command = '''python -c "import demo; print(demo.built())" '''
+emulate = "never"
 """
 
 

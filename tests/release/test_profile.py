@@ -117,9 +117,8 @@ def test_a_branch_that_training_never_takes_moves_out_of_the_way(tmp_path: Path)
 
 
 @pytest.mark.network
-@pytest.mark.parametrize(
-    "backend", ["setuptools", *(pytest.param(name, marks=pytest.mark.nightly) for name in BACKENDS)]
-)
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_profile_that_is_kept_gives_the_same_wheel_in_another_folder(backend: str, tmp_path: Path) -> None:
     store = BuildCache(tmp_path / "store")
     asked = f"{TRAIN}lto = true\n"

@@ -161,10 +161,10 @@ def test_a_stub_in_the_baseline_s_wheel_stands_for_what_it_loads(tmp_path: Path)
 
 @pytest.mark.parametrize("new", [False, True], ids=["DT_RPATH", "DT_RUNPATH"])
 def test_the_rpath_of_what_loads_a_library_serves_its_copies_too(tmp_path: Path, *, new: bool) -> None:
-    paths = {"runpath": "$ORIGIN/../demo.libs"} if new else {"rpath_": "$ORIGIN/../demo.libs"}
+    paths = "$ORIGIN/../demo.libs"
     one = library("libone.so", ("libtwo.so",))
     files: dict[str, bytes | str] = {
-        STUB: library(None, ("libone.so",), **paths),
+        STUB: library(None, ("libone.so",), rpath_="" if new else paths, runpath=paths if new else ""),
         "demo.libs/libone.so": one,
         at_level("demo.libs/libone.so", "v2"): one,
         "demo.libs/libtwo.so": library("libtwo.so"),

@@ -163,6 +163,7 @@ def _tree(chance: random.Random) -> Mapping[str, bytes]:
     for place, name in ((ROOT, None), *((f"{chance.choice(folders)}/{name}", name) for name in [*names, *names[:2]])):
         needs = tuple(chance.sample([other for other in names if other != name], chance.randint(1, 3)))
         paths = ":".join(f"$ORIGIN/../{other}" for other in chance.sample(folders, chance.randint(1, 2)))
-        kind = chance.choice(["rpath_", "rpath_", "runpath", ""])
-        files[place] = library(name, needs, **({kind: paths} if kind else {}))
+        kind = chance.choice(["rpath", "rpath", "runpath", ""])
+        rpath, runpath = (paths if kind == each else "" for each in ("rpath", "runpath"))
+        files[place] = library(name, needs, rpath_=rpath, runpath=runpath)
     return files

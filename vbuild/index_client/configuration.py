@@ -36,6 +36,8 @@ _ASKING = threading.Lock()
 
 _UV_OPTIONS = ("--no-config", "--no-progress")
 
+# what changes which settings pip finds begins with one of these
+_READ = ("PIP_", "XDG_", "HOME", "PYTHON", "VIRTUAL_ENV")
 # with either, pip would not print the settings
 _NOT_PASSED = frozenset({"PIP_QUIET", "PIP_LOG"})
 
@@ -58,10 +60,10 @@ class Indexes(Struct, frozen=True):
     def configured(cls, env: Mapping[str, str] | None = None) -> Self:
         """The configuration of this interpreter's pip, run with *env*; raises `FetchError` if pip refuses it.
 
-        pip runs once, and again after one of its files has changed.
+        pip runs once for each folder and environment that it may read, and again after one of its files has changed.
         """
         env = {name: text for name, text in (os.environ if env is None else env).items() if name not in _NOT_PASSED}
-        key = (str(Path.cwd()), *sorted(env.items()))
+        key = (str(Path.cwd()), *sorted(item for item in env.items() if item[0].startswith(_READ)))
         with _ASKING:
             listing, states = _LISTINGS.get(key, ("", ()))
             if not listing or _states(listing) != states:

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.factories.cibuildwheel_runs import LEVELS, described, runs_of
+from tests.factories.once import once
 from tests.factories.projects import KERNEL, tree
 from tests.factories.tools import needs
 from vbuild.build.cibuildwheel.container import SAID
@@ -19,17 +20,18 @@ from vbuild.build.cibuildwheel.making import ContainerSetup
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun
 
 
-def _program(python: str | Path | None) -> str:
-    """The program that *python* is, which may be a script that leads to it; empty where it does not run."""
-    command = [str(python), "-c", "import sys; print(sys.executable)"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() if python else ""
+@once
+def _program(python: str) -> bytes:
+    """The path of the program that *python* is, which may be a script that leads to it; empty if it does not run."""
+    command = [python, "-c", "import sys; print(sys.executable)"]
+    return subprocess.run(command, capture_output=True, check=False).stdout.strip()
 
 
 PYTHONS = {
-    version: program
+    version: program.decode()
     for version in ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
     for path in [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
-    if (program := _program(path))
+    if path and (program := _program(str(path)))
 }
 IDENTIFIER = "cp311-manylinux_x86_64"
 
