@@ -174,7 +174,7 @@ def test_what_is_compiled_from_beside_the_tree_has_no_profile(tmp_path: Path) ->
         Path(name).write_bytes(b"counts")
     place.mkdir()
     log = tmp_path / "log"
-    profile = collected(counts, place, project=project, stage=tmp_path, compilers=compilers, log=log)
+    profile = collected(counts, place, trees={"": project}, stage=tmp_path, compilers=compilers, log=log)
     assert [path.name for path in place.rglob("*.gcda")] == ["walk.gcda"]
     assert Profile.unpacked(profile.packed(tmp_path / "kept.zip"), tmp_path / "again").sha256 == profile.sha256
 
@@ -197,3 +197,80 @@ def test_a_level_alone_is_trained_at_the_lowest_one_and_leaves_no_log(tmp_path: 
     assert ("plain", "training") in steps
     assert ("plain", "building") not in steps
     assert not (tmp_path / "dist" / "logs").exists()
+
+
+NATIVE = """
+[[native]]
+name = "steps"
+source = {{ path = "steps" }}
+build = "script"
+script = [
+    "cc $CFLAGS -fPIC -c -o walk.o walk.c",
+    "mkdir -p $DESTDIR$PREFIX/lib",
+    "cc -shared -Wl,-soname,libsteps.so $LDFLAGS -o $DESTDIR$PREFIX/lib/libsteps.so walk.o",
+]
+{}
+"""
+
+
+def with_native(folder: Path, profile: str, native: str, call: str = "demo.sum()") -> ReleaseResult:
+    """The release of a project whose branches are in a native dependency."""
+    module = MODULE.replace('__attribute__((visibility("hidden"))) ', "")
+    setup = SETUP.replace('["demo.c", "walk.c"]', '["demo.c"], libraries=["steps"]')
+    tree(folder / "source", {"demo.c": module, "setup.py": setup})
+    tree(folder / "steps", {"walk.c": WALK})
+    recipe = 'name = "demo"\n[source]\npath = "source"\n[matrix]\ncpu = ["x86-64"]\n'
+    recipe += f"[build.profile]\n{profile}" if profile else ""
+    tree(folder, {"demo.toml": recipe + NATIVE.format(native), "train.py": f"import demo\n{call}\n"})
+    return matrix(folder / "demo.toml", folder / "dist", MatrixRequest(), store=BuildCache(fresh=True))
+
+
+def native_code(folder: Path) -> str:
+    (wheel,) = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if "libsteps" in name)
+        archive.extract(name, folder)
+    assert b".gcda" not in (folder / name).read_bytes()
+    return subprocess.run(["objdump", "-d", folder / name], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("lto", ["", "lto = true\n"])
+def test_a_native_dependency_is_trained_with_the_wheel_if_it_asks_for_it(lto: str, tmp_path: Path) -> None:
+    release = with_native(tmp_path, TRAIN + lto, "profile = true")
+    assert not release.failures
+    assert is_parted(native_code(tmp_path))
+    assert release.notes == ()
+    (wheel,) = json.loads((tmp_path / "dist" / "report.json").read_text())["wheels"]
+    assert wheel["profile"]["objects"] == 2
+
+
+@pytest.mark.nightly
+@pytest.mark.network
+def test_one_that_does_not_ask_is_built_without_and_named(tmp_path: Path) -> None:
+    release = with_native(tmp_path, TRAIN, "")
+    assert not release.failures
+    assert not is_parted(native_code(tmp_path))
+    said = "native steps: built without build.profile; with it: profile = true in its [[native]]"
+    assert release.notes == (said,)
+
+
+def test_a_native_dependency_that_training_does_not_load_is_named(tmp_path: Path) -> None:
+    compilers = Compilers.found(Interpreter.found("", os.environ), os.environ)
+    tree(tmp_path, {f"counts{tmp_path}/project/walk.gcda": "counts"})
+    (tmp_path / "profile").mkdir()
+    trees = {"": tmp_path / "project", "native steps": tmp_path / "steps"}
+    with pytest.raises(VbuildError, match=r"build\.profile\.train: the command ran no compiled code of native steps"):
+        collected(
+            tmp_path / "counts",
+            tmp_path / "profile",
+            trees=trees,
+            stage=tmp_path / "stage",
+            compilers=compilers,
+            log=tmp_path,
+        )
+
+
+def test_a_native_dependency_cannot_ask_for_what_the_recipe_does_not(tmp_path: Path) -> None:
+    with pytest.raises(VbuildError, match=re.escape("native[0].profile: would have no effect without build.profile")):
+        with_native(tmp_path, "", "profile = true")

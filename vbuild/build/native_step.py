@@ -45,6 +45,7 @@ from vbuild.build.identity import (
     what_compiles,
 )
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, Rewriting, planned
+from vbuild.build.profile import instrumented, optimised, trained
 from vbuild.config.requirements import required_project
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
@@ -52,6 +53,7 @@ from vbuild.errors import BuildError, at
 from vbuild.files.hashing import key_of
 from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.process.run import run
+from vbuild.recipe.flags import ProfileSettings
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import HostSettings
 from vbuild.recipe.source import Native, NativeSystem
@@ -77,7 +79,8 @@ _OPTIMISATION = "-O2"
 class BuildStep(Struct, frozen=True):
     """A native dependency to be built by *plan*; *prefix* is where it will be, *before* what it is built against.
 
-    *source* is the digest of its source as it was when the step was planned.
+    *source* is the digest of its source as it was when the step was planned, and *profile* the folder or file of what
+    training left of it, or is to leave.
     """
 
     native: Native
@@ -87,6 +90,7 @@ class BuildStep(Struct, frozen=True):
     interpreter: Interpreter
     prefix: Prefix
     before: tuple[Prefix, ...] = ()
+    profile: Path | None = None
 
     def __str__(self) -> str:
         return f"native {self.native.name}"
@@ -102,11 +106,31 @@ def label_of(native: Native, cpu: Cpu) -> str:
     return f"native-{native.name}-{cpu.label}" if native.per_level else f"native-{native.name}"
 
 
+class Speed(Struct, frozen=True):
+    """What makes code faster at every level, by *settings*: it counts now, or has been trained.
+
+    The profile with the hash *sha256* is at *place*, or is to be.
+    """
+
+    settings: ProfileSettings
+    counts: bool = False
+    place: Path | None = None
+    sha256: str = ""
+
+    def of(self, plan: FlagPlan, compilers: Compilers) -> FlagPlan:
+        """*plan* with what *compilers* are told."""
+        if self.counts:
+            return instrumented(plan, compilers.family)
+        plan = optimised(plan, self.settings, compilers)
+        return trained(plan, compilers.family) if self.place else plan
+
+
 class Planner(Struct, frozen=True):
     """Makes steps: with the compiler that *host* names, prefixes below *root*; *machine* is the CPU that runs them.
 
     Their commands see what builds see of the user's variables, those called as in *pass_env* among them. *learned* are
-    the rules of steps, by their labels, whose own flags put code above the level.
+    the rules of steps, by their labels, whose own flags put code above the level, and *speed* tells what more there is
+    to do to a step.
     """
 
     host: HostSettings
@@ -117,6 +141,7 @@ class Planner(Struct, frozen=True):
     pass_env: tuple[str, ...] = ()
     lock: Lock | None = None
     learned: Mapping[str, Rewriting] = field(default_factory=dict)
+    speed: "Callable[[Native], Speed | None]" = lambda _native: None
     searched: Searched = field(default_factory=lambda: cache(searched_files))
 
     def steps(
@@ -156,6 +181,9 @@ class Planner(Struct, frozen=True):
         plan = _planned(
             native, cpu, compilers=compilers, interpreter=interpreter, environment=environment, reached=reached
         )
+        speed = self.speed(native)
+        if speed:
+            plan = speed.of(plan, compilers)
         plan = replace(plan, rewriting=self.learned.get(label_of(native, cpu), plan.rewriting))
         source = self.digest_of(native)
         known = {**counted(os.environ, self.pass_env), **dict(native.env)}
@@ -169,11 +197,13 @@ class Planner(Struct, frozen=True):
             known=known,
             packages=packages,
             searched=self.searched,
+            profile=speed.sha256 if speed else "",
         )
         about = " ".join([f"{native.source} by {native.system}", *native.arguments_for(cpu)])
         folder = self.root / f"{native.name}-{key[:_DIGITS]}"
         prefix = Prefix(native.name, key, folder / "prefix", cpu, about)
-        return BuildStep(native, source, plan, compilers, interpreter, prefix, before)
+        place = speed.place if speed else None
+        return BuildStep(native, source, plan, compilers, interpreter, prefix, before, place)
 
 
 def _check_programs(native: Native, environment: Mapping[str, str]) -> None:
@@ -224,6 +254,7 @@ def _key(
     known: Mapping[str, str],
     packages: Mapping[str, object] | None,
     searched: Searched,
+    profile: str,
 ) -> str:
     """The key of *native*; *known* are the variables that tell its builds apart, *packages* those of a lock."""
     return key_of(
@@ -236,6 +267,7 @@ def _key(
             "compilers": what_compiles(compilers, known.get("PATH", os.defpath)),
             "before": [prefix.key for prefix in before],
             "locked": packages,
+            "profile": profile,
             "variables": {name: text for name, text in known.items() if name != "PATH"},
             "system": system(known, searched),
             "vbuild": ourselves(),

@@ -81,8 +81,12 @@ class Profile(Struct, frozen=True):
     @property
     def place(self) -> Path:
         """What compilers are given: clang's one file, or the folder with gcc's."""
+        return self.place_of("")
+
+    def place_of(self, part: str) -> Path:
+        """The same for another *part* than the project, which training gave a name."""
         merged = self.folder / _MERGED
-        return merged if merged.exists() else self.folder
+        return merged if merged.exists() else self.folder / part
 
 
 def check(settings: ProfileSettings, compilers: Compilers, backend: BuildBackend) -> None:
@@ -133,18 +137,27 @@ def counting(folder: Path) -> Env:
     return (*where, ("PYTHONHASHSEED", "0"))
 
 
-def collected(counts: Path, folder: Path, *, project: Path, stage: Path, compilers: Compilers, log: Path) -> Profile:
-    """The profile, in the empty *folder*, of what code that was built in the tree *project* has counted.
+def collected(
+    counts: Path, folder: Path, *, trees: Mapping[str, Path], stage: Path, compilers: Compilers, log: Path
+) -> Profile:
+    """The profile, in the empty *folder*, of what code has counted that was built in *trees*, by the names of parts.
 
-    The code left that in the folder *counts*; all folders of this run are in *stage*. `BuildError` if there is nothing.
+    The project's own tree has no name. The code left the counts in the folder *counts*; all folders of this run are in
+    *stage*. `BuildError` if there is nothing of a part.
     """
     if compilers.family is _CLANG:
         if raw := sorted(map(str, counts.rglob("*.profraw"))):
             run([_merger(compilers), "merge", "-o", str(folder / _MERGED), *raw], log=log)
     else:
-        for name, file in _of_objects(counts, project, stage).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(file, folder / name)
+        for part, tree in trees.items():
+            found = _of_objects(counts, tree, stage)
+            for name, file in found.items():
+                (folder / part / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(file, folder / part / name)
+            if part and not found:
+                leave = "let it, or leave profile = true out there"
+                with at(f"{_KEY}.train"):
+                    raise BuildError(f"the command ran no compiled code of {part}; its log is {log}; {leave}")
     profile = Profile.of(folder)
     if not profile.objects:
         with at(f"{_KEY}.train"):

@@ -413,6 +413,9 @@ def _checked(recipe: R) -> R:
     recipe.namespaces()
     if recipe.natives:
         check_levels(recipe.natives, [target.cpu for target in recipe.targets])
+    for index, native in enumerate(recipe.natives):
+        if native.profile and recipe.build.profile == ProfileSettings():
+            raise RecipeError(f"native[{index}].profile: would have no effect without build.profile")
     return recipe
 
 

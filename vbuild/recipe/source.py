@@ -244,6 +244,7 @@ NativeSource = Source | Debian
 class Native(Struct, frozen=True):
     """One native dependency: what it is built of, and how; *per_level* for each CPU level, else once for all.
 
+    *profile* is whether what the recipe asks for in ``build.profile`` is for it, too; None if it does not say so.
     *arguments* are for configuring it: for every level those without one, then those of the level itself.
     """
 
@@ -258,6 +259,7 @@ class Native(Struct, frozen=True):
     requires: tuple[str, ...] = ()
     patches: tuple[Path, ...] = ()
     flags: FlagRules = FlagRules()
+    profile: bool | None = None
 
     @classmethod
     def read(cls, table: Table, folder: Path) -> Self:
@@ -281,6 +283,7 @@ class Native(Struct, frozen=True):
             requires=table.parsed_texts("requires", requirement, ()),
             patches=table.parsed_texts("patches", lambda text: existing_patch(text, folder), ()),
             flags=FlagRules.read(table),
+            profile=None if table.raw("profile") is None else table.flag("profile", default=False),
         )
 
     def arguments_for(self, cpu: Cpu) -> tuple[str, ...]:

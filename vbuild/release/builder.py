@@ -31,6 +31,7 @@ from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpu_here
 from vbuild.process.threads import OncePerKey
 from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.flags import ProfileSettings
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Sdist, same_project
 from vbuild.recipe.target import Target
@@ -149,6 +150,11 @@ class Builder(Struct, frozen=True):
             builder = replace(builder, patches=patches_of(recipe))
         if recipe.natives:
             builder = replace(builder, natives=builder._native_builder())  # noqa: SLF001 - its own
+            builder.notes.extend(
+                f"native {native.name}: built without build.profile; with it: profile = true in its [[native]]"
+                for native in recipe.natives
+                if native.profile is None and recipe.build.profile != ProfileSettings()
+            )
         return builder
 
     @classmethod
@@ -184,7 +190,7 @@ class Builder(Struct, frozen=True):
 
         with at(self.context.recipe.name), at(target):
             job = prepared(self.project, target, self.context.recipe.build, toolkits=toolkits, supply=supply)
-            return self._reaching(job)
+            return self.reaching(job)
 
     def tree(self, folder: Path) -> Path:
         """A tree of the source, patched, in *folder*, for one build."""
@@ -260,10 +266,11 @@ class Builder(Struct, frozen=True):
                 supply=context.supply or FETCHED,
                 pass_env=build.pass_env,
                 lock=build.lock,
+                profile=build.profile,
             )
         )
 
-    def _reaching(self, job: Job) -> Job:
+    def reaching(self, job: Job) -> Job:
         """*job* with the native dependencies that it needs, and what leads its build to them."""
         target = job.target
         if self.natives is None or not (steps := self.natives.steps(target.cpu)):
@@ -338,7 +345,7 @@ class Builder(Struct, frozen=True):
             if following := kept.next_rules(rules, above, is_sure=is_sure):
                 return replace(job, plan=replace(job.plan, rewriting=following.rules)), following.what
             if self.natives and (what := self.natives.learn(job.prefixes, above, is_sure=is_sure)):
-                return self._reaching(job), what
+                return self.reaching(job), what
         return None
 
     def _native_overrides(self, job: Job) -> tuple[Override, ...]:

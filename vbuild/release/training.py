@@ -35,6 +35,9 @@ def with_profile(builder: Builder, job: Job) -> Job:
     alike = [other for other in others if (other.python, other.choices) == (target.python, target.choices)]
     lowest = min([*alike, target], key=lambda other: other.cpu.rank)
     profile = builder.profiles.get(lowest.build_key, lambda: _profile(builder, lowest, settings, settings.train or ""))
+    if builder.natives:
+        builder.natives.train(profile)
+        job = builder.reaching(job)
     return replace(job, plan=trained(job.plan, job.compilers.family), profile=profile)
 
 
@@ -46,6 +49,8 @@ def _profile(builder: Builder, target: Target, settings: ProfileSettings, comman
         raise BuildError(f"build.profile.train: runs code for {target.cpu}, and this machine is {here}")
     if missing := [file for file in settings.files if not file.exists()]:  # of a recipe on another machine
         raise BuildError(f"build.profile.train: {missing[0]}: no such file here; expected the recipe's folder")
+    if builder.natives and any(native.profile for native in context.recipe.natives):
+        builder = replace(builder, natives=builder.natives.counting(folder / "natives"))
     job = builder.prepared(target)
     place = folder / "profile"
     place.mkdir(parents=True)
@@ -78,8 +83,9 @@ def _profile(builder: Builder, target: Target, settings: ProfileSettings, comman
         name="build.profile.train",
     )
     trial.run(made.wheel, folder / "trial", log)
+    trees = {"": made.project, **(builder.natives.trees if builder.natives else {})}
     profile = collected(
-        folder / "counts", place, project=made.project, stage=context.stage.resolve(), compilers=job.compilers, log=log
+        folder / "counts", place, trees=trees, stage=context.stage.resolve(), compilers=job.compilers, log=log
     )
     log.unlink(missing_ok=True)
     builder.keep(BuildKind.PROFILE, key, profile.packed(folder / "profile.zip"), {})
