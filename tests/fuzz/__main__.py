@@ -17,16 +17,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from multiprocessing import get_context
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
 from tests.fuzz.target import ROOM, short_lived
-from tests.fuzz.targets import TARGETS
+
+if IS_GUIDED := importlib.util.find_spec("atheris") is not None:
+    from tests.fuzz.guided import fuzz
+else:
+    from tests.fuzz.mutated import fuzz
+
+from tests.fuzz.targets import TARGETS  # after what has to see it imported
 
 FINDINGS = Path(__file__).parent / "findings"
 _NIGHT = 8 * 60 * 60
-# a target that does not end when it should: importing, the last input, and atheris looking back at its corpus
+# a target that does not end when it should: the last input, and atheris looking back at its corpus
 _PATIENCE = 120
 _TAIL = 12
 _COUNT = re.compile(r"^Done (\d+) runs", re.MULTILINE)
@@ -54,32 +61,22 @@ def main(words: Sequence[str] | None = None) -> int:
 def fuzzed(name: str, seconds: float, corpus: Path) -> int:
     """How many findings fuzzing the target *name* for so many *seconds* gave; they are written down."""
     corpus.mkdir(parents=True, exist_ok=True)
-    guided = importlib.util.find_spec("atheris") is not None
     with short_lived() as made:
         folder = Path(made)
-        command = [sys.executable, "-m", f"tests.fuzz.{'guided' if guided else 'mutated'}", name]
-        with (folder / "log").open("wb") as log:
-            begun = time.monotonic()
-            try:
-                ended: int | str = subprocess.run(
-                    [*command, str(round(seconds)), folder, corpus],
-                    check=False,
-                    stdout=log,
-                    stderr=log,
-                    timeout=seconds + _PATIENCE,
-                    env={**os.environ, ROOM: str(folder)},
-                ).returncode
-            except subprocess.TimeoutExpired:
-                ended = "without an end"
-            took = time.monotonic() - begun
+        begun = time.monotonic()
+        process = get_context("fork").Process(target=_alone, args=(name, seconds, folder, corpus))
+        process.start()
+        process.join(seconds + _PATIENCE)
+        ended = "without an end" if process.exitcode is None else process.exitcode
+        process.kill()
+        process.join()
+        took = time.monotonic() - begun
         inputs = _count(folder)
         if ended == 0:  # else the latest input is what ended it
             (folder / "latest").unlink(missing_ok=True)
         findings = list(_findings(name, folder))
-        print(
-            f"{name}: {inputs} inputs in {took:.0f} s, {'guided' if guided else 'mutated'}: {len(findings)} findings",
-            flush=True,
-        )
+        how = "guided" if IS_GUIDED else "mutated"
+        print(f"{name}: {inputs} inputs in {took:.0f} s, {how}: {len(findings)} findings", flush=True)
         if not findings and (ended != 0 or not inputs):
             log_of = (folder / "log").read_text(errors="replace").splitlines()
             print(f"{name}: the fuzzer ended {ended}:", *log_of[-_TAIL:], sep="\n    ", flush=True)
@@ -87,6 +84,15 @@ def fuzzed(name: str, seconds: float, corpus: Path) -> int:
         for finding, said in findings:
             print(f"{name}: {said}\n    python -m tests.fuzz.alone {name} {finding}", flush=True)
     return len(findings)
+
+
+def _alone(name: str, seconds: float, folder: Path, corpus: Path) -> None:
+    """Fuzz in this process, which may be ended at any moment; what it says is in the file ``log`` of *folder*."""
+    os.environ[ROOM] = str(folder)
+    with (folder / "log").open("wb") as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    fuzz(name, seconds, folder, corpus)
 
 
 def _count(folder: Path) -> int:

@@ -1,13 +1,9 @@
-"""One target fuzzed with Hypothesis, blind to what an input reaches: where there is no atheris. A process of its own.
+"""One target fuzzed with Hypothesis, blind to what an input reaches: where there is no atheris.
 
-    python -m tests.fuzz.mutated TARGET SECONDS FOLDER CORPUS
-
-An input is a sound one with pieces flipped, cut, doubled, moved, or replaced by words of its format. Takes what guided
-fuzzing left in CORPUS as sound, too, and adds nothing. Suspects lie in FOLDER afterwards.
+An input is a sound one with pieces flipped, cut, doubled, moved, or replaced by words of its format.
 """
 
 import random
-import sys
 import time
 from pathlib import Path
 
@@ -18,7 +14,6 @@ from tests.fuzz.hunting import Hunt
 from tests.fuzz.target import LONGEST, Target
 from tests.fuzz.targets import TARGETS
 
-_BEGUN = time.monotonic()
 _ROUND = 200
 _NUMBERS = (
     b"\0",
@@ -36,13 +31,16 @@ _NUMBERS = (
 _WAYS = ("replace", "insert", "cut", "double", "move", "end")
 
 
-def main() -> None:
-    name, seconds, folder, corpus = sys.argv[1:]
-    target = TARGETS[name]
-    hunt = Hunt(target, Path(folder))
-    sound = [*target.seeds(), *(path.read_bytes() for path in sorted(Path(corpus).iterdir()))]
+def fuzz(name: str, seconds: float, folder: Path, corpus: Path) -> None:
+    """Fuzz the target *name*; suspects lie in *folder* then.
+
+    What guided fuzzing left in *corpus* is taken as sound, too, and nothing is added.
+    """
+    begun, target = time.monotonic(), TARGETS[name]
+    hunt = Hunt(target, folder)
+    sound = [*target.seeds(), *(path.read_bytes() for path in sorted(corpus.iterdir()))]
     inputs = mutants(target, sound)
-    until = max(_BEGUN + float(seconds), time.monotonic() + 1)
+    until = max(begun + seconds, time.monotonic() + 1)
     while time.monotonic() < until:
 
         @seed(random.getrandbits(64))
@@ -59,7 +57,7 @@ def main() -> None:
                 hunt.read(data)
 
         read()
-    print(f"Done {hunt.count} runs in {seconds} second(s)")
+    print(f"Done {hunt.count} runs in {seconds} second(s)", flush=True)
 
 
 def mutants(target: Target, sound: list[bytes]) -> st.SearchStrategy[bytes]:
@@ -88,7 +86,3 @@ def _mutant(data: bytes, changes: list[tuple[str, float, float, bytes]]) -> byte
             case _:
                 data = data[:stop]
     return data[:LONGEST]
-
-
-if __name__ == "__main__":
-    main()
