@@ -18,6 +18,7 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.build.cibuildwheel.container import FIRST_GCC
 from vbuild.build.plan import BuildBackend, FlagPlan
 from vbuild.config.table import Env
 from vbuild.errors import BuildError, at
@@ -30,10 +31,10 @@ _KEY = "build.profile"
 _GCC, _CLANG = CompilerFamily.GCC, CompilerFamily.CLANG
 
 # the first releases with all the flags below
-_FIRST = {_GCC: 10, _CLANG: 11}
+_FIRST = {_GCC: FIRST_GCC, _CLANG: 11}
 
-_LTO = {_GCC: ("-flto=auto", "-ffat-lto-objects"), _CLANG: ("-flto=thin", "-fuse-ld=lld")}
-_CARGO_LTO = (("CARGO_PROFILE_RELEASE_LTO", "fat"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"))
+LTO = {_GCC: ("-flto=auto", "-ffat-lto-objects"), _CLANG: ("-flto=thin", "-fuse-ld=lld")}
+CARGO_LTO = (("CARGO_PROFILE_RELEASE_LTO", "fat"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"))
 
 INSTRUMENTING = {
     _GCC: ("-fprofile-generate", "-fprofile-update=prefer-atomic"),
@@ -112,11 +113,11 @@ def optimised(plan: FlagPlan, settings: ProfileSettings, compilers: Compilers) -
     """*plan* with link-time optimisation, if *settings* ask for it."""
     if not settings.lto:
         return plan
-    environment = (*plan.environment, *(_CARGO_LTO if compilers.rust else ()))
+    environment = (*plan.environment, *(CARGO_LTO if compilers.rust else ()))
     if compilers.family is _CLANG:  # whose objects GNU ar cannot list; gcc's are ordinary ones as well
         tools = {"AR": "llvm-ar", "RANLIB": "llvm-ranlib"}
         environment += tuple((name, place) for name, tool in tools.items() if (place := _beside(compilers, tool)))
-    rewriting = replace(plan.rewriting, everywhere=_LTO[compilers.family])
+    rewriting = replace(plan.rewriting, everywhere=LTO[compilers.family])
     return replace(plan, environment=environment, rewriting=rewriting)
 
 

@@ -46,7 +46,7 @@ from vbuild.release.model import (
     ReleaseWheels,
 )
 from vbuild.release.pipeline import check_request, released, slimmed_to_gpus, stamped, verified, without_cpu
-from vbuild.release.report import Report
+from vbuild.release.report import ProfileEntry, Report
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.toolchain.toolkit_provision import FETCHED, FORESEEN, Supply
@@ -319,6 +319,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
             # what is cut from the wheel that was tested was not
             trial=TrialResult.NOT_RUN if target in cut and build.trial is TrialResult.PASSED else build.trial,
             emulation=emulation,
+            profile=ProfileEntry(lto=True) if self.context.recipe.build.profile.lto and made.run.plan else None,
         )
 
     def _failure(self, target: Target, made: ContainerResult, error: VbuildError) -> Failure:

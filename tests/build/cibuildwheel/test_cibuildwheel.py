@@ -219,6 +219,25 @@ def test_a_file_whose_flags_put_code_above_the_level_is_built_again_without_them
     assert plain.trial is v3.trial is TrialResult.NONE
 
 
+def test_a_library_is_optimised_as_a_whole_where_the_recipe_asks_for_it(tmp_path: Path) -> None:
+    hidden = '__attribute__((visibility("hidden"))) void kernel('
+    asked = f"{OFFLINE}{LEVELS}[tool.vbuild.build.profile]\nlto = true\ntrain = 'true'\n"
+    source = project(tmp_path / "project", asked, kernel=CALLED.replace("void kernel(", hidden), setup=PLAIN_SETUP)
+    with inside(source):
+        release = cibuildwheel(tmp_path / "dist", variants=["plain"])
+    (product,) = release.products
+    library = extension(product.wheel, tmp_path / "x" / "y")
+    assert " kernel\n" not in subprocess.run(["nm", library], capture_output=True, text=True, check=True).stdout
+    assert product.profile
+    assert (product.profile.lto, product.profile.train) == (True, None)
+    told = "build.profile.train: has no effect with cibuildwheel; its builds are not trained; vbuild matrix trains"
+    assert release.notes == (told,)
+
+
+PLAIN_SETUP = """
+from setuptools import Extension, setup
+setup(ext_modules=[Extension("demo", ["demo.c", "kernel.c"])])
+"""
 HIDDEN = """
 __attribute__((target("avx2")))
 static void wide(float *a, const float *b) { for (int i = 0; i < 16; i++) a[i] += b[i]; }

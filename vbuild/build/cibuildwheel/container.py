@@ -29,6 +29,7 @@ LOST = (
 
 _PREFERRED = (3, 11)  # the first that starts fast, and that the wrapper of nvcc runs on
 _CHOSEN = "VBUILD_PYTHON"
+FIRST_GCC = 10  # that takes the flags of vbuild.build.profile
 _ASK = "import sys; print(sys.implementation.name, *sys.version_info[:2], sys.executable)"
 _PYTHONS = "/opt/python"
 _FIRST = ("cc", "gcc", "clang")  # the compilers that are asked, the first that is there
@@ -89,7 +90,7 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
     shutil.rmtree(folder, ignore_errors=True)
     compilers = compiler_wrapper.programs(environment.get("PATH", os.defpath))
     rules: dict[str, tuple[str, ...]] = {name: tuple(value) for name, value in settings["rules"].items()}
-    if not settings["is_baseline"] and compilers:
+    if (rules["everywhere"] or not settings["is_baseline"]) and compilers:
         # that of CC, or else one that a build is likely to take
         words = [Path(word).name for word in environment.get("CC", "").split()]
         named = [compilers[name] for name in (*words, *_FIRST) if name in compilers]
@@ -140,13 +141,20 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
 
 
 def check(compiler: Path, settings: dict[str, Any]) -> None:
-    """Refuse a *compiler* that cannot compile for the level of *settings*."""
+    """Refuse a *compiler* that cannot compile for the level of *settings*, or as they ask."""
     from vbuild.toolchain import compiler_wrapper  # noqa: PLC0415 - as above
 
     ran = subprocess.run([str(compiler), *compiler_wrapper.QUESTION], capture_output=True, text=True, check=False)
     macros = {name: int(value) for name, value in compiler_wrapper.MACRO.findall(ran.stdout)}
     family = "clang" if "__clang_major__" in macros else "gcc"
     version = macros.get("__clang_major__", macros.get("__GNUC__", 0))
+    if settings["rules"]["everywhere"] and (family != "gcc" or version < FIRST_GCC):
+        raise SystemExit(
+            f"{SAID}build.profile: {family} {version} of the image; expected gcc {FIRST_GCC} or newer: leave the table "
+            f"out, set CC=gcc in the option environment, or choose another image, such as manylinux_2_28"
+        )
+    if settings["is_baseline"]:
+        return
     if settings["machine"] == "x86_64" and version < compiler_wrapper.KNOWS_LEVELS[family]:
         expected = " or ".join(f"{name} {first}" for name, first in compiler_wrapper.KNOWS_LEVELS.items())
         raise SystemExit(

@@ -37,6 +37,7 @@ from msgspec import Struct, field, to_builtins
 
 from vbuild.build.cibuildwheel.container import LOST
 from vbuild.build.plan import RELATIVE_RPATHS, SETTLED, CudaPlan, Rewriting
+from vbuild.build.profile import CARGO_LTO
 from vbuild.config.table import Env, Setting
 from vbuild.errors import BuildError
 from vbuild.recipe.target import Target
@@ -103,6 +104,7 @@ def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None) -> Env:
         # cargo finds rustc by itself, and does not see the flags that its wrapper adds: see vbuild.build.wrappers
         (WRAPPER, '"$RUSTC_WRAPPER"'),
         ("RUSTC_WRAPPER", _quoted(str(WRAPPERS / "rustc-launcher"))),
+        *((name, _unless_set(name, f"echo {value}")) for name, value in (CARGO_LTO if rules.everywhere else ())),
         ("CARGO_TARGET_DIR", _quoted(str(PROJECT / "target"))),
         ("CARGO_BUILD_TARGET", _unless_set("CARGO_BUILD_TARGET", _RUST_HOST)),
         # a ccache of the project's sees only commands as they were, and may only ask a compiler for its version

@@ -33,12 +33,12 @@ from vbuild.build.cibuildwheel.options import (
 )
 from vbuild.build.cuda import cuda_plan
 from vbuild.build.plan import BuildBackend, CudaPlan, FlagPlan, Rewriting, levelled
+from vbuild.build.profile import LTO
 from vbuild.config.table import Env
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError
 from vbuild.files.archives import OLDEST
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.flags import ProfileSettings
 from vbuild.recipe.matrix import HostCompiler
 from vbuild.recipe.model import Recipe, lock_file
 from vbuild.recipe.target import Target
@@ -180,7 +180,7 @@ def unheard(recipe: Recipe) -> tuple[str, ...]:
         "build.host": (build.host.compiler is HostCompiler.ZIG, "the compilers are those of the image"),
         "build.glibc": (build.host.glibc, "the image chooses it"),
         "build.cache": (build.cache != "auto", "mount a cache, and set it up in before-all"),
-        "build.profile": (build.profile != ProfileSettings(), "its builds are not trained; vbuild matrix trains"),
+        "build.profile.train": (build.profile.train, "its builds are not trained; vbuild matrix trains"),
         "build.pass-env": (build.pass_env, "name them in environment-pass"),
         lock.name: (lock.exists(), "give build-system.requires versions"),
         "native": (recipe.natives, "build what it lists in before-all"),
@@ -218,7 +218,9 @@ def _levelled(
     target = group[0]
     toolkit = context.toolkit(target) if target.cuda else None
     cuda = _cuda(recipe, target, toolkit, context.backend) if toolkit else None
-    rules = rules or levelled(target.cpu, rules=recipe.build.flags)
+    if rules is None:
+        rules = levelled(target.cpu, rules=recipe.build.flags)
+        rules = replace(rules, everywhere=LTO[CompilerFamily.GCC]) if recipe.build.profile.lto else rules
     plan = FlagPlan(
         cpu=target.cpu,
         backend=context.backend,
