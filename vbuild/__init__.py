@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vbuild.api.functions import collect as collect
     from vbuild.api.functions import doctor as doctor
     from vbuild.api.functions import index as index
+    from vbuild.api.functions import init as init
     from vbuild.api.functions import inspect as inspect
     from vbuild.api.functions import install_check as install_check
     from vbuild.api.functions import matrix as matrix
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from vbuild.api.options import SlimOptions as SlimOptions
     from vbuild.api.options import SplitOptions as SplitOptions
     from vbuild.api.options import StampOptions as StampOptions
+    from vbuild.build.init import WrittenRecipe as WrittenRecipe
     from vbuild.errors import VbuildError as VbuildError
     from vbuild.hardware.machine import Machine as Machine
     from vbuild.inspection.model import Contents as Contents
@@ -55,10 +57,11 @@ if TYPE_CHECKING:
 # the public names of each module, as above
 _NAMES = {
     "api.functions": (
-        "matrix collect slim split install_check stamp index select select_image doctor verify run_levels bench "
-        "inspect publish check"
+        "init matrix collect slim split install_check stamp index select select_image doctor verify run_levels "
+        "bench inspect publish check"
     ),
     "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions",
+    "build.init": "WrittenRecipe",
     "errors": "VbuildError",
     "hardware.machine": "Machine",
     "inspection.model": "Contents",

@@ -30,6 +30,7 @@ PURE = "pure-1.0-py3-none-any.whl"
 # functions for what a command does with an option, or with another kind of argument
 MODES = {"install_check": "split", "select_image": "select", "doctor": "select", "run_levels": "verify"}
 VERBS = [
+    "init",
     "matrix",
     "collect",
     "slim",

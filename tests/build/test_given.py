@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from tests.factories.projects import tree
 from tests.factories.sources import index, sdist, sha256
@@ -14,10 +15,11 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpus_asked
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.source import Folder, older_project_name
+from vbuild.recipe.source import Folder, project_name, sdist_file
 from vbuild.toolchain.toolkit import releases as releases_of_cuda
 
 PROJECT = '[project]\nname = "demo"\nversion = "1.0"\n'
+SOURCES = {"pyproject.toml": PROJECT, "demo.c": ""}
 NO_AXES = AskedAxes()
 
 
@@ -28,11 +30,10 @@ def labels(found: Given) -> list[str]:
 @pytest.fixture
 def releases(tmp_path: Path) -> Indexes:
     """An index of two sdists of demo, one of them yanked, and of a wheel."""
-    old, new = sdist(tmp_path / "old"), sdist(tmp_path / "new", top="demo-2.0")
-    page = index(tmp_path / "index", old) / "demo" / "index.html"
-    index(tmp_path / "index", new)
-    links = [f'<a href="{file.name}#sha256={sha256(file)}">{file.name}</a>' for file in (old, new)]
-    links.append(f'<a href="demo-3.0.tar.gz#sha256={"c" * 64}" data-yanked="broken">demo-3.0.tar.gz</a>')
+    files = [sdist(tmp_path / str(number), SOURCES, top=f"demo-{number}.0") for number in (1, 2, 3)]
+    page = index(tmp_path / "index", *files) / "demo" / "index.html"
+    links = [f'<a href="{file.name}#sha256={sha256(file)}">{file.name}</a>' for file in files]
+    links[2] = links[2].replace("<a ", '<a data-yanked="broken" ')
     links.append(f'<a href="demo-4.0-py3-none-any.whl#sha256={"d" * 64}">demo-4.0-py3-none-any.whl</a>')
     page.write_text("".join(links))
     return Indexes(index_url=(tmp_path / "index").as_uri())
@@ -85,7 +86,7 @@ def test_a_project_that_has_only_wheels_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_sdist_is_built_as_it_lies_there(tmp_path: Path) -> None:
-    file = sdist(tmp_path)
+    file = sdist(tmp_path, SOURCES)
     found = given(file, AskedAxes(cpus=cpus_asked("v2,x86-64-v4"), pythons=("3.12",)))
     assert labels(found) == ["plain", "x86_64_v2", "x86_64_v4"]
     assert {target.python for target in found.recipe.targets} == {"3.12"}
@@ -114,12 +115,12 @@ def test_other_files_are_refused(tmp_path: Path, name: str, message: str) -> Non
 @pytest.mark.parametrize("name", ["Old.Demo-1.0.tar.bz2", "old-demo-1.0.tgz", "old_demo-1.0.zip"])
 def test_older_names_of_sdists_are_known(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
-    recipe = given(tmp_path / name, NO_AXES).recipe
-    assert recipe.name.lower().replace(".", "-").replace("_", "-") == "old-demo"
+    found = sdist_file(tmp_path / name)
+    assert (canonicalize_name(found.name), str(found.version)) == ("old-demo", "1.0")
 
 
 def test_a_project_needs_no_table_of_ours(tmp_path: Path) -> None:
-    tree(tmp_path, {"pyproject.toml": PROJECT})
+    tree(tmp_path, SOURCES)
     found = given(tmp_path, NO_AXES)
     assert labels(found) == ["plain", "x86_64_v3"]
     assert found.notes == (
@@ -174,7 +175,7 @@ def test_gpus_that_no_toolkit_compiles_for_together_are_refused(tmp_path: Path) 
 )
 def test_older_projects_have_names_too(tmp_path: Path, files: dict[str, str]) -> None:
     tree(tmp_path, files)
-    assert older_project_name(tmp_path) == "demo"
+    assert project_name(tmp_path) == "demo"
     assert given(tmp_path, NO_AXES).recipe.name == "demo"
 
 

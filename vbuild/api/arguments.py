@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from vbuild.api.options import Layout, MatrixOptions, PublishOptions, StrPath
 
 if TYPE_CHECKING:
+    from vbuild.build.given import AskedAxes
     from vbuild.hardware.cpu import Cpu
     from vbuild.hardware.gpu import GpuList
     from vbuild.hardware.machine import Machine
@@ -123,17 +124,27 @@ def gpus_of(asked: "str | Iterable[str | GpuList] | GpuList") -> "GpuList | None
     return GpuList.asked(",".join(map(str, several))) if several else None
 
 
-def matrix_request(**options: Unpack[MatrixOptions]) -> "MatrixRequest":
-    """What *options* ask `matrix` for."""
+def axes_of(cpu: Any, cuda: Any, toolkit: Any, python: Any) -> "AskedAxes":  # noqa: ANN401 - as MatrixOptions has them
     from vbuild.build.given import AskedAxes
     from vbuild.hardware.driver import Dotted
     from vbuild.hardware.machine import cpus_asked
+
+    levels = ",".join(map(str, texts_of(cpu)))
+    return AskedAxes(
+        cpus=cpus_asked(levels) if levels else (),
+        gpus=gpus_of(cuda or ()),
+        toolkit=value_of(toolkit, Dotted.parse),
+        pythons=texts_of(python),
+    )
+
+
+def matrix_request(**options: Unpack[MatrixOptions]) -> "MatrixRequest":
+    """What *options* ask `matrix` for."""
     from vbuild.release.matrix import MatrixRequest
     from vbuild.variants.document import Schema
     from vbuild.workers.executor import Executor
 
     asked = known(options, MatrixOptions)
-    cpus = ",".join(map(str, texts_of(asked.get("cpu"))))
     return MatrixRequest(
         jobs=asked.get("jobs", 1),
         only=texts_of(asked.get("only")),
@@ -145,12 +156,7 @@ def matrix_request(**options: Unpack[MatrixOptions]) -> "MatrixRequest":
         schema=value_of(asked.get("schema", Schema.PEP_850), Schema.versioned),
         compare=path_of(asked.get("compare")),
         against=str(asked.get("against", "")),
-        axes=AskedAxes(
-            cpus=cpus_asked(cpus) if cpus else (),
-            gpus=gpus_of(asked.get("cuda") or ()),
-            toolkit=value_of(asked.get("toolkit"), Dotted.parse),
-            pythons=texts_of(asked.get("python")),
-        ),
+        axes=axes_of(asked.get("cpu"), asked.get("cuda"), asked.get("toolkit"), asked.get("python")),
         on_note=asked.get("on_note", silent),
     )
 

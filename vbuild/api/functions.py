@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from vbuild.api.arguments import (
+    axes_of,
     codec_of,
     cut_of,
     gpus_of,
@@ -30,7 +31,10 @@ from vbuild.api.options import Layout, MatrixOptions, PublishOptions, SlimOption
 from vbuild.errors import RepackageError, VariantError
 
 if TYPE_CHECKING:
+    from vbuild.build.init import WrittenRecipe
     from vbuild.hardware.cpu import Cpu
+    from vbuild.hardware.driver import Dotted
+    from vbuild.hardware.gpu import GpuList
     from vbuild.hardware.machine import Machine
     from vbuild.inspection.model import Contents
     from vbuild.publishing.check import Checklist
@@ -59,6 +63,24 @@ def matrix(source: StrPath, output_dir: StrPath, **options: Unpack[MatrixOptions
 
     request = matrix_request(**options)
     return verb(str(source), Path(output_dir), request, on_progress=options.get("on_progress", silent))
+
+
+def init(
+    source: StrPath,
+    *,
+    output: StrPath | None = None,
+    cpu: "str | Iterable[str | Cpu] | None" = None,
+    cuda: "str | Iterable[str] | GpuList | None" = None,
+    toolkit: "str | Dotted | None" = None,
+    python: str | Iterable[str] | None = None,
+) -> "WrittenRecipe":
+    """Write a recipe for *source*, as `matrix` takes it, into the file *output*; by default as ``vbuild init`` does.
+
+    The axes are those of `matrix`. `RecipeError`, and nothing written, if there is a recipe already.
+    """
+    from vbuild.build.init import init as verb
+
+    return verb(str(source), axes_of(cpu, cuda, toolkit, python), file=path_of(output))
 
 
 def collect(

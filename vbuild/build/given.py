@@ -9,22 +9,26 @@
 """
 
 import os
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 
+from vbuild.build.draft import RecipeDraft, drafted
+from vbuild.build.source import fetched, unpacked
+from vbuild.build.survey import ProjectSurvey, surveyed
+from vbuild.config.table import Table
 from vbuild.errors import FetchError, HardwareError, RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import ListedFile, files_of
-from vbuild.recipe.matrix import Matrix
 from vbuild.recipe.model import Recipe
-from vbuild.recipe.source import PROJECT_FILES, Sdist, sdist_file
+from vbuild.recipe.source import PROJECT_FILES, Sdist, project_file, project_name, sdist_file
 from vbuild.recipe.spelling import baseline
 from vbuild.toolchain.toolkit import releases
 from vbuild.toolchain.toolkit_installed import installed
@@ -33,6 +37,7 @@ _DEFAULTS = {"x86_64": "x86-64-v3", "aarch64": "armv8.2-a"}
 _RECIPE = ".toml"
 _WHEEL = ".whl"
 _ARCHIVES = (".zip", ".tgz", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lzma")
+_AXES = frozenset({"cpu", "cuda", "axes"})
 _SHOWN = 5
 
 
@@ -61,12 +66,13 @@ class AskedAxes(Struct, frozen=True):
 class Given(Struct, frozen=True):
     """The *recipe* that a source stands for, and *notes*: what was chosen for the user, each as one line.
 
-    *pythons* are those to choose of it, none for all.
+    *pythons* are those to choose of it, none for all. A source without a recipe has the *draft* of one.
     """
 
     recipe: Recipe
     notes: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()
+    draft: RecipeDraft | None = None
 
 
 def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None) -> Given:
@@ -76,23 +82,75 @@ def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None
     of the above, `FetchError` if no index has it.
     """
     path = Path(source).expanduser()
-    default = {"cpu": [_DEFAULTS[baseline().machine]]}
-    asked = axes.keys()
     if path.is_dir() or path.name.endswith(_RECIPE) or path.name in PROJECT_FILES:
-        recipe = Recipe.load(path, asked=asked, default=default)
-        if axes.pythons and recipe.matrix.pythons == Matrix().pythons:  # it names none to choose from
-            recipe = Recipe.load(path, asked=asked | _pythons(axes), default=default)
-        elif axes.pythons:
-            return Given(recipe, _chosen(recipe, axes), axes.pythons)
-        return Given(recipe, _chosen(recipe, axes))
+        return _of_files(project_file(path) if path.is_dir() else path, axes)
     notes: tuple[str, ...] = ()
     if path.is_file():
         sdist = _archive(path)
     else:
         path = Path(source)
         sdist, notes = _newest(_requirement(str(source)), indexes or Indexes.configured())
-    recipe = Recipe.of_sdist(sdist, path, asked | _pythons(axes), default)
-    return Given(recipe, (*notes, *_chosen(recipe, axes)))
+    matrix, chosen = _axes(axes)
+    with tempfile.TemporaryDirectory() as folder:
+        survey = surveyed(unpacked(fetched(sdist, indexes=indexes), Path(folder)), sdist.name)
+    draft = drafted(survey, matrix)
+    return Given(Recipe.of_sdist(sdist, path, draft.values()), (*notes, *chosen, *_met(survey, matrix)), draft=draft)
+
+
+def _of_files(path: Path, axes: AskedAxes) -> Given:
+    """The recipe in the file *path*, or for the project that *path* describes."""
+    table, is_drafted = _own(path)
+    named = table.raw("matrix")
+    matrix = named if isinstance(named, dict) else {}
+    has_axes = bool(matrix.keys() & _AXES) or "variant" in table
+    keys, notes = (axes.keys(), _toolkit_note(axes)) if has_axes else _axes(axes)
+    draft = None
+    if is_drafted:
+        survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
+        draft, notes = drafted(survey, keys), (*notes, *_met(survey, keys))
+    asked = draft.values() if draft else {"matrix": keys} if keys else {}
+    chooses = bool(axes.pythons) and "python" in matrix
+    if axes.pythons and not chooses:
+        asked["matrix"] = {**asked.get("matrix", {}), **_pythons(axes)}
+    return Given(Recipe.load(path, asked), notes, axes.pythons if chooses else (), draft)
+
+
+def _own(path: Path) -> tuple[Table, bool]:
+    """The table of ours in the file *path*, with the ``[variant]`` of a project, and whether a project has none."""
+    table = Table({}) if path.name == "setup.py" else Table.load(path)
+    if path.name not in PROJECT_FILES:
+        return table, False
+    with at(path):
+        own = table.handed("tool", optional=True)
+        ours = own.handed("vbuild", optional=True)
+        variant = {"variant": table.raw("variant")} if "variant" in table else {}
+        return ours.with_values((), variant), "vbuild" not in own and not variant
+
+
+def _axes(axes: AskedAxes) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The keys of ``[matrix]`` for *axes*, or for what is usual if these are none; and lines on what was chosen."""
+    if keys := axes.keys():
+        return keys | _pythons(axes), _toolkit_note(axes)
+    level = _DEFAULTS[baseline().machine]
+    why = f"no axis asked for: built for {level}, and plain; --cpu v2,v3,v4 and --cuda 80,90 take others"
+    return {"cpu": [level], **_pythons(axes)}, (why,)
+
+
+def _toolkit_note(axes: AskedAxes) -> tuple[str, ...]:
+    if not axes.gpus or axes.toolkit:
+        return ()
+    return (f"CUDA {fitting_toolkit(axes.gpus)} compiles for these GPUs; --toolkit takes another",)
+
+
+def _met(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
+    """What the user should know of a project whose recipe vbuild wrote."""
+    if not survey.is_compiled:
+        yield "no source that a compiler takes: a project like that has one wheel for all machines"
+    if survey.has_cuda and "cuda" not in matrix:
+        yield "it has CUDA code, and --cuda is not asked for"
+    if survey.has_cuda and "cuda" in matrix:
+        for name, value in survey.switches:
+            yield f"{name}={value} is set, so that it is built here"
 
 
 def _pythons(axes: AskedAxes) -> dict[str, Any]:
@@ -131,16 +189,6 @@ def _compiles(version: Dotted, gpus: GpuList) -> bool:
     except HardwareError:
         return False
     return True
-
-
-def _chosen(recipe: Recipe, axes: AskedAxes) -> tuple[str, ...]:
-    """What was chosen because *axes* do not say it."""
-    if axes.gpus and not axes.toolkit:
-        return (f"CUDA {recipe.matrix.cuda[0].toolkit} compiles for these GPUs; --toolkit takes another",)
-    if recipe.matrix.is_chosen:
-        levels = ", ".join(map(str, recipe.matrix.cpus))
-        return (f"no axis asked for: built for {levels}, and plain; --cpu v2,v3,v4 and --cuda 80,90 take others",)
-    return ()
 
 
 def _requirement(text: str) -> Requirement:

@@ -9,7 +9,7 @@ from vbuild import DISTRIBUTION, __version__
 from vbuild.cli.group import Commands
 
 SECTIONS = {
-    "Build": ("matrix", "lock", "cibuildwheel", "collect", "toolkit", "cache"),
+    "Build": ("init", "matrix", "lock", "cibuildwheel", "collect", "toolkit", "cache"),
     "Repackage": ("slim", "split", "stamp", "repair"),
     "Look": ("inspect", "verify", "bench", "select"),
     "Ship": ("index", "check", "publish"),

@@ -26,24 +26,7 @@ _FOR_JOBS = {"jobs": 1, "fresh": False, "locked": False, "pass_env": ()}
 @click.option(
     "-o", "--output-dir", "folder", type=options.FOLDER, help="Write the results into this folder. [default: dist]"
 )
-@click.option(
-    "--cpu",
-    type=options.Value("levels", "vbuild.hardware.machine:cpus_asked"),
-    metavar="LIST",
-    help="Build for these CPU levels instead of the recipe's: v2,v3, or native.",
-)
-@click.option(
-    "--cuda",
-    type=options.GPUS,
-    metavar="LIST",
-    help="Build for these GPUs instead of the recipe's, a wheel for each: 80,90+ptx, H100, native.",
-)
-@click.option(
-    "--toolkit",
-    type=options.Value("version", "vbuild.hardware.driver:Dotted.parse"),
-    metavar="VERSION",
-    help="With --cuda: compile with this CUDA. [default: the newest for these GPUs]",
-)
+@options.axes
 @click.option(
     "-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Run this many builds at a time."
 )
@@ -52,12 +35,6 @@ _FOR_JOBS = {"jobs": 1, "fresh": False, "locked": False, "pass_env": ()}
     multiple=True,
     metavar="LABEL",
     help="Build only this target; 'plain' is the one without a label. Repeatable.",
-)
-@click.option(
-    "--python",
-    multiple=True,
-    metavar="NAME",
-    help="Build for this Python: one of the recipe's, any if it names none. Repeatable.",
 )
 @options.executor
 @click.option("--part", is_flag=True, help="Leave what needs the whole release to 'vbuild collect'.")
@@ -102,8 +79,7 @@ def matrix(source: str, folder: Path | None, **asked: Any) -> None:  # noqa: ANN
     """
     system, install, runner = (asked.pop(name) for name in ("emit", "install", "runner"))
     dry_run, as_json = asked.pop("dry_run"), asked.pop("as_json")
-    if asked["toolkit"] and not asked["cuda"]:
-        raise click.UsageError("--toolkit compiles for GPUs; expected --cuda with them, as in --cuda 80,90")
+    options.check_axes(asked)
     if system:
         idle = ("only", "python", "part", "compare", "against", "cpu", "cuda", "toolkit")
         if folder or dry_run or as_json or any(asked[name] for name in idle) or not asked["executor"].is_local:

@@ -4,12 +4,15 @@ An option's text becomes a value before the command starts; what its parser refu
 imported when there is a text for it, so that ``vbuild --help`` loads click and nothing else.
 """
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from vbuild.errors import VbuildError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -69,6 +72,45 @@ schema = click.option(
     show_default=True,
     help="Write variant metadata as in this draft; 825/0.1.1 has no providers.",
 )
+_AXES = (
+    click.option(
+        "--cpu",
+        type=Value("levels", "vbuild.hardware.machine:cpus_asked"),
+        metavar="LIST",
+        help="Build for these CPU levels instead of the recipe's: v2,v3, or native.",
+    ),
+    click.option(
+        "--cuda",
+        type=GPUS,
+        metavar="LIST",
+        help="Build for these GPUs instead of the recipe's, a wheel for each: 80,90+ptx, H100, native.",
+    ),
+    click.option(
+        "--toolkit",
+        type=Value("version", "vbuild.hardware.driver:Dotted.parse"),
+        metavar="VERSION",
+        help="With --cuda: compile with this CUDA. [default: the newest for these GPUs]",
+    ),
+    click.option(
+        "--python",
+        multiple=True,
+        metavar="NAME",
+        help="Build for this Python: one of the recipe's, any if it names none. Repeatable.",
+    ),
+)
+
+
+def axes(command: F) -> F:
+    """The options that say what to build for, of a command whose source may have no recipe."""
+    for option in reversed(_AXES):
+        command = option(command)
+    return command
+
+
+def check_axes(asked: Mapping[str, Any]) -> None:
+    """A usage mistake for those of the options `axes` that would have no effect."""
+    if asked["toolkit"] and not asked["cuda"]:
+        raise click.UsageError("--toolkit compiles for GPUs; expected --cuda with them, as in --cuda 80,90")
 
 
 def example(command: str) -> str:

@@ -252,8 +252,7 @@ class MatrixRule(Struct, frozen=True):
 class Matrix(Struct, frozen=True):
     """The axes and the rules between their values; *cpus* is empty if no level was asked for.
 
-    *lowest* is the level of the plain wheel, or None for the baseline of its machine. It *is_chosen* if the recipe
-    has no axis, and vbuild chose one.
+    *lowest* is the level of the plain wheel, or None for the baseline of its machine.
     """
 
     cpus: tuple[Cpu, ...] = ()
@@ -267,7 +266,6 @@ class Matrix(Struct, frozen=True):
     cuda: tuple[MatrixEntry, ...] = ()
     plain: Plain = Plain.CUDA
     lowest: Cpu | None = None
-    is_chosen: bool = False
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:

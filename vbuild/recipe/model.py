@@ -31,8 +31,8 @@ from vbuild.recipe.source import (
     Sdist,
     Source,
     check_levels,
-    older_project_name,
     project_file,
+    project_name,
     read_natives,
     read_source,
 )
@@ -270,25 +270,25 @@ class Recipe:
     split: Table | None = field(default=None, compare=False)
 
     @classmethod
-    def load(cls, path: Path, *, asked: Keys = MappingProxyType({}), default: Keys = MappingProxyType({})) -> Self:
+    def load(cls, path: Path, asked: Keys = MappingProxyType({})) -> Self:
         """The recipe at *path*: a recipe file, a ``pyproject.toml``, or the folder of a project.
 
-        What is *asked* for stands instead of the same keys of its ``[matrix]``, and the keys of *default* do where that
-        has no axis. `RecipeError`, with file, table and key, if it cannot be carried out as written.
+        What is *asked* for, tables by their names, stands instead of the same keys in these. `RecipeError`, with file,
+        table and key, if it cannot be carried out as written.
         """
-        if path.is_dir():
-            path = project_file(path)
-        table = Table({}) if path.name == "setup.py" else Table.load(path)
+        path = project_file(path) if path.is_dir() else path
         is_project = path.name in PROJECT_FILES
-        table = table.with_values((*(("tool", "vbuild") if is_project else ()), "matrix"), asked) if asked else table
+        table = Table({}) if path.name == "setup.py" else Table.load(path)
+        for name, keys in asked.items():
+            table = table.with_values((*(("tool", "vbuild") if is_project else ()), name), keys)
         with at(path):
-            return _checked((cls._of_project if is_project else cls._of_file)(table, path, default))
+            return _checked(cls._of_project(table, path) if is_project else cls._of_file(table, path))
 
     @classmethod
-    def of_sdist(cls, sdist: Sdist, file: Path, matrix: Keys, default: Keys) -> Self:
-        """The recipe that only says to build *sdist* along *matrix*, else *default*; messages name it *file*."""
+    def of_sdist(cls, sdist: Sdist, file: Path, keys: Keys) -> Self:
+        """The recipe that says *keys* of *sdist*; messages name it *file*."""
         with at(file):
-            return _checked(cls._read(Table({"matrix": matrix}), sdist.name, sdist, file, default=default))
+            return _checked(cls._read(Table(keys), sdist.name, sdist, file))
 
     @cached_property
     def targets(self) -> tuple[Target, ...]:
@@ -339,17 +339,17 @@ class Recipe:
         return given or used
 
     @classmethod
-    def _of_file(cls, table: Table, path: Path, default: Keys) -> Self:
+    def _of_file(cls, table: Table, path: Path) -> Self:
         name = table.text("name")
         with table.table("source") as source_table:
             source = read_source(source_table, path.parent)
             found, variant = (source.name, None) if isinstance(source, Sdist) else _stated(source)
             if found and canonicalize_name(found) != canonicalize_name(name):
                 raise source_table.wrong(f"is of {found!r}, and the recipe builds {name!r}")
-        return cls._read(table, name, source, path, variant=variant, default=default)
+        return cls._read(table, name, source, path, variant)
 
     @classmethod
-    def _of_project(cls, pyproject: Table, path: Path, default: Keys) -> Self:
+    def _of_project(cls, pyproject: Table, path: Path) -> Self:
         table = pyproject.handed("tool", optional=True).handed("vbuild", optional=True)
         source = Folder(path.parent.resolve())
         name, variant = _stated(source)
@@ -357,19 +357,10 @@ class Recipe:
             if "name" not in table:
                 raise RecipeError('no [project] table names the project; expected name = "…" in [tool.vbuild]')
             name = table.text("name")
-        return cls._read(table, name, source, path, variant=variant, default=default)
+        return cls._read(table, name, source, path, variant)
 
     @classmethod
-    def _read(
-        cls,
-        table: Table,
-        name: str,
-        source: Source,
-        path: Path,
-        *,
-        variant: Table | None = None,
-        default: Keys = MappingProxyType({}),
-    ) -> Self:
+    def _read(cls, table: Table, name: str, source: Source, path: Path, variant: Table | None = None) -> Self:
         if table.raw("variant") is not None:
             if variant:
                 raise table.refuse("variant", "the project has a [variant] table of its own; expected one of the two")
@@ -378,10 +369,7 @@ class Recipe:
             matrix = read_matrix(matrix_table, path.parent)
         drafts = read_drafts(variant) if variant else ()
         if not (matrix.cpus or matrix.cuda or matrix.axes or drafts):
-            if not default:
-                raise table.refuse("matrix", "no axis to build along; expected cpu, cuda, or axes")
-            table_of_default = table.with_values(("matrix",), default).handed("matrix")
-            matrix = replace(read_matrix(table_of_default, path.parent), is_chosen=True)
+            raise table.refuse("matrix", "no axis to build along; expected cpu, cuda, or axes")
         with (
             table.table("build", optional=True) as build,
             table.table("verify", optional=True) as verify,
@@ -430,8 +418,5 @@ def _stated(source: Folder | Git) -> tuple[str | None, Table | None]:
         return None, None
     folder = source.path / source.subdirectory
     path = folder / "pyproject.toml"
-    if not path.is_file():
-        return older_project_name(folder), None
-    project = Table.load(path)
-    name = project.handed("project", optional=True).optional_text("name")
-    return name or older_project_name(folder), project.handed("variant") if "variant" in project else None
+    project = Table.load(path) if path.is_file() else Table({})
+    return project_name(folder), project.handed("variant") if "variant" in project else None

@@ -144,11 +144,14 @@ def project_file(folder: Path) -> Path:
     raise RecipeError(f"{folder}: no project; expected {' or '.join(PROJECT_FILES)} in it")
 
 
-def older_project_name(folder: Path) -> str | None:
-    """The name of the project in *folder* by what came before ``[project]``, as far as it is written there literally.
+def project_name(folder: Path) -> str | None:
+    """The name of the project in *folder*, as far as it is written there literally; `RecipeError` for damaged TOML.
 
-    That is PKG-INFO, setup.cfg, Poetry's table, or setup.py.
+    It is in ``[project]``; or, as it was before that, in PKG-INFO, setup.cfg, Poetry's table, or setup.py.
     """
+    pyproject = folder / "pyproject.toml"
+    if pyproject.is_file() and (name := Table.load(pyproject).handed("project", optional=True).optional_text("name")):
+        return name
     for file, rule in _OLDER_NAMES.items():
         path = folder / file
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

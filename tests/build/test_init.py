@@ -1,0 +1,156 @@
+"""Recipes that vbuild writes: what a survey of a project finds, the text of it, and what a build would meet."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.factories.projects import tree
+from tests.factories.sources import index, sdist, sha256
+from vbuild.build.draft import drafted, toml
+from vbuild.build.given import AskedAxes, given
+from vbuild.build.init import init, prospect
+from vbuild.build.plan import BuildBackend
+from vbuild.build.survey import surveyed
+from vbuild.errors import RecipeError
+from vbuild.hardware.gpu import GpuList
+from vbuild.hardware.machine import cpus_asked
+from vbuild.index_client.configuration import Indexes
+from vbuild.recipe.model import Recipe
+
+PROJECT = """
+[build-system]
+requires = ["setuptools>=70", "NumPy", "torch"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "demo"
+version = "1.0"
+requires-python = ">=3.9"
+"""
+CUDA = {
+    "pyproject.toml": PROJECT,
+    "setup.py": """
+if os.getenv("DEMO_FORCE_BUILD", "FALSE") == "TRUE" or os.getenv("FORCE_CUDA", "0") == "1":
+    flags = ["-gencode", "arch=compute_70,code=sm_70", "-march=native"]
+    extension = CUDAExtension("demo._C", ["k.cu"], extra_compile_args=flags)
+""",
+    "demo/__init__.py": "",
+    "csrc/k.cu": "#include <cublas_v2.h>\n#include <own.h>\n#include <thrust/sort.h>\n",
+    "csrc/own.h": "#include <vector>\n#include <zstd.h>\n",
+    "csrc/cpu.cpp": 'int f() { return __builtin_cpu_supports("avx2"); }',
+    "tests/other.f90": "",
+}
+V3 = AskedAxes(cpus=cpus_asked("v3"))
+GPUS = AskedAxes(gpus=GpuList.parse("80"))
+
+
+def test_a_survey_finds_what_a_recipe_names(tmp_path: Path) -> None:
+    found = surveyed(tree(tmp_path, CUDA), "demo")
+    assert (found.backend, found.requires) == (BuildBackend.SETUPTOOLS, ("setuptools", "numpy", "torch"))
+    assert (found.module, found.requires_python) == ("demo", ">=3.9")
+    assert found.languages == ("C++", "CUDA")
+    assert (found.archs, found.libraries) == (("70",), ("cccl", "cublas"))
+    assert found.switches == (("DEMO_FORCE_BUILD", "TRUE"), ("FORCE_CUDA", "1"))
+    assert (found.dispatch, found.native) == (("csrc/cpu.cpp",), ("setup.py",))
+    assert found.headers == ("cublas_v2.h", "thrust/sort.h", "vector", "zstd.h")
+
+
+@pytest.mark.parametrize(
+    ("files", "module"),
+    [
+        ({"demo_x.egg-info/top_level.txt": "_demo\ndemo_x\n"}, "demo_x"),
+        ({"src/demo_x.egg-info/top_level.txt": "other\ntests\n"}, "other"),
+        ({"demo_x.egg-info/top_level.txt": "one\ntwo\n", "demo_x/__init__.py": ""}, ""),
+        ({"src/Demo_X/__init__.py": ""}, "Demo_X"),
+        ({"python/demo_x/__init__.py": "", "setup.py": ""}, "demo_x"),
+        ({"other/__init__.py": ""}, ""),
+    ],
+)
+def test_a_module_is_named_where_there_is_no_doubt(tmp_path: Path, files: dict[str, str], module: str) -> None:
+    assert surveyed(tree(tmp_path, {**files, "setup.py": ""}), "Demo.X").module == module
+
+
+def test_a_draft_is_the_recipe_that_its_text_is(tmp_path: Path) -> None:
+    survey = surveyed(tree(tmp_path, CUDA), "demo")
+    draft = drafted(survey, {"cuda": [{"toolkit": "13.0", "gpus": {"sm80": ["sm_80"]}}]})
+    written = tmp_path / "demo.toml"
+    written.write_text('name = "demo"\nsource = { path = "." }\n' + draft.text())
+    assert Recipe.load(written).build.env == (("DEMO_FORCE_BUILD", "TRUE"), ("FORCE_CUDA", "1"))
+    (entry,) = Recipe.load(written).matrix.cuda
+    assert entry.toolkit.libraries == ("cccl", "cublas")
+    assert draft.values()["build"] == {"env": {"DEMO_FORCE_BUILD": "TRUE", "FORCE_CUDA": "1"}}
+    assert "# command = \"python -c 'import demo'\"" in draft.text()  # it brings torch
+
+
+def test_a_build_without_gpus_is_told_nothing_of_cuda(tmp_path: Path) -> None:
+    draft = drafted(surveyed(tree(tmp_path, CUDA), "demo"), {"cpu": ["x86-64-v3"]})
+    assert draft.values() == {"matrix": {"cpu": ["x86-64-v3"]}, "build": {"env": {"DEMO_FORCE_BUILD": "TRUE"}}}
+    assert "# cuda = [" in draft.text()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a b": ["é", 'q"']}, '{ "a b" = ["é", "q\\""] }'),
+        ([{"x": True}, 3], "[{ x = true }, 3]"),
+    ],
+)
+def test_values_are_written_as_toml(value: object, text: str) -> None:
+    assert toml(value) == text
+
+
+def test_a_project_gets_a_table(tmp_path: Path) -> None:
+    tree(tmp_path, {"pyproject.toml": PROJECT, "demo/__init__.py": "", "k.c": ""})
+    written = init(tmp_path, V3)
+    assert written.path == tmp_path / "pyproject.toml"
+    assert written.path.read_text().startswith(PROJECT.rstrip() + "\n\n[tool.vbuild.matrix]\n")
+    assert [str(target) for target in Recipe.load(tmp_path).targets] == ["plain", "x86_64_v3"]
+    before = written.path.read_text()
+    with pytest.raises(RecipeError, match="has a recipe already"):
+        init(tmp_path, V3)
+    assert written.path.read_text() == before
+
+
+def test_a_project_with_a_setup_py_alone_gets_a_file(tmp_path: Path) -> None:
+    tree(tmp_path, {"setup.py": "from setuptools import setup\nsetup(name='demo')\n", "k.c": ""})
+    written = init(tmp_path, V3)
+    assert written.path == tmp_path / "demo.toml"
+    assert str(Recipe.load(written.path).source) == str(tmp_path)
+    with pytest.raises(RecipeError, match="is there already"):
+        init(tmp_path, V3)
+
+
+def test_an_sdist_is_named_with_its_hash(tmp_path: Path) -> None:
+    file = sdist(tmp_path / "down")
+    (tmp_path / "recipes").mkdir()
+    written = init(file, V3, file=tmp_path / "recipes" / "demo.toml")
+    assert f'path = "../down/{file.name}"\nsha256 = "{sha256(file)}"\n' in written.text
+    assert Recipe.load(written.path).source == given(file, V3).recipe.source
+
+
+def test_a_build_meets_what_the_check_says(tmp_path: Path) -> None:
+    tree(
+        tmp_path,
+        {**CUDA, "pyproject.toml": PROJECT.replace(">=3.9", "<3").replace('"torch"', '"no-such-thing-at-all"')},
+    )
+    with_rust = tree(tmp_path, {"lib.rs": ""})
+    found = prospect(with_rust, GPUS)
+    said = [str(one) for one in found.obstacles]
+    assert any(line.startswith("error: Python 3.") and "the project wants <3" in line for line in said)
+    assert any(line.startswith("error: build-system.requires: ") and "no-such-thing-at-all" in line for line in said)
+    assert "note: CUDA code; its own list of architectures: 70; --cuda 80,90 compiles it" in said
+    assert "note: -march=native in setup.py: taken out, since wheels are for a level" in said
+    assert found.errors >= 2
+
+
+def test_nothing_to_compile_is_said_first(tmp_path: Path) -> None:
+    tree(tmp_path, {"pyproject.toml": PROJECT, "demo/__init__.py": ""})
+    found = prospect(tmp_path, V3)
+    assert [str(one) for one in found.obstacles] == [
+        "error: no source that a compiler takes: such a project has one wheel for all machines"
+    ]
+
+
+def test_an_index_has_what_is_checked(tmp_path: Path) -> None:
+    places = Indexes(index_url=index(tmp_path / "index", sdist(tmp_path)).as_uri())
+    found = given("demo", AskedAxes(), indexes=places)
+    assert "no source that a compiler takes: a project like that has one wheel for all machines" in found.notes

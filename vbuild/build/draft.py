@@ -1,0 +1,124 @@
+"""Recipes that vbuild writes: what a survey of a project found, as keys with a comment each.
+
+    ProjectSurvey, axes -> RecipeDraft -> keys that a recipe is read from, or the text of one
+
+`vbuild init` writes the text; `vbuild matrix NAME` builds by the same keys.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from vbuild.build.survey import ProjectSurvey
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_WIDTH = 120
+
+
+class DraftKey(Struct, frozen=True):
+    """One key of a recipe: its *table*, "" for the top, and what the *comment* behind it says.
+
+    One that *is_offered* stands there as a comment, for the reader to take.
+    """
+
+    table: str
+    key: str
+    value: Any
+    comment: str = ""
+    is_offered: bool = False
+
+    def __str__(self) -> str:
+        text = f"{self.key if _BARE.fullmatch(self.key) else json.dumps(self.key)} = {toml(self.value)}"
+        text = f"# {text}" if self.is_offered else text
+        if not self.comment:
+            return text
+        line = f"{text}  # {self.comment}"
+        return line if len(line) <= _WIDTH else f"# {self.comment}\n{text}"
+
+
+class RecipeDraft(Struct, frozen=True):
+    """The keys of a recipe, those of a table together."""
+
+    keys: tuple[DraftKey, ...]
+
+    def values(self) -> dict[str, Any]:
+        """What a reader of recipes gets: tables of keys by their names, and the keys of the top."""
+        found: dict[str, Any] = {}
+        for each in self.keys:
+            if not each.is_offered:
+                (found.setdefault(each.table, {}) if each.table else found)[each.key] = each.value
+        return found
+
+    def text(self, prefix: str = "") -> str:
+        """The same as TOML, each table with *prefix* in front of its name."""
+        return "\n".join(self._lines(prefix)).lstrip("\n") + "\n"
+
+    def _lines(self, prefix: str) -> Iterator[str]:
+        table = ""
+        for each in self.keys:
+            if each.table != table:
+                table = each.table
+                yield f"\n[{prefix}{table}]"
+            yield str(each)
+
+
+def drafted(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> RecipeDraft:
+    """The keys of a recipe along the axes of *matrix* for the project that *survey* describes, without its source."""
+    return RecipeDraft((*_matrix(survey, matrix), *_build(survey, matrix), *_test(survey, matrix)))
+
+
+def _matrix(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
+    for key, value in matrix.items():
+        if key == "cuda":
+            entries = [{**entry, **_libraries(survey)} for entry in value]
+            yield DraftKey("matrix", key, entries, "a wheel for each group, and a plain one for all")
+        else:
+            yield DraftKey("matrix", key, value, "the plain wheel is built as well" if key == "cpu" else "")
+    if "python" not in matrix:
+        stated = f", and it wants {survey.requires_python}" if survey.requires_python else ""
+        offered = ["3.12", "3.13", "3.14"]
+        yield DraftKey("matrix", "python", offered, f"the Python that runs vbuild otherwise{stated}", is_offered=True)
+    if survey.has_cuda and "cuda" not in matrix:
+        groups = {"sm80": "80,86,89", "sm90": "90", "sm100": "100", "sm120": "120+ptx"}
+        own = f"; its own list: {', '.join(survey.archs)}" if survey.archs else ""
+        entry = {"toolkit": "13.0", "gpus": groups, **_libraries(survey)}
+        yield DraftKey("matrix", "cuda", [entry], f"it has CUDA code{own}", is_offered=True)
+
+
+def _libraries(survey: ProjectSurvey) -> dict[str, Any]:
+    return {"libraries": list(survey.libraries)} if survey.libraries else {}
+
+
+def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
+    switches = {name: value for name, value in survey.switches if "cuda" in matrix or not name.endswith("FORCE_CUDA")}
+    if switches:
+        what = "or it takes a finished wheel from elsewhere, or leaves CUDA out where there is no GPU"
+        yield DraftKey("build", "env", switches, what)
+    if survey.native:
+        kept = 'its -march=native is taken out; "keep" and "strip" are the other choices'
+        yield DraftKey("build", "flags", "auto", kept, is_offered=True)
+    if "cuda" in matrix and survey.archs:
+        own = ", ".join(survey.archs)
+        yield DraftKey(
+            "build", "cuda", {"archs": "replace"}, f"if none of its own list is asked for: {own}", is_offered=True
+        )
+
+
+def _test(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
+    if survey.module:
+        # a module of torch may need a GPU's driver to be imported, and brings gigabytes
+        is_offered = "cuda" in matrix or "torch" in survey.requires
+        yield DraftKey("test", "command", f"python -c 'import {survey.module}'", "runs with each wheel", is_offered)
+
+
+def toml(value: Any) -> str:  # noqa: ANN401 - whatever TOML holds
+    """*value* as TOML in one line; a text that JSON could hold is one that TOML can."""
+    if isinstance(value, Mapping):
+        pairs = (f"{key if _BARE.fullmatch(key) else json.dumps(key)} = {toml(each)}" for key, each in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,225 @@
+"""What a project's files say of how it is built, before anything is: what a recipe for it has to name.
+
+    pyproject.toml          the backend, build requirements, requires-python
+    *.egg-info, folders     the module that users import
+    *.cu, CMakeLists.txt    CUDA, its own list of architectures, the libraries of the toolkit it includes
+    setup.py                switches such as X_FORCE_BUILD, without which a finished wheel is downloaded
+    *.c, *.cpp, *.rs        run-time dispatch of its own, and headers of the system
+
+Files are searched, not run: what a project computes is not found.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from msgspec import Struct
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from vbuild.build.frontend import recognised
+from vbuild.build.plan import BuildBackend
+from vbuild.config.table import Table
+from vbuild.errors import RecipeError
+
+_LANGUAGES = {
+    **dict.fromkeys((".c",), "C"),
+    **dict.fromkeys((".cc", ".cpp", ".cxx", ".c++", ".hpp"), "C++"),
+    **dict.fromkeys((".cu", ".cuh"), "CUDA"),
+    **dict.fromkeys((".f", ".for", ".f90", ".f95", ".f03"), "Fortran"),
+    **dict.fromkeys((".rs",), "Rust"),
+    **dict.fromkeys((".pyx",), "Cython"),
+}
+_HEADERS = (".h", ".hh", ".inc")
+_SCRIPTS = (".py", ".cmake", ".toml", ".cfg", "CMakeLists.txt", "meson.build")
+_NOT_ITS_OWN = frozenset({"tests", "test", "docs", "doc", "examples", "benchmarks", ".git"})
+# bytes: a file that is larger is data
+_LARGEST = 1 << 21
+
+# a name that turns "download the wheel that fits" off; how it is compared tells what to set it to
+_FORCED = re.compile(r"""["'](?P<name>(?:[A-Z][A-Z0-9_]*_)?FORCE_(?:BUILD|CUDA))["'](?=(?P<rest>[^\n]*))""")
+_SAYS_TRUE = re.compile(r"""==\s*["'](?P<value>\w+)["']""")
+_ARCHS = re.compile(r"(?:arch=compute_|code=sm_|\bsm_)(?P<number>\d{2,3}[af]?)")
+_CUDA = re.compile(
+    r"CUDAExtension|enable_language\s*\(\s*CUDA|LANGUAGES[^)]*\bCUDA\b|find_package\s*\(\s*CUDA|\bnvcc\b"
+)
+_DISPATCH = re.compile(
+    r"__builtin_cpu_(?:supports|is|init)|__get_cpuid|\b__cpuid(?:ex|_count)?\b|is_x86_feature_detected!|target_clones"
+    r"|\bgetauxval\s*\(|__attribute__\s*\(\(\s*(?:__)?target"
+)
+_NATIVE = re.compile(r"-m(?:arch|tune|cpu)=native")
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?P<header>[\w./+-]+)>", re.MULTILINE)
+_TOOLKIT_HEADERS = {
+    "cublas": "cublas",
+    "cufft": "cufft",
+    "curand": "curand",
+    "cusolver": "cusolver",
+    "cusparse": "cusparse",
+    "nvrtc": "nvrtc",
+    "nvjpeg": "nvjpeg",
+    "npp": "npp",
+    "nvtx3/": "nvtx",
+    "nvToolsExt": "nvtx",
+    "cupti": "cupti",
+    "nvml": "nvml",
+    "nvJitLink": "nvjitlink",
+    "cuda_profiler_api": "profiler",
+    "thrust/": "cccl",
+    "cub/": "cccl",
+    "cuda/std/": "cccl",
+}
+
+
+class ProjectSurvey(Struct, frozen=True, kw_only=True):
+    """What the files of a project say; each of *languages*, *libraries* and *headers* once, sorted.
+
+    *module* is what users import, or "" if that is not certain. *archs* are the GPUs of its own list, as in ``80``.
+    *libraries* are those of the CUDA toolkit, as ``matrix.cuda[].libraries`` has them, and *switches* the variables
+    that make it build here what it would download. *dispatch* are files that ask the CPU, *native* those that build
+    for the building machine. *headers* are those in angle brackets that are not its own.
+    """
+
+    backend: BuildBackend
+    requires: tuple[str, ...] = ()
+    requires_python: str = ""
+    module: str = ""
+    languages: tuple[str, ...] = ()
+    archs: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    switches: tuple[tuple[str, str], ...] = ()
+    dispatch: tuple[str, ...] = ()
+    native: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+
+    @property
+    def has_cuda(self) -> bool:
+        return "CUDA" in self.languages
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether there is any source that a compiler takes."""
+        return bool(self.languages)
+
+
+def surveyed(project: Path, name: str) -> ProjectSurvey:
+    """What the files in the folder *project* say, whose distribution is called *name*."""
+    found = _Found()
+    for path in _files(project):
+        found.look(path, path.relative_to(project).as_posix())
+    requires, requires_python = _stated(project)
+    return ProjectSurvey(
+        backend=recognised(project),
+        requires=requires,
+        requires_python=requires_python,
+        module=_module(project, name),
+        languages=tuple(sorted(found.languages)),
+        archs=tuple(sorted(found.archs, key=lambda arch: (int(arch.rstrip("af")), arch))),
+        libraries=tuple(sorted(_libraries(found.headers))) if "CUDA" in found.languages else (),
+        switches=tuple(sorted(found.switches.items())),
+        dispatch=tuple(sorted(found.dispatch)),
+        native=tuple(sorted(found.native)),
+        headers=tuple(sorted(found.headers - found.own)),
+    )
+
+
+class _Found:
+    """What the files looked at so far have."""
+
+    def __init__(self) -> None:
+        self.languages: set[str] = set()
+        self.archs: set[str] = set()
+        self.switches: dict[str, str] = {}
+        self.dispatch: set[str] = set()
+        self.native: set[str] = set()
+        self.headers: set[str] = set()
+        self.own: set[str] = set()
+
+    def look(self, path: Path, name: str) -> None:
+        is_script = path.name.endswith(_SCRIPTS)
+        language = _LANGUAGES.get(path.suffix.lower())
+        is_header = path.suffix in {*_HEADERS, ".hpp", ".cuh"}
+        if is_header:
+            parts = name.split("/")
+            self.own |= {"/".join(parts[index:]) for index in range(len(parts))}
+        elif language:
+            self.languages.add(language)
+        if not (is_script or is_header or language):
+            return
+        text = _text(path)
+        if is_script:
+            self._look_at_script(text, name)
+        elif language != "Cython":
+            self.headers |= {match["header"] for match in _INCLUDE.finditer(text)}
+            if _DISPATCH.search(text):
+                self.dispatch.add(name)
+
+    def _look_at_script(self, text: str, name: str) -> None:
+        for match in _FORCED.finditer(text):
+            said = _SAYS_TRUE.search(match["rest"])
+            self.switches.setdefault(match["name"], said["value"] if said else "1")
+        if _NATIVE.search(text):
+            self.native.add(name)
+        if _CUDA.search(text):
+            self.archs |= {match["number"] for match in _ARCHS.finditer(text)}
+
+
+def _files(project: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(project):
+        folders[:] = sorted(name for name in folders if name.lower() not in _NOT_ITS_OWN)
+        yield from (Path(place, name) for name in sorted(files))
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.is_symlink() or path.stat().st_size > _LARGEST:
+            return ""
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _stated(project: Path) -> tuple[tuple[str, ...], str]:
+    """The build requirements, by normalized name, and requires-python, as pyproject.toml and PKG-INFO say them."""
+    file = project / "pyproject.toml"
+    table = Table({})
+    if file.is_file():
+        try:
+            table = Table.load(file)
+        except RecipeError:  # the backend says what is wrong with it
+            table = Table({})
+    system = table.raw("build-system")
+    listed = system.get("requires", []) if isinstance(system, dict) else []
+    names = [name for text in listed if isinstance(text, str) and (name := _name(text))]
+    stated = table.raw("project")
+    python = stated.get("requires-python", "") if isinstance(stated, dict) else ""
+    if not python and (match := re.search(r"^Requires-Python:\s*(.+)$", _text(project / "PKG-INFO"), re.MULTILINE)):
+        python = match[1].strip()
+    return tuple(dict.fromkeys(names)), str(python)
+
+
+def _name(text: str) -> str | None:
+    try:
+        return str(canonicalize_name(Requirement(text).name))
+    except InvalidRequirement:
+        return None
+
+
+def _module(project: Path, name: str) -> str:
+    """The module that users of *name* import, where its files leave no doubt."""
+    plain = canonicalize_name(name).replace("-", "_")
+    listed: list[str] = []
+    for file in (*project.glob("*.egg-info/top_level.txt"), *project.glob("*/*.egg-info/top_level.txt")):
+        listed = [line.strip() for line in _text(file).splitlines() if line.strip().isidentifier()]
+        break
+    if listed:
+        same = [each for each in listed if each.lower() == plain]
+        shown = [each for each in listed if not each.startswith("_") and each not in _NOT_ITS_OWN]
+        return (same or (shown if len(shown) == 1 else [""]))[0]
+    places = [project, *(project / name for name in ("src", "python", "lib"))]
+    packages = (path.parent.name for place in places for path in place.glob("*/__init__.py"))
+    return next((package for package in packages if package.lower() == plain), "")
+
+
+def _libraries(headers: Iterable[str]) -> set[str]:
+    return {library for header in headers for start, library in _TOOLKIT_HEADERS.items() if header.startswith(start)}

@@ -1,0 +1,50 @@
+"""`vbuild init`: write a recipe for a project, or say what a build of it would meet."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vbuild.cli import options, terminal
+from vbuild.errors import BuildError
+from vbuild.files.wording import wrapped
+
+
+@click.command(epilog=options.example("vbuild init mmh3==5.3.1 --cpu v2,v3"))
+@click.argument("source", default=".")
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    type=options.FILE,
+    help="Write the recipe into this file. [default: NAME.toml, or the pyproject.toml of a project]",
+)
+@options.axes
+@click.option("--check", is_flag=True, help="Say what a build would meet on this machine; write nothing.")
+@options.as_json
+def init(source: str, file: Path | None, *, check: bool, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - axes
+    """Write a recipe for a project, with what its files say.
+
+    SOURCE is the folder of a project, an sdist, or a name on the package index. The recipe names the source and its
+    hash, the axes, what the build needs to be told, and a test, each with a comment.
+    """
+    from vbuild.api.arguments import axes_of
+
+    options.check_axes(asked)
+    axes = axes_of(**asked)
+    if check:
+        if file:
+            raise click.UsageError("--check writes nothing; expected no --output")
+        from vbuild.build.init import prospect
+
+        found = prospect(source, axes)
+        lines = [line for one in (*found.notes, *found.obstacles) for line in wrapped(str(one), indent=2)]
+        terminal.show(found.data(), lines or [f"{found.name}: nothing in the way"], as_json=as_json)
+        if found.errors:
+            raise BuildError(f"{found.name}: {found.errors} {'thing' if found.errors == 1 else 'things'} in the way")
+        return
+    from vbuild.build.init import init as verb
+
+    written = verb(source, axes, file=file)
+    lines = [line for note in written.notes for line in wrapped(note, indent=2)]
+    terminal.show(written.data(), [*lines, f"{written.path}:", *written.text.splitlines()], as_json=as_json)
