@@ -18,8 +18,9 @@ import stat
 import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Self
 
 from msgspec import Struct
@@ -33,6 +34,8 @@ PRELOAD = "LD_PRELOAD"
 _SOURCE = Path(compiler_wrapper.__file__).with_name("watching.c")
 _LOG, _TABLE, _LIBRARY = "log", "table", "watching.so"
 _PLACES = {"LOG": _LOG, "TABLE": _TABLE, "SELF": _LIBRARY}
+# stands in the compiled library for the folder of a build, which may be as long as this
+_FOLDER = "/" + 1023 * "#"
 _SIZE = 1 << 18  # places of the table, of 8 bytes: what is logged already
 
 # where packages of a system have their files; with what variables lead to, and the folders of PATH
@@ -63,14 +66,17 @@ class Watch(Struct, frozen=True):
         if len(command) != 1 or compilers.machine != os.uname().machine:
             return None
         watch = cls(folder.absolute())
+        library, own = _library(command[0]), os.fsencode(watch.folder)
+        if not library or len(own) > len(_FOLDER):
+            return None
         watch.folder.mkdir(parents=True)
         with (watch.folder / _TABLE).open("wb") as table:
             table.truncate(_SIZE * 8)
-        words = [f'-D{name}="{watch.folder / file}"' for name, file in _PLACES.items()]
-        made = [*command, "-shared", "-fPIC", "-O2", "-w", "-fno-builtin", f"-DSIZE={_SIZE}ul", *words]
-        made += ["-o", str(watch.folder / _LIBRARY), str(_SOURCE), "-ldl"]
-        ran = subprocess.run(made, capture_output=True, check=False)
-        return watch if ran.returncode == 0 else None
+        for file in _PLACES.values():
+            compiled = f"{_FOLDER}/{file}".encode()
+            library = library.replace(compiled, (own + f"/{file}".encode()).ljust(len(compiled), b"\0"))
+        (watch.folder / _LIBRARY).write_bytes(library)
+        return watch
 
     def variables(self, before: Mapping[str, str]) -> dict[str, str]:
         """The variable by which the programs of a build with the environment *before* are watched."""
@@ -125,6 +131,17 @@ class Looked(Struct, frozen=True):
             {folder: _mentioned(folder, words) for folder in self.listed},
             self.words,
         )
+
+
+@cache
+def _library(compiler: str) -> bytes:
+    """The library as *compiler* makes it, once in a process, for a build in `_FOLDER`; empty if it does not."""
+    words = [f'-D{name}="{_FOLDER}/{file}"' for name, file in _PLACES.items()]
+    made = [compiler, "-shared", "-fPIC", "-O2", "-w", "-fno-builtin", f"-DSIZE={_SIZE}ul", *words]
+    with TemporaryDirectory() as folder:
+        output = Path(folder, _LIBRARY)
+        ran = subprocess.run([*made, "-o", output, _SOURCE, "-ldl"], capture_output=True, check=False)
+        return output.read_bytes() if ran.returncode == 0 else b""
 
 
 def _state(path: str) -> str:

@@ -4,7 +4,8 @@
    whose names were read; "u" for a program that starts and cannot be watched, as it is static, or without this library.
    Each line is written once, by way of a table of hashes that all processes share. Only the functions below are seen;
    the C library's own calls of open() are not, so each of its functions that opens something has its place here.
-   LOG, TABLE, SIZE and SELF are given by the command that compiles this. No header that declares these functions is
+   SIZE, LOG, TABLE and SELF are given by the command that compiles this; in the last three, a folder of a build is put
+   in the place of the one that was compiled, so the compiler must not look into them. No header that declares these functions is
    included: the types of their arguments do not matter here, and differ from C library to C library. */
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -21,6 +22,7 @@ extern char *getenv(const char *);
 extern char **environ;
 
 static volatile unsigned long *table;
+static const volatile char log_path[] = LOG, table_path[] = TABLE, own_path[] = SELF;
 
 static size_t length(const char *text) {
     size_t n = 0;
@@ -73,14 +75,14 @@ static void note(char kind, int folder, const char *path) {
         unsigned long hash = 14695981039346656037ul ^ (unsigned char)kind;
         for (size_t i = 0; i < n; i++) hash = (hash ^ (unsigned char)line[2 + i]) * 1099511628211ul;
         if (!table) {
-            long file = syscall(SYS_openat, HERE, TABLE, 02000002 /* O_RDWR | O_CLOEXEC */, 0);
+            long file = syscall(SYS_openat, HERE, table_path, 02000002 /* O_RDWR | O_CLOEXEC */, 0);
             long at = file < 0 ? -1 : syscall(SYS_mmap, 0l, SIZE * 8l, 3l, 1l, file, 0l);
             if (file >= 0) syscall(SYS_close, file);
             if (at != -1) table = (volatile unsigned long *)at;
         }
         if (!table || table[hash % SIZE] != hash) {
             line[0] = kind, line[1] = ' ', line[2 + n] = '\n';
-            long file = syscall(SYS_openat, HERE, LOG, 02002101 /* O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC */, 0644);
+            long file = syscall(SYS_openat, HERE, log_path, 02002101 /* O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC */, 0644);
             if (file >= 0) {
                 long wrote = syscall(SYS_write, file, line, n + 3);
                 syscall(SYS_close, file);
@@ -97,7 +99,7 @@ static void starts(const char *path, char *const *variables, int depth) {
     int *error = __errno_location(), before = *error, seen = 0, watched = 1;
     note('r', HERE, path);
     for (char *const *one = variables; one && *one; one++)
-        if (begins(*one, "LD_PRELOAD=") && holds(*one, SELF)) seen = 1;
+        if (begins(*one, "LD_PRELOAD=") && holds(*one, (const char *)own_path)) seen = 1;
     long file = syscall(SYS_openat, HERE, path, 02000000, 0);
     long got = file < 0 ? 0 : syscall(SYS_read, file, head, sizeof head - 1);
     if (file >= 0) syscall(SYS_close, file);
