@@ -199,7 +199,7 @@ PROJECTS = (
         "ulid-transform", "import ulid_transform as u; assert len(u.ulid_now()) == 26; import ulid_transform._ulid_impl"
     ),
     Project("fnv-hash-fast", "import fnv_hash_fast as f; assert f.fnv1a_32(b'a') == 0xE40C292C"),
-    Project("pynanoid", "import nanoid; assert len(nanoid.generate()) == 21"),
+    Project("pynanoid", "import pynanoid; assert len(pynanoid.generate()) == 21"),
     Project("cffi", "import cffi; assert cffi.FFI().sizeof('long') == 8"),
     Project("kiwisolver", "import kiwisolver as k; x = k.Variable('x'); s = k.Solver(); s.addConstraint(x == 3)"),
 )

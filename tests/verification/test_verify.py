@@ -86,6 +86,14 @@ def test_a_violation_is_named_with_function_and_instruction(tmp_path: Path) -> N
     assert (verdict.failed, verdict.isa) == (True, "failed")
 
 
+def test_a_function_of_rust_is_accepted_by_its_name_without_the_hash(tmp_path: Path) -> None:
+    name = "_ZN4sha26sha51213compress_avx217hc2c8e649b0edac95E.llvm.15733272040134926488"
+    source = f'{CALLED} void dot(void) __asm__("{name}"); void dot(void) {{ __asm__("vpaddd %ymm0, %ymm1, %ymm2"); }}'
+    compiled = made(tmp_path, shared_object(source))
+    assert verify(compiled, cpu=V2).findings[0].advice.endswith("verify.allow = ['^_ZN4sha26sha51213compress_avx2']")
+    assert not verify(compiled, cpu=V2, allow=["^_ZN4sha26sha51213compress_avx2"]).failed
+
+
 def test_code_above_the_baseline_is_a_warning_where_nobody_claims_a_level(tmp_path: Path) -> None:
     source = f'{CALLED} void dot(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}'
     verdict = verify(made(tmp_path, shared_object(source)))

@@ -39,6 +39,7 @@ _V4 = X86_64_LEVELS.index("v4")
 _ENOUGH = 16384
 _SHOWN = 3
 _NAME = re.compile(r"[\w.]+")
+_RUST_HASH = re.compile(r"17h[0-9a-f]{16}E.*$")
 _BYPASSED = (
     "if the project calls a compiler by its path: build.patches = ['compiler.patch']; if the level brings nothing, "
     "leave it out of matrix.cpu"
@@ -390,7 +391,8 @@ def _accepting(path: str, violations: Sequence[Violation]) -> list[str]:
     names = [violation.function for violation in violations]
     if is_grafted(path) or len(names) > _SHOWN or not all(map(_NAME.fullmatch, names)):
         return [posixpath.basename(path).partition(".")[0].partition("-")[0]]
-    return [f"^{name}$" for name in names]
+    # the hash that rustc gives a function is another after each change of the compiler or its flags
+    return [f"^{_RUST_HASH.sub('', name)}{'' if _RUST_HASH.search(name) else '$'}" for name in names]
 
 
 def _above(violations: tuple[Violation, ...], claim: Claim) -> str:
