@@ -16,7 +16,7 @@ import pytest
 
 import vbuild
 from tests.factories.fatbins import device_library, entry, fatbin
-from tests.factories.projects import setuptools_project
+from tests.factories.projects import c_project
 from tests.factories.tools import needs
 from tests.factories.variants import machine
 from tests.factories.wheels import wheel
@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     wheel(tmp_path, PURE)
     (tmp_path / "speed.py").write_text("print('nothing 2 ms')\n", encoding="utf-8")
     (tmp_path / "machine.toml").write_text(str(machine("x86-64-v3")), encoding="utf-8")
-    setuptools_project(tmp_path / "project")
+    c_project(tmp_path / "project")
     recipe = 'name = "demo"\n[source]\npath = "project"\n[matrix]\ncpu = ["x86-64", "x86-64-v2"]\n'
     (tmp_path / "demo.toml").write_text(recipe, encoding="utf-8")
     monkeypatch.chdir(tmp_path)

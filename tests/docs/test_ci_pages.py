@@ -18,7 +18,7 @@ from tests.factories import cibuildwheel_projects as projects
 from tests.factories.clients import UV
 from tests.factories.containers import needs_podman
 from tests.factories.judges import actionlint_says, schema_says
-from tests.factories.projects import setuptools_project
+from tests.factories.projects import c_project
 from tests.factories.tools import needs
 from tests.factories.workflows import run
 from vbuild.hardware.machine import Machine
@@ -45,7 +45,7 @@ def scripts(job: str) -> list[str]:
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the jobs behind the builds find the release."""
     folder = tmp_path_factory.mktemp("workspace")
-    setuptools_project(folder / "project")
+    c_project(folder / "project")
     (folder / "demo.toml").write_text(RECIPE, encoding="utf-8")
     assert matrix(folder / "demo.toml", folder / "dist", MatrixRequest(jobs=2)).failures == ()
     for job in ("index", "pypi"):

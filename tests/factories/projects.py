@@ -22,6 +22,36 @@ PyMODINIT_FUNC PyInit_demo(void) {
 }
 """
 
+_BACKEND = """
+import base64, hashlib, os, shlex, subprocess, sys, sysconfig, zipfile
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    compiler, given = (shlex.split(os.environ.get(name, "")) for name in ("CC", "CFLAGS"))
+    objects, module = [], "demo" + sysconfig.get_config_var("EXT_SUFFIX")
+    for source in ("module.c", "src/kernel.c"):
+        objects.append(os.path.join("build", source + ".o"))
+        os.makedirs(os.path.dirname(objects[-1]), exist_ok=True)
+        own = ["-O2", "-fPIC", "-I" + sysconfig.get_path("include"), "-c", source, "-o", objects[-1]]
+        subprocess.run([*(compiler or ["gcc"]), *own, *FLAGS, *given], check=True)
+    linked = ["-shared", *objects, "-o", module, *shlex.split(os.environ.get("LDFLAGS", ""))]
+    subprocess.run([*(compiler or ["gcc"]), *linked], check=True)
+    tag = "cp{0}{1}-cp{0}{1}-linux_".format(*sys.version_info) + os.uname().machine
+    files = {
+        module: open(module, "rb").read(),
+        "demo-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\\nName: demo\\nVersion: 1.0\\n",
+        "demo-1.0.dist-info/WHEEL": f"Wheel-Version: 1.0\\nRoot-Is-Purelib: false\\nTag: {tag}\\n".encode(),
+    }
+    record = "demo-1.0.dist-info/RECORD,,\\n"
+    for path, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        record += f"{path},sha256={digest},{len(data)}\\n"
+    files["demo-1.0.dist-info/RECORD"] = record.encode()
+    with zipfile.ZipFile(os.path.join(folder, f"demo-1.0-{tag}.whl"), "w") as archive:
+        for path, data in files.items():
+            archive.writestr(zipfile.ZipInfo(path), data)
+    return os.path.basename(archive.filename)
+"""
+
 _RUST = """
 #[no_mangle]
 pub extern "C" fn kernel(a: &mut [f32; 16], b: &[f32; 16]) {
@@ -59,6 +89,15 @@ sources = ["module.c", "src/kernel.c"]
 setup(name="demo", version="1.0", ext_modules=[Extension("demo", sources, extra_compile_args={list(flags)})])
 """
     return tree(folder, {"setup.py": setup, "module.c": _MODULE, "src/kernel.c": kernel})
+
+
+def c_project(
+    folder: Path, *, flags: tuple[str, ...] = ("-march=native", "-mtune=native"), kernel: str = KERNEL
+) -> Path:
+    """The same, by a backend in its own tree: a build without packages, for tests of what comes after builds."""
+    system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    files = {"pyproject.toml": system + _PROJECT, "backend.py": _BACKEND.replace("FLAGS", str(list(flags)))}
+    return tree(folder, files | {"module.c": _MODULE, "src/kernel.c": kernel})
 
 
 def cmake_project(folder: Path, *, options: str = "add_compile_options(-march=native)") -> Path:

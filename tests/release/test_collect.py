@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.factories.projects import KERNEL, setuptools_project, tree
+from tests.factories.projects import KERNEL, c_project, tree
 from tests.factories.pythons import other_python
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, poked
@@ -37,8 +37,8 @@ pytestmark = [
 
 
 def recipe(folder: Path, text: str = "", *, kernel: str = KERNEL) -> Path:
-    """A recipe for three levels of a setuptools project, beside the project."""
-    setuptools_project(folder / "project", kernel=kernel)
+    """A recipe for three levels of a project, beside the project."""
+    c_project(folder / "project", kernel=kernel)
     tree(folder, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n[matrix]\n{LEVELS}{text}'})
     return folder / "demo.toml"
 
@@ -188,7 +188,7 @@ def test_what_failed_in_a_part_failed_in_the_release_unless_another_part_has_it(
     assert "no AVX2, please" in failure.error
     assert failure.log == tmp_path / "dist/logs" / log.name
     assert failure.log.read_text() == log.read_text()
-    setuptools_project(tmp_path / "project")
+    c_project(tmp_path / "project")
     again = part(source, tmp_path / "again", "x86_64_v3")
     mended = collect([first, again], tmp_path / "mended", recipe=source)
     assert (titles(mended), mended.failures) == ([None, "x86_64_v2", "x86_64_v3"], ())
@@ -197,7 +197,7 @@ def test_what_failed_in_a_part_failed_in_the_release_unless_another_part_has_it(
 def test_a_damaged_wheel_is_a_failure_and_the_others_are_published(parted: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(parted[1] / "0", tmp_path / "parts")
     (v2,) = (tmp_path / "parts").glob("**/*v2.whl")
-    poked(v2, 200, b"\0\0")
+    poked(v2, 200, b"\x5a\xa5")
     release = collect([tmp_path / "parts"], tmp_path / "dist")
     assert [failure.error for failure in release.failures] == [
         f"{v2.name}: not the wheel that report.json beside it tells of: its SHA-256 is another"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.projects import KERNEL, setuptools_project, tree
+from tests.factories.projects import KERNEL, c_project, tree
 from tests.factories.tools import needs
 from vbuild.errors import BuildError
 from vbuild.release.cache import BuildCache
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.network
 
 
 def released(folder: Path, more: str) -> ReleaseResult:
-    setuptools_project(folder / "project", flags=(), kernel=WIDE)
+    c_project(folder / "project", flags=(), kernel=WIDE)
     recipe = f'name = "demo"\n[source]\npath = "project"\n[matrix]\ncpu = ["x86-64"]\n{more}'
     tree(folder, {"demo.toml": recipe})
     return matrix(folder / "demo.toml", folder / "dist", MatrixRequest(), store=BuildCache(fresh=True))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.factories.projects import setuptools_project, tree
+from tests.factories.projects import c_project, tree
 from tests.factories.tools import needs
 from tests.factories.workflows import Job, checkout, environment, jobs_of, run
 from vbuild import DISTRIBUTION
@@ -34,7 +34,7 @@ VERSION = version(DISTRIBUTION)
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a project and its recipe, in folders with blanks in their names."""
     folder = tmp_path_factory.mktemp("my repository")
-    setuptools_project(folder / "src")
+    c_project(folder / "src")
     levels = '["x86-64", "x86-64-v3"]'
     text = f'name = "demo"\n[source]\npath = "../src"\n[matrix]\ncpu = {levels}\n'
     tree(folder, {RECIPE: text})

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.factories.projects import KERNEL, setuptools_project, tree
+from tests.factories.projects import KERNEL, c_project, setuptools_project, tree
 from tests.factories.tools import needs
 from tests.factories.variants import document, variant, variant_wheel
 from vbuild.build.source import fetched
@@ -35,8 +35,8 @@ pytestmark = [pytest.mark.network, pytest.mark.skipif(os.uname().machine != "x86
 
 
 def recipe(folder: Path, text: str, *, kernel: str = KERNEL) -> Path:
-    """A recipe for a setuptools project that hard-codes -march=native, beside the project."""
-    setuptools_project(folder / "project", kernel=kernel)
+    """A recipe for a project that hard-codes -march=native, beside the project."""
+    c_project(folder / "project", kernel=kernel)
     tree(folder, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{text}'})
     return folder / "demo.toml"
 
@@ -251,7 +251,7 @@ def test_code_above_the_claimed_level_is_not_published(tmp_path: Path) -> None:
 def test_a_build_that_leaves_its_modules_out_is_no_variant(tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64-v3"]\n')
     setup = "from setuptools import setup\nsetup(name='demo', version='1.0', py_modules=['demo'])\n"
-    tree(tmp_path / "project", {"setup.py": setup, "demo.py": ""})
+    tree(tmp_path / "project", {"pyproject.toml": "", "setup.py": setup, "demo.py": ""})
     release = matrix(source, tmp_path / "dist")
     assert labels(release) == [None]
     assert "no compiled code for x86-64-v3" in release.failures[0].error
@@ -444,7 +444,7 @@ def test_wheels_that_contradict_the_folder_are_refused_and_the_folder_stays(tmp_
 def test_ctrl_c_leaves_no_wheel_and_no_process(tmp_path: Path) -> None:
     slow = "import time\nprint('sleeping', flush=True)\ntime.sleep(60)\n"
     source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n")
-    setup = tmp_path / "project/setup.py"
+    setup = tmp_path / "project/backend.py"
     setup.write_text(slow + setup.read_text())
     marker = str(tmp_path)
     process = subprocess.Popen(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.extensions import library
-from tests.factories.projects import KERNEL, setuptools_project, tree
+from tests.factories.projects import KERNEL, c_project, tree
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.build.given import AskedAxes
@@ -41,8 +41,8 @@ pytestmark = [
 
 
 def recipe(folder: Path, text: str, *, kernel: str = KERNEL) -> Path:
-    """A recipe for a setuptools project, beside the project."""
-    setuptools_project(folder / "project", kernel=kernel)
+    """A recipe for a project, beside the project."""
+    c_project(folder / "project", kernel=kernel)
     tree(folder, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{text}'})
     return folder / "demo.toml"
 
@@ -157,7 +157,7 @@ setup(name="demo", version="1.0", ext_modules=[Extension("demo", ["module.c", "s
 def test_a_part_is_not_split(tmp_path: Path) -> None:
     source = recipe(tmp_path, f"{LEVELS}[split]\nmin-size = 0\nreplace = false\n")
     kernel = KERNEL.replace("{ *", "{ int count(void); a[0] += count(); *")
-    tree(tmp_path / "project", {"setup.py": SETUP.format(tmp_path), "src/kernel.c": kernel})
+    tree(tmp_path / "project", {"pyproject.toml": "", "setup.py": SETUP.format(tmp_path), "src/kernel.c": kernel})
     (tmp_path / "libcount.so.1").write_bytes(COUNT)
     part = matrix(source, tmp_path / "part", MatrixRequest(is_part=True))
     assert not part.failures

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from tests.factories.browser import browsed
 from tests.factories.gpu_projects import FRESH, LEVELS, TALLY, cuda
-from tests.factories.projects import KERNEL, setuptools_project, tree
+from tests.factories.projects import KERNEL, c_project, tree
 from tests.factories.tools import needs
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import recipe as bundling
@@ -35,7 +35,7 @@ BROKEN = "#ifdef __AVX2__\n#error no AVX2, please\n#endif\n"
 
 
 def recipe(folder: Path, *, kernel: str = KERNEL) -> Path:
-    setuptools_project(folder / "project", kernel=kernel)
+    c_project(folder / "project", kernel=kernel)
     text = '[matrix]\ncpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\n'
     tree(folder, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{text}'})
     return folder / "demo.toml"

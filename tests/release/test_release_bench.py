@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.projects import setuptools_project, tree
+from tests.factories.projects import c_project, tree
 from vbuild.cli.render import release_lines, show_release
 from vbuild.errors import VbuildError
 from vbuild.hardware.machine import cpu_here
@@ -45,7 +45,7 @@ pytestmark = [
 
 def released(folder: Path, text: str, script: str = SCRIPT) -> ReleaseResult:
     if not (folder / "project").exists():
-        setuptools_project(folder / "project")
+        c_project(folder / "project")
     tree(folder, {"demo.toml": RECIPE + text, "speed.py": script})
     return matrix(folder / "demo.toml", folder / "dist")
 
@@ -136,7 +136,7 @@ def test_the_published_wheel_takes_part(tmp_path: Path) -> None:
 
 def test_a_release_without_levels_says_that_there_is_nothing_to_compare(tmp_path: Path) -> None:
     tree(tmp_path, {"speed.py": SCRIPT})
-    setuptools_project(tmp_path / "project")
+    c_project(tmp_path / "project")
     text = RECIPE.replace(', "x86-64-v2", "x86-64-v3"', "") + BENCH
     tree(tmp_path, {"demo.toml": text})
     release = matrix(tmp_path / "demo.toml", tmp_path / "dist")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories.clusters import cluster, needs_slurm
 from tests.factories.emitted_recipes import recipes_of_every_kind, values, written_recipe
-from tests.factories.projects import KERNEL, setuptools_project, tree
+from tests.factories.projects import KERNEL, c_project, tree
 from tests.factories.tools import needs
 from tests.factories.workflows import environment, words
 from vbuild.recipe.model import Recipe
@@ -151,7 +151,7 @@ def submitted(folder: Path, variables: dict[str, str], *, times: int = 1) -> tup
 
 def project(folder: Path, levels: list[str], *, kernel: str = KERNEL) -> None:
     """A project in the working folder itself, its recipe beside it, and the script in the folder above."""
-    setuptools_project(folder, kernel=kernel)
+    c_project(folder, kernel=kernel)
     tree(folder, {"demo.toml": f'name = "demo"\n[source]\npath = "."\n[matrix]\ncpu = {levels}\n'})
     (folder.parent / "my release.sh").write_text(emitted(Path("demo.toml"), CiSystem.SLURM))
 
