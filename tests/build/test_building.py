@@ -39,7 +39,7 @@ LINKED = (
 )
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled("script")
 @pytest.mark.parametrize(
     ("make", "build", "text"),
     [

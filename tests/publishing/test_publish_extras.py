@@ -188,16 +188,12 @@ def test_plugins_are_found_by_their_entry_points(site: Path, venv: VirtualEnviro
     assert sorted(said.splitlines()) == ["x86-64-v2 1.0", "x86-64-v3 1.0"]
 
 
-def test_the_loader_costs_little(site: Path, venv: VirtualEnvironment) -> None:
-    """Microseconds as ``python -X importtime`` has them, the loader's own, and the plugin's with it."""
+def test_the_loader_imports_little(site: Path, venv: VirtualEnvironment) -> None:
     venv.runs(f"uv pip install --find-links '{site}' 'levels[x86-64-v3]'")
-    for _ in range(2):  # the first writes bytecode
-        said = venv.tries("python -X importtime -c 'import levels'").stderr
-    times = re.findall(r"(\d+) \|\s+(\d+) \|\s+(\S+)", said)
-    [whole] = [int(cumulative) for _, cumulative, name in times if name == "levels._vbuild_backend"]
-    print(f"loader and plugin: {whole} microseconds")
-    assert whole < 20_000
-    assert {"importlib.metadata", "email", "re", "json"}.isdisjoint(name for _, _, name in times[-6:])
+    said = venv.tries("python -X importtime -c 'import levels'").stderr
+    imported = re.findall(r"\d+ \|\s+\d+ \|\s+(\S+)", said)
+    assert "levels._vbuild_backend" in imported
+    assert {"importlib.metadata", "email", "re", "json"}.isdisjoint(imported[-6:])
 
 
 @pytest.mark.nightly
