@@ -8,6 +8,7 @@ from tests.factories.projects import tree
 from tests.factories.sources import index, sdist, sha256
 from vbuild.build.draft import drafted, toml
 from vbuild.build.given import AskedAxes, given
+from vbuild.build.headers import missing_header
 from vbuild.build.init import init, prospect
 from vbuild.build.plan import BuildBackend
 from vbuild.build.survey import surveyed
@@ -154,3 +155,18 @@ def test_an_index_has_what_is_checked(tmp_path: Path) -> None:
     places = Indexes(index_url=index(tmp_path / "index", sdist(tmp_path)).as_uri())
     found = given("demo", AskedAxes(), indexes=places)
     assert "no source that a compiler takes: a project like that has one wheel for all machines" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("k.cu:1:10: fatal error: cublas_v2.h: No such file or directory", "matrix.cuda[].libraries = ['cublas']"),
+        ("a.c:3:10: fatal error: 'zlib.h' file not found", "zlib.h is missing; install it: apt-get install zlib1g-dev"),
+        ("a.c:3:10: fatal error: openssl/evp.h: No such file or directory", "apt-get install libssl-dev"),
+        ("a.c:3:10: fatal error: mine.h: No such file or directory", "a file of the project that its sdist lacks"),
+        ("a.c:3:10: error: expected ';'", None),
+    ],
+)
+def test_a_missing_header_is_found_where_it_is(text: str, advice: str | None) -> None:
+    said = missing_header(text)
+    assert said is advice if advice is None else advice in (said or "")

@@ -240,6 +240,29 @@ def test_one_more_level_is_all_that_is_built(place: Workplace) -> None:
     assert place.compiled() == ["x86-64-v3"]
 
 
+def test_what_could_not_be_repaired_is_not_compiled_again(place: Workplace) -> None:
+    recipe = place.workdir.folder / "demo.toml"
+    text = recipe.read_text()
+    recipe.write_text(text + "[repair]\ncommand = 'false'\n")
+    failed = place.workdir.vbuild("matrix", "demo.toml", "-o", "dist", PATH=place.workdir.path())
+    assert failed.returncode == 1
+    assert "plain failed: sh failed with status 1" in failed.stdout
+    assert place.compiled() == LEVELS
+    recipe.write_text(text + "[repair]\nskip = true\n")
+    place.ran()
+    assert place.compiled() == []
+
+
+def test_the_first_error_of_a_compiler_comes_first_and_once(place: Workplace) -> None:
+    source = next((place.workdir.folder / "project").rglob("kernel.c"))
+    source.write_text(f"#include <openssl/absent.h>\n{source.read_text()}")
+    said = place.workdir.vbuild("matrix", "demo.toml", "-o", "dist", PATH=place.workdir.path()).stdout.splitlines()
+    assert said[0] == "plain, x86_64_v2, x86_64_v3 failed: src/kernel.c:1:10: fatal error:"
+    assert said[1].strip() == "openssl/absent.h: No such file or directory"
+    assert sum("openssl/absent.h is missing; install it: apt-get install libssl-dev" in line for line in said) == 1
+    assert sum("which ends:" in line for line in said) == 1
+
+
 @pytest.mark.nightly
 def test_a_header_counts_where_the_build_reads_it_or_has_looked_for_it(
     place: Workplace, monkeypatch: pytest.MonkeyPatch

@@ -12,16 +12,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyproject_hooks
 from build import BuildBackendException, BuildException, ProjectBuilder
-from msgspec import Struct, to_builtins
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan, host_of
 from vbuild.build.environment import BuildEnvironment, Environments, Prefix, missing_module, own_environment
+from vbuild.build.headers import missing_header
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
 from vbuild.build.profile import Profile, optimised
 from vbuild.build.profile import check as check_profile
@@ -34,6 +35,7 @@ from vbuild.build.wrappers import (
     Override,
     check_nvcc,
     install,
+    is_trial,
 )
 from vbuild.config.table import Env, Table
 from vbuild.errors import BuildError
@@ -120,6 +122,30 @@ class Built(Struct, frozen=True):
     seconds: float
     calls: tuple[CompilerCall, ...] = ()
     failed: tuple[FailedCall, ...] = ()
+
+    def record(self, project: Path) -> dict[str, Any]:
+        """What was built in the tree *project*, but for the wheel, as JSON takes it."""
+        data = {name: to_builtins(getattr(self, name)) for name in _RECORDED}
+        top = f"{project.resolve()}/"
+        sources = [[source.removeprefix(top) for source in call.sources] for call in self.calls]
+        return {**data, "calls": [[call.program, files] for call, files in zip(self.calls, sources, strict=True)]}
+
+    @classmethod
+    def of_record(cls, wheel: Path, record: Mapping[str, Any], project: Path) -> Self:
+        """The *wheel* of another run, as if it had been built in the tree *project*."""
+        top = project.resolve()
+        calls = (CompilerCall(program, tuple(str(top / file) for file in files)) for program, files in record["calls"])
+        return cls(
+            wheel,
+            convert(record["overrides"], tuple[Override, ...]),
+            convert(record["commands"], tuple[Command, ...]),
+            record["seconds"],
+            tuple(calls),
+            convert(record["failed"], tuple[FailedCall, ...]),
+        )
+
+
+_RECORDED = ("overrides", "commands", "seconds", "failed")
 
 
 def prepared(
@@ -331,8 +357,10 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
     """Behind a build's error: what about the flags may be the reason."""
     try:
         yield
-    except BuildError as error:
+    except BuildError as caught:
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        first = _first_failure(wrappers)
+        error = BuildError(f"{first}\n{caught}") if first else caught
         stripped = sorted({source for change in wrappers.overrides() if change.removed for source in change.sources})
         if stripped and any(words in text for words in _MISMATCHES):
             raise BuildError(
@@ -346,9 +374,22 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
             raise BuildError(
                 f"{error}\nThe headers of Python are missing; install them: apt-get install python3-dev"
             ) from error
+        if advice := missing_header(first or ""):
+            raise BuildError(f"{error}\n{advice}") from error
         if job.compilers.cxx is None and "++" in text:
             raise BuildError(f"{error}\nThere is no C++ compiler on PATH; install g++ or clang") from error
-        raise
+        raise error from caught
+
+
+def _first_failure(wrappers: CompilerWrappers) -> str | None:
+    """What the first compiler said that failed on a source of the project; None if none did, but what was tried out."""
+    failed = (call for call in wrappers.failures() if not is_trial(call.sources))
+    return next((call.error for call in failed if any(_is_of(file, wrappers.source) for file in call.sources)), None)
+
+
+def _is_of(file: str, project: Path) -> bool:
+    """Whether *file* is in the tree *project*: by a path that starts there, or in a folder of a build in it."""
+    return file.startswith("..") or (project / file).resolve().is_relative_to(project.resolve())
 
 
 def _first_line(error: Exception) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from vbuild.build.headers import debian_package
 from vbuild.build.survey import ProjectSurvey
 from vbuild.config.table import Table
 from vbuild.errors import BuildError
@@ -24,69 +25,6 @@ from vbuild.index_client.configuration import Indexes, compile_command
 from vbuild.toolchain.compilers import INSTALL_C, Compilers, found_rust
 from vbuild.toolchain.interpreter import Interpreter
 
-_PACKAGES = {
-    "zlib.h": "zlib1g-dev",
-    "bzlib.h": "libbz2-dev",
-    "lzma.h": "liblzma-dev",
-    "zstd.h": "libzstd-dev",
-    "lz4.h": "liblz4-dev",
-    "snappy.h": "libsnappy-dev",
-    "brotli/": "libbrotli-dev",
-    "openssl/": "libssl-dev",
-    "ffi.h": "libffi-dev",
-    "jpeglib.h": "libjpeg-dev",
-    "png.h": "libpng-dev",
-    "tiff.h": "libtiff-dev",
-    "webp/": "libwebp-dev",
-    "freetype/": "libfreetype-dev",
-    "ft2build.h": "libfreetype-dev",
-    "libxml/": "libxml2-dev",
-    "libxslt/": "libxslt1-dev",
-    "expat.h": "libexpat1-dev",
-    "sqlite3.h": "libsqlite3-dev",
-    "libpq-fe.h": "libpq-dev",
-    "mysql.h": "default-libmysqlclient-dev",
-    "curl/": "libcurl4-openssl-dev",
-    "hdf5.h": "libhdf5-dev",
-    "netcdf.h": "libnetcdf-dev",
-    "cblas.h": "libopenblas-dev",
-    "lapacke.h": "liblapacke-dev",
-    "fftw3.h": "libfftw3-dev",
-    "gmp.h": "libgmp-dev",
-    "mpfr.h": "libmpfr-dev",
-    "mpi.h": "libopenmpi-dev",
-    "boost/": "libboost-dev",
-    "Eigen/": "libeigen3-dev",
-    "tbb/": "libtbb-dev",
-    "yaml.h": "libyaml-dev",
-    "uuid/": "uuid-dev",
-    "geos_c.h": "libgeos-dev",
-    "proj.h": "libproj-dev",
-    "gdal.h": "libgdal-dev",
-    "X11/": "libx11-dev",
-    "GL/": "libgl-dev",
-    "alsa/": "libasound2-dev",
-    "portaudio.h": "portaudio19-dev",
-    "sndfile.h": "libsndfile1-dev",
-    "libusb.h": "libusb-1.0-0-dev",
-    "numa.h": "libnuma-dev",
-    "krb5.h": "libkrb5-dev",
-    "ldap.h": "libldap-dev",
-    "sodium.h": "libsodium-dev",
-    "sasl/": "libsasl2-dev",
-    "librdkafka/": "librdkafka-dev",
-    "systemd/": "libsystemd-dev",
-    "graphviz/": "libgraphviz-dev",
-    "cairo.h": "libcairo2-dev",
-    "glib.h": "libglib2.0-dev",
-    "event.h": "libevent-dev",
-    "ncurses.h": "libncurses-dev",
-    "readline/": "libreadline-dev",
-    "leveldb/": "libleveldb-dev",
-    "rocksdb/": "librocksdb-dev",
-    "re2/": "libre2-dev",
-    "magic.h": "libmagic-dev",
-}
 _SHOWN = 8
 
 
@@ -175,7 +113,7 @@ def _of_requirements(project: Path, interpreter: Interpreter) -> Iterator[Obstac
 
 
 def _of_headers(survey: ProjectSurvey, compilers: Compilers, interpreter: Interpreter) -> Iterator[Obstacle]:
-    missing = {header: package for header in survey.headers if (package := _package(header))}
+    missing = {header: package for header in survey.headers if (package := debian_package(header))}
     lines = [f"#if !__has_include(<{header}>)\nvbuild_missing {header}\n#endif" for header in missing]
     command = [*(compilers.cxx or compilers.c).split(), "-E", "-P", "-x", "c++", f"-I{interpreter.include}", "-"]
     ran = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False)
@@ -184,15 +122,6 @@ def _of_headers(survey: ProjectSurvey, compilers: Compilers, interpreter: Interp
         names = ", ".join(header for header in absent if missing[header] == package)
         what = f"{names}: not found; if the project does not bring it: apt-get install {package}"
         yield Obstacle(Weight.WARNING, what)
-
-
-def _package(header: str) -> str | None:
-    """The Debian package that has *header*; None if it is of no library that projects commonly want."""
-    return next((package for name, package in _PACKAGES.items() if header == name or _is_in(header, name)), None)
-
-
-def _is_in(header: str, folder: str) -> bool:
-    return folder.endswith("/") and header.startswith(folder)
 
 
 def _of_own_code(survey: ProjectSurvey) -> Iterator[Obstacle]:

@@ -11,7 +11,7 @@ Files are searched, not run: what a project computes is not found.
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,6 +19,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from vbuild.build.frontend import recognised
+from vbuild.build.headers import toolkit_library
 from vbuild.build.plan import BuildBackend
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError
@@ -50,25 +51,6 @@ _DISPATCH = re.compile(
 )
 _NATIVE = re.compile(r"-m(?:arch|tune|cpu)=native")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?P<header>[\w./+-]+)>", re.MULTILINE)
-_TOOLKIT_HEADERS = {
-    "cublas": "cublas",
-    "cufft": "cufft",
-    "curand": "curand",
-    "cusolver": "cusolver",
-    "cusparse": "cusparse",
-    "nvrtc": "nvrtc",
-    "nvjpeg": "nvjpeg",
-    "npp": "npp",
-    "nvtx3/": "nvtx",
-    "nvToolsExt": "nvtx",
-    "cupti": "cupti",
-    "nvml": "nvml",
-    "nvJitLink": "nvjitlink",
-    "cuda_profiler_api": "profiler",
-    "thrust/": "cccl",
-    "cub/": "cccl",
-    "cuda/std/": "cccl",
-}
 
 
 class ProjectSurvey(Struct, frozen=True, kw_only=True):
@@ -115,7 +97,9 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         module=_module(project, name),
         languages=tuple(sorted(found.languages)),
         archs=tuple(sorted(found.archs, key=lambda arch: (int(arch.rstrip("af")), arch))),
-        libraries=tuple(sorted(_libraries(found.headers))) if "CUDA" in found.languages else (),
+        libraries=tuple(sorted({library for header in found.headers if (library := toolkit_library(header))}))
+        if "CUDA" in found.languages
+        else (),
         switches=tuple(sorted(found.switches.items())),
         dispatch=tuple(sorted(found.dispatch)),
         native=tuple(sorted(found.native)),
@@ -219,7 +203,3 @@ def _module(project: Path, name: str) -> str:
     places = [project, *(project / name for name in ("src", "python", "lib"))]
     packages = (path.parent.name for place in places for path in place.glob("*/__init__.py"))
     return next((package for package in packages if package.lower() == plain), "")
-
-
-def _libraries(headers: Iterable[str]) -> set[str]:
-    return {library for header in headers for start, library in _TOOLKIT_HEADERS.items() if header.startswith(start)}

@@ -85,9 +85,11 @@ class Watch(Struct, frozen=True):
     def looked(self, path: str, folders: Iterable[str], *, stage: Path, project: Path) -> "Looked | None":
         """What the build of the tree *project*, with files of its own in *stage*, has looked for.
 
-        *path* had its programs, and variables led it to *folders*. None if that is not known: a program was not
-        watched, or a file was changed since the build began.
+        *path* had its programs, and variables led it to *folders*. None if that is not known: no program was watched,
+        or one was not, or a file was changed since the build began.
         """
+        if not (self.folder / _LOG).is_file():
+            return None
         text = (self.folder / _LOG).read_text(encoding="utf-8", errors="surrogateescape")
         lines = sorted({(line[:1], os.path.normpath(f"/{line[2:].lstrip('/')}")) for line in text.splitlines()})
         own = tuple(f"{folder}/" for folder in {str(stage.absolute()), str(stage.resolve())})

@@ -98,10 +98,15 @@ class FailedCall(Struct, frozen=True):
         told = shlex.join([self.program, *(word for word in self.arguments if not word.startswith(_USUAL))])
         keep = ""
         if self.removed:
-            sources = [f"*{PurePath(word).name}" for word in self.arguments if word.endswith(_SOURCES)]
+            sources = [f"*{PurePath(word).name}" for word in self.sources]
             rule = f"build.keep-flags = {sources}" if sources else "build.flags = 'keep'"
             keep = f"; {' '.join(self.removed)} was taken out of it: {rule}"
         return f"`{told if len(told) <= _LONGEST else f'{told[:_LONGEST]} …'}` failed: {self.error}{keep}"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The files that it was to compile."""
+        return tuple(word for word in self.arguments if word.endswith(_SOURCES))
 
     @property
     def is_telling(self) -> bool:

@@ -137,9 +137,13 @@ def _failure_lines(failures: Iterable["Failure"]) -> Iterator[str]:
     """What failed, and why: once for wheels that failed alike, as those of one build do."""
     alike: dict[str, list[Failure]] = {}
     for failure in failures:
-        alike.setdefault(_WHEEL.sub("", failure.error, count=1), []).append(failure)
-    for text, group in alike.items():
-        error = text if len({failure.error for failure in group}) > 1 else group[0].error
+        first, *_ = failure.error.splitlines() or [""]
+        alike.setdefault(_WHEEL.sub("", first, count=1), []).append(failure)
+    for group in alike.values():
+        # of several logs, which differ in the level's flags, one is enough
+        error = group[0].error
+        if len({failure.error.partition("\n")[0] for failure in group}) > 1:
+            error = _WHEEL.sub("", error, count=1)
         # with the last lines of a log, in which compilers and make put tabs
         first, *log = f"{', '.join(str(failure.target) for failure in group)} failed: {error}".expandtabs().splitlines()
         yield from wrapped(first)

@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
-from vbuild.build.identity import BuildKeys
+from vbuild.build.identity import BuildKeys, build_key
 from vbuild.build.kept_flags import KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
 from vbuild.build.source import digest, fetched, unpacked
@@ -32,7 +32,7 @@ from vbuild.hardware.machine import cpu_here
 from vbuild.process.threads import OncePerKey
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.flags import ProfileSettings
-from vbuild.recipe.model import Recipe
+from vbuild.recipe.model import Recipe, Repair
 from vbuild.recipe.source import Sdist, same_project
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
@@ -357,19 +357,28 @@ class Builder(Struct, frozen=True):
         from vbuild.build.repair import repaired
 
         recipe, project = self.context.recipe, self.tree(folder / "tree")
-        built = build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache)
-        if not recipe.repair.skip and recipe.repair.command is None:
-            _check_compiled(built)
+        # what failed to be repaired is not compiled again for a recipe that differs in this alone
+        key = build_key(job, source=self.digest, repair=Repair()) if self.context.cache else ""
+        if key and (kept := self.taken(BuildKind.UNREPAIRED, key, folder / "unrepaired")):
+            built = Built.of_record(kept.wheel, kept.record, project)
+        else:
+            built = build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache)
         self.context.on_progress(job.target, "repairing")
-        wheel = repaired(
-            built.wheel,
-            folder / "repaired",
-            log=log,
-            settings=recipe.repair,
-            environment=dict(job.target.env),
-            prefixes=job.prefixes,
-            pass_env=recipe.build.pass_env,
-        )
+        try:
+            if not recipe.repair.skip and recipe.repair.command is None:
+                _check_compiled(built)
+            wheel = repaired(
+                built.wheel,
+                folder / "repaired",
+                log=log,
+                settings=recipe.repair,
+                environment=dict(job.target.env),
+                prefixes=job.prefixes,
+                pass_env=recipe.build.pass_env,
+            )
+        except VbuildError:
+            self.keep(BuildKind.UNREPAIRED, key, built.wheel, built.record(project))
+            raise
         return MadeWheel(wheel, built, project, job)
 
     def _check_gpu_code(self, built: Built, archs: GpuList, log: Path) -> None:

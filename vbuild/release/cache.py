@@ -35,7 +35,7 @@ _MOST_LOOKED = 4  # builds with one bare key
 
 class BuildKind(StrEnum):
     """What is kept: a build with its portable wheel, still plain; a wheel as it is published, with its proof; the
-    profile of a project's code, packed.
+    profile of a project's code, packed; the wheel of a build that could not be made portable.
 
     A plain wheel that is joined of several is none of either: it is kept under what it was joined of.
     """
@@ -44,6 +44,7 @@ class BuildKind(StrEnum):
     PRODUCT = "products"
     JOINED = "joined"
     PROFILE = "profiles"
+    UNREPAIRED = "unrepaired"
 
 
 class KeptBuild(Struct, frozen=True):

@@ -1,0 +1,116 @@
+"""Headers that are missing, and what has them: a package of Debian, or a library of the CUDA toolkit."""
+
+import re
+
+_MISSING = re.compile(r"fatal error: '?(?P<header>[^\s':]+)'?(?:: No such file or directory| file not found)")
+_PACKAGES = {
+    "zlib.h": "zlib1g-dev",
+    "bzlib.h": "libbz2-dev",
+    "lzma.h": "liblzma-dev",
+    "zstd.h": "libzstd-dev",
+    "lz4.h": "liblz4-dev",
+    "snappy.h": "libsnappy-dev",
+    "brotli/": "libbrotli-dev",
+    "openssl/": "libssl-dev",
+    "ffi.h": "libffi-dev",
+    "jpeglib.h": "libjpeg-dev",
+    "png.h": "libpng-dev",
+    "tiff.h": "libtiff-dev",
+    "webp/": "libwebp-dev",
+    "freetype/": "libfreetype-dev",
+    "ft2build.h": "libfreetype-dev",
+    "libxml/": "libxml2-dev",
+    "libxslt/": "libxslt1-dev",
+    "expat.h": "libexpat1-dev",
+    "sqlite3.h": "libsqlite3-dev",
+    "libpq-fe.h": "libpq-dev",
+    "mysql.h": "default-libmysqlclient-dev",
+    "curl/": "libcurl4-openssl-dev",
+    "hdf5.h": "libhdf5-dev",
+    "netcdf.h": "libnetcdf-dev",
+    "cblas.h": "libopenblas-dev",
+    "lapacke.h": "liblapacke-dev",
+    "fftw3.h": "libfftw3-dev",
+    "gmp.h": "libgmp-dev",
+    "mpfr.h": "libmpfr-dev",
+    "mpi.h": "libopenmpi-dev",
+    "boost/": "libboost-dev",
+    "Eigen/": "libeigen3-dev",
+    "tbb/": "libtbb-dev",
+    "yaml.h": "libyaml-dev",
+    "uuid/": "uuid-dev",
+    "geos_c.h": "libgeos-dev",
+    "proj.h": "libproj-dev",
+    "gdal.h": "libgdal-dev",
+    "X11/": "libx11-dev",
+    "GL/": "libgl-dev",
+    "alsa/": "libasound2-dev",
+    "portaudio.h": "portaudio19-dev",
+    "sndfile.h": "libsndfile1-dev",
+    "libusb.h": "libusb-1.0-0-dev",
+    "numa.h": "libnuma-dev",
+    "krb5.h": "libkrb5-dev",
+    "ldap.h": "libldap-dev",
+    "sodium.h": "libsodium-dev",
+    "sasl/": "libsasl2-dev",
+    "librdkafka/": "librdkafka-dev",
+    "systemd/": "libsystemd-dev",
+    "graphviz/": "libgraphviz-dev",
+    "cairo.h": "libcairo2-dev",
+    "glib.h": "libglib2.0-dev",
+    "event.h": "libevent-dev",
+    "ncurses.h": "libncurses-dev",
+    "readline/": "libreadline-dev",
+    "leveldb/": "libleveldb-dev",
+    "rocksdb/": "librocksdb-dev",
+    "re2/": "libre2-dev",
+    "magic.h": "libmagic-dev",
+}
+_TOOLKIT_HEADERS = {
+    "cublas": "cublas",
+    "cufft": "cufft",
+    "curand": "curand",
+    "cusolver": "cusolver",
+    "cusparse": "cusparse",
+    "nvrtc": "nvrtc",
+    "nvjpeg": "nvjpeg",
+    "npp": "npp",
+    "nvtx3/": "nvtx",
+    "nvToolsExt": "nvtx",
+    "cupti": "cupti",
+    "nvml": "nvml",
+    "nvJitLink": "nvjitlink",
+    "cuda_profiler_api": "profiler",
+    "thrust/": "cccl",
+    "cub/": "cccl",
+    "cuda/std/": "cccl",
+}
+
+
+def debian_package(header: str) -> str | None:
+    """The Debian package that has *header*; None if it is of no library that projects commonly want."""
+    return next((package for name, package in _PACKAGES.items() if header == name or _is_in(header, name)), None)
+
+
+def toolkit_library(header: str) -> str | None:
+    """The library of the CUDA toolkit that *header* is of, by its name in ``matrix.cuda[].libraries``; None if none."""
+    return next((library for start, library in _TOOLKIT_HEADERS.items() if header.startswith(start)), None)
+
+
+def missing_header(text: str) -> str | None:
+    """What to do about the header that the output *text* of a compiler says is missing; None if it says no such thing.
+
+    Of one that nobody here knows that is its name alone.
+    """
+    if not (match := _MISSING.search(text)):
+        return None
+    header = match["header"]
+    if library := toolkit_library(header):
+        return f"{header} is in a library of the CUDA toolkit: matrix.cuda[].libraries = [{library!r}]"
+    if package := debian_package(header):
+        return f"{header} is missing; install it: apt-get install {package}"
+    return f"{header} is missing: a file of the project that its sdist lacks, or of a library that is not installed"
+
+
+def _is_in(header: str, folder: str) -> bool:
+    return folder.endswith("/") and header.startswith(folder)
