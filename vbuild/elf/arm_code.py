@@ -188,11 +188,13 @@ class ArmModule(Module):
         if len(data) < _WORD:
             return None
         found = decoded(int.from_bytes(data, "little"), place)
-        return None if self.is_invalid(found) else found
+        return found if self._is_valid(found) else None
 
-    def is_invalid(self, instruction: ArmInstruction) -> bool:  # type: ignore[override]
+    @staticmethod
+    def _is_valid(instruction: ArmInstruction) -> bool:
         # a number that is not zero in udf marks what a compiler knows is never reached
-        return arm.INVALID in arm.needed_by(instruction.code) and (not instruction.code or instruction.code >> 16 != 0)
+        word = instruction.code
+        return arm.INVALID not in arm.needed_by(word) or (word != 0 and not word >> 16)
 
     def is_padding(self, instruction: ArmInstruction) -> bool:  # type: ignore[override]
         return instruction.code in {_NOP, 0}

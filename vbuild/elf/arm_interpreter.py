@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from iced_x86 import FlowControl
 
 from vbuild.elf import values
-from vbuild.elf.arm_code import ArmInstruction, offset_in, page_of, read_by, signed, writes
+from vbuild.elf.arm_code import offset_in, page_of, read_by, signed, writes
 from vbuild.elf.arm_facts import ARGUMENT, AUXILIARY, GETAUXVAL, HWCAP, IDENTITY, IMPORTS
 from vbuild.elf.interpreter import Interpreter
-from vbuild.elf.machine_state import CC, NO_LANES, ZERO_SIGN, Chained, Compared, State, negated, shown_by
+from vbuild.elf.machine_state import CC, NO_LANES, ZERO_SIGN, Chained, Compared, Operation, State, negated, shown_by
 from vbuild.elf.module import Module
 from vbuild.elf.values import MASK_64, STACK, Value, tag
 
@@ -156,13 +156,11 @@ class ArmInterpreter(Interpreter):
                 state.registers[number] = None
         return super()._called(known, state, stack)
 
-    def _branch(  # type: ignore[override]
-        self, instruction: ArmInstruction, state: State, entry: int, following: int
-    ) -> list[tuple[int, State]]:
-        word, kept = instruction.code, state.flags
+    def _branch(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
+        word, kept = operation.instruction.code, state.flags
         if word >> 24 == 0x54:
             if word & 0xF >= len(_CONDITIONS):
-                return self._jump(self._module.base + instruction.near_branch_target, state, entry)
+                return self._jump(operation.target, state, entry)
             condition = _CONDITIONS[word & 0xF]
         else:
             condition = CC.NE if word & 1 << 24 else CC.E
@@ -175,21 +173,16 @@ class ArmInterpreter(Interpreter):
                 size = _FULL if word >> 31 else _HALF
                 value = self._x(number, state, size)
                 state.flags = Compared(value, 0, size, None if number == _ZERO else number)
-        sides = (condition, negated(condition))
-        self.guesses |= not any(shown_by(state.flags, one) for one in sides)
-        taken, not_taken = (self._side(state, one) for one in sides)
+        taken, not_taken = self._sides(state, condition)
         if word >> 24 != 0x54:
             taken.flags = not_taken.flags = kept
-        target = self._module.base + instruction.near_branch_target
-        return [(following, not_taken), *self._jump(target, taken, entry)]
+        return [(operation.following, not_taken), *self._jump(operation.target, taken, entry)]
 
-    def _targets(  # type: ignore[override]
-        self, instruction: ArmInstruction, state: State
-    ) -> list[tuple[int | str, int]]:
-        if target := instruction.near_branch_target:
-            destination = self._program.destination(self._module.base + target)
+    def _targets(self, operation: Operation, state: State) -> list[tuple[int | str, int]]:
+        if operation.target:
+            destination = self._program.destination(operation.target)
             return [] if destination is None else [(destination, 0)]
-        cases = values.cases_of(self._x(instruction.code >> 5 & 0x1F, state)) or {}
+        cases = values.cases_of(self._x(operation.instruction.code >> 5 & 0x1F, state)) or {}
         found: list[tuple[int | str, int]] = []
         for number, facts in cases.items():
             if tag(number) == tag(IMPORTS):
@@ -234,7 +227,11 @@ class ArmInterpreter(Interpreter):
 
     # instructions
 
-    def _plain(self, instruction: ArmInstruction, state: State) -> None:  # type: ignore[override]
+    def _take_apart(self, operation: Operation) -> None:
+        operation.run = ArmInterpreter._plain
+
+    def _plain(self, operation: Operation, state: State) -> None:
+        instruction = operation.instruction
         word = instruction.code
         kind = word >> 25 & 0xF
         if kind in {8, 9}:

@@ -255,11 +255,13 @@ class Answers(References):
         if key in self._telling_fields or not values.tells(value) & ANY:
             return
         self._telling_fields.add(key)
-        users = {piece.address for piece, _ in self._field_users(key)}
-        if len(users) > _MOST_FIELD_USERS:
-            # other structures have a field there, too
-            self._variables[key] = None
-            return
+        users: set[int] = set()
+        for piece, _ in self._field_users(key):
+            users.add(piece.address)
+            if len(users) > _MOST_FIELD_USERS:
+                # other structures have a field there, too
+                self._variables[key] = None
+                return
         # they are run if they lead to code above the level: fields of other structures stand at the same place
         self._field_readers |= users
         self._wake({key} & self._silent)

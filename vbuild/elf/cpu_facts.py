@@ -10,7 +10,6 @@ too (`implied`): each one with AVX2 has BMI2, but the first ones with AVX had ne
 
 from collections.abc import Iterable, Mapping
 from functools import cache, reduce
-from itertools import takewhile
 from operator import attrgetter, or_
 
 from iced_x86 import Decoder
@@ -121,9 +120,12 @@ def by_code() -> dict[int, int]:
 
 def needed_by(code: bytes) -> int:
     """The features that the instructions of *code* need, up to the first bytes that are none."""
-    codes = takewhile(lambda number: number != INVALID, map(_code_of, Decoder(_64_BITS, code)))
+    codes = list(map(_code_of, Decoder(_64_BITS, code)))
+    found = set(codes)
+    if INVALID in found:
+        found = set(codes[: codes.index(INVALID)])
     table = by_code()
-    return reduce(or_, (table[number] for number in set(codes) & table.keys()), 0)
+    return reduce(or_, (table[number] for number in found & table.keys()), 0)
 
 
 def _table(text: str) -> dict[int, int]:

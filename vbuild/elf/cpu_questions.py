@@ -10,7 +10,7 @@ from iced_x86 import Mnemonic
 from vbuild.elf import values
 from vbuild.elf.code import CodeSection
 from vbuild.elf.cpu_facts import CPUID_BITS, GLIBC_LEAVES, MODEL_FEATURES, MODEL_SUBTYPES, MODEL_TYPES
-from vbuild.elf.module import Module, Piece, outward
+from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import LEAF_SIZE, LEAVES, MODEL, Program
 from vbuild.elf.program import MODEL_FEATURES as MODEL_WORDS
 from vbuild.elf.values import Value, tag
@@ -100,8 +100,8 @@ class Questions:
         if piece.address not in self._outward:
             module = self.program.module(piece.address)
             found = set()
-            for instruction, target in outward(module, piece):
-                if module.is_comparing(instruction) and target - module.base in module.pointers:
+            for target, _, _, is_comparing in module.shape(piece).outward:
+                if is_comparing and target - module.base in module.pointers:
                     # an address that is only compared
                     continue
                 destination = self.program.destination(target)
@@ -149,7 +149,7 @@ def special(address: int, size: int) -> Value:
         offset = address - MODEL
         if offset in {_TYPE, _SUBTYPE}:
             table = MODEL_TYPES if offset == _TYPE else MODEL_SUBTYPES
-            return values.Choice(tuple((number, table.get(number, 0)) for number in range(64)))
+            return values.Choice.of(tuple((number, table.get(number, 0)) for number in range(64)))
         first = 8 * (offset - 12)
     else:
         first = 32 + 8 * (address - MODEL_WORDS)

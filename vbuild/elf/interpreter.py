@@ -8,10 +8,10 @@
 Code that compilers write for x86-64 Linux is meant: calls keep the stack and the registers that the psABI says.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from heapq import heappop, heappush
 
-from iced_x86 import ConditionCode, FlowControl, Instruction
+from iced_x86 import ConditionCode, FlowControl
 
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import ANY, EVERY
@@ -26,9 +26,12 @@ from vbuild.elf.machine_state import (
     RSP,
     TESTS,
     Compared,
+    Lanes,
+    Operation,
     State,
     loaded,
     negated,
+    overlapping,
     shown_by,
     split_like,
 )
@@ -134,16 +137,7 @@ class Interpreter(Instructions):
             while waiting and waiting[0] == address:
                 heappop(waiting)
             visits[address] = visits.get(address, 0) + 1
-            here = states[address].copy()
-            while True:
-                following = self._step(address, here, entry)
-                if len(following) != 1:
-                    break
-                target = following[0][0]
-                if target <= address or target in states or self._program.is_joined(target):
-                    break
-                address, here = following[0]
-            for target, after in following:
+            for target, after in self._until_paths_part(address, states[address].copy(), entry, states):
                 if target in states:
                     merged = self._joined(states[target], after, target, visits=visits.get(target, 0))
                     if merged == states[target]:
@@ -153,35 +147,94 @@ class Interpreter(Instructions):
                     states[target] = after
                 heappush(waiting, target)
 
+    def _until_paths_part(
+        self, address: int, state: State, entry: int, known: Container[int]
+    ) -> list[tuple[int, State]]:
+        """Run what stands at *address* up to where other paths may come in, or the next *known* place."""
+        operations = self._program.operations
+        while True:
+            operation = operations.get(address) or self._operation(address)
+            self.steps += 1
+            if self.steps > self._most:
+                raise TooMuchError
+            if operation.instruction is None:
+                return []
+            self._module, self._here = operation.module, address
+            self.ran[address] = self.ran.get(address, EVERY) & state.facts
+            if operation.flow == FlowControl.NEXT:
+                operation.run(self, operation, state)
+                address = operation.following
+            else:
+                following = self._step(operation, state, entry)
+                if len(following) != 1 or following[0][0] <= address:
+                    return following
+                ((address, state),) = following
+            if address in known or (operations.get(address) or self._operation(address)).is_joined:
+                return [(address, state)]
+
+    def _operation(self, address: int) -> Operation:
+        """What stands at *address*, kept for the next time."""
+        module = self._program.module(address)
+        instruction = module.instruction(address)
+        is_joined = self._program.is_joined(address)
+        if instruction is None:
+            found = Operation(None, module, is_joined)
+        else:
+            branch, following = instruction.near_branch_target, module.base + instruction.next_ip
+            target = module.base + branch if branch else 0
+            found = Operation(instruction, module, is_joined, instruction.flow_control, following, target)
+            self._take_apart(found)
+        self._program.operations[address] = found
+        return found
+
     def _joined(self, one: State, other: State, address: int, *, visits: int) -> State:
-        facts = one.facts & other.facts
-        result = State(facts=facts, flags=one.flags if one.flags == other.flags else None)
-        result.source = one.source if one.source == other.source else None
-        result.changed = one.changed & other.changed
+        one_facts, other_facts = one.facts, other.facts
 
         def joined(first: Value, second: Value) -> Value:
-            return first if first == second else self._met((first, one.facts), (second, other.facts), address, visits)
+            if first is second or first == second:
+                return first
+            return self._met((first, one_facts), (second, other_facts), address, visits)
 
-        result.registers = [joined(a, b) for a, b in zip(one.registers, other.registers, strict=True)]
+        vectors: dict[int, Lanes] = {}
+        registers = list(map(joined, one.registers, other.registers))
         for number in one.vectors.keys() ^ other.vectors.keys():
             for state in (one, other):
                 for lane in state.vectors.get(number, ()):
                     self._lose(lane, state.facts, address)
         for number in one.vectors.keys() & other.vectors.keys():
             first, second = one.vectors[number], other.vectors[number]
-            result.vectors[number] = first if first == second else tuple(map(joined, first, second))
-        if one.stack == other.stack and one.facts == other.facts:
-            result.stack = one.stack
-            return result
-        for known, elsewhere in ((one.stack, other.stack), (other.stack, one.stack)):
-            split_like(known, elsewhere)
-        for place in one.stack.keys() | other.stack.keys():
-            here, there = one.stack.get(place), other.stack.get(place)
-            if here == there and here is not None and (here[1] is None or isinstance(here[1], int)):
-                result.stack[place] = here
+            vectors[number] = first if first == second else tuple(map(joined, first, second))
+        return State(
+            registers,
+            vectors,
+            one.stack if one.stack == other.stack else self._joined_stacks(one, other, joined, address),
+            one.flags if one.flags == other.flags else None,
+            one_facts & other_facts,
+            one.source if one.source == other.source else None,
+            one.changed & other.changed,
+        )
+
+    def _joined_stacks(
+        self, one: State, other: State, joined: Callable[[Value, Value], Value], address: int
+    ) -> dict[int, tuple[int, Value]]:
+        first, second = one.stack, other.stack
+        differing = [place for place, here in first.items() if second.get(place) is not here]
+        if any(place in second and first[place][0] != second[place][0] for place in differing):
+            self._uneven.update(split_like(first, second))
+            self._uneven.update(split_like(second, first))
+            differing = [place for place, here in first.items() if second.get(place) is not here]
+        found = first.copy()
+        for place in differing:
+            here, there = first[place], second.get(place)
+            if there is None:
+                found[place] = self._joined_place(place, one, other, address)
+            elif here[0] == there[0]:
+                found[place] = here[0], joined(here[1], there[1])
             else:
-                result.stack[place] = self._joined_place(place, one, other, joined, address)
-        return result
+                found[place] = max(here[0], there[0]), None
+        for place in second.keys() - first.keys():
+            found[place] = self._joined_place(place, other, one, address)
+        return found
 
     def _met(self, one: tuple[Value, int], other: tuple[Value, int], address: int, visits: int) -> Value:
         """What two values, with the facts on the way to each, are where they meet at *address*."""
@@ -194,50 +247,31 @@ class Interpreter(Instructions):
                 self._lose(value, known, address)
         return found
 
-    def _joined_place(
-        self, place: int, one: State, other: State, joined: Callable[[Value, Value], Value], address: int
-    ) -> tuple[int, Value]:
-        first, second = one.stack.get(place), other.stack.get(place)
-        if first and second and first[0] == second[0]:
-            return first[0], joined(first[1], second[1])
-        for known, state, elsewhere in ((first, one, other), (second, other, one)):
-            if known and not (first and second):
-                # nothing has written there on the other path, so nothing may read it afterwards
-                near = range(place - HANDED_OVER, place + known[0])
-                if not any(at in near and at + size > place for at, (size, _) in elsewhere.stack.items()):
-                    return known
-                self._lose(known[1], state.facts, address)
-        return max(kept[0] for kept in (first, second) if kept), None
+    def _joined_place(self, place: int, one: State, other: State, address: int) -> tuple[int, Value]:
+        """What is at a *place* on the stack where two paths meet, *one* that has written there and another."""
+        known = one.stack[place]
+        # nothing has written there on the other path, so nothing may read it afterwards
+        if known[1] is None or not any(
+            at >= place - HANDED_OVER for at in overlapping(other.stack, place, known[0], self._uneven)
+        ):
+            return known
+        self._lose(known[1], one.facts, address)
+        return known[0], None
 
-    def _step(  # noqa: PLR0911  # one for each kind of control flow
-        self, address: int, state: State, entry: int
-    ) -> list[tuple[int, State]]:
-        """Run the instruction at *address*, which changes *state*; where control goes, with the states there."""
-        self.steps += 1
-        if self.steps > self._most:
-            raise TooMuchError
-        module = self._program.module(address)
-        instruction = module.instruction(address)
-        if instruction is None:
-            return []
-        self._module, self._here = module, address
-        self.ran[address] = self.ran.get(address, EVERY) & state.facts
-        following = module.base + instruction.next_ip
-        flow = instruction.flow_control
-        if flow == FlowControl.NEXT:
-            self._plain(instruction, state)
-            return [(following, state)]
+    def _step(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
+        """Run an instruction that may not go on to the next one; where control goes, with the states there."""
+        flow, following = operation.flow, operation.following
         if flow == FlowControl.CONDITIONAL_BRANCH:
-            return self._branch(instruction, state, entry, following)
+            return self._branch(operation, state, entry)
         if flow == FlowControl.UNCONDITIONAL_BRANCH:
-            return self._jump(module.base + instruction.near_branch_target, state, entry)
+            return self._jump(operation.target, state, entry)
         if flow in {FlowControl.CALL, FlowControl.INDIRECT_CALL}:
             self._at_calls &= state.facts
-            after = self._called(self._targets(instruction, state), state)
+            after = self._called(self._targets(operation, state), state)
             # a call at the end of a function does not return
             return [] if self._is_start(following) else [(following, one) for one in after]
         if flow == FlowControl.INDIRECT_BRANCH:
-            return self._indirect(instruction, state, entry)
+            return self._indirect(operation, state, entry)
         if flow == FlowControl.RETURN:
             self._returned(state)
         return [(following, state)] if flow == FlowControl.XBEGIN_XABORT_XEND else []
@@ -246,26 +280,33 @@ class Interpreter(Instructions):
         piece = self._module.piece(address)
         return piece is not None and piece.address == address and piece.symbol is not None
 
-    def _branch(self, instruction: Instruction, state: State, entry: int, following: int) -> list[tuple[int, State]]:
-        condition = instruction.condition_code
-        target = self._module.base + instruction.near_branch_target
+    def _branch(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
+        condition = operation.condition
         if condition == ConditionCode.NONE:
-            return [(following, state.copy()), *self._jump(target, state, entry)]
-        sides = (condition, negated(condition))
-        self.guesses |= not any(shown_by(state.flags, one) for one in sides)
-        taken, not_taken = (self._side(state, one) for one in sides)
-        return [(following, not_taken), *self._jump(target, taken, entry)]
+            return [(operation.following, state.copy()), *self._jump(operation.target, state, entry)]
+        taken, not_taken = self._sides(state, condition)
+        return [(operation.following, not_taken), *self._jump(operation.target, taken, entry)]
 
-    def _side(self, state: State, condition: int) -> State:
-        """The state where *condition* holds."""
-        flags = state.flags
-        after = state.copy(shown_by(flags, condition))
+    def _sides(self, state: State, condition: int) -> tuple[State, State]:
+        """The states where *condition* holds and where it does not, which *state* becomes."""
+        opposite = negated(condition)
+        shown, other = shown_by(state.flags, condition), shown_by(state.flags, opposite)
+        self.guesses |= not (shown or other)
+        taken = state.copy(shown)
+        state.facts |= other
+        self._narrow(taken, condition)
+        self._narrow(state, opposite)
+        return taken, state
+
+    def _narrow(self, after: State, condition: int) -> None:
+        """Note in *after* what a compared value can be where *condition* holds."""
+        flags = after.flags
         self._note_change(after, condition)
         if flags is None or flags.place is None or flags.only or not isinstance(flags.other, int):
-            return after
+            return
         test, number = TESTS.get(condition), flags.other
         if test is None:
-            return after
+            return
         narrowed: Value = flags.one
         if isinstance(flags.one, values.Choice):
             kept = {case: facts for case, facts in flags.one.cases if test(case, number, flags.size)}
@@ -282,7 +323,6 @@ class Interpreter(Instructions):
                 after.registers[flags.place] = narrowed
             elif flags.place in after.stack:
                 after.stack[flags.place] = (after.stack[flags.place][0], narrowed)
-        return after
 
     def _note_change(self, state: State, condition: int) -> None:
         """Note where *condition* shows that a variable has not got its first value any more: it never gets it again."""
@@ -303,9 +343,9 @@ class Interpreter(Instructions):
             self._returned(after)
         return []
 
-    def _indirect(self, instruction: Instruction, state: State, entry: int) -> list[tuple[int, State]]:
+    def _indirect(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
         found: list[tuple[int, State]] = []
-        targets = self._targets(instruction, state)
+        targets = self._targets(operation, state)
         if not targets:
             self._at_jumps = state.facts if self._at_jumps is None else self._at_jumps & state.facts
             self._returned(state.copy())
@@ -325,16 +365,16 @@ class Interpreter(Instructions):
         before = self._return
         self._return = state.copy() if before is None else self._joined(before, state, self._here, visits=0)
 
-    def _targets(self, instruction: Instruction, state: State) -> list[tuple[int | str, int]]:
+    def _targets(self, operation: Operation, state: State) -> list[tuple[int | str, int]]:
         """Where a call or jump goes, as far as that is known: addresses or names of imports, with facts."""
-        if target := instruction.near_branch_target:
-            destination = self._program.destination(self._module.base + target)
+        if operation.target:
+            destination = self._program.destination(operation.target)
             return [] if destination is None else [(destination, 0)]
-        if instruction.is_ip_rel_memory_operand:
-            behind = self._program.behind(self._module, instruction.ip_rel_memory_address)
+        if operation.memory.fixed is not None:
+            behind = self._program.behind(self._module, operation.memory.fixed - self._module.base)
             if isinstance(behind, str):
                 return [(behind, 0)]
-        cases = values.cases_of(self._read(instruction, 0, state)) or {}
+        cases = values.cases_of(self._read(operation, 0, state)) or {}
         addresses = [
             (number, facts) for number, facts in cases.items() if 0 < tag(number) <= len(self._program.modules)
         ]
@@ -366,7 +406,7 @@ class Interpreter(Instructions):
         found = [state.registers[number] if number in read else None for number in self._argument_registers]
         pointer = state.registers[self._pointer]
         places = range(pointer + stack, pointer + stack + 8 * _STACK_WORDS, 8) if isinstance(pointer, int) else ()
-        found += [loaded(state.stack, place, 8) for place in places]
+        found += [loaded(state.stack, place, 8, self._uneven) for place in places]
         return [None if any(map(is_stack, values.cases_of(value) or ())) else value for value in found]
 
     def _not_followed(self, targets: Sequence[tuple[int | str, int]], state: State, stack: int) -> list[State]:
@@ -394,7 +434,7 @@ class Interpreter(Instructions):
         arguments = [state.registers[number] for number in self._world.registers(target).arguments]
         follows = self._world.follows(target)
         # what is given a flag may test it
-        if any(isinstance(value, values.Choice | values.Word) and values.tells(value) for value in arguments):
+        if any(isinstance(value, (values.Choice, values.Word)) and values.tells(value) for value in arguments):
             return not self._world.is_closed(target) and (follows or len(self._followed) <= _FLAG_DEPTH)
         summary = self._world.summary(target) if follows else None
         # what it tells may depend on its arguments, or go where they point to
@@ -422,6 +462,7 @@ class Interpreter(Instructions):
                 self._lose(value, state.facts)
                 state.stack[place] = (size, None)
         state.stack.setdefault(start, (HANDED_OVER, None))
+        self._uneven.add(start)
 
     def _forget(self, state: State, result: Value, lost: Iterable[int] | None = None) -> None:
         for number in self._lost_in_calls if lost is None else lost:

@@ -1,9 +1,11 @@
 """What the interpreter knows at one instruction: registers, stack, flags, and what these say about the processor."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
 
 from iced_x86 import ConditionCode, InstructionInfoFactory, OpAccess, Register, RegisterExt
+from msgspec import Struct, field
 
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import EVERY
@@ -22,13 +24,12 @@ Lanes = tuple[Value, ...]
 NO_LANES: Lanes = (None,) * 8
 
 
-@dataclass(slots=True)
-class State:
+class State(Struct):
     """What is known at one instruction."""
 
     registers: list[Value] = field(default_factory=lambda: [STACK if number == RSP else None for number in range(16)])
-    vectors: dict[int, Lanes] = field(default_factory=dict)
-    stack: dict[int, tuple[int, Value]] = field(default_factory=dict)
+    vectors: dict[int, Lanes] = {}
+    stack: dict[int, tuple[int, Value]] = {}
     flags: "Compared | Chained | None" = None
     facts: int = 0
     # the variable that the value in a register, by number, comes from; variables that have lost their first value
@@ -37,9 +38,9 @@ class State:
 
     def copy(self, facts: int = 0) -> "State":
         return State(
-            list(self.registers),
-            dict(self.vectors),
-            dict(self.stack),
+            self.registers.copy(),
+            self.vectors.copy(),
+            self.stack.copy(),
             self.flags,
             self.facts | facts,
             self.source,
@@ -47,8 +48,7 @@ class State:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """The flags after a comparison of two values of *size* bytes; *only* these conditions are known if given.
 
     *place* says which register, by number, or place on the stack had the first value, *source* which variable.
@@ -62,8 +62,7 @@ class Compared:
     source: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Chained:
+class Chained(Struct, frozen=True):
     """The flags of a comparison *then* where *condition* held before, of *before*; and elsewhere conditions that hold.
 
     Arm's ``ccmp`` makes them.
@@ -81,6 +80,77 @@ class Chained:
         if condition not in self.elsewhere:
             return compared
         return compared & shown_by(self.before, negated(self.condition))
+
+
+class Operand(Struct, frozen=True):
+    """An operand of *size* bytes: a register, a number, or what stands in memory; nothing of these if not followed.
+
+    A general register has a *number*, and bits *below* it; any other one is part of the *register*.
+    """
+
+    size: int
+    number: int | None = None
+    below: int = 0
+    register: int = 0
+    immediate: int | None = None
+    is_memory: bool = False
+
+
+class Memory(Struct, frozen=True):
+    """How an instruction makes an address: the *fixed* one, or from registers by number; none that belongs to a thread.
+
+    *field* stands for the place if the register *base* points at a structure that nobody knows the address of.
+    """
+
+    fixed: int | None = None
+    base: int | None = None
+    index: int | None = None
+    shift: int = 0
+    displacement: int = 0
+    is_of_thread: bool = False
+    field: int | None = None
+
+
+class Effects(Struct, frozen=True):
+    """The registers that an instruction reads and writes, and whether it does that in memory."""
+
+    read: tuple[int, ...]
+    written: tuple[int, ...]
+    memory: int | None
+    reads_memory: bool
+    writes_memory: bool
+    changes_flags: bool
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+class Operation(Struct):
+    """An instruction at an address of the program, taken apart once because it runs again and again.
+
+    Control goes on to *following*, or to *target* if that is not 0; where *is_joined*, other paths may come in. Where
+    no instruction stands, it is None.
+    """
+
+    instruction: Any
+    module: Any
+    is_joined: bool
+    flow: int = 0
+    following: int = 0
+    target: int = 0
+    run: Callable[[Any, "Operation", State], None] = _nothing
+    operands: tuple[Operand, ...] = ()
+    memory: Memory = Memory()
+    mnemonic: int = 0
+    condition: int = 0
+    is_twice: bool = False
+    effects: Effects | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of the first operand."""
+        return self.operands[0].size
 
 
 CC = ConditionCode
@@ -121,7 +191,11 @@ def shown_by(flags: Compared | Chained | None, condition: int) -> int:
         return flags.shown_by(condition)
     if flags is None or (flags.only and condition not in flags.only) or condition not in TESTS:
         return 0
-    one, other, size = flags.one, flags.other, flags.size
+    return _shown(flags.one, flags.other, flags.size, condition)
+
+
+@lru_cache(maxsize=1 << 16)
+def _shown(one: Value, other: Value, size: int, condition: int) -> int:
     first, second = values.cases_of(one), values.cases_of(other)
     if first is not None and second is not None and len(first) * len(second) <= _MOST_PAIRS:
         found = EVERY
@@ -178,17 +252,33 @@ WRITES = {OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.REA
 INFO = InstructionInfoFactory()
 
 
-def loaded(stack: dict[int, tuple[int, Value]], address: int, size: int) -> Value:
-    """*size* bytes at *address*, from a value that is there or around it."""
-    if address in stack and stack[address][0] == size:
-        return stack[address][1]
-    for place, (kept, value) in stack.items():
+def is_uneven(place: int, size: int) -> bool:
+    """Whether *size* bytes at *place* are of the kind that is rare on stacks: long, or not at a multiple of four."""
+    return size > _WORD or place & 3 != 0
+
+
+def overlapping(stack: Mapping[int, tuple[int, Value]], address: int, size: int, uneven: Iterable[int]) -> list[int]:
+    """The places on the *stack* that have one of the *size* bytes at *address*; all that `is_uneven` are *uneven*."""
+    stop = address + size
+    near = [at for at in range(address - _HALF & -_HALF, stop, _HALF) if at in stack and at + stack[at][0] > address]
+    if uneven:
+        near += [at for at in uneven if at < stop and at in stack and at + stack[at][0] > address and at not in near]
+    return near
+
+
+def loaded(stack: Mapping[int, tuple[int, Value]], address: int, size: int, uneven: Iterable[int]) -> Value:
+    """*size* bytes at *address*, from a value that is there or around it; as in `overlapping`."""
+    if (exact := stack.get(address)) and exact[0] == size:
+        return exact[1]
+    near = overlapping(stack, address, size, uneven)
+    for place in near:
+        kept, value = stack[place]
         if place <= address and address + size <= place + kept:
             if kept > _WORD:
                 return 0 if value == 0 else values.lossy(value)
             return values.truncated(values.shifted(value, 8 * (address - place), "shr", 8), min(size, 8))
-    near = {at: stack[at] for at in sorted(stack) if at < address + size and address < at + stack[at][0]}
-    parts = [(at, kept, value) for at, (kept, value) in near.items()]
+    near.sort()
+    parts = [(at, *stack[at]) for at in near]
     ends = [address, *(at + kept for at, kept, _ in parts)]
     if size <= _WORD and [*near, address + size] == ends:
         found: Value = 0
@@ -214,8 +304,8 @@ def remainders(start: int, size: int, value: Value, without: range) -> dict[int,
     return found
 
 
-def split_like(stack: dict[int, tuple[int, Value]], other: Mapping[int, tuple[int, Value]]) -> None:
-    """Split what stands on the *stack* in one piece where the *other* one has several, if it can be split."""
+def split_like(stack: dict[int, tuple[int, Value]], other: Mapping[int, tuple[int, Value]]) -> Iterator[int]:
+    """Split what stands on the *stack* in one piece where the *other* one has several; where the pieces are then."""
     for place, (size, value) in list(stack.items()):
         if place in other and other[place][0] < size and size > _HALF:
             length = other[place][0]
@@ -224,3 +314,4 @@ def split_like(stack: dict[int, tuple[int, Value]], other: Mapping[int, tuple[in
                 part = 0 if value == 0 else values.truncated(value, length)
                 stack.update(rest)
                 stack[place] = (length, part)
+                yield from rest

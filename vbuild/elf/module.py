@@ -9,17 +9,18 @@ References are first looked for as bytes that would be one, which is fast, and t
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import compress, pairwise, takewhile
+from operator import attrgetter, or_
 from struct import Struct
+from typing import Any, NamedTuple
 
 from iced_x86 import Decoder, FlowControl, Formatter, FormatterSyntax, Instruction, MemorySizeExt, Mnemonic, Register
 
 from vbuild.elf.code import CodeSection, Elf, Symbol
 from vbuild.elf.cpu_facts import by_code, needed_by
-from vbuild.elf.isa import INVALID
 from vbuild.elf.regions import Region, regions_of
 
 _BITS = 64
@@ -29,6 +30,13 @@ _SHORT_JUMP = 130
 # bytes of code in which the fields of structures are looked for, and of the widest operand in memory
 _MOST_INDEXED, _WIDEST = 8_000_000, 64
 _POINTERS = frozenset(range(Register.RAX, Register.R15 + 1)) - {Register.RSP}
+# the first bytes of instructions: of call, and of lea in front of how its operand is made
+_CALL, _LEA = 0xE8, 0x8D
+# pieces of which is kept what they point at, and addresses of which is kept what they lie in
+_MOST_SHAPES, _MOST_KEPT = 1 << 13, 1 << 17
+_branch_of, _is_relative = attrgetter("near_branch_target"), attrgetter("is_ip_rel_memory_operand")
+# bytes of instructions that are decoded together
+_AHEAD = 64
 # bytes of an instruction in front of its displacement, at most
 _LONGEST_BEFORE = 9
 _ENDS = frozenset(
@@ -52,6 +60,22 @@ class Piece:
         return str(self.symbol) if self.symbol else f"code at {self.address & _LOW:#x}"
 
 
+class Reference(NamedTuple):
+    """An instruction that points out of its piece, at *target* of the program; a branch if *is_branch* to there."""
+
+    target: int
+    flow: int
+    is_branch: bool
+    is_comparing: bool
+
+
+class Shape(NamedTuple):
+    """What points out of a piece, and whether control may leave it at its end."""
+
+    outward: tuple[Reference, ...]
+    falls_through: bool
+
+
 class Module:
     """One file of a program."""
 
@@ -62,7 +86,10 @@ class Module:
         self.pointers = dict(elf.pointers)
         self.imports = dict(elf.import_places)
         self._stubs = [code for code in elf.code if code.name.startswith(".plt")]
+        self._stub_places = [(code.address, code.end) for code in self._stubs]
         self._decoded: dict[int, Instruction | None] = {}
+        self._shapes: dict[int, Shape] = {}
+        self._tables: dict[int, range] = {}
         # whether code that is not in the program can call what it exports
         self.is_open = True
 
@@ -112,7 +139,10 @@ class Module:
 
     def place_of_stub(self, address: int) -> int | None:
         """The place from which the stub of a PLT at *address* takes its target; None if there is no stub."""
-        if not any(code.address <= address < code.end for code in self._stubs):
+        for start, end in self._stub_places:
+            if start <= address < end:
+                break
+        else:
             return None
         index = bisect_left(self._jumps, (address, 0))
         return self._jumps[index][1] if index < len(self._jumps) else None
@@ -132,14 +162,24 @@ class Module:
     @cached_property
     def references(self) -> list[int]:
         """What may be a reference: target and place of the displacement, in one number each, in order."""
+        return self._seen[0]
+
+    @cached_property
+    def _called(self) -> set[int]:
+        """What seems to be called, and what code seems to make an address of."""
+        return self._seen[1]
+
+    @cached_property
+    def _seen(self) -> tuple[list[int], set[int]]:
         every = [*self.elf.code, *self.elf.constants]
         low = min((code.address for code in every), default=0)
         high = max([code.end for code in every] + [addresses.stop for addresses in self.elf.writable], default=0)
         found: list[int] = []
+        called: set[int] = set()
         for code in self.elf.code:
-            found += _references(code, low, high)
+            found += _references(code, low, high, called)
         found.sort()
-        return found
+        return found, called
 
     def sites(self, start: int, stop: int) -> list[int]:
         """Where displacements are that lead to the addresses of this file from *start* to *stop*, which is excluded."""
@@ -156,7 +196,7 @@ class Module:
         """The functions, and what lies between them, in order of address; the stubs of PLTs are left out."""
         found: dict[int, Piece] = {}
         for region in regions_of(self.elf):
-            if any(code.address <= region.address < code.end for code in self._stubs):
+            if any(start <= region.address < end for start, end in self._stub_places):
                 continue
             start, end = region.address, region.address + len(region.data)
             if region.function is None:
@@ -176,17 +216,6 @@ class Module:
         found = set(self.pointers.values()) | {address & _LOW for address in self.exports.values()}
         found.add(self.elf.entry)
         return sorted(found | self._called)
-
-    @cached_property
-    def _called(self) -> set[int]:
-        """What seems to be called, and what code seems to make an address of."""
-        found = set()
-        for number in self.references:
-            target, site = number >> 40, number & 0xFFFFFFFFFF
-            before = self.bytes_at(site - 2, 2)
-            if before[1:] == b"\xe8" or before[:1] == b"\x8d":
-                found.add(target)
-        return found
 
     @cached_property
     def _piece_starts(self) -> list[int]:
@@ -243,12 +272,18 @@ class Module:
 
     def bytes_at(self, address: int, size: int) -> bytes:
         """Up to *size* bytes of code or constants at *address* of this file; none where nothing is kept."""
-        for sections in (self.elf.code, self.elf.constants):
-            index = bisect_right(sections, address, key=lambda section: section.address) - 1
-            if index >= 0 and address < sections[index].end:
-                start = address - sections[index].address
-                return sections[index].data[start : start + size]
+        for starts, sections in self._kept:
+            index = bisect_right(starts, address) - 1
+            if index >= 0:
+                start = address - starts[index]
+                data = sections[index].data
+                if start < len(data):
+                    return data[start : start + size]
         return b""
+
+    @cached_property
+    def _kept(self) -> list[tuple[list[int], Sequence[CodeSection]]]:
+        return [([one.address for one in every], every) for every in (self.elf.code, self.elf.constants)]
 
     def is_code(self, address: int) -> bool:
         return any(code.address <= address < code.end for code in self.elf.code)
@@ -272,10 +307,14 @@ class Module:
     def instruction(self, address: int) -> Instruction | None:
         """The instruction at *address*, one of the program; None if there is none."""
         if address not in self._decoded:
-            data = self.bytes_at(address - self.base, 15) if self.is_code(address - self.base) else b""
-            decoder = Decoder(_BITS, data, ip=address - self.base)
-            found = decoder.decode() if data else None
-            self._decoded[address] = found if found is not None and found.code != INVALID else None
+            place = address - self.base
+            data = self.bytes_at(place, _AHEAD) if self.is_code(place) else b""
+            self._decoded[address] = None
+            # what follows is likely to be asked for, too
+            for found in takewhile(self._is_valid, Decoder(_BITS, data, ip=place)):
+                self._decoded[self.base + found.ip] = found
+                if found.flow_control in _ENDS:
+                    break
         return self._decoded[address]
 
     def instruction_with(self, site: int) -> Instruction | None:
@@ -288,12 +327,12 @@ class Module:
                     return instruction
         return None
 
-    def decoded(self, address: int, data: bytes) -> Iterator[Instruction]:
+    def decoded(self, address: int, data: bytes) -> Iterable[Instruction]:
         """The instructions of the code *data* at *address* of this file."""
-        yield from Decoder(_BITS, data, ip=address)
+        return Decoder(_BITS, data, ip=address)
 
-    def is_invalid(self, instruction: Instruction) -> bool:
-        return instruction.code == INVALID
+    # an instruction counts as true if its bytes are one
+    _is_valid: Callable[[Any], bool] = bool
 
     def is_padding(self, instruction: Instruction) -> bool:
         return instruction.mnemonic in {Mnemonic.NOP, Mnemonic.INT3}
@@ -316,18 +355,30 @@ class Module:
     def instructions(self, piece: Piece) -> Iterator[Instruction]:
         """The instructions of *piece*, one after the other, up to the first bytes that are none."""
         data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
-        for instruction in self.decoded(piece.address - self.base, data):
-            if self.is_invalid(instruction):
-                return
-            yield instruction
+        return takewhile(self._is_valid, self.decoded(piece.address - self.base, data))
 
-    def falls_through(self, piece: Piece) -> bool:
-        """Whether control may leave *piece* at its end."""
-        last = None
-        for instruction in self.instructions(piece):
-            if not self.is_padding(instruction):
-                last = instruction
-        return last is not None and last.flow_control not in _ENDS
+    def shape(self, piece: Piece) -> Shape:
+        """What points out of *piece*, and how it ends; those that were looked at last are kept."""
+        if (found := self._shapes.get(piece.address)) is None:
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+            found = self._shapes[piece.address] = self._shape(piece)
+        return found
+
+    def _shape(self, piece: Piece) -> Shape:
+        instructions = list(self.instructions(piece))
+        start, end, base = piece.address - self.base, piece.end - self.base, self.base
+        found = []
+        # no step in Python for an instruction that points nowhere
+        pointing = map(or_, map(_branch_of, instructions), map(_is_relative, instructions))
+        for instruction in compress(instructions, pointing):
+            branch = instruction.near_branch_target
+            target = branch or instruction.ip_rel_memory_address
+            if target and not start <= target < end:
+                is_comparing = not branch and self.is_comparing(instruction)
+                found.append(Reference(base + target, instruction.flow_control, branch != 0, is_comparing))
+        last = next((one for one in reversed(instructions) if not self.is_padding(one)), None)
+        return Shape(tuple(found), last is not None and last.flow_control not in _ENDS)
 
     @cached_property
     def _objects(self) -> list[Symbol]:
@@ -344,6 +395,13 @@ class Module:
 
     def table(self, address: int) -> range:
         """The addresses of the object that the *address* of this file lies in, by symbols or by references."""
+        if (found := self._tables.get(address)) is None:
+            if len(self._tables) >= _MOST_KEPT:
+                self._tables.clear()
+            found = self._tables[address] = self._table(address)
+        return found
+
+    def _table(self, address: int) -> range:
         if symbol := self.object_at(address):
             return range(symbol.address, symbol.end)
         index = bisect_left(self.references, (address + 1) << 40)
@@ -449,8 +507,11 @@ def _cuts(instructions: Iterable[Instruction], known: set[int]) -> set[int]:
     return found
 
 
-def _references(code: CodeSection, low: int, high: int) -> list[int]:
-    """What may be references in *code* to addresses from *low* to *high*, as in `Module.references`."""
+def _references(code: CodeSection, low: int, high: int, called: set[int]) -> list[int]:
+    """What may be references in *code* to addresses from *low* to *high*, as in `Module.references`.
+
+    What seems to be called, or to be made an address of, is put into *called*.
+    """
     top = min(max(high - code.address, code.end - low) >> 24, 126)
     highest = b"[\\x00-\\x%02x\\x%02x-\\xff]" % (top, 255 - top)
     branch = rb"[\xe8\xe9]|\x0f[\x80-\x8f]"
@@ -463,14 +524,6 @@ def _references(code: CodeSection, low: int, high: int) -> list[int]:
         target = address + place + 4 + unpack(data, place)[0]
         if low <= target < high:
             found.append(target << 40 | (address + place))
+            if data[place - 1] == _CALL or (place > 1 and data[place - 2] == _LEA):
+                called.add(target)
     return found
-
-
-def outward(module: Module, piece: Piece) -> Iterator[tuple[Instruction, int]]:
-    """The instructions of *piece* that point out of it, and where to, as addresses of the program."""
-    for instruction in module.instructions(piece):
-        target = instruction.near_branch_target
-        if not target and instruction.is_ip_rel_memory_operand:
-            target = instruction.ip_rel_memory_address
-        if target and not piece.address <= module.base + target < piece.end:
-            yield instruction, module.base + target

@@ -1,15 +1,28 @@
 """Operands: what instructions read and write, and what becomes visible to code that is not followed."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import cache
 from typing import Protocol
 
 from iced_x86 import Instruction, MemorySizeExt, OpKind, Register, RegisterExt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import EVERY
-from vbuild.elf.machine_state import GENERAL, HANDED_OVER, NO_LANES, State, loaded, remainders
+from vbuild.elf.machine_state import (
+    GENERAL,
+    HANDED_OVER,
+    NO_LANES,
+    Memory,
+    Operand,
+    Operation,
+    State,
+    is_uneven,
+    loaded,
+    overlapping,
+    remainders,
+)
 from vbuild.elf.module import FIELDS, Module, displacement_of
 from vbuild.elf.program import LEAVES, Program
 from vbuild.elf.values import MASK_64, Value, is_stack, tag
@@ -87,6 +100,22 @@ class Summary(Struct, frozen=True):
         return bool(values.tells(self.result) or values.tells(self.second) or self.facts or self.hands_out)
 
 
+_OTHER = Operand(_WORD)
+
+
+@cache
+def _in_register(register: int) -> Operand:
+    # the stubs say enum, the values are plain integers
+    size, full = int(RegisterExt.size(register)), RegisterExt.full_register(register)  # type: ignore[arg-type]
+    number, _, below = GENERAL.get(register, (None, 0, 0))
+    return Operand(size, number, below, full if number is None else register)
+
+
+@cache
+def _in_memory(memory_size: int) -> Operand:
+    return Operand(int(MemorySizeExt.size(memory_size)), is_memory=True)  # type: ignore[arg-type]
+
+
 class Operands:
     """The part of the interpreter that reads and writes operands."""
 
@@ -101,6 +130,8 @@ class Operands:
         self._hands_out = False
         self._module: Module = self._program.modules[0]
         self._here = 0
+        # places that some stack has, with all that `is_uneven`
+        self._uneven: set[int] = set()
 
     # what becomes visible to code that is not followed
 
@@ -110,7 +141,7 @@ class Operands:
 
     def _lose(self, value: Value, facts: int, address: int | None = None, *, is_written: bool = True) -> None:
         """Note the addresses that *value* may be: from here on they are used, and written to, out of sight."""
-        if value is None or isinstance(value, values.Word):
+        if value is None or isinstance(value, values.Word) or (isinstance(value, int) and not tag(value)):
             return
         for number, shown in (values.cases_of(value) or {}).items():
             if 0 < tag(number) <= len(self._program.modules):
@@ -121,30 +152,53 @@ class Operands:
 
     # operands
 
-    def _immediate(self, instruction: Instruction, index: int, size: int) -> Value:
-        return self._absolute(instruction.immediate(index) & ((1 << 8 * size) - 1))
-
-    def _absolute(self, number: int) -> int:
+    def _absolute(self, module: Module, number: int) -> int:
         """In a program at a fixed address a number may be an address."""
-        if self._module.elf.type == "ET_EXEC" and number > _LOWEST_ADDRESS and self._module.bytes_at(number, 1):
-            return self._module.base + number
+        if module.elf.type == "ET_EXEC" and number > _LOWEST_ADDRESS and module.bytes_at(number, 1):
+            return module.base + number
         return number
 
-    def _address(self, instruction: Instruction, state: State) -> Value:
+    def _operands(self, module: Module, instruction: Instruction) -> tuple[Operand, ...]:
+        found: list[Operand] = []
+        for index in range(instruction.op_count):
+            kind = instruction.op_kind(index)
+            if kind == OpKind.REGISTER:
+                found.append(_in_register(instruction.op_register(index)))
+            elif kind == OpKind.MEMORY:
+                found.append(_in_memory(instruction.memory_size))
+            elif kind in _IMMEDIATES:
+                number = instruction.immediate(index) & ((1 << 8 * (found[0].size if found else _WORD)) - 1)
+                found.append(Operand(_WORD, immediate=self._absolute(module, number)))
+            else:
+                found.append(_OTHER)
+        return tuple(found)
+
+    def _memory_of(self, module: Module, instruction: Instruction) -> Memory:
         if instruction.is_ip_rel_memory_operand:
-            return self._module.base + instruction.ip_rel_memory_address
+            return Memory(module.base + instruction.ip_rel_memory_address)
         if instruction.memory_segment in _THREADS:
-            return None
+            return Memory(is_of_thread=True)
         base, index = instruction.memory_base, instruction.memory_index
-        if base in GENERAL and isinstance(start := state.registers[GENERAL[base][0]], int):
-            self._bases.add(start)
-        found: Value = self._absolute(instruction.memory_displacement & MASK_64)
-        if base in GENERAL:
-            found = values.total(state.registers[GENERAL[base][0]], found)
-        if index in GENERAL:
-            scaled = values.shifted(
-                state.registers[GENERAL[index][0]], instruction.memory_index_scale.bit_length() - 1, "shl", 8
-            )
+        is_field = base in GENERAL and index == Register.NONE and base != Register.RSP
+        return Memory(
+            base=GENERAL[base][0] if base in GENERAL else None,
+            index=GENERAL[index][0] if index in GENERAL else None,
+            shift=instruction.memory_index_scale.bit_length() - 1,
+            displacement=self._absolute(module, instruction.memory_displacement & MASK_64),
+            field=module.field(displacement_of(instruction)) if is_field else None,
+        )
+
+    def _address(self, memory: Memory, state: State) -> Value:
+        if memory.fixed is not None or memory.is_of_thread:
+            return memory.fixed
+        found: Value = memory.displacement
+        if memory.base is not None:
+            start = state.registers[memory.base]
+            if isinstance(start, int):
+                self._bases.add(start)
+            found = values.total(start, found)
+        if memory.index is not None:
+            scaled = values.shifted(state.registers[memory.index], memory.shift, "shl", 8)
             before, found = found, values.total(found, scaled)
             if values.cases_of(found) is None:
                 # somewhere in a table
@@ -152,48 +206,34 @@ class Operands:
                 self._lose(scaled, state.facts, is_written=False)
         return found
 
-    def _location(self, instruction: Instruction, state: State) -> Value:
+    def _location(self, memory: Memory, state: State) -> Value:
         """The address of the operand in memory, or of the field that it is of a structure anywhere."""
-        found = self._address(instruction, state)
-        base = instruction.memory_base
-        is_field = base in GENERAL and instruction.memory_index == Register.NONE and base != Register.RSP
-        if found is None and is_field and instruction.memory_segment not in _THREADS:
-            return self._module.field(displacement_of(instruction))
-        return found
+        found = self._address(memory, state)
+        return memory.field if found is None else found
 
-    def _size(self, instruction: Instruction, index: int) -> int:
-        if instruction.op_kind(index) == OpKind.REGISTER:
-            return int(RegisterExt.size(instruction.op_register(index)))
-        if instruction.op_kind(index) == OpKind.MEMORY:
-            return int(MemorySizeExt.size(instruction.memory_size))
-        return 8
+    def _read(self, operation: Operation, index: int, state: State, size: int = 0) -> Value:
+        """What an operand holds; of a number only the low *size* bytes, if that is given."""
+        operand = operation.operands[index]
+        if operand.number is not None:
+            value = state.registers[operand.number]
+            if operand.below:
+                value = values.shifted(value, operand.below, "shr", 8)
+            return values.truncated(value, operand.size)
+        if operand.is_memory:
+            return self._load(self._location(operation.memory, state), operand.size, state)
+        if operand.immediate is not None:
+            return operand.immediate & ((1 << 8 * size) - 1) if size else operand.immediate
+        return values.lossy(*state.vectors.get(operand.register, ()))
 
-    def _read(self, instruction: Instruction, index: int, state: State, size: int = 0) -> Value:
-        kind = instruction.op_kind(index)
-        if kind == OpKind.REGISTER:
-            register = instruction.op_register(index)
-            if register not in GENERAL:
-                return values.lossy(*state.vectors.get(RegisterExt.full_register(register), ()))
-            number, own, below = GENERAL[register]
-            value = state.registers[number]
-            if below:
-                value = values.shifted(value, below, "shr", 8)
-            return values.truncated(value, own)
-        if kind == OpKind.MEMORY:
-            return self._load(self._location(instruction, state), self._size(instruction, index), state)
-        if kind in _IMMEDIATES:
-            return self._immediate(instruction, index, size or self._size(instruction, 0))
-        return None
-
-    def _write(self, instruction: Instruction, index: int, value: Value, state: State) -> None:
-        kind = instruction.op_kind(index)
-        if kind == OpKind.REGISTER:
-            self._set(instruction.op_register(index), value, state)
-        elif kind == OpKind.MEMORY:
-            address, size = self._location(instruction, state), self._size(instruction, index)
-            if values.cases_of(address) is None and instruction.memory_index in GENERAL:
-                self._store_somewhere(instruction, size, value, state)
-            self._store(address, size, value, state)
+    def _write(self, operation: Operation, index: int, value: Value, state: State) -> None:
+        operand = operation.operands[index]
+        if operand.register:
+            self._set(operand.register, value, state)
+        elif operand.is_memory:
+            address = self._location(operation.memory, state)
+            if operation.memory.index is not None and values.cases_of(address) is None:
+                self._store_somewhere(operation.memory, operand.size, value, state)
+            self._store(address, operand.size, value, state)
 
     def _set(self, register: int, value: Value, state: State) -> None:
         if register not in GENERAL:
@@ -230,7 +270,7 @@ class Operands:
 
     def _load_from(self, address: int, size: int, state: State) -> Value:  # noqa: PLR0911  # one for each kind of place
         if is_stack(address):
-            return loaded(state.stack, address, size)
+            return loaded(state.stack, address, size, self._uneven)
         if tag(address) >= tag(LEAVES):
             return self._world.load(address, size) if size <= _WORD else None
         if not 0 < tag(address) <= len(self._program.modules):
@@ -275,23 +315,22 @@ class Operands:
         """Note that *value* is written somewhere."""
         self._hands_out |= bool(values.tells(value) or (state.facts and isinstance(value, int) and not tag(value)))
 
-    def _store_somewhere(self, instruction: Instruction, size: int, value: Value, state: State) -> None:
+    def _store_somewhere(self, memory: Memory, size: int, value: Value, state: State) -> None:
         """Write *value* to a place that is not known of the table at the base of the operand in memory."""
-        base = instruction.memory_base
-        table = state.registers[GENERAL[base][0]] if base in GENERAL else None
-        for start in (
-            values.cases_of(values.total(table, self._absolute(instruction.memory_displacement & MASK_64))) or ()
-        ):
+        table = state.registers[memory.base] if memory.base is not None else None
+        for start in values.cases_of(values.total(table, memory.displacement)) or ():
             if 0 < tag(start) <= len(self._program.modules):
                 self._world.store_in_table(start, size, value, state.facts)
 
     def _store_on_stack(self, place: int, size: int, value: Value, state: State) -> None:
         if state.flags and state.flags.place is not None and place - 8 < state.flags.place < place + size:
             state.flags = replace(state.flags, place=None)
-        for other in [other for other in state.stack if place - HANDED_OVER < other < place + size]:
-            kept, old = state.stack[other]
-            if other + kept <= place:
+        if is_uneven(place, size):
+            self._uneven.add(place)
+        for other in overlapping(state.stack, place, size, self._uneven):
+            if other <= place - HANDED_OVER:
                 continue
+            kept, old = state.stack[other]
             del state.stack[other]
             if (other, kept) == (place, size):
                 continue
@@ -300,4 +339,5 @@ class Operands:
                 self._lose(old, state.facts)
             else:
                 state.stack.update(rest)
+                self._uneven.update(rest)
         state.stack[place] = (size, value)

@@ -6,6 +6,7 @@ from functools import cached_property
 from iced_x86 import FlowControl
 
 from vbuild.elf.code import Elf
+from vbuild.elf.machine_state import Operation
 from vbuild.elf.module import MODULE_ENTRIES, Module
 
 # spaces of addresses that no file has: what __x86_get_cpuid_feature_leaf points at, libgcc's variables, and arguments
@@ -25,6 +26,7 @@ class Program:
         self.names: list[str] = []
         # by address and register: whether the code there never reads what the register has
         self.dead: dict[tuple[int, int], bool] = {}
+        self.operations: dict[int, Operation] = {}
         self._joined: dict[int, frozenset[int]] = {}
 
     @cached_property

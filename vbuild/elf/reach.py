@@ -18,7 +18,7 @@ from msgspec import Struct
 from vbuild.elf.cpu_answers import Answers
 from vbuild.elf.cpu_facts import ASKED, EVERY, features, names_of, of_level
 from vbuild.elf.interpreter import Interpreter
-from vbuild.elf.module import Piece, outward
+from vbuild.elf.module import Piece
 from vbuild.elf.program import LEAVES, Program
 
 # users of code above the level that are looked at
@@ -86,7 +86,7 @@ class Reach(Answers):
         found = {self._node(target): 0 for target in self._targets(piece)}
         self._note_pointers(piece, found)
         module = self.program.module(piece.address)
-        if module.falls_through(piece) and (after := module.piece(piece.end)):
+        if module.shape(piece).falls_through and (after := module.piece(piece.end)):
             found[after.address] = 0
         return found
 
@@ -117,8 +117,8 @@ class Reach(Answers):
         if not self._asks_in(module):
             return
         called: set[int] = set()
-        for instruction, target in outward(module, piece):
-            if instruction.flow_control == FlowControl.NEXT:
+        for target, flow, _, _ in module.shape(piece).outward:
+            if flow == FlowControl.NEXT:
                 continue
             places = (self.program.destination(target), self.program.behind(module, target - module.base))
             called.update(self._node(place) for place in places if isinstance(place, int) and place < LEAVES)

@@ -6,7 +6,7 @@ from iced_x86 import FlowControl, Instruction, Mnemonic, OpAccess, OpKind
 
 from vbuild.elf.cpu_questions import Questions
 from vbuild.elf.machine_state import ARGUMENTS, GENERAL, INFO, LOST_IN_CALLS, RAX, WRITES
-from vbuild.elf.module import Module, Piece, module_of_field, outward
+from vbuild.elf.module import Module, Piece, module_of_field
 from vbuild.elf.operands import Registers
 from vbuild.elf.program import Program
 
@@ -80,8 +80,9 @@ class References(Questions):
         users.update((user.address, user) for user in module.pieces_near(piece))
         found: dict[int, Piece] = {}
         for user in users.values():
-            sites = [one for one, target in outward(module, user) if self.program.destination(target) == address]
-            if any(not one.near_branch_target for one in sites) or (user.end == address and module.falls_through(user)):
+            shape = module.shape(user)
+            sites = [one for one in shape.outward if self.program.destination(one.target) == address]
+            if any(not one.is_branch for one in sites) or (user.end == address and shape.falls_through):
                 return None
             if sites:
                 found[user.address] = user

@@ -28,11 +28,17 @@ MASK_64 = (1 << 64) - 1
 STACK = (1 << 90) + (1 << 62)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Choice:
-    """One of several numbers, with the features that each shows."""
+    """One of several numbers, with the features that each shows; equal ones are the same object."""
 
     cases: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, cases: tuple[tuple[int, int], ...]) -> "Choice":
+        if (found := _CHOICES.get(cases)) is None:
+            found = _CHOICES[cases] = cls(cases)
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -48,6 +54,7 @@ class Word:
         return found
 
 
+_CHOICES: WeakValueDictionary[tuple[tuple[int, int], ...], Choice] = WeakValueDictionary()
 _WORDS: WeakValueDictionary[tuple[tuple[int, int], ...], Word] = WeakValueDictionary()
 # the same few values meet again and again
 _remembered = lru_cache(maxsize=1 << 16)
@@ -73,7 +80,7 @@ def choice(cases: dict[int, int]) -> Value:
         return next(iter(cases))
     if len(cases) > _MOST_CASES and (len(cases) > _MOST_ADDRESSES or not all(map(tag, cases))):
         return _word_of_cases(cases)
-    return Choice(tuple(sorted(cases.items())))
+    return Choice.of(tuple(sorted(cases.items())))
 
 
 def without(value: Value, number: int) -> Value:
@@ -142,7 +149,7 @@ _UNKNOWN = (_UNKNOWN_BIT,) * 64
 
 
 def _word_of_cases(cases: dict[int, int]) -> Value:
-    return as_word(bits_of(Choice(tuple(cases.items()))))
+    return as_word(bits_of(Choice.of(tuple(cases.items()))))
 
 
 def as_word(bits: Iterable[tuple[int, int]]) -> Value:

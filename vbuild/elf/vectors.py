@@ -6,10 +6,10 @@ nothing about its neighbour.
 
 from collections.abc import Callable, Sequence
 
-from iced_x86 import EncodingKind, Instruction, Mnemonic, OpKind, RegisterExt
+from iced_x86 import EncodingKind, Instruction, Mnemonic
 
 from vbuild.elf import values
-from vbuild.elf.machine_state import GENERAL, NO_LANES, Lanes, State
+from vbuild.elf.machine_state import NO_LANES, Lanes, Operation, State
 from vbuild.elf.operands import Operands
 from vbuild.elf.values import Value
 
@@ -78,63 +78,61 @@ _EQUAL = _every("PCMPEQD")
 _INSERTS = _every("PINSRD", "PINSRQ")
 _EXTRACTS = _every("PEXTRD", "PEXTRQ")
 _SHUFFLES = _every("PSHUFD")
+_FOLLOWED = frozenset({*_BITWISE, *_AND_NOT, *_ROWS, *_SHIFTS, *_EQUAL, *_MOVES, *_SCALARS, *_HALF_MOVES})
+_FOLLOWED |= {*_SHUFFLES, *_EXTRACTS, *_INSERTS}
 _FOUR = 4
 
 
 class Vectors(Operands):
     """The part of the interpreter that runs vector instructions; those that it does not know are left to others."""
 
-    def _vector(self, instruction: Instruction, state: State) -> bool:
-        """Run *instruction* if it is a vector instruction that is followed."""
-        kind = instruction.mnemonic
-        if instruction.has_op_mask:
-            return False
+    def _vector(self, operation: Operation, state: State) -> bool:
+        """Run *operation* if it is a vector instruction that is followed."""
+        kind = operation.mnemonic
         if kind in _MOVES:
-            self._write_lanes(instruction, 0, self._lanes(instruction, 1, state), state)
+            self._write_lanes(operation, 0, self._lanes(operation, 1, state), state)
         elif kind in _SCALARS:
-            return self._move_scalar(instruction, state)
+            return self._move_scalar(operation, state)
         elif kind in _HALF_MOVES:
-            return self._move_half(instruction, state)
+            return self._move_half(operation, state)
         elif kind in _SHUFFLES:
-            parts, order = self._halves(self._lanes(instruction, 1, state), state), instruction.immediate(2)
-            self._write_lanes(instruction, 0, of_halves([parts[order >> 2 * at & 3] for at in range(_FOUR)]), state)
+            parts, order = self._halves(self._lanes(operation, 1, state), state), _number(operation, 2)
+            self._write_lanes(operation, 0, of_halves([parts[order >> 2 * at & 3] for at in range(_FOUR)]), state)
         elif kind in _EXTRACTS:
-            lanes, size = self._lanes(instruction, 1, state), self._size(instruction, 0)
+            lanes, size = self._lanes(operation, 1, state), operation.size
             parts = self._halves(lanes, state) if size == _FOUR else list(lanes[:_LOW])
-            self._write(instruction, 0, parts[instruction.immediate(2) % len(parts)], state)
+            self._write(operation, 0, parts[_number(operation, 2) % len(parts)], state)
         elif kind in _INSERTS:
-            last = instruction.op_count - 1
-            lanes = self._lanes(instruction, last - 2 if last > _LOW else 0, state)
-            size = self._size(instruction, last - 1)
+            last = len(operation.operands) - 1
+            lanes = self._lanes(operation, last - 2 if last > _LOW else 0, state)
+            size = operation.operands[last - 1].size
             parts = self._halves(lanes, state) if size == _FOUR else list(lanes[:_LOW])
-            parts[instruction.immediate(last) % len(parts)] = self._read(instruction, last - 1, state)
-            self._write_lanes(instruction, 0, of_halves(parts) if size == _FOUR else tuple(parts), state)
+            parts[_number(operation, last) % len(parts)] = self._read(operation, last - 1, state)
+            self._write_lanes(operation, 0, of_halves(parts) if size == _FOUR else tuple(parts), state)
         else:
-            return self._combined(instruction, state)
+            return self._combined(operation, state)
         return True
 
-    def _combined(self, instruction: Instruction, state: State) -> bool:
+    def _combined(self, operation: Operation, state: State) -> bool:
         """Run an instruction that makes a vector of one or two others, lane by lane or half by half."""
-        kind, last = instruction.mnemonic, instruction.op_count - 1
-        if kind not in {*_BITWISE, *_AND_NOT, *_ROWS, *_SHIFTS, *_EQUAL}:
-            return False
-        first = self._lanes(instruction, last - 1, state)
+        kind, last = operation.mnemonic, len(operation.operands) - 1
+        first = self._lanes(operation, last - 1, state)
         if kind in _SHIFTS:
             how, size = _SHIFTS[kind]
-            if instruction.op_kind(last) == OpKind.REGISTER or instruction.op_kind(last) == OpKind.MEMORY:
+            if operation.operands[last].immediate is None:
                 return False
-            count = instruction.immediate(last)
+            count = _number(operation, last)
             parts = self._halves(first, state) if size == _FOUR else list(first[:_LOW])
             shifted = [0 if count >= 8 * size else values.shifted(part, count, how, size) for part in parts]
             result = of_halves(shifted) if size == _FOUR else tuple(shifted)
-        elif kind in _BITWISE and self._is_twice(instruction) and _BITWISE[kind] == "xor":
+        elif kind in _BITWISE and self._is_twice(operation) and _BITWISE[kind] == "xor":
             result = (0,) * _COUNT
         else:
-            second = self._lanes(instruction, last, state)
+            second = self._lanes(operation, last, state)
             if kind not in _WHOLE_LANES:
                 self._lose_lanes((*first, *second), state)
             result = self._of_two(kind, first, second)
-        self._write_lanes(instruction, 0, result, state)
+        self._write_lanes(operation, 0, result, state)
         return True
 
     def _lose_lanes(self, lanes: Lanes, state: State) -> None:
@@ -157,66 +155,76 @@ class Vectors(Operands):
         how = _BITWISE.get(kind, "and")
         return tuple(values.bitwise(a, b, how) for a, b in zip(first, second, strict=True))
 
-    def _move_scalar(self, instruction: Instruction, state: State) -> bool:
-        kinds = {instruction.op_kind(index) for index in range(instruction.op_count)}
-        if instruction.op_count != _LOW or not kinds <= {OpKind.REGISTER, OpKind.MEMORY}:
+    def _move_scalar(self, operation: Operation, state: State) -> bool:
+        operands = operation.operands
+        if len(operands) != _LOW or not all(one.register or one.is_memory for one in operands):
             # the string instruction of that name, or one that merges
             return False
-        size = 4 if instruction.mnemonic in _FOUR_BYTES else _LANE
-        to, source = instruction.op0_kind == OpKind.REGISTER, instruction.op1_kind == OpKind.REGISTER
-        if source and instruction.op1_register not in GENERAL:
-            lane = values.truncated(self._lanes(instruction, 1, state)[0], size)
+        size = 4 if operation.mnemonic in _FOUR_BYTES else _LANE
+        to, source = operands[0].register, operands[1].register
+        if source and operands[1].number is None:
+            lane = values.truncated(self._lanes(operation, 1, state)[0], size)
         else:
-            lane = self._read(instruction, 1, state)
-        if not to or instruction.op0_register in GENERAL:
-            self._write(instruction, 0, lane, state)
+            lane = self._read(operation, 1, state)
+        if not to or operands[0].number is not None:
+            self._write(operation, 0, lane, state)
             return True
-        keeps_the_rest = source and instruction.mnemonic in _FLOATS
+        keeps_the_rest = bool(source) and operation.mnemonic in _FLOATS
         if keeps_the_rest:
             return False
-        self._write_lanes(instruction, 0, (values.truncated(lane, size), 0), state)
+        self._write_lanes(operation, 0, (values.truncated(lane, size), 0), state)
         return True
 
-    def _move_half(self, instruction: Instruction, state: State) -> bool:
-        last = instruction.op_count - 1
-        lane = instruction.mnemonic in _HIGH
-        if instruction.op0_kind == OpKind.MEMORY:
-            self._store(self._location(instruction, state), _LANE, self._lanes(instruction, 1, state)[lane], state)
+    def _move_half(self, operation: Operation, state: State) -> bool:
+        last = len(operation.operands) - 1
+        lane = operation.mnemonic in _HIGH
+        if operation.operands[0].is_memory:
+            self._store(self._location(operation.memory, state), _LANE, self._lanes(operation, 1, state)[lane], state)
             return True
-        lanes = list(self._lanes(instruction, last - 1 if last > 1 else 0, state)[:_LOW])
-        lanes[lane] = self._load(self._location(instruction, state), _LANE, state)
-        self._write_lanes(instruction, 0, tuple(lanes), state)
+        lanes = list(self._lanes(operation, last - 1 if last > 1 else 0, state)[:_LOW])
+        lanes[lane] = self._load(self._location(operation.memory, state), _LANE, state)
+        self._write_lanes(operation, 0, tuple(lanes), state)
         return True
 
     @staticmethod
-    def _is_twice(instruction: Instruction) -> bool:
+    def _is_twice(operation: Operation) -> bool:
         """Whether the last two operands are the same register."""
-        last = instruction.op_count - 1
-        kinds = {instruction.op_kind(last), instruction.op_kind(last - 1)}
-        return kinds == {OpKind.REGISTER} and instruction.op_register(last) == instruction.op_register(last - 1)
+        last = len(operation.operands) - 1
+        one, other = operation.operands[last].register, operation.operands[last - 1].register
+        return one == other != 0
 
-    def _lanes(self, instruction: Instruction, index: int, state: State) -> Lanes:
+    def _lanes(self, operation: Operation, index: int, state: State) -> Lanes:
         """The lanes of a register, or of as much memory as the instruction reads; the rest is unknown."""
-        if instruction.op_kind(index) == OpKind.REGISTER:
-            return state.vectors.get(RegisterExt.full_register(instruction.op_register(index)), NO_LANES)
-        address, size = self._location(instruction, state), self._size(instruction, index)
+        operand = operation.operands[index]
+        if operand.register:
+            return state.vectors.get(operand.register, NO_LANES)
+        address, size = self._location(operation.memory, state), operand.size
         lanes = [self._load(values.total(address, at), _LANE, state) for at in range(0, size, _LANE)]
         return (*lanes, *NO_LANES[len(lanes) :])
 
-    def _write_lanes(self, instruction: Instruction, index: int, lanes: Lanes, state: State) -> None:
-        size = self._size(instruction, index)
-        if instruction.op_kind(index) == OpKind.MEMORY:
-            address = self._location(instruction, state)
+    def _write_lanes(self, operation: Operation, index: int, lanes: Lanes, state: State) -> None:
+        operand = operation.operands[index]
+        size = operand.size
+        if operand.is_memory:
+            address = self._location(operation.memory, state)
             for at in range(0, size, _LANE):
                 self._store(values.total(address, at), _LANE, lanes[at // _LANE], state)
             return
-        register = instruction.op_register(index)
         known = (*lanes, *NO_LANES[len(lanes) :])[: size // _LANE]
-        full = RegisterExt.full_register(register)
+        full = operand.register
         # only instructions with VEX or EVEX clear the rest of the register
-        is_old = instruction.encoding == EncodingKind.LEGACY
+        is_old = operation.instruction.encoding == EncodingKind.LEGACY
         rest: Lanes = state.vectors.get(full, NO_LANES) if is_old else (0,) * _COUNT
         state.vectors[full] = (*known, *rest[len(known) :])
+
+
+def is_followed(instruction: Instruction) -> bool:
+    """Whether *instruction* is a vector instruction that may be followed."""
+    return instruction.mnemonic in _FOLLOWED and not instruction.has_op_mask
+
+
+def _number(operation: Operation, index: int) -> int:
+    return operation.operands[index].immediate or 0
 
 
 def _equal(one: Value, other: Value) -> Value:
