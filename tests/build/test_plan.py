@@ -142,17 +142,17 @@ REFUSALS = [
     ),
     (
         lambda: replace(GCC, version=(10, 2)).check(Cpu.parse("x86-64-v3")),
-        "gcc 10.2 does not know -march=x86-64-v3; expected gcc 11 or clang 12, or newer",
+        "gcc 10.2 does not know -march=x86-64-v3; expected gcc 11 or clang 12, or newer: set CC to one",
     ),
     (
         lambda: replace(GCC, family=CompilerFamily.CLANG, version=(11, 0)).check(Cpu.parse("x86-64-v2")),
-        "clang 11.0 does not know -march=x86-64-v2; expected gcc 11 or clang 12, or newer",
+        "clang 11.0 does not know -march=x86-64-v2; expected gcc 11 or clang 12, or newer: set CC to one",
     ),
     (
         lambda: GCC.check(Cpu.parse("armv8.2-a")),
         (
-            "gcc -pthread compiles for x86_64, expected a compiler for aarch64: build.host = 'zig' takes one from the "
-            "package index"
+            "gcc -pthread compiles for x86_64, expected a compiler for aarch64: set CC to one, "
+            "or build.host = 'zig' takes one from the package index"
         ),
     ),
     (

@@ -167,7 +167,10 @@ def test_another_machine_is_refused(tmp_path: Path) -> None:
 def test_a_subdirectory_that_is_not_there_is_refused(tmp_path: Path) -> None:
     folder = script_library(tmp_path / "depth")
     text = step(folder, "script").replace(f'path = "{folder}"', f'path = "{folder}", subdirectory = "gone"')
-    assert _refused(Works.at(tmp_path / "works"), text) == f"native depth: {folder}: no folder 'gone' in it"
+    assert (
+        _refused(Works.at(tmp_path / "works"), text)
+        == f"native depth: {folder}: no folder 'gone' in it; expected that of source.subdirectory"
+    )
 
 
 def test_a_source_that_no_mirror_has_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +188,8 @@ def test_a_shelf_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     works = Works.at(tmp_path / "works", root=tmp_path / "file")
     said = _refused(works, step(script_library(tmp_path / "depth"), "script"))
-    assert said == f"native depth: {tmp_path / 'file'}: cannot be written to: Not a directory"
+    why = "cannot be written to: Not a directory; point XDG_CACHE_HOME at a folder that can be"
+    assert said == f"native depth: {tmp_path / 'file'}: {why}"
 
 
 def test_what_nobody_uses_is_swept_and_what_is_in_use_is_not(tmp_path: Path) -> None:

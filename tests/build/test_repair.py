@@ -124,4 +124,7 @@ def test_a_command_that_leaves_no_wheel_is_an_error(tmp_path: Path) -> None:
     source = wheel(tmp_path, LINUX, {"demo.py": "x = 1\n"})
     with pytest.raises(BuildError) as caught:
         repaired(source, tmp_path / "out", log=tmp_path / "log", settings=Repair(command="true"))
-    assert str(caught.value) == f"repairing {LINUX} left no wheel, expected one wheel; its log is {tmp_path / 'log'}"
+    assert str(caught.value) == (
+        f"repairing {LINUX} left no wheel, expected one wheel: let repair.command leave one; its log is "
+        f"{tmp_path / 'log'}"
+    )

@@ -179,13 +179,16 @@ REFUSED: list[tuple[str, str, type[VbuildError], str]] = [
         "[tool.vbuild.repair]\ncommand = 'true'\n",
         LINUX,
         BuildError,
-        f"repairing {LINUX} left no wheel, expected one wheel; its log is LOG",
+        f"repairing {LINUX} left no wheel, expected one wheel: let repair.command leave one; its log is LOG",
     ),
     (
         "[tool.vbuild.repair]\ncommand = 'cp {wheel} {dest_dir}/a-1-py3-none-any.whl; cp {wheel} {dest_dir}'\n",
         LINUX,
         BuildError,
-        f"repairing {LINUX} left a-1-py3-none-any.whl, {LINUX}, expected one wheel; its log is LOG",
+        (
+            f"repairing {LINUX} left a-1-py3-none-any.whl, {LINUX}, expected one wheel: let repair.command leave one; "
+            f"its log is LOG"
+        ),
     ),
 ]
 

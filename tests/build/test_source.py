@@ -280,7 +280,10 @@ def test_an_archive_of_nothing_is_refused(tmp_path: Path) -> None:
 def test_a_tree_without_a_project_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError) as refused:
         unpacked(sdist(tmp_path, {"README": ""}), tmp_path / "tree")
-    assert str(refused.value) == ("demo-1.0.tar.gz: no project in its top folder; expected pyproject.toml or setup.py")
+    assert str(refused.value) == (
+        "demo-1.0.tar.gz: no project in its top folder; expected pyproject.toml or setup.py: "
+        "name the folder that has it, source.subdirectory = '…'"
+    )
 
 
 def test_the_project_may_be_in_a_subdirectory(tmp_path: Path) -> None:

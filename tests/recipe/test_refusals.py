@@ -135,7 +135,10 @@ MATRICES = [
         '[matrix]\npython = ["latest"]',
         "matrix.python[0]: 'latest' is neither a version such as '3.12' nor the path of an interpreter",
     ),
-    ('[matrix]\npython = ["bin/python"]', "matrix.python[0]: no interpreter 'bin/python'"),
+    (
+        '[matrix]\npython = ["bin/python"]',
+        "matrix.python[0]: no interpreter 'bin/python'; paths start where the recipe stands",
+    ),
     ('[matrix]\npython = ["3.12", "3.12"]', "matrix.python[1]: '3.12' is there twice"),
     (CPU + 'labels = "short"', "matrix.labels: found 'short'; expected 'names' or 'hash'"),
     (
@@ -151,8 +154,8 @@ MATRICES = [
         "matrix.zip[0]: found cpu has 2, blas has 1; expected axes with equally many values",
     ),
     (CPU + "zip = [[]]", "matrix.zip[0]: found no axes; expected axes with equally many values"),
-    (CPU + 'zip = [["cpu", "cpu"]]', "matrix.zip[0]: axis 'cpu' is zipped twice"),
-    (CPU + "exclude = [{}]", "matrix.exclude[0]: names no axis"),
+    (CPU + 'zip = [["cpu", "cpu"]]', "matrix.zip[0]: axis 'cpu' is zipped twice; expected each axis in one group"),
+    (CPU + "exclude = [{}]", "matrix.exclude[0]: names no axis; expected values of cpu, python"),
     (CPU + 'exclude = [{ blas = "mkl" }]', "matrix.exclude[0].blas: no axis 'blas'; there are cpu, python"),
     (
         CPU + 'exclude = [{ cpu = "x86-64-v4" }]',
@@ -162,17 +165,20 @@ MATRICES = [
     (
         '[matrix]\ncpu = ["x86-64", "x86-64-v3"]\nzip = [["cpu", "blas"]]\nexclude = [{ cpu = "x86-64", blas = "mkl" }]'
         + BLAS,
-        "matrix.exclude[0]: matches no point of the matrix",
+        "matrix.exclude[0]: matches no point of the matrix: remove it, or correct a value",
     ),
     (
         CPU + 'python = ["3.12", "3.13"]\nexclude = [{ python = "3.12" }]',
         "matrix.exclude: leaves nothing for Python 3.12; take it out of matrix.python",
     ),
-    (CPU + "include = [{}]", "matrix.include[0]: names no axis"),
-    (CPU + 'include = [{ cpu = "armv8-a" }]', "matrix.include[0].cpu: armv8-a is of another machine than x86-64"),
+    (CPU + "include = [{}]", "matrix.include[0]: names no axis; expected values of cpu, python"),
+    (
+        CPU + 'include = [{ cpu = "armv8-a" }]',
+        "matrix.include[0].cpu: armv8-a is of another machine than x86-64; expected a level of x86_64",
+    ),
     (
         CPU + 'python = ["3.12"]\ninclude = [{ cpu = "x86-64-v3" }]',
-        "matrix.include[0]: cpu = x86-64-v3, python = 3.12 is in the matrix already",
+        "matrix.include[0]: cpu = x86-64-v3, python = 3.12 is in the matrix already: remove it",
     ),
     (
         CPU + 'include = [{ cpu = "x86-64-v4", label = "V4" }]',
@@ -194,17 +200,17 @@ cpu = "x86-64-v2"
 python = "3.13"
 label = "best"
 """,
-        "matrix: label best stands for different properties; expected one set of them",
+        "matrix: label best stands for different properties; expected one set: name it by matrix.include",
     ),
     (
         CPU + "".join(f"[matrix.axes.a{axis}.v{value}]\n" for axis in range(9) for value in range(9)),
-        "matrix: 774840978 combinations; expected at most 4096",
+        "matrix: 774840978 combinations; expected at most 4096: let axes step together with matrix.zip",
     ),
     (
         CPU + "[matrix.axes.label.x]",
         "matrix.axes.label: no name for a free axis; expected a-z, 0-9 and _, and none of cpu, cuda, python, label",
     ),
-    (CPU + "[matrix.axes.blas]", "matrix.axes.blas: has no values"),
+    (CPU + "[matrix.axes.blas]", "matrix.axes.blas: has no values; expected some, as in one = {}"),
     (
         CPU + "[matrix.axes.blas.MKL]",
         "matrix.axes.blas.MKL: 'MKL' cannot be in a variant label; expected a-z, 0-9, _ and ., and not 'null'",
@@ -249,7 +255,7 @@ label = "best"
     ),
     (
         CPU + '[matrix.axes.a.x]\nproperties = ["n :: f :: x"]\n[matrix.axes.a.y]\nproperties = ["n :: f :: x"]',
-        "matrix: labels x and y stand for the same properties",
+        "matrix: labels x and y stand for the same properties; leave one out with matrix.exclude",
     ),
     (CPU + 'priority = ["blas"]' + BLAS, "matrix.priority: 'x86_64' is missing; properties of it are in use"),
     (CPU + 'priority = ["blas", "blas"]' + BLAS, "matrix.priority[1]: 'blas' is there twice"),
@@ -345,7 +351,10 @@ SECTIONS = [
             "expected 'namespace :: feature :: value', lower case"
         ),
     ),
-    ("[variant.variants.v3]\nx86_64.level = ['v3']", "matrix: labels x86_64_v3 and v3 stand for the same properties"),
+    (
+        "[variant.variants.v3]\nx86_64.level = ['v3']",
+        "matrix: labels x86_64_v3 and v3 stand for the same properties; leave one out with matrix.exclude",
+    ),
     (
         "[variant.default-priorities]\nnamespace = ['blas']",
         "matrix.priority: 'x86_64' is missing; properties of it are in use",

@@ -225,7 +225,7 @@ def test_a_toolkits_path_that_does_not_fit_is_refused(workdir: Workdir) -> None:
             "older",
             'CUDA 12.4; the recipe says version 13.0: name the folder of that, or write version = "12.4"',
         ),
-        ("half", "CUDA 13.0 without bin/ptxas; install what is missing"),
+        ("half", "CUDA 13.0 without bin/ptxas; install them, or leave path out"),
     ):
         with_recipe(workdir, cuda(f'toolkit = {{ path = "{name}", version = "13.0" }}, gpus = {{ a = "80" }}'))
         assert refused(workdir) == f"demo: plain: DIR/{name}: {said}"

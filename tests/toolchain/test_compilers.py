@@ -104,7 +104,7 @@ def test_a_missing_compiler_is_an_error_that_says_what_to_install(
 def test_what_does_not_compile_is_no_compiler(tmp_path: Path) -> None:
     (tmp_path / "gcc").write_text("#!/bin/sh\necho no licence >&2\nexit 1\n", encoding="utf-8")
     (tmp_path / "gcc").chmod(0o755)
-    with pytest.raises(BuildError, match=r"neither gcc nor clang: no licence$"):
+    with pytest.raises(BuildError, match=r"neither gcc nor clang: no licence; expected one of them: set CC and CXX$"):
         Compilers.found(INTERPRETER, {**os.environ, "PATH": str(tmp_path)})
 
 

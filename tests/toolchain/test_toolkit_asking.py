@@ -44,7 +44,7 @@ def test_what_is_there_is_said_where_the_version_is_not(tmp_path: Path) -> None:
         _asked(_page(tmp_path, "nvidia-nccl-cu13", *names, WHEEL.format("7rc1", "x86_64")), "2.29")
     assert str(refused.value) == (
         "nvidia-nccl-cu13==2.29: not on the package index; of nvidia-nccl-cu13 it has "
-        "2.28.6, 2.28.5, 2.28.4, 2.28.3, 2.28.2 and 2 older"
+        "2.28.6, 2.28.5, 2.28.4, 2.28.3, 2.28.2 and 2 older: name one of these"
     )
 
 
@@ -62,5 +62,6 @@ def test_a_project_that_nobody_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError) as refused:
         _asked(_page(tmp_path, "nvidia-nccl-cu13", WHEEL.format(9, "x86_64")), "2.28.9", "riscv64")
     assert str(refused.value) == (
-        "the package index has no wheel for Linux on riscv64 of nvidia-nccl-cu13 or nvidia-nccl"
+        "the package index has no wheel for Linux on riscv64 of nvidia-nccl-cu13 or nvidia-nccl; "
+        'leave the library out, or build with an installed toolkit: { path = "…" }'
     )

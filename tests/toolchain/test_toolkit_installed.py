@@ -159,7 +159,7 @@ def test_half_a_toolkit_is_passed_over_and_named_where_the_recipe_names_it(tmp_p
     with pytest.raises(BuildError) as refused:
         named(_spec(root))
     what = missing.removeprefix("include/")
-    assert str(refused.value) == f"{root}: CUDA 7.5 without {what}; install what is missing"
+    assert str(refused.value) == f"{root}: CUDA 7.5 without {what}; install them, or leave path out"
 
 
 def test_a_path_that_is_not_what_the_recipe_says_is_refused(tmp_path: Path) -> None:
@@ -168,9 +168,14 @@ def test_a_path_that_is_not_what_the_recipe_says_is_refused(tmp_path: Path) -> N
             provided(_spec(root, *libraries))
         return str(error.value).replace(str(tmp_path), "/opt")
 
-    assert refused(tmp_path / "cuda") == "/opt/cuda: no such folder; expected that of an installed CUDA 7.5"
+    assert (
+        refused(tmp_path / "cuda") == "toolkit.path: /opt/cuda: no such folder; expected that of an installed CUDA 7.5"
+    )
     (tmp_path / "cuda").mkdir()
-    assert refused(tmp_path / "cuda") == "/opt/cuda: no bin/nvcc; expected the folder of an installed CUDA 7.5"
+    assert (
+        refused(tmp_path / "cuda")
+        == "toolkit.path: /opt/cuda: no bin/nvcc; expected the folder of an installed CUDA 7.5"
+    )
     root = installed(tmp_path / "no-headers", without="include/cuda_runtime_api.h")
     assert refused(root) == (
         "/opt/no-headers: a compiler without cuda_runtime_api.h, or one that may not be run; expected all of CUDA 7.5"
@@ -179,5 +184,5 @@ def test_a_path_that_is_not_what_the_recipe_says_is_refused(tmp_path: Path) -> N
         '/opt/new: CUDA 12.9; the recipe says version 7.5: name the folder of that, or write version = "12.9"'
     )
     assert refused(installed(tmp_path / "old", 7050), "cublas", "nccl==2.28.9") == (
-        "/opt/old: CUDA 7.5 without cublas, nccl==2.28.9; install what is missing"
+        "/opt/old: CUDA 7.5 without cublas, nccl==2.28.9; install them, or leave path out"
     )

@@ -124,7 +124,9 @@ def test_different_files_of_one_name_are_refused(tmp_path: Path) -> None:
     both = [_unpacked(tmp_path, name, **{"nvidia/cu13/include/a.h": name}) for name in ("one", "two")]
     with pytest.raises(BuildError) as refused:
         _laid_out(tmp_path, *both)
-    assert str(refused.value) == "two==1.0: include/a.h is another file in one==1.0"
+    assert str(refused.value) == (
+        "two==1.0: include/a.h is another file in one==1.0; name versions that fit in libraries"
+    )
 
 
 def test_a_component_with_nothing_for_a_toolkit_is_refused(tmp_path: Path) -> None:

@@ -113,7 +113,10 @@ def test_what_cannot_be_had_is_refused(version: Dotted, libraries: tuple[str, ..
 def test_a_component_that_a_machine_lacks_is_refused() -> None:
     with pytest.raises(BuildError) as refused:
         _pins(Dotted(13, 0), "opencl", machine="aarch64")
-    assert str(refused.value) == "CUDA 13.0: opencl: nvidia-cuda-opencl is not there for Linux on aarch64"
+    assert str(refused.value) == (
+        "CUDA 13.0: opencl: nvidia-cuda-opencl is not there for Linux on aarch64; "
+        'leave opencl out, or build with an installed toolkit: { path = "…" }'
+    )
 
 
 def test_the_identity_is_of_versions_and_hashes_in_any_order() -> None:

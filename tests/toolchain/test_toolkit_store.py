@@ -303,7 +303,8 @@ def test_a_store_that_cannot_be_written_is_one_line(tmp_path: Path, wheels: Path
     (tmp_path / "store").write_text("a file")
     with pytest.raises(BuildError) as refused:
         laid_out(tmp_path / "store", core(wheels), places(wheels))
-    assert str(refused.value) == f"{tmp_path}/store/.locks: cannot be written: Not a directory"
+    why = "cannot be written: Not a directory; point XDG_CACHE_HOME at a folder that can be"
+    assert str(refused.value) == f"{tmp_path}/store/.locks: {why}"
 
 
 def test_what_an_index_stated_is_asked_once(tmp_path: Path) -> None:

@@ -76,9 +76,14 @@ REFUSALS = [
         HostSettings(HostCompiler.ZIG, (2, 12)),
         X86_64,
         PYTHON,
-        "zig has no glibc 2.12 for x86_64; expected 2.17 to 2.44",
+        "build.glibc: zig has no glibc 2.12 for x86_64; expected 2.17 to 2.44",
     ),
-    (HostSettings(HostCompiler.ZIG, (2, 99)), ARM, PYTHON, "zig has no glibc 2.99 for aarch64; expected 2.17 to 2.44"),
+    (
+        HostSettings(HostCompiler.ZIG, (2, 99)),
+        ARM,
+        PYTHON,
+        "build.glibc: zig has no glibc 2.99 for aarch64; expected 2.17 to 2.44",
+    ),
     (
         ZIG,
         X86_64,
@@ -140,7 +145,9 @@ def test_a_cache_where_headers_cannot_be_linked_is_one_line(tmp_path: Path, monk
     tree(tmp_path, {"include/x86_64-linux-gnu/python3.11/pyconfig.h": "", "cache": ""})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     interpreter = replace(PYTHON, include=tmp_path / "include/python3.11", multiarch="x86_64-linux-gnu")
-    with pytest.raises(BuildError, match=rf"^{tmp_path}/cache/vbuild/cross/.*: cannot be written to: Not a directory$"):
+    with pytest.raises(
+        BuildError, match=rf"^{tmp_path}/cache/vbuild/cross/.*: cannot be written to: Not a directory; point "
+    ):
         chosen(ZIG, V3, interpreter=interpreter, environment={"PATH": ""}, zig=foreseen_zig)
 
 
@@ -259,7 +266,10 @@ CROSS_REFUSALS = [
     (
         BuildBackend.MATURIN,
         replace(PYTHON, ext_suffix=".cpython-313-x86_64-linux-gnu.so"),
-        "maturin: cannot build for aarch64 on x86_64; expected one of setuptools, scikit-build-core, meson-python",
+        (
+            "maturin: cannot build for aarch64 on x86_64; expected one of setuptools, scikit-build-core, meson-python, "
+            "or such a machine"
+        ),
     ),
     (
         BuildBackend.SETUPTOOLS,
@@ -287,7 +297,10 @@ def test_a_cache_that_cannot_be_written_to_is_an_error(tmp_path: Path) -> None:
     interpreter = replace(PYTHON, ext_suffix=".cpython-313-x86_64-linux-gnu.so")
     with pytest.raises(BuildError) as caught:
         crossing(replace(plan("v1"), cpu=ARM), compilers=GCC, interpreter=interpreter, folder=tmp_path / "file")
-    assert str(caught.value) == f"{tmp_path}/file: cannot be written to: Not a directory"
+    assert (
+        str(caught.value)
+        == f"{tmp_path}/file: cannot be written to: Not a directory; point XDG_CACHE_HOME at a folder that can be"
+    )
 
 
 PROJECTS: dict[BuildBackend, Callable[[Path], Path]] = {

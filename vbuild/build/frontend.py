@@ -330,7 +330,10 @@ def _environment(job: Job, environments: Environments, requirements: set[str]) -
 def _checked(wheel: Path, folder: Path) -> Path:
     wheels = sorted(path.name for path in folder.glob("*.whl"))
     if wheels != [wheel.name]:
-        raise BuildError(f"the backend left {', '.join(wheels) or 'no wheel'}, expected one wheel, {wheel.name}")
+        raise BuildError(
+            f"the backend left {', '.join(wheels) or 'no wheel'}, expected {wheel.name} alone: turn the others "
+            f"off, in build.config-settings"
+        )
     if (label := WheelName.parse(wheel.name).variant) is not None:
         raise BuildError(
             f"{wheel.name} has a variant label, {label!r}; expected a plain wheel: "
@@ -349,7 +352,10 @@ def _refused() -> Iterator[None]:
             raise error.exception from error
         raise BuildError(f"build backend: {_first_line(error)}") from error
     except (BuildException, pyproject_hooks.HookMissing) as error:
-        raise BuildError(f"not a project that can be built: {_first_line(error)}") from error
+        raise BuildError(
+            f"not a project that can be built: {_first_line(error)}; expected a [build-system] that pip can build; if "
+            f"it is further down: source.subdirectory = '…'"
+        ) from error
 
 
 @contextmanager

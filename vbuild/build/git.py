@@ -92,7 +92,9 @@ def _git(folder: Path, *arguments: str, ceiling: Path | None = None) -> str:
             command, cwd=folder, env=env, capture_output=True, text=True, errors="surrogateescape", check=False
         )
     except FileNotFoundError as error:
-        raise BuildError("git is not installed, and a git source or a patch needs it") from error
+        raise BuildError(
+            "git is not installed, and a git source or a patch needs it; install it: apt-get install git"
+        ) from error
     if ran.returncode:
         last = (ran.stderr.strip().splitlines() or [f"exit status {ran.returncode}"])[-1]
         raise BuildError(f"git {arguments[0]}: {last}")

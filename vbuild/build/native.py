@@ -37,7 +37,7 @@ from vbuild.build.profile import Profile
 from vbuild.build.source import copied, digest, fetched
 from vbuild.build.wrappers import BuildFolders, CompilerWrappers, Override, install, named
 from vbuild.errors import BinaryError, BuildError, at
-from vbuild.files.cache import Cache, Part
+from vbuild.files.cache import ELSEWHERE, Cache, Part
 from vbuild.files.hashing import sealed, unsealed
 from vbuild.hardware.cpu import Cpu
 from vbuild.process.run import check_running, run
@@ -97,7 +97,7 @@ class NativeCache(Struct, frozen=True):
                 (new / _ENTRY).write_text(sealed(json.dumps(entry)), encoding="utf-8")
         except (OSError, shutil.Error) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or error
-            raise BuildError(f"{self.root}: cannot be written to: {reason}") from error
+            raise BuildError(f"{self.root}: cannot be written to: {reason}; {ELSEWHERE}") from error
 
     @contextmanager
     def building(self, prefix: Prefix, *, check: Callable[[], None]) -> Iterator[None]:
@@ -106,7 +106,7 @@ class NativeCache(Struct, frozen=True):
             try:
                 stack.enter_context(self._cache.locked(prefix.folder.parent.name, check=check))
             except OSError as error:
-                raise BuildError(f"{self.root}: cannot be written to: {error.strerror}") from error
+                raise BuildError(f"{self.root}: cannot be written to: {error.strerror}; {ELSEWHERE}") from error
             yield
 
     @property
@@ -310,7 +310,7 @@ class NativeBuilder:
         if digest(native.source, without=self._settings.exclude) != step.source:
             raise BuildError(f"{native.source}: edited while it was copied; expected it to stay as it is for a moment")
         if not tree.is_dir():
-            raise BuildError(f"{native.source}: no folder {where!r} in it")
+            raise BuildError(f"{native.source}: no folder {where!r} in it; expected that of source.subdirectory")
         return tree
 
     def _log(self, step: BuildStep) -> Path:

@@ -37,7 +37,7 @@ from msgspec.structs import replace
 from vbuild.config.table import Env, Settings
 from vbuild.errors import BuildError
 from vbuild.files.archives import OLDEST
-from vbuild.files.cache import Cache, Part
+from vbuild.files.cache import ELSEWHERE, Cache, Part
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
 from vbuild.recipe.flags import FlagRules, OwnFlags
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
@@ -359,7 +359,9 @@ def crossing(
         )
     if plan.backend not in _CAN:
         expected = ", ".join(_CAN.values())
-        raise BuildError(f"{plan.backend}: cannot build for {machine} on {here}; expected one of {expected}")
+        raise BuildError(
+            f"{plan.backend}: cannot build for {machine} on {here}; expected one of {expected}, or such a machine"
+        )
     suffix = interpreter.ext_suffix.replace(here, machine)
     files = _crossing_files(plan, compilers, here)
     name = hashlib.sha256("\0".join(files.values()).encode()).hexdigest()[:16]
@@ -407,4 +409,4 @@ def _write_crossing(files: dict[str, str], folder: Path) -> None:
             for name, text in files.items():
                 (part / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BuildError(f"{folder.parent}: cannot be written to: {error.strerror}") from error
+        raise BuildError(f"{folder.parent}: cannot be written to: {error.strerror}; {ELSEWHERE}") from error

@@ -104,7 +104,9 @@ def check(settings: ProfileSettings, compilers: Compilers, backend: BuildBackend
     if settings.train and backend is BuildBackend.MATURIN:
         raise BuildError(f"{_KEY}.train: maturin compiles Rust, of which vbuild takes no profile; lto = true works")
     if settings.lto and compilers.family is _CLANG and not shutil.which("ld.lld"):
-        raise BuildError(f"{_KEY}.lto: clang links with lld, and there is no ld.lld on PATH; install it, or use gcc")
+        raise BuildError(
+            f"{_KEY}.lto: clang links with lld, and there is no ld.lld on PATH; install it: apt-get install lld"
+        )
     if settings.train and compilers.family is _CLANG:
         _merger(compilers)
 
@@ -162,7 +164,10 @@ def collected(
     profile = Profile.of(folder)
     if not profile.objects:
         with at(f"{_KEY}.train"):
-            raise BuildError(f"the command ran no compiled code of the project; its log is {log}; expected it to")
+            raise BuildError(
+                f"the command ran no compiled code of the project; its log is {log}; expected it to run C, C++ "
+                f"or Fortran: of Rust vbuild takes no profile"
+            )
     return profile
 
 

@@ -82,7 +82,8 @@ def repaired(
         wheels = sorted(Path(folder).glob("*.whl"))
         if len(wheels) != 1:
             names = ", ".join(path.name for path in wheels) or "no wheel"
-            raise BuildError(f"repairing {wheel.name} left {names}, expected one wheel; its log is {log}")
+            what = "let repair.command leave one" if settings.command else "repair.skip = true leaves auditwheel out"
+            raise BuildError(f"repairing {wheel.name} left {names}, expected one wheel: {what}; its log is {log}")
         WheelName.parse(wheels[0].name)
         return _moved(wheels[0], into)
 

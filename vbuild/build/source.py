@@ -166,7 +166,7 @@ def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes
     """
     if isinstance(source, Folder):
         if not source.path.is_dir():
-            raise BuildError(f"{source.path}: no such folder")
+            raise BuildError(f"{source.path}: no such folder; expected that of source.path")
         return source.path
     if isinstance(source, Sdist) and source.file:
         return _unchanged(source, source.file)
@@ -196,9 +196,9 @@ def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes
 
 def _unchanged(source: Sdist, file: Path) -> Path:
     if not file.is_file():
-        raise BuildError(f"{file}: no such file")
+        raise BuildError(f"{file}: no such file; expected the sdist that source.sdist names")
     if not _is_whole(source, file):
-        raise BuildError(f"{file}: changed; expected sha256 {source.sha256}")
+        raise BuildError(f"{file}: changed; expected sha256 {source.sha256}: write the new one, or begin again")
     return file
 
 
@@ -224,7 +224,8 @@ def unpacked(
     project = copied(archive, folder, subdirectory=subdirectory, patches=patches, without=without)
     if not any((project / name).is_file() for name in PROJECT_FILES):
         where = f"subdirectory {subdirectory!r}" if subdirectory else "top folder"
-        raise BuildError(f"{archive.name}: no project in its {where}; expected {' or '.join(PROJECT_FILES)}")
+        what = f"{archive.name}: no project in its {where}; expected {' or '.join(PROJECT_FILES)}"
+        raise BuildError(f"{what}: name the folder that has it, source.subdirectory = '…'")
     return project
 
 

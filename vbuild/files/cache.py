@@ -33,6 +33,7 @@ from vbuild.process.run import check_running
 from vbuild.process.signals import uninterrupted
 
 DAY = 86400  # seconds
+ELSEWHERE = "point XDG_CACHE_HOME at a folder that can be"  # of one that cannot be written to
 _GB = 10**9
 
 _LOCKS = ".locks"

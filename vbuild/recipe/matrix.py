@@ -364,7 +364,7 @@ def _axis(axes: Table, name: str) -> Axis:
     with axes.table(name) as values:
         axis = Axis(name, tuple(_free_value(values, value) for value in values))
         if not axis.values:
-            raise values.wrong("has no values")
+            raise values.wrong("has no values; expected some, as in one = {}")
         return axis
 
 
@@ -394,7 +394,7 @@ class _Rules(Struct, frozen=True):
             for axis in group:
                 self._check(table, place, axis)
                 if axis in seen:
-                    raise table.refuse(place, f"axis {axis!r} is zipped twice")
+                    raise table.refuse(place, f"axis {axis!r} is zipped twice; expected each axis in one group")
                 seen.add(axis)
             if len({len(self.names[axis]) for axis in group}) != 1:
                 found = ", ".join(f"{axis} has {len(self.names[axis])}" for axis in group) or "no axes"
@@ -403,14 +403,14 @@ class _Rules(Struct, frozen=True):
 
     def exclusion(self, entry: Table) -> MatrixRule:
         if not list(entry):
-            raise entry.wrong("names no axis")
+            raise entry.wrong(f"names no axis; expected values of {', '.join(self.names)}")
         return MatrixRule(entry.here, tuple((axis, self._values(entry, axis)) for axis in entry))
 
     def inclusion(self, entry: Table) -> MatrixRule:
         named = entry.optional_parsed("label", label)
         values = tuple((axis, (self._one(entry, axis),)) for axis in entry if axis != "label")
         if not values:
-            raise entry.wrong("names no axis")
+            raise entry.wrong(f"names no axis; expected values of {', '.join(self.names)}")
         return MatrixRule(entry.here, values, named)
 
     def _values(self, entry: Table, axis: str) -> tuple[str, ...]:
@@ -435,7 +435,7 @@ class _Rules(Struct, frozen=True):
         with at(entry.place(axis)):  # a level the others skip is what include is for
             cpu, first = Cpu.parse(text), Cpu.parse(self.names["cpu"][0])
             if cpu.machine != first.machine:
-                raise RecipeError(f"{cpu} is of another machine than {first}")
+                raise RecipeError(f"{cpu} is of another machine than {first}; expected a level of {first.machine}")
             return str(cpu)
 
     def _check(self, table: Table, key: str, axis: str) -> None:

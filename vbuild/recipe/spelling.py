@@ -59,7 +59,7 @@ def interpreter(text: str, folder: Path) -> str:
         raise RecipeError(f"{text!r} is neither a version such as '3.12' nor the path of an interpreter")
     path = located(text, folder)
     if not path.is_file():
-        raise RecipeError(f"no interpreter {text!r}")
+        raise RecipeError(f"no interpreter {text!r}; paths start where the recipe stands")
     # not resolved: behind its link, a virtual environment's interpreter is another one
     return str(path)
 

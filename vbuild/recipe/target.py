@@ -165,7 +165,7 @@ def _points(matrix: Matrix, base: Cpu) -> list[_Point]:
     combined = [_Point(values) for values in _combinations(matrix)]
     for rule in matrix.exclude:
         if not any(rule.matches(point.values) for point in combined):
-            raise RecipeError(f"{rule.place}: matches no point of the matrix")
+            raise RecipeError(f"{rule.place}: matches no point of the matrix: remove it, or correct a value")
     points = [point for point in combined if not any(rule.matches(point.values) for rule in matrix.exclude)]
     left = {point.values["python"] for point in points}
     for python in matrix.pythons:
@@ -176,7 +176,7 @@ def _points(matrix: Matrix, base: Cpu) -> list[_Point]:
         for point in _included(matrix, rule, base):
             values = frozenset(point.values.items())
             if values in seen:
-                raise RecipeError(f"{rule.place}: {point} is in the matrix already")
+                raise RecipeError(f"{rule.place}: {point} is in the matrix already: remove it")
             seen.add(values)
             points.append(point)
     return points
@@ -192,7 +192,9 @@ def _combinations(matrix: Matrix) -> Iterable[Mapping[str, str]]:
     ]
     count = prod(map(len, columns))
     if count > _MOST:
-        raise RecipeError(f"matrix: {count} combinations; expected at most {_MOST}")
+        raise RecipeError(
+            f"matrix: {count} combinations; expected at most {_MOST}: let axes step together with matrix.zip"
+        )
     for parts in product(*columns):
         values = {axis: value for part in parts for axis, value in part.items()}
         yield {axis: values[axis] for axis in names}
@@ -355,6 +357,9 @@ def _tell_apart(targets: Iterable[Target]) -> None:
             continue
         mine = frozenset(target.properties)
         if properties.setdefault(target.label, mine) != mine:
-            raise RecipeError(f"matrix: label {target} stands for different properties; expected one set of them")
+            raise RecipeError(
+                f"matrix: label {target} stands for different properties; expected one set: name it by matrix.include"
+            )
         if labels.setdefault(mine, target.label) != target.label:
-            raise RecipeError(f"matrix: labels {labels[mine]} and {target} stand for the same properties")
+            what = f"labels {labels[mine]} and {target} stand for the same properties"
+            raise RecipeError(f"matrix: {what}; leave one out with matrix.exclude")

@@ -23,7 +23,7 @@ from vbuild.toolchain.interpreter import Interpreter, remembered
 _PARTNERS = (("clang", "clang++"), ("gcc", "g++"), ("cc", "c++"))
 
 INSTALL_C = "install one: apt-get install build-essential, or dnf install gcc gcc-c++"
-_ZIG_CAN = ": build.host = 'zig' takes one from the package index"
+_ZIG_CAN = ", or build.host = 'zig' takes one from the package index"
 _INSTALL_RUST = "install it with rustup, or apt-get install cargo"
 
 
@@ -101,10 +101,14 @@ class Compilers(Struct, frozen=True):
         """Refuse, as a `BuildError`, a *cpu* these cannot compile for; with *rust*, a missing Rust compiler too."""
         version = ".".join(map(str, self.version))
         if self.machine != cpu.machine:
-            raise BuildError(f"{self.c} compiles for {self.machine}, expected a compiler for {cpu.machine}{_ZIG_CAN}")
+            raise BuildError(
+                f"{self.c} compiles for {self.machine}, expected a compiler for {cpu.machine}: set CC to one{_ZIG_CAN}"
+            )
         if cpu.machine == "x86_64" and not cpu.is_baseline and self.version[0] < KNOWS_LEVELS.get(self.family, 0):
             expected = " or ".join(f"{family} {first}" for family, first in KNOWS_LEVELS.items())
-            raise BuildError(f"{self.family} {version} does not know -march={cpu}; expected {expected}, or newer")
+            raise BuildError(
+                f"{self.family} {version} does not know -march={cpu}; expected {expected}, or newer: set CC to one"
+            )
         if rust and self.rust is None:
             raise BuildError(f"no Rust (cargo and rustc) on PATH; {_INSTALL_RUST}")
 
@@ -161,7 +165,7 @@ def known_macros(compiler: Sequence[str], environment: Mapping[str, str]) -> dic
         macros = {name: int(value) for name, value in MACRO.findall(ran.stdout)}
         if not macros.keys() & {"__clang_major__", "__GNUC__"}:
             reason = f": {ran.stderr.strip().splitlines()[-1]}" if ran.stderr.strip() else ""
-            raise BuildError(f"{command[0]}: neither gcc nor clang{reason}")
+            raise BuildError(f"{command[0]}: neither gcc nor clang{reason}; expected one of them: set CC and CXX")
         return macros
 
     return remembered(shlex.join(command), Path(compiler[0]), environment=environment, ask=ask)

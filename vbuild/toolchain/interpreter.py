@@ -89,7 +89,10 @@ class Interpreter(Struct, frozen=True):
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if ran.returncode:
             reason = next((line for line in ran.stderr.splitlines() if line.startswith("error:")), "error: not found")
-            raise BuildError(f"no Python {python!r} on this machine: {reason.removeprefix('error: ')}")
+            why = reason.removeprefix("error: ")
+            raise BuildError(
+                f"no Python {python!r} on this machine: {why}; install it, or name another in matrix.python"
+            )
         return cls.at(Path(ran.stdout.strip()), environment)
 
     @classmethod
@@ -102,7 +105,7 @@ class Interpreter(Struct, frozen=True):
                 ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
                 known: dict[str, Any] = json.loads(ran.stdout)
             except (OSError, subprocess.SubprocessError, ValueError) as error:
-                raise BuildError(f"{path}: not a Python that runs: {error}") from error
+                raise BuildError(f"{path}: not a Python that runs: {error}; expected one in matrix.python") from error
             return known
 
         # a Python belongs to the environment whose settings are in its folder, or in the one above

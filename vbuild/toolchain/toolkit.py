@@ -187,14 +187,17 @@ def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes:
             continue
         what = f"{project}=={version}"
         if not (found := [listed for listed in wheels if listed.version == version]):
-            raise BuildError(f"{what}: not on the package index; of {project} it has {_versions(wheels)}")
+            raise BuildError(
+                f"{what}: not on the package index; of {project} it has {_versions(wheels)}: name one of these"
+            )
         if not found[0].sha256:
             raise BuildError(
                 f"{what}: the package index states no SHA-256 for {found[0].file}; "
                 "expected an index that does, as nothing else pins it"
             )
         return ToolkitPin(project, str(version), found[0].file, found[0].sha256)
-    raise BuildError(f"the package index has no wheel for Linux on {machine} of {' or '.join(projects)}")
+    what = f"the package index has no wheel for Linux on {machine} of {' or '.join(projects)}"
+    raise BuildError(f'{what}; leave the library out, or build with an installed toolkit: {{ path = "…" }}')
 
 
 def _fits(listed: ListedFile, machine: str) -> bool:
@@ -286,7 +289,8 @@ def _library(library: ToolkitLibrary, release: ToolkitRelease, machine: str, ask
 def _pinned(release: ToolkitRelease, name: str, machine: str) -> Iterator[ToolkitPin]:
     for project in release.projects(name):
         if not (pin := release.pin(project, machine)):
-            raise BuildError(f"{name}: {project} is not there for Linux on {machine}")
+            what = f"{name}: {project} is not there for Linux on {machine}"
+            raise BuildError(f'{what}; leave {name} out, or build with an installed toolkit: {{ path = "…" }}')
         yield pin
 
 

@@ -23,7 +23,7 @@ from msgspec import Struct, to_builtins
 from packaging.version import Version
 
 from vbuild.errors import BuildError, VbuildError
-from vbuild.files.cache import Cache, Part
+from vbuild.files.cache import ELSEWHERE, Cache, Part
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import Wanted, download
@@ -210,7 +210,7 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BuildError(f"{folder}: cannot be written: {error.strerror}") from error
+        raise BuildError(f"{folder}: cannot be written: {error.strerror}; {ELSEWHERE}") from error
 
 
 class KeptToolkit(Struct, frozen=True):

@@ -109,9 +109,9 @@ def named(spec: ToolkitSpec) -> Toolkit:
     """The toolkit that the recipe's path names; `BuildError` if it is not there, or is not what *spec* says."""
     root = spec.path or Path()
     if not root.is_dir():
-        raise BuildError(f"{root}: no such folder; expected that of an installed CUDA {spec}")
+        raise BuildError(f"toolkit.path: {root}: no such folder; expected that of an installed CUDA {spec}")
     if not (root / "bin" / "nvcc").exists():
-        raise BuildError(f"{root}: no bin/nvcc; expected the folder of an installed CUDA {spec}")
+        raise BuildError(f"toolkit.path: {root}: no bin/nvcc; expected the folder of an installed CUDA {spec}")
     if not (found := Installed.at(root)):
         raise BuildError(
             f"{root}: a compiler without cuda_runtime_api.h, or one that may not be run; expected all of CUDA {spec}"
@@ -122,7 +122,7 @@ def named(spec: ToolkitSpec) -> Toolkit:
             f'or write version = "{found.version}"'
         )
     if lacking := found.lacks(spec.libraries):
-        raise BuildError(f"{root}: CUDA {found.version} without {', '.join(lacking)}; install what is missing")
+        raise BuildError(f"{root}: CUDA {found.version} without {', '.join(lacking)}; install them, or leave path out")
     return found.toolkit()
 
 

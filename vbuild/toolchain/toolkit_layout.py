@@ -189,7 +189,8 @@ def lay_out(root: Path, components: Mapping[ToolkitPin, Path], *, machine: str, 
                 (root / target).parent.mkdir(parents=True, exist_ok=True)
                 linked(source, root / target)
             elif source.read_bytes() != (root / target).read_bytes():
-                raise BuildError(f"{pin}: {target} is another file in {placed[target]}")
+                what = f"{pin}: {target} is another file in {placed[target]}"
+                raise BuildError(f"{what}; name versions that fit in libraries")
             placed.setdefault(target, pin)
     _add_links(root, _TARGETS.get(machine, f"{machine}-linux"))
     add_stubs(root, machine)

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from vbuild.errors import BuildError, FetchError
-from vbuild.files.cache import Cache, Part
+from vbuild.files.cache import ELSEWHERE, Cache, Part
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.matrix import NEWEST_GLIBC, OLDEST_GLIBC, HostCompiler, HostSettings
@@ -140,7 +140,7 @@ def zig_compilers(
     version = ".".join(map(str, glibc))
     if cpu.machine not in _MACHINES or not OLDEST_GLIBC <= glibc <= NEWEST_GLIBC:
         first, last = (".".join(map(str, known)) for known in (OLDEST_GLIBC, NEWEST_GLIBC))
-        raise BuildError(f"zig has no glibc {version} for {cpu.machine}; expected {first} to {last}")
+        raise BuildError(f"build.glibc: zig has no glibc {version} for {cpu.machine}; expected {first} to {last}")
     if interpreter.ext_suffix and "-linux-gnu" not in interpreter.ext_suffix:
         raise BuildError(
             f"{interpreter.path}: its modules end in {interpreter.ext_suffix}, and zig builds those for glibc "
@@ -200,7 +200,7 @@ def _link(link: Path, target: Path) -> None:
         with suppress(FileExistsError):
             link.symlink_to(target)
     except OSError as error:
-        raise BuildError(f"{link.parent}: cannot be written to: {error.strerror}") from error
+        raise BuildError(f"{link.parent}: cannot be written to: {error.strerror}; {ELSEWHERE}") from error
 
 
 def _names(common: tuple[str, ...], own: str, cpu: Cpu) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from tests.factories.cibuildwheel_runs import LEVELS, described, runs_of
 from tests.factories.once import once
 from tests.factories.projects import KERNEL, tree
 from tests.factories.tools import needs
-from vbuild.build.cibuildwheel.container import SAID
+from vbuild.build.cibuildwheel.container import MOUNT, SAID
 from vbuild.build.cibuildwheel.making import ContainerSetup
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun
 
@@ -241,7 +241,7 @@ def test_another_machine_is_refused(tmp_path: Path) -> None:
     container = Container(tmp_path)
     container.change(machine="aarch64")
     ran = container.prepare()
-    assert (ran.returncode, ran.stderr) == (1, f"{SAID}the image is of x86_64, expected aarch64\n")
+    assert (ran.returncode, ran.stderr) == (1, f"{SAID}the image is of x86_64, expected aarch64: set CIBW_ARCHS\n")
     assert not container.wrappers.exists()
 
 
@@ -279,7 +279,7 @@ def test_logs_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert (
         ran.stderr
-        == f"{SAID}{container.place}/logs/{IDENTIFIER} cannot be written from the container: Not a directory\n"
+        == f"{SAID}{container.place}/logs/{IDENTIFIER} cannot be written from the container: Not a directory; {MOUNT}\n"
     )
 
 

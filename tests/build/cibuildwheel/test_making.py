@@ -58,7 +58,8 @@ def test_a_wheel_that_was_not_asked_for_is_refused(tag: str) -> None:
     with pytest.raises(BuildError) as error:
         of(tag, among=("cp39-manylinux_x86_64", "cp314t-manylinux_x86_64"))
     assert str(error.value) == (
-        f"cibuildwheel made demo-1.0-{tag}.whl, which is for none of cp39-manylinux_x86_64, cp314t-manylinux_x86_64"
+        f"cibuildwheel made demo-1.0-{tag}.whl, which is for none of cp39-manylinux_x86_64, cp314t-manylinux_x86_64; "
+        "expected one wheel for each: look at repair-wheel-command"
     )
 
 

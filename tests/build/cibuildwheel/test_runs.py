@@ -227,7 +227,10 @@ def test_nothing_to_build_is_one_line(tmp_path: Path) -> None:
     recipe = Recipe.load(tmp_path)
     with pytest.raises(BuildError) as refused:
         runs_for(tmp_path, ("cp311-manylinux_aarch64",), only=("x86_64_v3",))
-    assert str(refused.value) == f"{recipe.file}: nothing to build for x86_64: cibuildwheel has cp311-manylinux_aarch64"
+    why = (
+        "nothing to build for x86_64: cibuildwheel has cp311-manylinux_aarch64; expected some for it: CIBW_ARCHS=x86_64"
+    )
+    assert str(refused.value) == f"{recipe.file}: {why}"
 
 
 def test_a_selection_of_nothing_is_one_line(tmp_path: Path) -> None:
@@ -235,7 +238,8 @@ def test_a_selection_of_nothing_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(BuildError) as refused:
         runs_for(tmp_path, ())
     assert str(refused.value) == (
-        f"{tmp_path}/pyproject.toml: cibuildwheel selects nothing; look at CIBW_BUILD, CIBW_SKIP and CIBW_ARCHS"
+        f"{tmp_path}/pyproject.toml: cibuildwheel selects nothing; expected some: look at CIBW_BUILD, CIBW_SKIP, "
+        f"CIBW_ARCHS"
     )
 
 

@@ -29,6 +29,7 @@ LOST = (
 
 _PREFERRED = (3, 11)  # the first that starts fast, and that the wrapper of nvcc runs on
 _CHOSEN = "VBUILD_PYTHON"
+MOUNT = "cibuildwheel mounts the host at /host, unless disable-host-mount is set or the engine is on another machine"
 FIRST_GCC = 10  # that takes the flags of vbuild.build.profile
 _ASK = "import sys; print(sys.implementation.name, *sys.version_info[:2], sys.executable)"
 _PYTHONS = "/opt/python"
@@ -67,7 +68,7 @@ def main(run: Path, environment: dict[str, str]) -> None:
     if environment.get("PATH", "").split(os.pathsep)[0] != settings["wrappers"]:
         raise SystemExit(f"{SAID}{LOST}")
     if platform.machine() != settings["machine"]:
-        raise SystemExit(f"{SAID}the image is of {platform.machine()}, expected {settings['machine']}")
+        raise SystemExit(f"{SAID}the image is of {platform.machine()}, expected {settings['machine']}: set CIBW_ARCHS")
     if settings["nvcc"] and sys.version_info < _PREFERRED:
         raise SystemExit(
             f"{SAID}the wrapper of nvcc needs Python {'.'.join(map(str, _PREFERRED))}, and the image has none: "
@@ -78,7 +79,7 @@ def main(run: Path, environment: dict[str, str]) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         (logs / "started").touch()
     except OSError as error:
-        raise SystemExit(f"{SAID}{logs} cannot be written from the container: {error.strerror}") from error
+        raise SystemExit(f"{SAID}{logs} cannot be written from the container: {error.strerror}; {MOUNT}") from error
     put(settings, logs, environment)
 
 

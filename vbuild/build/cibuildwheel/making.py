@@ -219,7 +219,8 @@ def assigned(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Pa
         free = [identifier for identifier in identifiers if identifier not in found]
         fitting = (identifier for fits in (_is_of, _runs_on) for identifier in free if fits(tags, identifier))
         if (identifier := next(fitting, None)) is None:
-            raise BuildError(f"cibuildwheel made {wheel.name}, which is for none of {', '.join(identifiers)}")
+            what = f"cibuildwheel made {wheel.name}, which is for none of {', '.join(identifiers)}"
+            raise BuildError(f"{what}; expected one wheel for each: look at repair-wheel-command")
         found[identifier] = wheel
     return {identifier: found[identifier] for identifier in identifiers if identifier in found}
 

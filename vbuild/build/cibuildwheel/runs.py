@@ -20,6 +20,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.build.cibuildwheel.container import MOUNT
 from vbuild.build.cibuildwheel.options import (
     PROJECT,
     WRAPPER,
@@ -47,7 +48,6 @@ from vbuild.toolchain.toolkit import Toolkit
 
 _COMMANDS, _ASSIGNMENTS = joined(" && "), joined(" ")
 _PROGRAM = PurePosixPath("vbuild/build/cibuildwheel/container.py")
-_MOUNT = "cibuildwheel mounts the host at /host, unless disable-host-mount is set or the engine is on another machine"
 
 # what the wrapper of auditwheel adds for a level: its own check knows none above the baseline
 _LEVELS = "--disable-isa-ext-check"
@@ -139,7 +139,9 @@ def runs(
     `BuildError` if there is none.
     """
     if not identifiers:
-        raise BuildError(f"{recipe.file}: cibuildwheel selects nothing; look at CIBW_BUILD, CIBW_SKIP and CIBW_ARCHS")
+        raise BuildError(
+            f"{recipe.file}: cibuildwheel selects nothing; expected some: look at CIBW_BUILD, CIBW_SKIP, CIBW_ARCHS"
+        )
     builds: dict[tuple[str, ...], list[Target]] = {}
     for target in targets:
         builds.setdefault(target.build_key[1:], []).append(target)
@@ -154,7 +156,8 @@ def runs(
             found.append(_bare(plain, others, identifiers, context))
     if not found:
         machine = targets[0].cpu.machine
-        raise BuildError(f"{recipe.file}: nothing to build for {machine}: cibuildwheel has {', '.join(identifiers)}")
+        what = f"nothing to build for {machine}: cibuildwheel has {', '.join(identifiers)}"
+        raise BuildError(f"{recipe.file}: {what}; expected some for it: CIBW_ARCHS={machine}")
     return tuple(found)
 
 
@@ -290,7 +293,7 @@ def _before_build(recipe: Recipe, run: CibuildwheelRun, setup: PurePosixPath) ->
     """
     program = f"python -I -S -B {shlex.quote(str(setup / _PROGRAM))} {shlex.quote(str(setup / 'runs' / run.name))}"
     more = (f' && (cd "{{package}}" && sh -c {shlex.quote(command)})' for command in recipe.build.before_build)
-    missing = f"vbuild: {setup} cannot be read in the container; {_MOUNT}"
+    missing = f"vbuild: {setup} cannot be read in the container; {MOUNT}"
     is_there = f"[ -r {shlex.quote(str(setup / _PROGRAM))} ]"
     put = f"{program}{''.join(more)} || status=$?"
     say = f"echo {shlex.quote(missing)} >&2; status=1"
