@@ -17,6 +17,8 @@ from tests.factories.once import FOLDER
 # also where the environment says otherwise: tests start some thousand processes, and each would compile vbuild again
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# what programs under test say there, tests ask for by themselves
+os.environ.pop("CI", None)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -193,7 +193,7 @@ def test_the_steps_of_every_target_are_told(two: Cluster, tmp_path: Path) -> Non
         MatrixRequest(executor=two.executor),
         on_progress=lambda target, step: heard.append((str(target), step)),
     )
-    steps = ["building", "repairing", "built", "verifying", "testing", "done"]
+    steps = ["waiting", "building", "repairing", "built", "verifying", "testing", "done"]
     for label in ("plain", "x86_64_v2", "x86_64_v3"):
         assert [step for target, step in heard if target == label] == steps
 

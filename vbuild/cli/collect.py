@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from vbuild.cli import options, terminal
+from vbuild.cli import options
+from vbuild.cli.progress import progress
 from vbuild.cli.render import show_release
 
 
@@ -21,6 +22,6 @@ def collect(parts: tuple[Path, ...], folder: Path, *, recipe: Path | None, compa
     """
     from vbuild.release.collect import collect as verb
 
-    with terminal.progress(quiet=as_json) as on_progress:
+    with progress(folder, quiet=as_json) as on_progress:
         release = verb(parts, folder, recipe=recipe, compare=compare, on_progress=on_progress)
     show_release(release, as_json=as_json)

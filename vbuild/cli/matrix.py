@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vbuild.cli import options, terminal
+from vbuild.cli.progress import progress
 from vbuild.cli.render import show_release
 from vbuild.files.wording import wrapped
 
@@ -69,6 +70,7 @@ _FOR_JOBS = {"jobs": 1, "fresh": False, "locked": False, "pass_env": ()}
     "(1.2.3): what it lacks is an error.",
 )
 @options.schema
+@click.option("-v", "--verbose", is_flag=True, help="Show every step, and the logs of builds as they grow.")
 @options.as_json
 def matrix(source: str, folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
     """Build a wheel for every CPU level and GPU group of a recipe.
@@ -78,7 +80,7 @@ def matrix(source: str, folder: Path | None, **asked: Any) -> None:  # noqa: ANN
     others.
     """
     system, install, runner = (asked.pop(name) for name in ("emit", "install", "runner"))
-    dry_run, as_json = asked.pop("dry_run"), asked.pop("as_json")
+    dry_run, as_json, verbose = asked.pop("dry_run"), asked.pop("as_json"), asked.pop("verbose")
     options.check_axes(asked)
     if system:
         idle = ("only", "python", "part", "compare", "against", "cpu", "cuda", "toolkit")
@@ -99,10 +101,9 @@ def matrix(source: str, folder: Path | None, **asked: Any) -> None:  # noqa: ANN
     else:
         from vbuild.api import functions
 
-        with terminal.progress(quiet=as_json) as on_progress:
-            release = functions.matrix(
-                source, folder or _FOLDER, **asked, on_progress=on_progress, on_note=terminal.note
-            )
+        folder = folder or _FOLDER
+        with progress(folder, quiet=as_json, verbose=verbose) as on_progress:
+            release = functions.matrix(source, folder, **asked, on_progress=on_progress, on_note=terminal.note)
         show_release(release, as_json=as_json)
 
 

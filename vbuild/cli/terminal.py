@@ -4,14 +4,11 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from vbuild.errors import VbuildError
-
-if TYPE_CHECKING:
-    from vbuild.recipe.target import Target
 
 
 class Refusal(click.ClickException):
@@ -66,26 +63,6 @@ def pass_on(output: bytes) -> None:
 def _printable(line: str) -> str:
     """*line* without characters that control a terminal: anybody chooses the names in a wheel."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
-
-
-@contextmanager
-def progress(*, quiet: bool) -> Iterator[Callable[["Target", str], None]]:
-    """Show on stderr which target is at which step, if that is a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _target, _step: None
-        return
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    steps: dict[str, str] = {}
-    with console.status("fetching the source") as line:
-
-        def show_step(target: "Target", step: str) -> None:
-            steps[str(target)] = step
-            at_work = [f"{label}: {each}" for label, each in steps.items() if each.endswith("ing")]
-            line.update(", ".join(at_work) or step)
-
-        yield show_step
 
 
 @contextmanager

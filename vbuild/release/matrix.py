@@ -92,6 +92,8 @@ def matrix(
             *((lock_file(recipe.file),) if recipe.build.lock else ()),
         ),
     )
+    for target in targets:
+        context.on_progress(target, "waiting")
     with staging(folder) as stage:
         context = replace(context, stage=stage)
         if options.executor.is_local:

@@ -1,0 +1,86 @@
+"""What is shown while a release comes along: steps in CI, logs with --verbose, one line on a terminal."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vbuild.cli.progress import progress
+from vbuild.recipe.spelling import baseline
+from vbuild.recipe.target import Target
+
+PLAIN = Target(None, "3.12", baseline("x86_64"))
+
+ON_TERMINAL = """
+import sys, time
+from pathlib import Path
+from vbuild.cli.progress import progress
+from vbuild.recipe.target import Target
+from vbuild.recipe.spelling import baseline
+
+folder = Path(sys.argv[1])
+(folder / "logs").mkdir()
+with progress(folder, quiet=False) as note:
+    target = Target(None, "3.12", baseline("x86_64"))
+    note(target, "waiting")
+    note(target, "building")
+    (folder / "logs" / "demo-plain-3.12.log").write_text("[3/9] Building CXX object src/fast kernel.cpp\\n")
+    time.sleep(2.5)
+    note(target, "done")
+"""
+
+
+def test_ci_gets_a_line_per_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    with progress(tmp_path, quiet=False) as note:
+        for step in ("waiting", "building", "building", "done"):
+            note(PLAIN, step)
+    assert re.fullmatch(r"\[ +\d s\] plain: building\n\[ +\d s\] plain: done\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_nothing_is_shown_where_nobody_looks(
+    tmp_path: Path, *, quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if quiet:
+        monkeypatch.setenv("CI", "true")
+    with progress(tmp_path, quiet=quiet) as note:
+        note(PLAIN, "building")
+    assert capsys.readouterr().err == ""
+
+
+def test_logs_are_shown_as_they_grow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "logs" / "demo-plain-3.12.log"
+    log.parent.mkdir()
+    log.write_text("of an earlier run\n")
+    with progress(tmp_path, quiet=False, verbose=True) as note:
+        note(PLAIN, "building")
+        log.write_text("one\ntwo\nthr")
+        (tmp_path / "logs" / "environment-1.log").write_text("three\n")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "|" in line] == ["plain | one", "plain | two", "environment | three"]
+
+
+def test_a_terminal_gets_one_line_with_the_time_the_step_and_the_file(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_TERMINAL, str(tmp_path)],
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 1 << 16):
+            shown += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    assert process.wait() == 0
+    assert "0 of 1  plain: building  3/9 kernel.cpp" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
