@@ -57,7 +57,7 @@ def _read_device(form: ContainerForm, data: bytes) -> None:
         with suppress(VbuildError):
             decompressed(view, each)
         with suppress(VbuildError):
-            recompressed(view, each, level=1)
+            recompressed(view, each)
     form.packing(reading.entries[::2], verbatim)
 
 

@@ -118,7 +118,7 @@ REFUSED = {
     poked(V3, 8, 1 << 40): f"bundle at 0x0 ends at 0x10000000000, past the end of its section, {len(V3):#x}",
     poked(V3, 16, 100): "compressed bundle at 0x0 has code behind its end, 0x64",
     poked(V3, 32, 0): (
-        "compressed bundle at 0x0 is damaged: zstd decompress error: Unknown frame descriptor"
+        "compressed bundle at 0x0 is damaged: Unable to decompress Zstandard data: Unknown frame descriptor"
     ),
     poked(compressed(PLAIN, method=BundleMethod.ZLIB), 32, 0): (
         "compressed bundle at 0x0 is damaged: Error -3 while decompressing data: unknown compression method"

@@ -162,6 +162,8 @@ def prepared(
     machine lacks the interpreter or a compiler for it, `BuildError` if it lacks the toolkit, or that does not take
     the compiler.
     """
+    if not hasattr(os, "uname"):
+        raise BuildError(f"wheels are built on Linux, and this is {sys.platform}")
     seen = passed(os.environ, settings.pass_env)
     environment = {**seen, **dict(target.env)}
     backend = recognised(project)

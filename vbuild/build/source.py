@@ -35,15 +35,16 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-import zstandard
 from msgspec import Struct
 
 from vbuild.build import git
 from vbuild.errors import BuildError, at, reason_of
+from vbuild.files import zstd
 from vbuild.files.archives import BoundedInfo
 from vbuild.files.cache import Cache, Part, cache_folder
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import STAGE
+from vbuild.hardware.cpu import available_cores
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.debian import fetch_debian
 from vbuild.index_client.packages import Wanted, download
@@ -380,11 +381,10 @@ _LEVEL = 3  # at which reading and the network are slower than compressing
 
 def pack_tree(tree: Path, file: Path) -> None:
     """Write all that is in the folder *tree* to *file*, under the folder's name; `BuildError` if it cannot be."""
-    compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=-1)
     try:
         with (
             file.open("wb") as raw,
-            compressor.stream_writer(raw) as packed,
+            zstd.writing(raw, level=_LEVEL, threads=available_cores()) as packed,
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
             _add_tree(tar, tree, tree.name)
@@ -397,12 +397,12 @@ def unpack_tree(file: Path, folder: Path) -> Path:
     try:
         with (
             file.open("rb") as raw,
-            zstandard.ZstdDecompressor().stream_reader(raw) as packed,
+            zstd.reading(raw) as packed,
             tarfile.open(fileobj=packed, mode="r|") as tar,
         ):
             tar.extraction_filter = lambda member, _path: member
             tar.extractall(folder)  # noqa: S202 - see above
-    except (OSError, tarfile.TarError, zstandard.ZstdError) as error:
+    except (OSError, tarfile.TarError, zstd.ZstdError, EOFError) as error:
         raise BuildError(f"cannot be unpacked: {error}") from error
     return next(path for path in folder.iterdir() if path.is_dir())
 

@@ -28,10 +28,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
-import zstandard
 from msgspec.structs import replace
 
 from vbuild.errors import BinaryError
+from vbuild.files import zstd
 from vbuild.files.edited import Part
 from vbuild.files.records import U16, U32, U64
 from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, GpuTarget, Reading, Vendor, Writing
@@ -41,7 +41,7 @@ MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 COMPRESSED_MAGIC = b"CCOB"
 ALIGNMENT = 4096
 # the most that looking into a compressed bundle may take, in bytes
-_WINDOW = 1 << 30
+_WINDOW_LOG = 30
 # what the runtime reads to find the table in
 _TABLE = 4096
 _VERSIONS = (2, 3)
@@ -257,7 +257,6 @@ def _first_bytes(payload: memoryview, method: BundleMethod, place: int) -> bytes
     try:
         if method is BundleMethod.ZLIB:
             return zlib.decompressobj().decompress(payload, _TABLE)
-        with zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(payload) as reader:
-            return reader.read(_TABLE)
-    except (zlib.error, zstandard.ZstdError) as error:
+        return zstd.first_bytes(payload, _TABLE, window_log=_WINDOW_LOG)
+    except (zlib.error, zstd.ZstdError) as error:
         raise BinaryError(f"compressed bundle at {place:#x} is damaged: {error}") from error

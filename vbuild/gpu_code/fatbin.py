@@ -47,11 +47,11 @@ from enum import IntEnum, IntFlag
 from functools import lru_cache
 from typing import NamedTuple
 
-import lz4.block
-import zstandard
+import cramjam
 from msgspec.structs import replace
 
 from vbuild.errors import BinaryError
+from vbuild.files import zstd
 from vbuild.files.edited import Part
 from vbuild.files.records import U16, U32, U64, Buffer
 from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, Reading, Vendor, Writing
@@ -311,8 +311,8 @@ def _text(data: memoryview, start: int, header: EntryHeader, place: TextPlace) -
 LIMIT = 1 << 30
 # GPU code gets smaller by a few times; this much is never more than a fatbin of a few kilobytes may ask for
 _PLENTY, _RATIO = 1 << 24, 32
-# what a driver takes: nvcc's own frames have windows of 8 MiB or less
-_WINDOW_LOG = 23
+# its windows have 4 MiB at the most: drivers take what nvcc writes, whose frames have windows of 8 MiB or less
+_ZSTD_LEVEL = 9
 # a byte of an LZ4 block stands for 255 at the most
 _LZ4_RATIO = 255
 _RECOMPRESSED = frozenset({"cubin", "ptx"})
@@ -337,7 +337,7 @@ def inflated(payload: memoryview, compression: Compression, *, size: int, place:
         raise BinaryError(f"{found}; more than {_RATIO} times as many is refused")
     try:
         result = _inflated(payload, compression, size)
-    except (lz4.block.LZ4BlockError, zstandard.ZstdError, zlib.error, MemoryError) as error:
+    except (cramjam.DecompressionError, zstd.ZstdError, zlib.error, MemoryError) as error:
         raise BinaryError(f"code at {place:#x} is damaged: {compression}: {error}") from error
     if result is None:
         raise BinaryError(f"code at {place:#x} is compressed in a way that is not known")
@@ -346,7 +346,7 @@ def inflated(payload: memoryview, compression: Compression, *, size: int, place:
     return result
 
 
-def recompressed(data: Buffer, entry: GpuEntry, *, level: int = 9) -> Part:
+def recompressed(data: Buffer, entry: GpuEntry) -> Part:
     """*entry* of the file *data* with its code in a zstd frame, or as it is where that would not be smaller.
 
     Only cubins and PTX are taken; a driver before 550.54.14 cannot load the result.
@@ -358,12 +358,7 @@ def recompressed(data: Buffer, entry: GpuEntry, *, level: int = 9) -> Part:
     ):
         return entry.span
     code = decompressed(data, entry)
-    parameters = zstandard.ZstdCompressionParameters.from_level(level, source_size=len(code))
-    if parameters.window_log > _WINDOW_LOG:
-        parameters = zstandard.ZstdCompressionParameters.from_level(
-            level, source_size=len(code), window_log=_WINDOW_LOG
-        )
-    frame = zstandard.ZstdCompressor(compression_params=parameters).compress(code)
+    frame = zstd.compressed(code, level=_ZSTD_LEVEL)
     start, end = entry.span.start, entry.payload.start
     padding = bytes(-len(frame) % ALIGNMENT)
     if end - start + len(frame) + len(padding) >= entry.size:
@@ -384,21 +379,14 @@ def _inflated(payload: memoryview, compression: Compression, size: int) -> bytes
         case Compression.RAW:
             return bytes(payload)
         case Compression.LZ4 if size > _LZ4_RATIO * len(payload):
-            raise lz4.block.LZ4BlockError(f"{len(payload):#x} bytes cannot become {size:#x}")
+            raise cramjam.DecompressionError(f"{len(payload):#x} bytes cannot become {size:#x}")
         case Compression.LZ4:
-            block: bytes = lz4.block.decompress(payload, uncompressed_size=size)
-            return block
+            found = bytearray(size)
+            return bytes(memoryview(found)[: cramjam.lz4.decompress_block_into(payload, found)])
         case Compression.ZSTD:
-            return _from_zstd(payload, size)
+            return zstd.decompressed(payload, size)
         case Compression.ZLIB:
             # one byte more shows that there is more
             return zlib.decompressobj().decompress(payload, size + 1)
         case _:
             return None
-
-
-def _from_zstd(payload: memoryview, size: int) -> bytes:
-    found = zstandard.get_frame_parameters(payload).content_size
-    if found not in {size, zstandard.CONTENTSIZE_UNKNOWN}:
-        raise zstandard.ZstdError(f"a frame of {found:#x} bytes, expected {size:#x}")
-    return zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(payload, max_output_size=size)

