@@ -1,4 +1,4 @@
-"""aarch64: what instructions need, held against LLVM's disassembler, and code chosen at run time, against qemu."""
+"""aarch64: what instructions need, compared with LLVM's disassembler, and code chosen at run time, against qemu."""
 
 import random
 import re

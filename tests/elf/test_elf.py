@@ -1,4 +1,4 @@
-"""What an ELF file says, held against binutils' own words about the same file."""
+"""What an ELF file says, compared with binutils' own words about the same file."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a library gives and takes, held against nm; and which libraries are the same code under other names."""
+"""What a library gives and takes, compared with nm; and which libraries are the same code under other names."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Files read by a target in a process of its own, and held against the laws: what a finding is reproduced with.
+"""Files read by a target in a process of its own, and measured by the laws: what a finding is reproduced with.
 
     python -m tests.fuzz.alone TARGET FILE...
 

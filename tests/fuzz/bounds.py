@@ -1,4 +1,4 @@
-"""The laws that every input of a target is held against, and how they are measured.
+"""The laws that every input of a target has to keep, and how they are measured.
 
     exception   only `VbuildError` comes out
     seconds     `SECONDS_PER_MB` for every MB (10^6 bytes) of input, `FEWEST_SECONDS` at least

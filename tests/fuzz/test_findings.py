@@ -1,4 +1,4 @@
-"""Everything that fuzzing found stays mended: findings and seeds are read again, and held against the laws."""
+"""Everything that fuzzing found stays mended: findings and seeds are read again, and measured by the laws."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""GPU code summed up, held against what cutting the same library container by container leaves."""
+"""GPU code summed up, compared with what cutting the same library container by container leaves."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -312,7 +312,7 @@ SECTIONS = [
     ("[bench]", "bench: nothing to run; expected command, or script with the path of a Python file"),
     (
         '[bench]\nscript = "none.py"',
-        "bench.script: no file 'none.py'; expected a Python script, by a path that starts where the recipe stands",
+        "bench.script: no Python script 'none.py'; paths start where the recipe stands",
     ),
     (
         '[bench]\ncommand = "true"\nscript = "demo.toml"',

@@ -172,7 +172,7 @@ def test_levels_are_held_against_the_plain_wheel_wherever_it_was_built(tmp_path:
     alone = collect([v2], tmp_path / "alone")
     assert "needs AVX2 (v3), above the claimed x86-64-v2: 1 function: dot (" in alone.failures[0].error
     assert alone.notes == (
-        f"{both.products[1].wheel.name}: held against no other wheel, as no part has a sound one for x86-64",
+        f"{both.products[1].wheel.name}: compared with no other wheel, as no part has a sound one for x86-64",
     )
     assert [path.name for path in (tmp_path / "alone").iterdir() if path.suffix == ".whl"] == []
 

@@ -173,7 +173,7 @@ def test_a_report_that_says_what_the_wheel_says_is_believed(tmp_path: Path) -> N
 def test_a_level_is_held_against_no_wheel_for_another_platform(tmp_path: Path) -> None:
     musl = "demo-1.0-cp312-cp312-musllinux_1_2_x86_64-x86_64_v2.whl"
     variant_wheel(tmp_path / "a", musl, document(variant("x86_64_v2", "x86_64 :: level :: v2")))
-    note = f"{musl}: held against no other wheel, as no part has a sound one for x86-64"
+    note = f"{musl}: compared with no other wheel, as no part has a sound one for x86-64"
     tiny_wheel(tmp_path / "a", "demo-1.0-cp312-cp312-manylinux_2_28_x86_64.whl")
     assert note in collect([tmp_path / "a"], tmp_path / "dist").notes
     tiny_wheel(tmp_path / "a", "demo-1.0-cp312-cp312-musllinux_1_1_x86_64.whl")

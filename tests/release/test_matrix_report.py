@@ -42,7 +42,7 @@ def recipe(folder: Path, *, kernel: str = KERNEL) -> Path:
 
 
 def read(folder: Path) -> Report:
-    """The report in *folder*, held against the schema by another's validator."""
+    """The report in *folder*, checked with the schema by another's validator."""
     data = json.loads((folder / "report.json").read_text())
     Draft202012Validator(schema()).validate(data)
     return Report.of_data(data)

@@ -1,4 +1,4 @@
-"""Bills of materials, held against CycloneDX's own schema, and read back."""
+"""Bills of materials, compared with CycloneDX's own schema, and read back."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Requires-Dist lines: spelled as packaging spells them, added once, and held against what is asked for already."""
+"""Requires-Dist lines: spelled as packaging spells them, added once, and compared with what is asked for already."""
 
 import pytest
 from packaging.requirements import Requirement

@@ -1,4 +1,4 @@
-"""Copies in glibc-hwcaps folders, each held against the level of its own folder; the rest against the wheel's claim."""
+"""Copies in glibc-hwcaps folders, each checked for the level of its own folder; the rest for the wheel's claim."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The model of glibc's loader, held against glibc's own on the same files."""
+"""The model of glibc's loader, compared with glibc's own on the same files."""
 
 import os
 import random

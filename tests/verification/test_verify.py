@@ -1,4 +1,4 @@
-"""Wheels with real binaries, held against what their names and metadata promise."""
+"""Wheels with real binaries, compared with what their names and metadata promise."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Wheels with GPU code, held against the GPUs that their variant claims."""
+"""Wheels with GPU code, compared with the GPUs that their variant claims."""
 
 import json
 from collections.abc import Mapping

@@ -8,7 +8,7 @@
 
 Two builds with one whole key may be one build. It is on the safe side: it holds all variables that are passed but known
 noise, every compiler on PATH and what other programs builds start, by their bytes, and each header, library to link
-against and file of pkg-config and CMake that is found without being told where, as nobody can say beforehand what a
+against and file of pkg-config and CMake that is found without a given path, as nobody can say beforehand what a
 project's build looks for. Afterwards it is known (`vbuild.build.watching`): a build with the same bare key, which would
 find what an earlier one has looked for as it was then, is that build, whatever else is installed. Native dependencies
 and profiles of training have whole keys only.

@@ -2,7 +2,7 @@
 
     before   watching.c -> a library, preloaded into every program of the build -> a log of paths
     after    log -> Looked: the state of each file, the programs of each name on PATH, the names in folders
-    later    Looked, held against this machine as it is then: the same build, or another
+    later    Looked, compared with this machine as it is then: the same build, or another
 
 So a package that is installed changes a build if it has a file that this build reads, or where this build looked for
 one in vain: a header before another in the order of folders, a library whose absence a configure script has noted.

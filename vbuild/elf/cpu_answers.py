@@ -246,7 +246,7 @@ class Answers(References):
         return self._constants[key]
 
     def _wake(self, keys: Iterable[tuple[int, int]]) -> None:
-        """Run again what has read the variables with these *keys* before they told anything."""
+        """Run again what has read the variables with these *keys* when these did not say anything yet."""
         for key in list(keys):
             self._silent.discard(key)
             self._queue_again(self._readers.get(key, ()))

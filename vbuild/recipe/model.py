@@ -36,7 +36,7 @@ from vbuild.recipe.source import (
     read_natives,
     read_source,
 )
-from vbuild.recipe.spelling import existing_patch, located, pattern, requirement, variables
+from vbuild.recipe.spelling import existing_file, located, pattern, requirement, variables
 from vbuild.recipe.target import Draft, Target, evaluated, merged, read_drafts
 from vbuild.recipe.variables import variable_pattern
 
@@ -88,7 +88,7 @@ class BuildSettings(Struct, frozen=True):
             env=variables(table, "env"),
             config_settings=table.settings("config-settings"),
             before_build=table.texts("before-build", ()),
-            patches=table.parsed_texts("patches", lambda text: existing_patch(text, folder), ()),
+            patches=table.parsed_texts("patches", lambda text: existing_file("patch", text, folder), ()),
             isolation=table.flag("isolation", default=True),
             requires=table.parsed_texts("requires", requirement, ()),
             flags=FlagRules.read(table),
@@ -214,7 +214,7 @@ class Bench(Struct, frozen=True):
         """The bench that *table* describes; `RecipeError` if its rounds cannot tell what it asks for."""
         bench = cls(
             table.optional_text("command"),
-            table.optional_parsed("script", lambda text: _script(text, folder)),
+            table.optional_parsed("script", lambda text: existing_file("Python script", text, folder)),
             table.parsed_texts("requires", requirement, ()),
             table.number("rounds", cls().rounds),
             None if table.raw("min-gain") is None else _share(table, "min-gain"),
@@ -228,13 +228,6 @@ class Bench(Struct, frozen=True):
             why = "" if bench.min_gain is None else " with min-gain: fewer would leave it to chance"
             raise table.refuse("rounds", f"found {bench.rounds}; expected {least} or more{why}")
         return bench
-
-
-def _script(text: str, folder: Path) -> Path:
-    path = located(text, folder)
-    if not path.is_file():
-        raise RecipeError(f"no file {text!r}; expected a Python script, by a path that starts where the recipe stands")
-    return path
 
 
 def _share(table: Table, key: str) -> float:

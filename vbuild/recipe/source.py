@@ -26,7 +26,7 @@ from vbuild.errors import RecipeError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.flags import FlagRules
-from vbuild.recipe.spelling import existing_patch, located, requirement, variables
+from vbuild.recipe.spelling import existing_file, located, requirement, variables
 
 _SDIST = re.compile(r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) *== *(?P<version>[^\s=]+)")
 PROJECT_FILES = ("pyproject.toml", "setup.py")
@@ -284,7 +284,7 @@ class Native(Struct, frozen=True):
             before_build=table.texts("before-build", ()),
             script=table.texts("script", ()),
             requires=table.parsed_texts("requires", requirement, ()),
-            patches=table.parsed_texts("patches", lambda text: existing_patch(text, folder), ()),
+            patches=table.parsed_texts("patches", lambda text: existing_file("patch", text, folder), ()),
             flags=FlagRules.read(table),
             profile=None if table.raw("profile") is None else table.flag("profile", default=False),
         )

@@ -74,11 +74,11 @@ def located(text: str, folder: Path) -> Path:
     return path
 
 
-def existing_patch(text: str, folder: Path) -> Path:
-    """The path of the patch file *text* in *folder*; `RecipeError` if there is none."""
+def existing_file(kind: str, text: str, folder: Path) -> Path:
+    """The path of the file *text* in *folder*; `RecipeError`, which calls it a *kind*, if there is none."""
     path = located(text, folder)
     if not path.is_file():
-        raise RecipeError(f"no patch {text!r}; paths start where the recipe stands")
+        raise RecipeError(f"no {kind} {text!r}; paths start where the recipe stands")
     return path
 
 

@@ -168,7 +168,7 @@ class _CollectedWheels(Struct, frozen=True):
         if nearest is None:
             lowest = baseline(product.target.cpu.machine)
             self.notes.append(
-                f"{product.wheel.name}: held against no other wheel, as no part has a sound one for {lowest}"
+                f"{product.wheel.name}: compared with no other wheel, as no part has a sound one for {lowest}"
             )
         return self._verified(product, nearest)
 

@@ -167,7 +167,7 @@ def rewritten(
 def _lists(
     call: Call, rules: CudaRules, rule: FileRule | None, log: Iterable[Command]
 ) -> tuple[tuple[Codegen, ...], tuple[Codegen, ...]]:
-    """The list of *call*, and the one it is to have: its own where nvcc refuses that, or cannot be told another."""
+    """The list of *call*, and the one it is to have: its own where nvcc refuses that, or takes no other."""
     found = listed(call.list_options, defers=call.defers)
     links = call.output in {NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK}
     if found is None or call.output is NvccOutput.OTHER or (links and call.defers):

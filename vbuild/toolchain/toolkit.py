@@ -18,7 +18,7 @@ What a recipe asks for, and the wheels that it stands for:
 13.0                                 nvcc, crt, nvvm, cudart and cccl, as pinned
 cublas, nvidia-cublas                a component of the toolkit, as pinned, with what it needs of the others
 nccl==2.28.9                         the package nvidia-nccl-cu13, pinned by the hash that the index states
-nccl==2.28.9 sha256:4b0d… sha256:…   the same, held against the hashes given, one for each machine
+nccl==2.28.9 sha256:4b0d… sha256:…   the same, with the hashes given, one for each machine
 """
 
 import functools

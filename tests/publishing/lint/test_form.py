@@ -1,4 +1,4 @@
-"""Metadata that PyPI refuses, held against what twine says of the same file; and what it takes, oddities included."""
+"""Metadata that PyPI refuses, compared with what twine says of the same file; and what it takes, oddities included."""
 
 import subprocess
 import sys

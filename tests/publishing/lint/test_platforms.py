@@ -1,4 +1,4 @@
-"""Which platform tags PyPI takes, held against those that packaging and auditwheel know."""
+"""Which platform tags PyPI takes, compared with those that packaging and auditwheel know."""
 
 import json
 from importlib.resources import files

@@ -1,4 +1,4 @@
-"""Which wheels stand in for which, held against what packaging would install."""
+"""Which wheels stand in for which, compared with what packaging would install."""
 
 import pytest
 from packaging.tags import compatible_tags, cpython_tags
