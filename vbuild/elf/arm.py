@@ -306,6 +306,12 @@ def needed_by(word: int) -> frozenset[str]:
     return row.features if row else frozenset()
 
 
+def suspects() -> list[int]:
+    """The last bytes, with the highest bits, of all words that are no instruction."""
+    rows = [row for group in GROUPS for row in group if INVALID in row.features]
+    return [top for top in range(_BYTE) if any(row.allows(_LANES - 1, top) for row in rows)]
+
+
 @cache
 def _tables() -> tuple[tuple[bytes, ...], ...]:
     """Tables to translate each lane with, for eight groups at a time: a bit stays where the group has such a byte."""

@@ -21,7 +21,7 @@ from iced_x86 import FlowControl
 from vbuild.elf import arm
 from vbuild.elf.code import CodeSection
 from vbuild.elf.cpu_facts import features
-from vbuild.elf.module import Module
+from vbuild.elf.module import ENDS, Module, Piece, Reference, Shape
 
 _WORD, _PAGE = 4, 12
 _NOP = 0xD503201F
@@ -29,7 +29,9 @@ _LINK = 30
 # words behind one that makes a page, in which its use is looked for: while the register keeps it, and after that
 _LIVE, _STALE = 512, 128
 _ADRP = re.compile(b"[\x90\xb0\xd0\xf0]")
-_OTHER = re.compile(b"[\x10\x30\x50\x70\x18\x58\x98\x1c\x5c\x9c\x14-\x17\x94-\x97\x34-\x37\xb4-\xb7\x54]")
+_BRANCHES = re.compile(b"[\x14-\x17\x94-\x97\x34-\x37\xb4-\xb7\x54]")
+# the last bytes of words that are no instruction
+_SUSPECT = re.compile(b"[" + b"".join(re.escape(bytes([top])) for top in arm.suspects()) + b"]")
 
 
 class ArmInstruction(NamedTuple):
@@ -270,13 +272,41 @@ class ArmModule(Module):
         """Branches that seem to leave their function, as in `references`."""
         starts = [symbol.address for symbol in self.elf.functions]
         words = _words(code.data)
-        for match in _OTHER.finditer(code.data[3 : _WORD * len(words) : _WORD]):
+        index, low, high = 0, -1, -1
+        for match in _BRANCHES.finditer(code.data[3 : _WORD * len(words) : _WORD]):
             address = code.address + _WORD * match.start()
+            if address >= high and starts:
+                index = bisect_right(starts, address, index)
+                low = starts[index - 1] if index else -1
+                high = starts[index] if index < len(starts) else sys.maxsize
             _, target = _flow(words[match.start()], address)
-            if target > 0:
-                index = bisect_right(starts, target)
-                if index != bisect_right(starts, address) or (index and starts[index - 1] == target) or not starts:
-                    yield target << 40 | address
+            if target > 0 and not low < target < high:
+                yield target << 40 | address
+
+    def _shape(self, piece: Piece) -> Shape:
+        start, end, base = piece.address - self.base, piece.end - self.base, self.base
+        data = self.bytes_at(start, end - start)
+        words = _words(data)
+        tops = data[3 : _WORD * len(words) : _WORD]
+        # words that are no instruction have few first bytes
+        ends = (one.start() for one in _SUSPECT.finditer(tops))
+        stop = next((at for at in ends if not self._is_valid(decoded(words[at], 0))), len(words))
+        found = []
+        for match in _BRANCHES.finditer(tops, 0, stop):
+            flow, target = _flow(words[match.start()], start + _WORD * match.start())
+            if target and not start <= target < end:
+                found.append(Reference(base + target, flow, is_branch=True, is_comparing=False))
+        low = bisect_left(self._pointing_sites, start)
+        for site in self._pointing_sites[low : bisect_left(self._pointing_sites, start + _WORD * stop, low)]:
+            target = self._points[site]
+            if target and not start <= target < end:
+                found.append(Reference(base + target, FlowControl.NEXT, is_branch=False, is_comparing=False))
+        last = next((at for at in range(stop - 1, -1, -1) if words[at] not in {_NOP, 0}), None)
+        return Shape(tuple(found), last is not None and _flow(words[last], 0)[0] not in ENDS)
+
+    @cached_property
+    def _pointing_sites(self) -> list[int]:
+        return sorted(self._points)
 
     @cached_property
     def _called(self) -> set[int]:

@@ -39,7 +39,7 @@ _branch_of, _is_relative = attrgetter("near_branch_target"), attrgetter("is_ip_r
 _AHEAD = 64
 # bytes of an instruction in front of its displacement, at most
 _LONGEST_BEFORE = 9
-_ENDS = frozenset(
+ENDS = frozenset(
     {FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH, FlowControl.INTERRUPT}
     | {FlowControl.EXCEPTION, FlowControl.CALL, FlowControl.INDIRECT_CALL}
 )
@@ -313,7 +313,7 @@ class Module:
             # what follows is likely to be asked for, too
             for found in takewhile(self._is_valid, Decoder(_BITS, data, ip=place)):
                 self._decoded[self.base + found.ip] = found
-                if found.flow_control in _ENDS:
+                if found.flow_control in ENDS:
                     break
         return self._decoded[address]
 
@@ -378,7 +378,7 @@ class Module:
                 is_comparing = not branch and self.is_comparing(instruction)
                 found.append(Reference(base + target, instruction.flow_control, branch != 0, is_comparing))
         last = next((one for one in reversed(instructions) if not self.is_padding(one)), None)
-        return Shape(tuple(found), last is not None and last.flow_control not in _ENDS)
+        return Shape(tuple(found), last is not None and last.flow_control not in ENDS)
 
     @cached_property
     def _objects(self) -> list[Symbol]:
@@ -488,7 +488,7 @@ def _cuts(instructions: Iterable[Instruction], known: set[int]) -> set[int]:
         if is_end:
             behind.add(instruction.ip)
         flow = instruction.flow_control
-        is_end = flow in _ENDS - {FlowControl.CALL, FlowControl.INDIRECT_CALL}
+        is_end = flow in ENDS - {FlowControl.CALL, FlowControl.INDIRECT_CALL}
         if flow in {FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH}:
             jumps.append((instruction.ip, instruction.near_branch_target, flow == FlowControl.CONDITIONAL_BRANCH))
     found = set()
