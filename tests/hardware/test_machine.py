@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from tests.factories.variants import machine
 from vbuild.errors import HardwareError, VbuildError
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
 from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER, Dotted, Nvidia
-from vbuild.hardware.machine import Machine
+from vbuild.hardware.machine import Machine, cuda_of_driver
 
 names = st.text("ab_0", min_size=1, max_size=4)
 values = st.text("ab_.0", min_size=1, max_size=4)
@@ -191,3 +192,55 @@ def test_an_arm_v9_cpu_runs_code_of_the_v8_it_includes(cpu: str, includes: str) 
 
 def test_an_arm_v9_cpu_does_not_run_newer_v8_code() -> None:
     assert not Cpu.parse("armv9.0-a").runs(Cpu.parse("armv8.6-a"))
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64" or sys.implementation.name != "cpython", reason="for CPython here")
+def test_a_machine_in_short_has_the_tags_of_a_real_one() -> None:
+    here = Machine.here()
+    assert here.cpu
+    assert Machine.described(here.cpu).tags == here.tags
+
+
+def test_a_machine_in_short_is_that_of_the_options() -> None:
+    short = (
+        'python = "3.12"\ncpu = "x86-64-v3"\nglibc = "2.28"\n[nvidia]\ndriver = "580.65.06"\ncapabilities = ["9.0"]\n'
+    )
+    described = Machine.described(Cpu.parse("x86-64-v3"), [Dotted(9, 0)], driver="580", glibc="2.28", python="3.12")
+    assert Machine.parse(short) == described
+    assert described.nvidia == Nvidia(Dotted(13, 0), (Dotted(9, 0),))
+    assert described.tags[0] == "cp312-cp312-manylinux_2_28_x86_64"
+    assert "cp312-cp312-manylinux_2_29_x86_64" not in described.tags
+    arm = Machine.described(Cpu.parse("armv8.2-a"), glibc="2.17", python="3.11")
+    assert [tag for tag in arm.tags if tag.startswith("cp311-cp311")] == [
+        "cp311-cp311-manylinux_2_17_aarch64",
+        "cp311-cp311-manylinux2014_aarch64",
+        "cp311-cp311-linux_aarch64",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"), [("580", "13.0"), ("535.183.01", "12.2"), ("577.1", "12.9"), ("12.8", "12.8"), ("13", "13.0")]
+)
+def test_a_driver_is_named_by_its_number_or_by_cudas(driver: str, cuda: str) -> None:
+    assert str(cuda_of_driver(driver)) == cuda
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'driver = "390"',
+            "nvidia.driver: no driver '390' is known; expected 450 or newer, or a CUDA version as in 13.0",
+        ),
+        ('glibc = "3.1"', "glibc: '3.1' is no glibc; expected a version as in 2.28"),
+        (
+            'glibc = "2.28"\ntags = ["py3-none-any"]',
+            "tags: would have no effect, as glibc stands for the tags of CPython",
+        ),
+    ],
+)
+def test_a_short_description_that_is_wrong_is_refused(text: str, message: str) -> None:
+    keys = f"[nvidia]\n{text}" if "driver" in text else text
+    short = 'python = "3.12"\ncpu = "x86-64-v3"\n' + ('glibc = "2.28"\n' if "driver" in text else "")
+    with pytest.raises(VbuildError, match=re.escape(message)):
+        Machine.parse(f"{short}{keys}\n")

@@ -33,6 +33,18 @@ _IMAGES = "oci:"
     help="Choose for the machine in this TOML file, or in an info JSON of conda or pixi.",
 )
 @click.option(
+    "--cpu",
+    type=options.Value("level", "vbuild.api.arguments:level_named"),
+    metavar="LEVEL",
+    help="Choose for a machine with this CPU level, as in v3, and with what these four options say.",
+)
+@click.option("--gpu", "gpus", type=options.GPUS, metavar="LIST", help="With --cpu: its GPUs. [default: none]")
+@click.option("--driver", metavar="VERSION", help="With --gpu: NVIDIA's driver, as in 580. [default: a new one]")
+@click.option("--glibc", metavar="VERSION", help="With --cpu: its glibc, as in 2.28. [default: that of this machine]")
+@click.option(
+    "--python-version", metavar="VERSION", help="With --cpu: its Python, as in 3.12. [default: the running one]"
+)
+@click.option(
     "--write-machine", type=options.FILE, help="Write a description of this machine, for --machine elsewhere."
 )
 @click.option("--version", help="Look at wheels of this version only.")
@@ -70,7 +82,7 @@ def select(name: str | None, *, machine: Path | None, write_machine: Path | None
     if (folders or version) and (not name or name.startswith(_IMAGES)):
         raise click.UsageError("--find-links and --version are for wheels; expected the NAME of a project")
     _check_plugins(name, machine, run=run_plugins, timeout=timeout)
-    described = machine_of(machine)
+    described = _described(asked, machine) or machine_of(machine)
     if write_machine and not run_plugins:
         save_machine(described, write_machine)
     if doctor:
@@ -84,6 +96,24 @@ def select(name: str | None, *, machine: Path | None, write_machine: Path | None
         terminal.show({"machine": str(write_machine)}, [str(write_machine)], as_json=as_json)
     else:
         raise click.UsageError("expected NAME, oci:DIR, --doctor, or --write-machine FILE")
+
+
+def _described(asked: dict[str, Any], machine: Path | None) -> "Machine | None":
+    """The machine that options of the command line describe; None if none of them is there."""
+    cpu, gpus, driver = asked["cpu"], asked["gpus"], asked["driver"]
+    if cpu is None:
+        if gpus or driver or asked["glibc"] or asked["python_version"]:
+            raise click.UsageError("--gpu, --driver, --glibc and --python-version go with --cpu, as in --cpu v3")
+        return None
+    if machine or asked["run_plugins"]:
+        raise click.UsageError("--cpu describes another machine; expected no --machine and no --run-plugins")
+    if driver and not gpus:
+        raise click.UsageError("--driver is that of GPUs; expected --gpu with them, as in --gpu H100")
+    from vbuild.hardware.driver import Dotted
+    from vbuild.hardware.machine import Machine
+
+    found = [Dotted(device.major, device.number % 10) for device in gpus.devices] if gpus else []
+    return Machine.described(cpu, found, driver=driver, glibc=asked["glibc"], python=asked["python_version"])
 
 
 def _check_plugins(name: str | None, described: Path | None, *, run: bool, timeout: float | None) -> None:

@@ -12,7 +12,13 @@
     [supported.rebellions]
     arch = ["atom_max"]
 
-Of the compatibility tags, which come best first, those of two parts stand for one tag on each of the platforms.
+Of the compatibility tags, which come best first, those of two parts stand for one tag on each of the platforms. In
+short they are those of CPython with a glibc:
+
+    python = "3.12"
+    cpu = "x86-64-v3"
+    glibc = "2.28"
+    nvidia = { driver = "580", capabilities = ["9.0"] }
 """
 
 import json
@@ -28,7 +34,7 @@ import archspec.cpu
 import packaging
 from archspec.cpu.detect import detected_info
 from msgspec import Struct, field
-from packaging.tags import sys_tags
+from packaging.tags import compatible_tags, cpython_tags, sys_tags
 from packaging.version import InvalidVersion, Version
 
 from vbuild.config.table import Table
@@ -42,6 +48,19 @@ _TAG = re.compile(r"\w+-\w+(-\w+)?", re.ASCII)
 _NAME = re.compile(r"[0-9a-z_]+", re.ASCII)
 _VALUE = re.compile(r"[0-9a-z_.]+", re.ASCII)
 _LINE = 110
+_GLIBC = re.compile(r"2\.(?P<minor>\d{1,2})(?:\.\d+)?", re.ASCII)
+_SHARED = 17
+_LEGACY = {5: "manylinux1", 12: "manylinux2010", _SHARED: "manylinux2014"}  # PEP 600
+# the first driver for Linux of each CUDA (CUDA's release notes, table 3)
+_DRIVERS = {
+    branch: Dotted.parse(version)
+    for branch, version in (
+        *((450, "11.0"), (455, "11.1"), (460, "11.2"), (465, "11.3"), (470, "11.4"), (495, "11.5"), (510, "11.6")),
+        *((515, "11.7"), (520, "11.8"), (525, "12.0"), (530, "12.1"), (535, "12.2"), (545, "12.3"), (550, "12.4")),
+        *((555, "12.5"), (560, "12.6"), (565, "12.7"), (570, "12.8"), (575, "12.9"), (580, "13.0"), (590, "13.1")),
+    )
+}
+_LEAST_DRIVER = 100  # CUDA's versions are lower
 _SPELLINGS = {"x86_64": "x86-64", "aarch64": "armv8-a"}
 # packaging is pure Python and may be missing in the other interpreter, so it is taken along
 _ASK = """
@@ -85,18 +104,45 @@ class Machine(Struct, frozen=True):
         """The machine that the TOML *text* describes; `HardwareError` with the key's place for what is wrong."""
         table = Table.parse(text)
         with table.table("nvidia", optional=True) as keys:
-            driver = None if keys.optional_text("driver") is None else keys.parsed("driver", Dotted.parse)
+            driver = None if keys.optional_text("driver") is None else keys.parsed("driver", cuda_of_driver)
             with at(keys.place("capabilities")):
                 capabilities = tuple(Dotted.parse(each) for each in keys.texts("capabilities", ()))
+        cpu = None if table.optional_text("cpu") is None else table.parsed("cpu", Cpu.parse)
+        python = table.parsed("python", _version)
         machine = cls(
-            python=table.parsed("python", _version),
-            tags=tuple(_expanded(table)),
-            cpu=None if table.optional_text("cpu") is None else table.parsed("cpu", Cpu.parse),
+            python=python,
+            tags=_short_tags(table, python, cpu) if "glibc" in table else tuple(_expanded(table)),
+            cpu=cpu,
             nvidia=Nvidia(driver, capabilities),
             supported=tuple(_supported(table)),
         )
         table.finish()
         return machine
+
+    @classmethod
+    def described(
+        cls,
+        cpu: Cpu,
+        gpus: Iterable[Dotted] = (),
+        *,
+        driver: str | None = None,
+        glibc: str | None = None,
+        python: str | None = None,
+    ) -> Self:
+        """The Linux machine with *cpu*, *gpus*, NVIDIA's *driver* by its own number or CUDA's, *glibc* and *python*.
+
+        The glibc and the Python are by default those of this machine, and the driver, where there are GPUs, one that
+        runs every known CUDA. `HardwareError` for what is no version.
+        """
+        capabilities = tuple(sorted(set(gpus), reverse=True))
+        newest = max(_DRIVERS.values()) if capabilities else None
+        version = _version(python or platform.python_version())
+        return cls(
+            version,
+            _tags(version, cpu.machine, _glibc(glibc or platform.libc_ver()[1])),
+            cpu,
+            Nvidia(cuda_of_driver(driver) if driver else newest, capabilities),
+        )
 
     def __str__(self) -> str:
         """The machine as TOML."""
@@ -125,6 +171,52 @@ class Machine(Struct, frozen=True):
     def features(self, namespace: str) -> Features | None:
         """What the description lists as supported of *namespace*, best first; None if it lists nothing."""
         return dict(self.supported).get(namespace)
+
+
+def cuda_of_driver(text: str) -> Dotted:
+    """The newest CUDA that NVIDIA's driver *text* runs: 13.0 for 580 and 580.65.06; *text* itself if it is CUDA's.
+
+    `HardwareError` for what is neither, and for drivers of before CUDA 11.0.
+    """
+    major = text.strip().partition(".")[0]
+    if not major.isdigit() or int(major) < _LEAST_DRIVER:
+        return Dotted.parse(text)
+    known = [branch for branch in _DRIVERS if branch <= int(major)]
+    if not known:
+        raise HardwareError(
+            f"no driver {text!r} is known; expected {min(_DRIVERS)} or newer, or a CUDA version as in 13.0"
+        )
+    return _DRIVERS[max(known)]
+
+
+def _glibc(text: str) -> int:
+    """The minor version of the glibc *text*."""
+    if not (match := _GLIBC.fullmatch(text.strip())):
+        raise HardwareError(f"{text!r} is no glibc; expected a version as in 2.28")
+    return int(match["minor"])
+
+
+def _tags(python: str, machine: str, glibc: int) -> tuple[str, ...]:
+    """The tags of CPython *python* on Linux for *machine*, with glibc 2.*glibc*, best first, as uv orders them."""
+    oldest = 5 if machine == "x86_64" else 17
+    platforms: list[str] = []
+    for minor in range(glibc, oldest - 1, -1):
+        platforms.append(f"manylinux_2_{minor}_{machine}")
+        if (alias := _LEGACY.get(minor)) and (minor == _SHARED or machine == "x86_64"):
+            platforms.append(f"{alias}_{machine}")
+    platforms.append(f"linux_{machine}")
+    version = Version(python).release[:2]
+    name = f"cp{version[0]}{version[1]}"
+    found = (*cpython_tags(version, [name], platforms), *compatible_tags(version, name, platforms))
+    return tuple(map(str, found))
+
+
+def _short_tags(table: Table, python: str, cpu: Cpu | None) -> tuple[str, ...]:
+    for key in ("platforms", "tags"):
+        if key in table:
+            raise table.refuse(key, "would have no effect, as glibc stands for the tags of CPython with it")
+    minor = table.parsed("glibc", _glibc)
+    return _tags(python, cpu.machine if cpu else platform.machine(), minor)
 
 
 def cpu_here() -> Cpu | None:
