@@ -121,6 +121,24 @@ def test_of_a_folder_that_is_listed_names_count_that_the_project_speaks_of(place
 
 
 @pytest.mark.parametrize(
+    ("command", "past"),
+    [
+        ("$(command -v gcc) -I$SYSTEM/a -c main.c", ("main.c",)),
+        ("sh -c '$(command -v gcc) -I$SYSTEM/a -shared -fPIC ./main.c -o x.so'", ("main.c",)),
+        ("VBUILD_WRAPPED=1 gcc -I$SYSTEM/a -c main.c", ()),
+        (
+            "gcc -I$SYSTEM/a -E main.c; gcc --version; cp main.c conftest.c; gcc -I$SYSTEM/a -c conftest.c; rm conftest.c",
+            (),
+        ),
+    ],
+    ids=["by its path", "in a shell", "by the wrapper", "nothing compiled that stays"],
+)
+def test_a_compiler_that_no_wrapper_started_is_seen(command: str, past: tuple[str, ...], place: Place) -> None:
+    assert place.looked(command)
+    assert place.watch.bypassing(place.project) == past
+
+
+@pytest.mark.parametrize(
     "command",
     [
         "env -i /bin/sh -c 'cat $SYSTEM/a/there.h; true'",

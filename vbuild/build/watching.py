@@ -30,6 +30,8 @@ from vbuild.toolchain import compiler_wrapper
 from vbuild.toolchain.compilers import Compilers
 
 PRELOAD = "LD_PRELOAD"
+MARK = "VBUILD_WRAPPED"
+"""What compiler wrappers set for the compilers that they start."""
 
 _SOURCE = Path(compiler_wrapper.__file__).with_name("watching.c")
 _LOG, _TABLE, _LIBRARY = "log", "table", "watching.so"
@@ -90,8 +92,7 @@ class Watch(Struct, frozen=True):
         """
         if not (self.folder / _LOG).is_file():
             return None
-        text = (self.folder / _LOG).read_text(encoding="utf-8", errors="surrogateescape")
-        lines = sorted({(line[:1], os.path.normpath(f"/{line[2:].lstrip('/')}")) for line in text.splitlines()})
+        lines = self._lines()
         own = tuple(f"{folder}/" for folder in {str(stage.absolute()), str(stage.resolve())})
         search = set(map(os.path.normpath, path.split(os.pathsep)))
         roots = (*_ROOTS, *(f"{os.path.normpath(folder)}/" for folder in folders))
@@ -110,6 +111,19 @@ class Watch(Struct, frozen=True):
         words = sorted(_words(project, naming)) if listed else []
         looked = Looked(dict.fromkeys(files, ""), dict.fromkeys(names, ()), dict.fromkeys(listed, ""), tuple(words))
         return looked.now(path)
+
+    def bypassing(self, project: Path) -> tuple[str, ...]:
+        """The sources in *project* that a compiler has compiled which no compiler wrapper started."""
+        within = project.resolve()
+        found = (Path(path).resolve() for kind, path in self._lines() if kind == "c")
+        # what configure scripts try out is gone
+        return tuple(str(path.relative_to(within)) for path in found if path.is_relative_to(within) and path.is_file())
+
+    def _lines(self) -> list[tuple[str, str]]:
+        """The kinds and paths in the log, each once."""
+        file = self.folder / _LOG
+        text = file.read_text(encoding="utf-8", errors="surrogateescape") if file.exists() else ""
+        return sorted({(line[:1], os.path.normpath(f"/{line[2:].lstrip('/')}")) for line in text.splitlines()})
 
 
 class Looked(Struct, frozen=True):

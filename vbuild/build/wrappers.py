@@ -31,7 +31,7 @@ from vbuild.build.caching import Running, Wrapped
 from vbuild.build.environment import Prefix, left_to_compilers
 from vbuild.build.environment import mapping as prefix_mapping
 from vbuild.build.plan import Rewriting
-from vbuild.build.watching import PRELOAD
+from vbuild.build.watching import MARK, PRELOAD
 from vbuild.errors import BuildError
 from vbuild.toolchain import compiler_wrapper, nvcc, rewriting, zig_options
 from vbuild.toolchain.compilers import Compilers, cargo_home
@@ -224,6 +224,7 @@ def install(
             **dict(wrapped.variables),
             **left_to_compilers(build.prefixes, environment),
             **{name: environment[name] for name in (PRELOAD,) if name in environment},  # a build may clear its own
+            MARK: "1",
             # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
             **({"ZIG_LOCAL_CACHE_DIR": str(wrappers.folder / "zig")} if compilers.zig_target else {}),
         },

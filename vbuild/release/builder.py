@@ -289,6 +289,9 @@ class Builder(Struct, frozen=True):
         log.unlink(missing_ok=True)  # an earlier run's
         made = self._compiled(job, folder, log, cache)
         wheel, built = made.wheel, made.built
+        if past := job.watch.bypassing(made.project) if job.watch else ():
+            what = "compiled by a compiler that is called by its path, without the flags of the level"
+            self.notes.append(f"{target}: {', '.join(past)}: {what}; change that to a name: build.patches")
         if not same_project(WheelName.parse(wheel.name).distribution, recipe.name):
             raise BuildError(f"{wheel.name}: not of {recipe.name}, which the recipe builds")
         if target.cuda:

@@ -1,7 +1,8 @@
 /* Note which files a build looks for: a library that is preloaded into every program of the build.
 
    A line is one letter, a blank, an absolute path: "r" for a file that was looked for, there or not; "l" for a folder
-   whose names were read; "u" for a program that starts and cannot be watched, as it is static, or without this library.
+   whose names were read; "u" for a program that starts and cannot be watched, as it is static, or without this library;
+   "c" for a source that gcc or clang compiles though no compiler wrapper, which sets MARK, has started it.
    Each line is written once, by way of a table of hashes that all processes share. Only the functions below are seen;
    the C library's own calls of open() are not, so each of its functions that opens something has its place here.
    SIZE, LOG, TABLE and SELF are given by the command that compiles this; in the last three, a folder of a build is put
@@ -20,6 +21,8 @@ extern long syscall(long, ...);
 extern int *__errno_location(void);
 extern char *getenv(const char *);
 extern char **environ;
+
+#define MARK "VBUILD_WRAPPED="
 
 static volatile unsigned long *table;
 static const volatile char log_path[] = LOG, table_path[] = TABLE, own_path[] = SELF;
@@ -91,6 +94,28 @@ static void note(char kind, int folder, const char *path) {
         }
     }
     *error = before;
+}
+
+static int ends(const char *text, const char *with) {
+    size_t n = length(text), more = length(with);
+    return n > more && begins(text + n - more, with);
+}
+
+/* Note the source in the words of a program that compiles, cc1 of gcc or clang, unless a compiler wrapper started it. */
+static void compiles(const char *program, char *const *words, char *const *variables) {
+    static const char *const endings[] = {".c", ".cc", ".cpp", ".cxx", ".C", ".c++", ".f90", ".F90", ".f", ".m", ".mm"};
+    const char *name = program, *source = 0;
+    for (const char *one = program; *one; one++)
+        if (*one == '/') name = one + 1;
+    if (!words || !(begins(name, "clang") || begins(name, "cc1") || begins(name, "f951"))) return;
+    for (char *const *one = variables; one && *one; one++)
+        if (begins(*one, MARK)) return;
+    for (; *words; words++) {
+        if (begins(*words, "-E") || begins(*words, "-M") || begins(*words, "-fsyntax-only")) return;
+        for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+            if ((*words)[0] != '-' && ends(*words, endings[i])) source = *words;
+    }
+    if (source) note('c', HERE, source);
 }
 
 /* Note that the file starts, what a script of it is run by, and whether it can be watched. */
@@ -233,14 +258,17 @@ GLOB(glob) GLOB(glob64)
         return NEXT(#name) given;                                                                                      \
     }
 typedef char *const *Words;
-STARTS(execve, (Path path, Words words, Words variables), (path, words, variables), starts(path, variables, 0))
-STARTS(execv, (Path path, Words words), (path, words), starts(path, environ, 0))
-STARTS(execvp, (Path name, Words words), (name, words), starts_named(name, environ))
-STARTS(execvpe, (Path name, Words words, Words variables), (name, words, variables), starts_named(name, variables))
+STARTS(execve, (Path path, Words words, Words variables), (path, words, variables), starts(path, variables, 0);
+       compiles(path, words, variables))
+STARTS(execv, (Path path, Words words), (path, words), starts(path, environ, 0); compiles(path, words, environ))
+STARTS(execvp, (Path name, Words words), (name, words), starts_named(name, environ); compiles(name, words, environ))
+STARTS(execvpe, (Path name, Words words, Words variables), (name, words, variables), starts_named(name, variables);
+       compiles(name, words, variables))
 STARTS(posix_spawn, (void *id, Path path, void *actions, void *settings, Words words, Words variables),
-       (id, path, actions, settings, words, variables), starts(path, variables, 0))
+       (id, path, actions, settings, words, variables), starts(path, variables, 0); compiles(path, words, variables))
 STARTS(posix_spawnp, (void *id, Path name, void *actions, void *settings, Words words, Words variables),
-       (id, name, actions, settings, words, variables), starts_named(name, variables))
+       (id, name, actions, settings, words, variables), starts_named(name, variables);
+       compiles(name, words, variables))
 
 #define MOST 1000 /* words of a command that execl has as arguments */
 #define EXECL(name, call, after)                                                                                       \
