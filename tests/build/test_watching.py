@@ -127,7 +127,7 @@ def test_of_a_folder_that_is_listed_names_count_that_the_project_speaks_of(place
         ("sh -c '$(command -v gcc) -I$SYSTEM/a -shared -fPIC ./main.c -o x.so'", ("main.c",)),
         ("VBUILD_WRAPPED=1 gcc -I$SYSTEM/a -c main.c", ()),
         (
-            "gcc -I$SYSTEM/a -E main.c; gcc --version; cp main.c conftest.c; gcc -I$SYSTEM/a -c conftest.c; rm conftest.c",
+            "gcc -I$SYSTEM/a -E main.c; cp main.c gone.c; gcc -I$SYSTEM/a -c gone.c; rm gone.c; gcc --version",
             (),
         ),
     ],
