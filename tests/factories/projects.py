@@ -32,7 +32,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
         objects.append(os.path.join("build", source + ".o"))
         os.makedirs(os.path.dirname(objects[-1]), exist_ok=True)
         own = ["-O2", "-fPIC", "-I" + sysconfig.get_path("include"), "-c", source, "-o", objects[-1]]
-        subprocess.run([*(compiler or ["gcc"]), *own, *FLAGS, *given], check=True)
+        subprocess.run([*(compiler or ["gcc"]), *own, *OWN, *given], check=True)
     linked = ["-shared", *objects, "-o", module, *shlex.split(os.environ.get("LDFLAGS", ""))]
     subprocess.run([*(compiler or ["gcc"]), *linked], check=True)
     tag = "cp{0}{1}-cp{0}{1}-linux_".format(*sys.version_info) + os.uname().machine
@@ -96,7 +96,7 @@ def c_project(
 ) -> Path:
     """The same, by a backend in its own tree: a build without packages, for tests of what comes after builds."""
     system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-    files = {"pyproject.toml": system + _PROJECT, "backend.py": _BACKEND.replace("FLAGS", str(list(flags)))}
+    files = {"pyproject.toml": system + _PROJECT, "backend.py": _BACKEND.replace("OWN", str(list(flags)))}
     return tree(folder, files | {"module.c": _MODULE, "src/kernel.c": kernel})
 
 

@@ -407,6 +407,10 @@ def test_a_hash_of_another_release_is_refused(tmp_path: Path) -> None:
 def test_a_wheel_of_another_project_is_a_failure(tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\n')
     source.write_text(source.read_text().replace('"demo"', '"other"'))
+    setup = (
+        "from setuptools import setup\nsetup(name=str('demo'), version='1.0', py_modules=['demo'])\n"  # only when run
+    )
+    tree(tmp_path / "project", {"pyproject.toml": "", "setup.py": setup, "demo.py": ""})
     [failure] = matrix(source, tmp_path / "dist").failures
     assert failure.error.startswith("demo-1.0-")
     assert failure.error.endswith(": not of other, which the recipe builds")

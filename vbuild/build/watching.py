@@ -69,7 +69,7 @@ class Watch(Struct, frozen=True):
             return None
         watch = cls(folder.absolute())
         library, own = _library(command[0]), os.fsencode(watch.folder)
-        if not library or len(own) > len(_FOLDER):
+        if not library or len(own) > len(_FOLDER) or set(own) & set(b" :"):  # which part the libraries of LD_PRELOAD
             return None
         watch.folder.mkdir(parents=True)
         with (watch.folder / _TABLE).open("wb") as table:

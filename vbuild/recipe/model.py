@@ -346,10 +346,10 @@ class Recipe:
         table = pyproject.handed("tool", optional=True).handed("vbuild", optional=True)
         source = Folder(path.parent.resolve())
         name, variant = _stated(source)
-        if name is None:
-            if "name" not in table:
-                raise RecipeError('no [project] table names the project; expected name = "…" in [tool.vbuild]')
+        if "name" in table and "project" not in pyproject:  # what older files say may be meant for somebody else
             name = table.text("name")
+        if name is None:
+            raise RecipeError('no [project] table names the project; expected name = "…" in [tool.vbuild]')
         return cls._read(table, name, source, path, variant)
 
     @classmethod
