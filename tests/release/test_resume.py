@@ -77,13 +77,15 @@ class Workplace:
     def ran(self, *options: str, into: str = "dist") -> list[str]:
         """What a run says that has to succeed, line by line."""
         (self.workdir.folder / "started").unlink(missing_ok=True)
-        ran = self.workdir.vbuild("matrix", "demo.toml", "-o", into, *options, PATH=self.workdir.path())
+        ran = self.workdir.vbuild("matrix", "demo.toml", "-o", into, "--jobs", "1", *options, PATH=self.workdir.path())
         assert (ran.returncode, ran.stderr) == (0, "")
         assert stage_folders(self.workdir.folder / into) == []
         return ran.stdout.splitlines()
 
     def begun(self, *options: str, into: str = "dist") -> subprocess.Popen[str]:
-        return self.workdir.started("matrix", "demo.toml", "-o", into, *options, PATH=self.workdir.path())
+        return self.workdir.started(
+            "matrix", "demo.toml", "-o", into, "--jobs", "1", *options, PATH=self.workdir.path()
+        )
 
     def killed(self, place: str) -> None:
         """Begin a run and kill it, and it alone, where it comes to *place*; what it had started is killed later."""
@@ -213,7 +215,7 @@ def test_what_was_stopped_while_compiling_does_not_disturb_the_next_run(
     process.kill()
     process.communicate()
     (place.workdir.folder / "gates/x86-64").unlink()
-    ran = place.workdir.vbuild("matrix", "demo.toml", "-o", "dist", PATH=place.workdir.path())
+    ran = place.workdir.vbuild("matrix", "demo.toml", "-o", "dist", "-j", "1", PATH=place.workdir.path())
     assert (ran.returncode, ran.stderr) == (0, "")
     assert wheels(place.dist) == wheels(undisturbed.dist)
 
@@ -244,7 +246,7 @@ def test_what_could_not_be_repaired_is_not_compiled_again(place: Workplace) -> N
     recipe = place.workdir.folder / "demo.toml"
     text = recipe.read_text()
     recipe.write_text(text + "[repair]\ncommand = 'false'\n")
-    failed = place.workdir.vbuild("matrix", "demo.toml", "-o", "dist", PATH=place.workdir.path())
+    failed = place.workdir.vbuild("matrix", "demo.toml", "-o", "dist", "-j", "1", PATH=place.workdir.path())
     assert failed.returncode == 1
     assert "plain failed: sh failed with status 1" in failed.stdout
     assert place.compiled() == LEVELS
@@ -256,7 +258,9 @@ def test_what_could_not_be_repaired_is_not_compiled_again(place: Workplace) -> N
 def test_the_first_error_of_a_compiler_comes_first_and_once(place: Workplace) -> None:
     source = next((place.workdir.folder / "project").rglob("kernel.c"))
     source.write_text(f"#include <openssl/absent.h>\n{source.read_text()}")
-    said = place.workdir.vbuild("matrix", "demo.toml", "-o", "dist", PATH=place.workdir.path()).stdout.splitlines()
+    said = place.workdir.vbuild(
+        "matrix", "demo.toml", "-o", "dist", "-j", "1", PATH=place.workdir.path()
+    ).stdout.splitlines()
     assert said[0] == "plain, x86_64_v2, x86_64_v3 failed: src/kernel.c:1:10: fatal error:"
     assert said[1].strip() == "openssl/absent.h: No such file or directory"
     assert sum("openssl/absent.h is missing; install it: apt-get install libssl-dev" in line for line in said) == 1

@@ -146,7 +146,7 @@ def matrix_request(**options: Unpack[MatrixOptions]) -> "MatrixRequest":
 
     asked = known(options, MatrixOptions)
     return MatrixRequest(
-        jobs=asked.get("jobs", 1),
+        jobs=asked.get("jobs"),
         only=texts_of(asked.get("only")),
         executor=value_of(asked.get("executor", "local"), Executor.parse),
         is_part=asked.get("part", False),

@@ -24,7 +24,7 @@ Layout = Literal["hwcaps", "redirect", "local", "suffix", "extras", "oci", "cond
 class MatrixOptions(TypedDict, total=False):
     """Options of `matrix`.
 
-    jobs         how many builds run at a time on this machine; 1
+    jobs         how many builds run at a time on this machine; as many as its cores and memory bear
     only         labels of the targets to build, "plain" for the wheel without a label; all
     python       Pythons to build for: some of the recipe's, any if it names none; all
     cpu          CPU levels, as "v2,v3", to build for instead of the recipe's
@@ -42,7 +42,7 @@ class MatrixOptions(TypedDict, total=False):
     on_note      called, before anything is built, with each line on what was chosen for the user
     """
 
-    jobs: int
+    jobs: int | None
     only: Iterable[str]
     python: Iterable[str]
     cpu: "str | Iterable[str | Cpu] | None"

@@ -26,6 +26,7 @@ from vbuild.build.headers import missing_header
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
 from vbuild.build.profile import Profile, optimised
 from vbuild.build.profile import check as check_profile
+from vbuild.build.resources import job_variables
 from vbuild.build.watching import Watch
 from vbuild.build.wrappers import (
     BuildFolders,
@@ -217,18 +218,30 @@ def recognised(project: Path) -> BuildBackend:
 
 
 def build_wheel(
-    job: Job, project: Path, folder: Path, *, log: Path, environments: Environments, cache: Running | None = None
+    job: Job,
+    project: Path,
+    folder: Path,
+    *,
+    log: Path,
+    environments: Environments,
+    cache: Running | None = None,
+    processes: int = 0,
 ) -> Built:
     """Build *job* in the tree *project*, which is used up; the wheel and the compiler wrappers go into *folder*.
 
-    Compilers go through *cache*. `BuildError` if a step fails, with the place and the last lines of *log*.
+    Compilers go through *cache*. The build system starts so many *processes*, as many as it likes if that is 0; the
+    wheel is the same. `BuildError` if a step fails, with the place and the last lines of *log*.
     """
     start = time.perf_counter()
     shell = _shell(job, project, folder, log=log, environments=environments, cache=cache)
+    shell = replace(shell, variables={**shell.variables, **job_variables(processes, shell.variables)})
     with _explained(job, shell.wrappers, log), _refused():
         shell, _ = _with_requirements(job, shell, environments)
         (folder / "built").mkdir()
-        wheel = Path(shell.builder().build("wheel", folder / "built", dict(job.plan.config_settings)))
+        settings = dict(job.plan.config_settings)
+        if processes and job.plan.backend is BuildBackend.MESON_PYTHON:
+            settings.setdefault("compile-args", f"-j{processes}")
+        wheel = Path(shell.builder().build("wheel", folder / "built", settings))
     seconds = time.perf_counter() - start
     wrappers = shell.wrappers
     wheel = _checked(wheel, folder / "built")

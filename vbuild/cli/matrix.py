@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _FOLDER = Path("dist")
 # the options that have an effect on emitted jobs, with the values that say nothing
-_FOR_JOBS = {"jobs": 1, "fresh": False, "locked": False, "pass_env": ()}
+_FOR_JOBS = {"jobs": None, "fresh": False, "locked": False, "pass_env": ()}
 
 
 @click.command(
@@ -29,7 +29,11 @@ _FOR_JOBS = {"jobs": 1, "fresh": False, "locked": False, "pass_env": ()}
 )
 @options.axes
 @click.option(
-    "-j", "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Run this many builds at a time."
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run this many builds at a time. [default: as many as cores and memory bear]",
 )
 @click.option(
     "--only",

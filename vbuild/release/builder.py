@@ -118,7 +118,7 @@ class Builder(Struct, frozen=True):
     *archive* is the source as it was fetched, and *project* a tree of it to read. *digest* names what is built, and
     *digest_now* what would be built now: a source folder may be edited meanwhile. *patches* are those in the source.
     *cpu* is this machine's. *natives* builds what the wheels need; *profiles* are those of training.
-    *notes* are for the user.
+    Each build may start so many *processes*, as many as it likes if that is 0. *notes* are for the user.
     """
 
     context: ReleaseContext
@@ -133,6 +133,7 @@ class Builder(Struct, frozen=True):
     natives: "NativeBuilder | None" = None
     toolkits: dict[ToolkitSpec, Toolkit] = field(default_factory=dict)
     profiles: OncePerKey[tuple[str, ...], Profile] = field(default_factory=lambda: OncePerKey(keeps_errors=True))
+    processes: int = 0
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -365,7 +366,15 @@ class Builder(Struct, frozen=True):
         if key and (kept := self.taken(BuildKind.UNREPAIRED, key, folder / "unrepaired")):
             built = Built.of_record(kept.wheel, kept.record, project)
         else:
-            built = build_wheel(job, project, folder, log=log, environments=self.environments, cache=cache)
+            built = build_wheel(
+                job,
+                project,
+                folder,
+                log=log,
+                environments=self.environments,
+                cache=cache,
+                processes=self.processes,
+            )
         self.context.on_progress(job.target, "repairing")
         try:
             if not recipe.repair.skip and recipe.repair.command is None:

@@ -32,17 +32,17 @@ from vbuild.workers.executor import LOCAL, Executor
 class MatrixRequest(Struct, frozen=True, kw_only=True):
     """What a run of `vbuild matrix` is asked for; nothing, which is the default, builds every target here.
 
-    *only* names targets of the recipe, empty for all. *jobs* builds run at a time on this
-    machine; another *executor* has workers, with caches of their own. Builds see the user's variables of `passed`, and
-    those whose names *pass_env* has. If the run *is_locked*, it uses nothing that the recipe's lock does not name. What
-    is *fresh* takes no build from the cache. A run that *is_part* of a release leaves out what needs all of it:
+    *only* names targets of the recipe, empty for all. *jobs* builds run at a time here, or as many as the machine bears
+    for None; another *executor* has workers, with caches of their own. Builds see the user's variables of `passed`,
+    and those whose names *pass_env* has. If the run *is_locked*, it uses nothing that the recipe's lock does not name.
+    What is *fresh* takes no build from the cache. A run that *is_part* of a release leaves out what needs all of it:
     `vbuild.release.collect` verifies across parts, splits, and joins them. *schema* is that of each variant.json, and
     the report has what differs from the one at *compare*. *against* is used instead of the recipe's ``verify.against``,
     and *axes* instead of the same of its ``[matrix]``. *on_note* is called, before anything is built, with each line on
     what was chosen for the user.
     """
 
-    jobs: int = 1
+    jobs: int | None = 1
     only: Collection[str] = ()
     executor: Executor = LOCAL
     is_part: bool = False

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from vbuild.build.frontend import Job
 from vbuild.build.identity import build_keys, searched_files
+from vbuild.build.resources import shared
 from vbuild.build.wrappers import Override
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.atomic import linked
@@ -87,10 +88,11 @@ def split_request(recipe: Recipe) -> "SplitRequest | None":
         return dataclasses.replace(SplitRequest.read(recipe.split), bill=recipe.repair.bill)
 
 
-def wheels_made(context: ReleaseContext, *, jobs: int) -> ReleaseWheels:
+def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:
     """The wheels of all targets, made on this machine with *jobs* builds at a time; `VbuildError` if none can start.
 
-    Each build is made once, whatever the number of wheels from it. What the cache has is not made again.
+    If *jobs* is None they are as many as cores and memory bear. Each build is made once, whatever the number of wheels
+    from it. What the cache has is not made again.
     """
     builder = Builder.opened(context)
     prepared = [builder.prepared(target) for target in context.targets]
@@ -174,7 +176,7 @@ def without_cpu(target: Target) -> tuple[object, ...]:
 
 
 def _made(
-    builder: Builder, missing: Sequence[PlannedWheel], items: Sequence[PlannedWheel], *, jobs: int
+    builder: Builder, missing: Sequence[PlannedWheel], items: Sequence[PlannedWheel], *, jobs: int | None
 ) -> list[Product | Failure]:
     """What becomes of the *missing* ones of *items*: their builds are made, slimmed, and finished."""
     wanted = {key for item in missing for key in (item.build, item.baseline)}
@@ -182,7 +184,9 @@ def _made(
     for item in items:
         if item.build in wanted:
             first.setdefault(item.build, item)
-    with builder.caching() as cache, _pool(jobs) as each:
+    at_once, processes = shared(len(first), jobs)
+    builder = replace(builder, processes=processes)
+    with builder.caching() as cache, _pool(at_once) as each:
         builds = dict(zip(first, each(partial(builder.built, cache=cache), first.values()), strict=True))
 
         def slim(item: PlannedWheel) -> Mapping[Target, Path] | Failure:
