@@ -10,12 +10,14 @@ from tests.factories.sources import index, sdist, sha256
 from tests.factories.toolkits import installed
 from vbuild.build.given import AskedAxes, Given, fitting_toolkit, given
 from vbuild.build.source import fetched
+from vbuild.cli.matrix import job_lines
 from vbuild.errors import BuildError, VbuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpus_asked
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.source import Folder, project_name, sdist_file
+from vbuild.release.matrix import planned
 from vbuild.toolchain.toolkit import releases as releases_of_cuda
 
 PROJECT = '[project]\nname = "demo"\nversion = "1.0"\n'
@@ -185,3 +187,11 @@ def test_a_project_without_a_name_is_refused(tmp_path: Path) -> None:
     tree(tmp_path, {"setup.py": "from setuptools import setup\nsetup(name=open('name').read())\n"})
     with pytest.raises(VbuildError, match=r'no \[project\] table names the project; expected name = "…"'):
         given(tmp_path, NO_AXES)
+
+
+def test_a_plan_shows_the_variables_of_the_recipe(tmp_path: Path) -> None:
+    own = '[tool.vbuild]\nbuild.env = { DEMO_MODE = "fast" }\n[tool.vbuild.matrix]\ncpu = ["x86-64-v2"]\n'
+    tree(tmp_path, {"pyproject.toml": f"{PROJECT}{own}", "demo.c": ""})
+    jobs = planned(str(tmp_path))
+    assert [job.data()["environment"]["DEMO_MODE"] for job in jobs] == ["fast", "fast"]
+    assert "  DEMO_MODE=fast" in list(job_lines(jobs))

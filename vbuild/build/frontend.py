@@ -100,7 +100,7 @@ class Job(Struct, frozen=True):
             "cpu": str(self.target.cpu),
             "backend": str(self.plan.backend),
             "properties": list(self.target.properties),
-            "environment": dict(self.plan.environment),
+            "environment": {**dict(self.target.env), **dict(self.plan.environment)},
             "config_settings": dict(self.plan.config_settings),
             "launchers": to_builtins(self.plan.rewriting),
             "nvcc": self.plan.cuda.data() if self.plan.cuda else None,

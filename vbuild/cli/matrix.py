@@ -145,7 +145,8 @@ def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
     job = wheels[0]
     targets = ", ".join(str(wheel.target) for wheel in wheels)
     yield from wrapped(f"{targets} (Python {job.target.python}, {job.target.cpu}, {job.plan.backend})")
-    yield from (f"  {name}={shlex.quote(value)}" for name, value in job.plan.environment)
+    variables = {**dict(job.target.env), **dict(job.plan.environment)}
+    yield from (f"  {name}={shlex.quote(value)}" for name, value in variables.items())
     yield from (f"  -C{key}={value}" for key, value in job.plan.config_settings)
     rules = job.plan.rewriting
     yield from wrapped(f"  compiler wrappers append: {' '.join((*rules.compile, *rules.link))}", indent=4)
