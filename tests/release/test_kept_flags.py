@@ -115,9 +115,13 @@ def test_code_that_is_called_by_everybody_is_built_again_without_them(
 @pytest.mark.nightly
 @pytest.mark.network
 def test_a_recipe_decides_without_a_proof(tmp_path: Path) -> None:
-    printed, code = released(tmp_path, GUARDED, {"wide.c": ["-mavx2"]}, '[build]\nstrip-flags = ["wide.c"]\n')
+    rules = '[build]\nstrip-flags = ["wide.c", "narrow.h"]\nkeep-flags = ["simd/*.c"]\n'
+    printed, code = released(tmp_path, GUARDED, {"wide.c": ["-mavx2"]}, rules)
     assert not code["wide"]
     assert "taken out of the project's own flags: -mavx2" in printed
+    assert "build.keep-flags: 'simd/*.c' matches no file that was compiled" in printed
+    assert "build.strip-flags: 'narrow.h' matches no file that was compiled" in printed
+    assert "'wide.c' matches" not in printed
 
 
 @pytest.mark.network
@@ -132,6 +136,9 @@ def test_a_module_that_is_built_around_the_wrappers_is_an_error(tmp_path: Path) 
     assert "around.cpython" in failure.error
     assert "the project calls a compiler by its path" in failure.error
     assert "build.patches = ['compiler.patch']" in failure.error
+    assert any(
+        note.startswith("plain: around.c: compiled by a compiler that is called by its") for note in release.notes
+    )
 
 
 NATIVE = """

@@ -65,6 +65,7 @@ def _bench_lines(report: "BenchReport") -> Iterator[str]:
 def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
     """What else the user should know about a release."""
     yield from _code_lines(release)
+    yield from _emulation_lines(release)
     if lists := release.lists:
         yield f"lists of GPU architectures that were changed: {len(lists)}"
         for text in lists[:_SHOWN]:
@@ -90,6 +91,16 @@ def _code_lines(release: "ReleaseResult") -> Iterator[str]:
         yield from wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
     for flag, files in release.kept_flags:
         yield from wrapped(f"kept for single files: {flag} of {_some(files)}")
+
+
+def _emulation_lines(release: "ReleaseResult") -> Iterator[str]:
+    """The wheels that no emulator has judged though it was asked for, and why."""
+    untried: dict[str, list[str]] = {}
+    for product in release.products:
+        if product.emulation and product.emulation.untried:
+            untried.setdefault(product.emulation.untried, []).append(product.label or "plain")
+    for why, labels in untried.items():
+        yield from wrapped(f"not emulated: {', '.join(labels)}: {why}")
 
 
 def _some(names: Sequence[str]) -> str:

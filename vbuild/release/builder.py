@@ -8,6 +8,7 @@ The cache is asked for a build before anything is compiled.
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -290,6 +291,10 @@ class Builder(Struct, frozen=True):
         log.unlink(missing_ok=True)  # an earlier run's
         made = self._compiled(job, folder, log, cache)
         wheel, built = made.wheel, made.built
+        flags, sources = recipe.build.flags, {source for call in built.calls for source in call.sources}
+        for key, globs in (("keep-flags", flags.keep), ("strip-flags", flags.strip)):
+            idle = [glob for glob in globs if not any(fnmatchcase(source, f"*/{glob}") for source in sources)]
+            self.notes.extend(f"build.{key}: {glob!r} matches no file that was compiled" for glob in idle)
         if past := job.watch.bypassing(made.project) if job.watch else ():
             what = "compiled by a compiler that is called by its path, without the flags of the level"
             self.notes.append(f"{target}: {', '.join(past)}: {what}; change that to a name: build.patches")
