@@ -39,6 +39,9 @@ if os.getenv("DEMO_FORCE_BUILD", "FALSE") == "TRUE" or os.getenv("FORCE_CUDA", "
     "csrc/own.h": "#include <vector>\n#include <zstd.h>\n",
     "csrc/cpu.cpp": 'int f() { return __builtin_cpu_supports("avx2"); }',
     "tests/other.f90": "",
+    ".cache/other.rs": "",
+    "env/pyvenv.cfg": "",
+    "env/lib/other.pyx": "",
 }
 V3 = AskedAxes(cpus=cpus_asked("v3"))
 GPUS = AskedAxes(gpus=GpuList.parse("80"))

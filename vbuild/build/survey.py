@@ -34,7 +34,9 @@ _LANGUAGES = {
 }
 _HEADERS = (".h", ".hh", ".inc")
 _SCRIPTS = (".py", ".cmake", ".toml", ".cfg", "CMakeLists.txt", "meson.build")
-_NOT_ITS_OWN = frozenset({"tests", "test", "docs", "doc", "examples", "benchmarks", ".git"})
+_NOT_ITS_OWN = frozenset(
+    {"tests", "test", "docs", "doc", "examples", "benchmarks", "build", "dist", "node_modules", "__pycache__"}
+)
 # bytes: a file that is larger is data
 _LARGEST = 1 << 21
 
@@ -150,8 +152,14 @@ class _Found:
 
 def _files(project: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(project):
-        folders[:] = sorted(name for name in folders if name.lower() not in _NOT_ITS_OWN)
+        folders[:] = sorted(name for name in folders if _is_its_own(Path(place, name)))
         yield from (Path(place, name) for name in sorted(files))
+
+
+def _is_its_own(folder: Path) -> bool:
+    """Whether *folder* is of the project's sources: not hidden, no virtual environment, not what was built of it."""
+    name = folder.name.lower()
+    return not name.startswith(".") and name not in _NOT_ITS_OWN and not (folder / "pyvenv.cfg").exists()
 
 
 def _text(path: Path) -> str:
