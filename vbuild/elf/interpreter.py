@@ -8,7 +8,7 @@
 Code that compilers write for x86-64 Linux is meant: calls keep the stack and the registers that the psABI says.
 """
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from heapq import heappop, heappush
 
 from iced_x86 import ConditionCode, FlowControl
@@ -26,21 +26,18 @@ from vbuild.elf.machine_state import (
     RSP,
     TESTS,
     Compared,
-    Lanes,
     Operation,
     State,
     loaded,
     negated,
-    overlapping,
     shown_by,
-    split_like,
 )
 from vbuild.elf.module import Piece
-from vbuild.elf.operands import Summary, World
+from vbuild.elf.operands import Summary, World, is_address
 from vbuild.elf.program import LEAF_SIZE, LEAVES
 from vbuild.elf.values import MASK_64, STACK, Value, is_stack, tag
 
-_DEPTH, _VISITS, _FEW_VISITS, _RANGE = 6, 12, 2, 64
+_DEPTH, _RANGE = 6, 64
 _FLAG_DEPTH = 3
 # arguments on the stack that are handed on
 _STACK_WORDS = 4
@@ -187,77 +184,6 @@ class Interpreter(Instructions):
         self._program.operations[address] = found
         return found
 
-    def _joined(self, one: State, other: State, address: int, *, visits: int) -> State:
-        one_facts, other_facts = one.facts, other.facts
-
-        def joined(first: Value, second: Value) -> Value:
-            if first is second or first == second:
-                return first
-            return self._met((first, one_facts), (second, other_facts), address, visits)
-
-        vectors: dict[int, Lanes] = {}
-        registers = list(map(joined, one.registers, other.registers))
-        for number in one.vectors.keys() ^ other.vectors.keys():
-            for state in (one, other):
-                for lane in state.vectors.get(number, ()):
-                    self._lose(lane, state.facts, address)
-        for number in one.vectors.keys() & other.vectors.keys():
-            first, second = one.vectors[number], other.vectors[number]
-            vectors[number] = first if first == second else tuple(map(joined, first, second))
-        return State(
-            registers,
-            vectors,
-            one.stack if one.stack == other.stack else self._joined_stacks(one, other, joined, address),
-            one.flags if one.flags == other.flags else None,
-            one_facts & other_facts,
-            one.source if one.source == other.source else None,
-            one.changed & other.changed,
-        )
-
-    def _joined_stacks(
-        self, one: State, other: State, joined: Callable[[Value, Value], Value], address: int
-    ) -> dict[int, tuple[int, Value]]:
-        first, second = one.stack, other.stack
-        differing = [place for place, here in first.items() if second.get(place) is not here]
-        if any(place in second and first[place][0] != second[place][0] for place in differing):
-            self._uneven.update(split_like(first, second))
-            self._uneven.update(split_like(second, first))
-            differing = [place for place, here in first.items() if second.get(place) is not here]
-        found = first.copy()
-        for place in differing:
-            here, there = first[place], second.get(place)
-            if there is None:
-                found[place] = self._joined_place(place, one, other, address)
-            elif here[0] == there[0]:
-                found[place] = here[0], joined(here[1], there[1])
-            else:
-                found[place] = max(here[0], there[0]), None
-        for place in second.keys() - first.keys():
-            found[place] = self._joined_place(place, other, one, address)
-        return found
-
-    def _met(self, one: tuple[Value, int], other: tuple[Value, int], address: int, visits: int) -> Value:
-        """What two values, with the facts on the way to each, are where they meet at *address*."""
-        found = values.join(*one, *other)
-        # what only counts is not followed round and round
-        if visits > (_VISITS if values.tells(found) or _is_address(one[0]) else _FEW_VISITS):
-            found = None
-        if found is None or isinstance(found, values.Word):
-            for value, known in (one, other):
-                self._lose(value, known, address)
-        return found
-
-    def _joined_place(self, place: int, one: State, other: State, address: int) -> tuple[int, Value]:
-        """What is at a *place* on the stack where two paths meet, *one* that has written there and another."""
-        known = one.stack[place]
-        # nothing has written there on the other path, so nothing may read it afterwards
-        if known[1] is None or not any(
-            at >= place - HANDED_OVER for at in overlapping(other.stack, place, known[0], self._uneven)
-        ):
-            return known
-        self._lose(known[1], one.facts, address)
-        return known[0], None
-
     def _step(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
         """Run an instruction that may not go on to the next one; where control goes, with the states there."""
         flow, following = operation.flow, operation.following
@@ -360,7 +286,7 @@ class Interpreter(Instructions):
 
     def _returned(self, state: State) -> None:
         result = state.registers[RAX]
-        if len(self._followed) == 1 and (not _is_address(result) or self._world.is_result_used(self._followed[0])):
+        if len(self._followed) == 1 and (not is_address(result) or self._world.is_result_used(self._followed[0])):
             self._lose(result, state.facts, is_written=False)
         before = self._return
         self._return = state.copy() if before is None else self._joined(before, state, self._here, visits=0)
@@ -498,7 +424,3 @@ def _is_own(piece: Piece, target: int) -> bool:
     """Whether *target* is no start of a function: it is in the middle of *piece*, or what the compiler moved there."""
     names = piece.symbol.names if piece.symbol else ()
     return target != piece.address or any(".cold" in name for name in names)
-
-
-def _is_address(value: Value) -> bool:
-    return any(map(tag, values.cases_of(value) or ()))

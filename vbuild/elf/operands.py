@@ -1,6 +1,6 @@
 """Operands: what instructions read and write, and what becomes visible to code that is not followed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from vbuild.elf.machine_state import (
     GENERAL,
     HANDED_OVER,
     NO_LANES,
+    Lanes,
     Memory,
     Operand,
     Operation,
@@ -22,6 +23,7 @@ from vbuild.elf.machine_state import (
     loaded,
     overlapping,
     remainders,
+    split_like,
 )
 from vbuild.elf.module import FIELDS, Module, displacement_of
 from vbuild.elf.program import LEAVES, Program
@@ -30,6 +32,8 @@ from vbuild.elf.values import MASK_64, Value, is_stack, tag
 _IMMEDIATES = {kind for name, kind in vars(OpKind).items() if isinstance(kind, int) and name.startswith("IMMEDIATE")}
 # what addresses by these registers belongs to a thread
 _THREADS: frozenset[int] = frozenset({Register.FS, Register.GS})
+# how often a place is passed before what tells, or what does not, can be anything there
+_VISITS, _FEW_VISITS = 12, 2
 # less than this is no address of a program
 _LOWEST_ADDRESS = 4096
 # bytes: from here on writing to a register clears the rest of it; a pointer
@@ -341,3 +345,81 @@ class Operands:
                 state.stack.update(rest)
                 self._uneven.update(rest)
         state.stack[place] = (size, value)
+
+    # where paths meet
+
+    def _joined(self, one: State, other: State, address: int, *, visits: int) -> State:
+        one_facts, other_facts = one.facts, other.facts
+
+        def joined(first: Value, second: Value) -> Value:
+            if first is second or first == second:
+                return first
+            return self._met((first, one_facts), (second, other_facts), address, visits)
+
+        vectors: dict[int, Lanes] = {}
+        registers = list(map(joined, one.registers, other.registers))
+        for number in one.vectors.keys() ^ other.vectors.keys():
+            for state in (one, other):
+                for lane in state.vectors.get(number, ()):
+                    self._lose(lane, state.facts, address)
+        for number in one.vectors.keys() & other.vectors.keys():
+            first, second = one.vectors[number], other.vectors[number]
+            vectors[number] = first if first == second else tuple(map(joined, first, second))
+        return State(
+            registers,
+            vectors,
+            one.stack if one.stack == other.stack else self._joined_stacks(one, other, joined, address),
+            one.flags if one.flags == other.flags else None,
+            one_facts & other_facts,
+            one.source if one.source == other.source else None,
+            one.changed & other.changed,
+        )
+
+    def _joined_stacks(
+        self, one: State, other: State, joined: Callable[[Value, Value], Value], address: int
+    ) -> dict[int, tuple[int, Value]]:
+        first, second = one.stack, other.stack
+        differing = [place for place, here in first.items() if second.get(place) is not here]
+        if any(place in second and first[place][0] != second[place][0] for place in differing):
+            self._uneven.update(split_like(first, second))
+            self._uneven.update(split_like(second, first))
+            differing = [place for place, here in first.items() if second.get(place) is not here]
+        found = first.copy()
+        for place in differing:
+            here, there = first[place], second.get(place)
+            if there is None:
+                found[place] = self._joined_place(place, one, other, address)
+            elif here[0] == there[0]:
+                found[place] = here[0], joined(here[1], there[1])
+            else:
+                found[place] = max(here[0], there[0]), None
+        for place in second.keys() - first.keys():
+            found[place] = self._joined_place(place, other, one, address)
+        return found
+
+    def _met(self, one: tuple[Value, int], other: tuple[Value, int], address: int, visits: int) -> Value:
+        """What two values, with the facts on the way to each, are where they meet at *address*."""
+        found = values.join(*one, *other)
+        # what only counts is not followed round and round
+        if visits > (_VISITS if values.tells(found) or is_address(one[0]) else _FEW_VISITS):
+            found = None
+        if found is None or isinstance(found, values.Word):
+            for value, known in (one, other):
+                self._lose(value, known, address)
+        return found
+
+    def _joined_place(self, place: int, one: State, other: State, address: int) -> tuple[int, Value]:
+        """What is at a *place* on the stack where two paths meet, *one* that has written there and another."""
+        known = one.stack[place]
+        # nothing has written there on the other path, so nothing may read it afterwards
+        if known[1] is None or not any(
+            at >= place - HANDED_OVER for at in overlapping(other.stack, place, known[0], self._uneven)
+        ):
+            return known
+        self._lose(known[1], one.facts, address)
+        return known[0], None
+
+
+def is_address(value: Value) -> bool:
+    """Whether *value* is an address in some case."""
+    return any(map(tag, values.cases_of(value) or ()))

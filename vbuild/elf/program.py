@@ -6,8 +6,9 @@ from functools import cached_property
 from iced_x86 import FlowControl
 
 from vbuild.elf.code import Elf
+from vbuild.elf.data import MODULE_ENTRIES
 from vbuild.elf.machine_state import Operation
-from vbuild.elf.module import MODULE_ENTRIES, Module
+from vbuild.elf.module import Module
 
 # spaces of addresses that no file has: what __x86_get_cpuid_feature_leaf points at, libgcc's variables, and arguments
 LEAVES, MODEL, MODEL_FEATURES = 1 << 91, 3 << 90, 1 << 92

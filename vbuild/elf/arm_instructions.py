@@ -1,32 +1,21 @@
-"""Runs aarch64 code on what is known of values: the instructions, as far as they are followed, and how calls are made.
+"""aarch64 instructions that go on to the next one, as far as they are followed.
 
 Of all others the register that they write is unknown afterwards. The Arm Architecture Reference Manual, chapter C6, has
-the encodings, and the procedure call standard (AAPCS64) says which registers calls keep.
+the encodings.
 """
 
-from collections.abc import Iterable
-
-from iced_x86 import FlowControl
-
 from vbuild.elf import values
-from vbuild.elf.arm_code import offset_in, page_of, read_by, signed, writes
-from vbuild.elf.arm_facts import ARGUMENT, AUXILIARY, GETAUXVAL, HWCAP, IDENTITY, IMPORTS
-from vbuild.elf.interpreter import Interpreter
-from vbuild.elf.machine_state import CC, NO_LANES, ZERO_SIGN, Chained, Compared, Operation, State, negated, shown_by
-from vbuild.elf.module import Module
-from vbuild.elf.values import MASK_64, STACK, Value, tag
+from vbuild.elf.arm_code import offset_in, page_of, signed
+from vbuild.elf.machine_state import CC, NO_LANES, ZERO_SIGN, Chained, Compared, State, negated, shown_by
+from vbuild.elf.operands import Operands
+from vbuild.elf.values import MASK_64, Value, tag
 
-_SP = _ZERO = 31
+ZERO, FULL, HALF = 31, 8, 4
 _ZEROS = (0,) * len(NO_LANES)
-_FULL, _HALF = 8, 4
 _SIZES = {8: 1, 16: 2, 32: 4}
-_CONDITIONS = (CC.E, CC.NE, CC.AE, CC.B, CC.S, CC.NS, CC.O, CC.NO, CC.A, CC.BE, CC.GE, CC.L, CC.G, CC.LE)
+CONDITIONS = (CC.E, CC.NE, CC.AE, CC.B, CC.S, CC.NS, CC.O, CC.NO, CC.A, CC.BE, CC.GE, CC.L, CC.G, CC.LE)
 _NO_CARRY = ZERO_SIGN | {CC.G, CC.GE, CC.L, CC.LE}
 _SHIFTS = ("shl", "shr", "sar", "ror")
-# arguments of functions that ask, and of those that are called next to them
-_COUNTS = {"getauxval": 1, "__getauxval": 1, "getenv": 1, "secure_getenv": 1, "strtoul": 3, "strtol": 3}
-# instructions that are looked at for a use of a register
-_MOST_SEEN = 400
 _BITWISE = ("and", "or", "xor", "and")
 
 
@@ -51,208 +40,29 @@ def _bit_mask(word: int) -> int | None:
     return sum(pattern << at for at in range(0, 64, size))
 
 
-def _is_address(value: Value) -> bool:
-    return any(map(tag, values.cases_of(value) or ()))
-
-
-class ArmInterpreter(Interpreter):
-    """Runs one piece of aarch64 code, and what it calls as far as that is followed."""
-
-    _argument_registers = tuple(range(9))
-    _lost_in_calls = (*range(19), 30)
-    _results = (0, 1)
-    _pointer, _pushed = _SP, 0
-    _most_steps = 20_000
-
-    def _unknown(self, facts: int = 0) -> State:
-        registers: list[Value] = [None] * _SP
-        return State(registers=[*registers, STACK], facts=facts)
-
-    def _tell(self, address: int, state: State) -> None:
-        """Give a resolver what the loader tells it: a call that leads to one is a call of what it returns."""
-        module = self._program.module(address)
-        if address - module.base in module.elf.resolvers:
-            state.registers[:2] = HWCAP, ARGUMENT
-
-    def _follow(self, entry: int, state: State) -> State | None:
-        self._tell(entry, state)
-        return super()._follow(entry, state)
-
-    # control flow
-
-    def _joined(self, one: State, other: State, address: int, *, visits: int) -> State:
-        one, other = one.copy(), other.copy()
-        for number in range(_SP):
-            first, second = one.registers[number], other.registers[number]
-            if first != second and (_is_address(first) or _is_address(second)) and self._is_dead(address, number):
-                one.registers[number] = other.registers[number] = None
-        return super()._joined(one, other, address, visits=visits)
-
-    def _is_dead(self, address: int, register: int, *, is_argument: bool = False) -> bool:
-        """Whether the code at *address* never reads *register* before it writes there; False if that takes too long.
-
-        What a function does not write is no result of it if it *is_argument*, from its caller.
-        """
-        key = (address, register if is_argument else ~register)
-        if key not in self._program.dead:
-            # while it is looked for, such as in code that calls itself
-            self._program.dead[key] = False
-            self._program.dead[key] = self._dies(address, register, 0 if is_argument else len(self._results))
-        return self._program.dead[key]
-
-    def _dies(self, address: int, register: int, results: int) -> bool:  # noqa: C901  # one for each kind of control flow
-        module = self._program.module(address)
-        piece = module.piece(address)
-        waiting, seen = [address], set()
-        while waiting and piece:
-            place = waiting.pop()
-            if place in seen:
-                continue
-            seen.add(place)
-            instruction = module.instruction(place)
-            if instruction is None or len(seen) > _MOST_SEEN or register in read_by(instruction.code):
-                return False
-            flow, target = instruction.flow_control, module.base + instruction.near_branch_target
-            is_call = flow in {FlowControl.CALL, FlowControl.INDIRECT_CALL}
-            if (
-                is_call
-                and register in self._argument_registers
-                and not self._is_no_argument(instruction.near_branch_target, module, register)
-            ):
-                return False
-            if flow == FlowControl.RETURN:
-                if register < results:
-                    return False
-            elif flow in {FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH}:
-                if piece.address < target < piece.end:
-                    waiting.append(target)
-                elif register in self._argument_registers or flow == FlowControl.INDIRECT_BRANCH:
-                    return False
-            elif flow != FlowControl.EXCEPTION and not writes(instruction.code, register):
-                waiting += [place + 4] if flow != FlowControl.CONDITIONAL_BRANCH else [place + 4, target]
-        return piece is not None
-
-    def _is_no_argument(self, target: int, module: Module, register: int) -> bool:
-        """Whether what is called at *target*, if that is known, never reads what *register* has."""
-        destination = self._program.destination(module.base + target) if target else None
-        if isinstance(destination, str):
-            return register >= _COUNTS.get(destination, register + 1)
-        return destination is not None and self._is_dead(destination, register, is_argument=True)
-
-    def _called(self, targets: Iterable[tuple[int | str, int]], state: State, stack: int = 0) -> list[State]:
-        known = list(targets)
-        for number in self._argument_registers:
-            # what is left in a register from before is no argument
-            if (
-                known
-                and _is_address(state.registers[number])
-                and all(
-                    number >= _COUNTS.get(target, number + 1)
-                    if isinstance(target, str)
-                    else self._is_dead(target, number, is_argument=True)
-                    for target, _ in known
-                )
-            ):
-                state.registers[number] = None
-        return super()._called(known, state, stack)
-
-    def _branch(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
-        word, kept = operation.instruction.code, state.flags
-        if word >> 24 == 0x54:
-            if word & 0xF >= len(_CONDITIONS):
-                return self._jump(operation.target, state, entry)
-            condition = _CONDITIONS[word & 0xF]
-        else:
-            condition = CC.NE if word & 1 << 24 else CC.E
-            number = word & 0x1F
-            if word & 1 << 25:
-                bit = word >> 26 & 0x20 | word >> 19 & 0x1F
-                value = values.shifted(self._x(number, state), bit, "shr", _FULL)
-                state.flags = Compared(values.bitwise(value, 1, "and"), 0, _FULL)
-            else:
-                size = _FULL if word >> 31 else _HALF
-                value = self._x(number, state, size)
-                state.flags = Compared(value, 0, size, None if number == _ZERO else number)
-        taken, not_taken = self._sides(state, condition)
-        if word >> 24 != 0x54:
-            taken.flags = not_taken.flags = kept
-        return [(operation.following, not_taken), *self._jump(operation.target, taken, entry)]
-
-    def _targets(self, operation: Operation, state: State) -> list[tuple[int | str, int]]:
-        if operation.target:
-            destination = self._program.destination(operation.target)
-            return [] if destination is None else [(destination, 0)]
-        cases = values.cases_of(self._x(operation.instruction.code >> 5 & 0x1F, state)) or {}
-        found: list[tuple[int | str, int]] = []
-        for number, facts in cases.items():
-            if tag(number) == tag(IMPORTS):
-                found.append((self._program.names[number - IMPORTS], facts))
-            elif 0 < tag(number) <= len(self._program.modules):
-                found.append((number, facts))
-        return found if len(found) == len(cases) else []
-
-    def _imported(self, name: str, state: State) -> list[State]:
-        kind = state.registers[0]
-        found = super()._imported(name, state)
-        if name in GETAUXVAL and found:
-            state.registers[0] = AUXILIARY.get(kind) if isinstance(kind, int) else None
-        return found
+class ArmInstructions(Operands):
+    """The part of the interpreter that runs aarch64 instructions which go on to the next one."""
 
     # registers and memory
 
-    def _x(self, number: int, state: State, size: int = _FULL) -> Value:
-        return 0 if number == _ZERO else values.truncated(state.registers[number], size)
+    def _x(self, number: int, state: State, size: int = FULL) -> Value:
+        return 0 if number == ZERO else values.truncated(state.registers[number], size)
 
-    def _put(self, number: int, value: Value, state: State, size: int = _FULL) -> None:
+    def _put(self, number: int, value: Value, state: State, size: int = FULL) -> None:
         """Write a register, the stack pointer for 31."""
         if isinstance(state.flags, Compared) and state.flags.place == number:
             flags = state.flags
             state.flags = Compared(flags.one, flags.other, flags.size, only=flags.only)
         state.registers[number] = values.truncated(value, size)
 
-    def _put_or_drop(self, number: int, value: Value, state: State, size: int = _FULL) -> None:
-        if number != _ZERO:
+    def _put_or_drop(self, number: int, value: Value, state: State, size: int = FULL) -> None:
+        if number != ZERO:
             self._put(number, value, state, size)
-
-    def _load_from(self, address: int, size: int, state: State) -> Value:
-        if 0 < tag(address) <= len(self._program.modules):
-            module = self._program.module(address)
-            behind = self._program.behind(module, address - module.base)
-            if isinstance(behind, str) and size == _FULL:
-                names = self._program.names
-                if behind not in names:
-                    names.append(behind)
-                return IMPORTS + names.index(behind)
-        return super()._load_from(address, size, state)
 
     # instructions
 
-    def _take_apart(self, operation: Operation) -> None:
-        operation.run = ArmInterpreter._plain
-
-    def _plain(self, operation: Operation, state: State) -> None:
-        instruction = operation.instruction
-        word = instruction.code
-        kind = word >> 25 & 0xF
-        if kind in {8, 9}:
-            self._with_number(word, instruction.ip, state)
-        elif kind in {5, 13}:
-            self._with_registers(word, state)
-        elif kind & 5 == 4:
-            self._memory(word, instruction.ip, state)
-        elif kind & 7 == 7:
-            self._numbers(word, state)
-        elif kind in {10, 11}:
-            if word & 0xFFF00000 == 0xD5300000:
-                self._put_or_drop(word & 0x1F, IDENTITY.get(word & 0xFFFE0), state)
-            elif word & 0xFFE0001F == 0xD4000001:
-                self._put(0, None, state)
-        elif kind == 2:
-            # of SVE, some instructions write a general register
-            self._put_or_drop(word & 0x1F, None, state)
-
     def _with_number(self, word: int, ip: int, state: State) -> None:
-        size = _FULL if word >> 31 else _HALF
+        size = FULL if word >> 31 else HALF
         target, source = word & 0x1F, word >> 5 & 0x1F
         kind = word >> 23 & 7
         if kind < 2:
@@ -288,7 +98,7 @@ class ArmInterpreter(Interpreter):
         value, width = self._x(word >> 5 & 0x1F, state, size), 8 * size
         is_up = high < low
         count = high + 1 if is_up else high - low + 1
-        field = value if is_up else values.shifted(value, low, "shr", _FULL)
+        field = value if is_up else values.shifted(value, low, "shr", FULL)
         field = field if count == width else values.bitwise(field, (1 << count) - 1, "and")
         shift = width - low if is_up else 0
         how = word >> 29 & 3
@@ -306,10 +116,10 @@ class ArmInterpreter(Interpreter):
 
     def _sum(self, word: int, one: Value, other: Value, state: State, source: int) -> None:
         """Add or subtract, and compare if the flags are set; only with a number is 31 the stack pointer."""
-        size = _FULL if word >> 31 else _HALF
+        size = FULL if word >> 31 else HALF
         is_difference, sets_flags, target = bool(word & 1 << 30), bool(word & 1 << 29), word & 0x1F
         result = values.total(one, other, is_difference=is_difference)
-        if result is None and not (sets_flags and target == _ZERO):
+        if result is None and not (sets_flags and target == ZERO):
             self._lose(one, state.facts)
             self._lose(other, state.facts)
         result = values.truncated(result, size)
@@ -319,13 +129,13 @@ class ArmInterpreter(Interpreter):
             return
         self._put_or_drop(target, result, state, size)
         if is_difference:
-            place = None if source in {target, _ZERO} else source
+            place = None if source in {target, ZERO} else source
             state.flags = Compared(one, other, size, place)
         else:
             state.flags = Compared(result, 0, size, only=ZERO_SIGN)
 
     def _combine(self, word: int, one: Value, other: Value, state: State) -> None:
-        size = _FULL if word >> 31 else _HALF
+        size = FULL if word >> 31 else HALF
         how, target = word >> 29 & 3, word & 0x1F
         result = values.truncated(values.bitwise(one, other, _BITWISE[how]), size)
         if how == 3:
@@ -337,7 +147,7 @@ class ArmInterpreter(Interpreter):
             self._put_or_drop(target, result, state, size)
 
     def _with_registers(self, word: int, state: State) -> None:  # noqa: C901, PLR0912  # one for each kind
-        size = _FULL if word >> 31 else _HALF
+        size = FULL if word >> 31 else HALF
         one, other = (self._x(word >> at & 0x1F, state, size) for at in (5, 16))
         kind, target = word >> 24 & 0x1F, word & 0x1F
         if kind in {0x0A, 0x0B} and not (kind == 0x0B and word & 1 << 21):
@@ -348,7 +158,7 @@ class ArmInterpreter(Interpreter):
             if word & 1 << 21:
                 other = values.bitwise(other, (1 << 8 * size) - 1, "xor")
             # orr with the register of zeros moves
-            if word >> 29 & 3 == 1 and word >> 5 & 0x1F == _ZERO:
+            if word >> 29 & 3 == 1 and word >> 5 & 0x1F == ZERO:
                 self._put_or_drop(target, other, state, size)
             elif word >> 29 & 3 == 1 and other == 0:
                 self._put_or_drop(target, one, state, size)
@@ -357,7 +167,7 @@ class ArmInterpreter(Interpreter):
         elif kind == 0x0B:
             source = word >> 5 & 0x1F
             first = values.truncated(state.registers[source], size)
-            second = values.shifted(self._extended(word, state), word >> 10 & 7, "shl", _FULL)
+            second = values.shifted(self._extended(word, state), word >> 10 & 7, "shl", FULL)
             self._sum(word, first, values.truncated(second, size), state, source)
         elif word & 0x1FE00000 == 0x1A400000:
             self._compare_if(word, one, other, state, size)
@@ -381,18 +191,18 @@ class ArmInterpreter(Interpreter):
         option = word >> 13 & 7
         value = self._x(word >> 16 & 0x1F, state)
         size = 1 << (option & 3)
-        if size == _FULL:
+        if size == FULL:
             return value
-        return values.extended(value, size, _FULL) if option & 4 else values.truncated(value, size)
+        return values.extended(value, size, FULL) if option & 4 else values.truncated(value, size)
 
     def _compare_if(self, word: int, one: Value, other: Value, state: State, size: int) -> None:
         second = word >> 16 & 0x1F if word & 1 << 11 else other
         condition = word >> 12 & 0xF
-        if not word & 1 << 30 or condition >= len(_CONDITIONS):
+        if not word & 1 << 30 or condition >= len(CONDITIONS):
             state.flags = None
             return
         then = Compared(one, second, size)
-        state.flags = Chained(state.flags, _CONDITIONS[condition], then, _holding(word & 0xF))
+        state.flags = Chained(state.flags, CONDITIONS[condition], then, _holding(word & 0xF))
 
     def _choose(self, word: int, one: Value, other: Value, state: State, size: int) -> None:
         if word & 1 << 30:
@@ -400,12 +210,10 @@ class ArmInterpreter(Interpreter):
         if word & 1 << 10:
             other = values.truncated(values.total(other, 1), size)
         condition = word >> 12 & 0xF
-        if condition >= len(_CONDITIONS):
+        if condition >= len(CONDITIONS):
             self._put_or_drop(word & 0x1F, one, state, size)
             return
-        taken, kept = (
-            shown_by(state.flags, each) for each in (_CONDITIONS[condition], negated(_CONDITIONS[condition]))
-        )
+        taken, kept = (shown_by(state.flags, each) for each in (CONDITIONS[condition], negated(CONDITIONS[condition])))
         result = values.join(one, state.facts | taken, other, state.facts | kept)
         if result is None or isinstance(result, values.Word):
             self._lose(one, state.facts | taken)
@@ -459,7 +267,7 @@ class ArmInterpreter(Interpreter):
         elif not word & 1 << 21:
             address = start if word & 0xC00 == 0x400 else values.total(start, offset)
         elif word & 0xC00 == 0x800:
-            index = values.shifted(self._extended(word, state), scale if word & 1 << 12 else 0, "shl", _FULL)
+            index = values.shifted(self._extended(word, state), scale if word & 1 << 12 else 0, "shl", FULL)
             address = values.total(start, index)
             if values.cases_of(address) is None:
                 # somewhere in a table
@@ -500,15 +308,15 @@ class ArmInterpreter(Interpreter):
     ) -> None:
         if not is_load:
             zero = state.vectors.get(number) == _ZEROS
-            value = (0 if zero else None) if is_vector else self._x(number, state, min(size, _FULL))
+            value = (0 if zero else None) if is_vector else self._x(number, state, min(size, FULL))
             self._store(address, size, value, state)
             return
         value = self._load(address, size, state)
         if is_vector:
             state.vectors.pop(number, None)
             return
-        if sign and size < _FULL:
-            value = values.extended(value, size, _FULL)
+        if sign and size < FULL:
+            value = values.extended(value, size, FULL)
         self._put_or_drop(number, value, state)
 
     def _pair(self, word: int, base: int, state: State, *, is_vector: bool) -> None:
