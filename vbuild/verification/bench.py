@@ -45,7 +45,7 @@ _LINE = re.compile(
 )
 _TIMEIT = re.compile(r"\d+ loops?, best of \d+")
 _UNITS = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0}
-_NO_MODULE = re.compile(r"No module named '?(\w+)")
+_NO_MODULE = re.compile(r"No module named '?(\w+)(?![\w.])")
 _FEWEST, _MOST = 2, 3
 _SHOWN = 3
 _CHANCE = 1 / 16
