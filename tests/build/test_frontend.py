@@ -160,8 +160,9 @@ def test_a_project_that_does_not_compile_names_its_log_and_shows_its_end(
     project = setuptools_project(tmp_path / "source", kernel="void kernel(float *a) { return 1 }")
     with pytest.raises(BuildError) as caught:
         built(project, "v3", tmp_path, environments)
-    first, *rest = str(caught.value).splitlines()
-    assert first == f"build_wheel failed with status 1; its log is {tmp_path / 'build.log'}, which ends:"
+    first, then, *rest = str(caught.value).splitlines()
+    assert first.startswith("src/kernel.c:1:33: error: expected ")
+    assert then == f"build_wheel failed with status 1; its log is {tmp_path / 'build.log'}, which ends:"
     assert any("expected" in line and "kernel.c:1" in line for line in rest)
 
 
