@@ -233,12 +233,16 @@ def surveyed(project: Project, folder: Path) -> tuple[list[str], bool]:
 def written(project: Project, folder: Path) -> tuple[str, Path]:
     """The sdist as ``name==version``, of the newest release if none is named, and the recipe for it in *folder*."""
     listed = files_of(project.name, indexes=Indexes.configured())
-    sdist = next(
+    found = (
         file
         for file in listed
         if file.file.endswith((".tar.gz", ".zip"))
         and (str(file.version) == project.version if project.version else not file.version.is_prerelease)
     )
+    if not (sdist := next(found, None)):
+        sys.exit(
+            f"{project.requirement}: no index has an sdist of it; expected the name of a project, or name==version"
+        )
     name = f"{project.name}=={sdist.version}"
     text = f"""\
 name = "{project.name}"
