@@ -59,7 +59,7 @@ _FLAG_VARIABLES = ("CPPFLAGS", "CFLAGS", "CXXFLAGS", "FFLAGS", "FCFLAGS", "CC", 
 # the features that Rust calls by other names than gcc
 _RUST = {"pclmul": "pclmulqdq", "rdrnd": "rdrand"}
 
-_BUILD_FOLDER = "build/vbuild"
+BUILD_FOLDER = "build/vbuild"
 
 # cl.exe has no switch between SSE2, its default, and AVX
 _MSVC = {"v1": "", "v3": "/arch:AVX2", "v4": "/arch:AVX512"}
@@ -198,7 +198,7 @@ def planned(
         dropped=interpreter.rpaths,
         zig=(compilers.zig_target,) if compilers.zig_target else (),
     )
-    settings = _settings(backend, (*recipe.config_settings, *(cuda.config_settings if cuda else ())))
+    settings = in_fixed_folder(backend, (*recipe.config_settings, *(cuda.config_settings if cuda else ())))
     return FlagPlan(cpu, backend, tuple(env.items()), settings, rewriting, cuda.rules if cuda else None)
 
 
@@ -236,14 +236,14 @@ def _compiler_variables(
     return {"CC": compilers.c, **({"CXX": compilers.cxx} if compilers.cxx else {}), **variables}
 
 
-def _settings(backend: BuildBackend, given: Settings) -> Settings:
+def in_fixed_folder(backend: BuildBackend, given: Settings) -> Settings:
     """*given*, and a build folder of a fixed name if it would have a random one, which ends up in the binaries."""
     if backend not in {BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON} or dict(given).keys() & {
         "build-dir",
         "builddir",
     }:
         return given
-    return (*given, ("build-dir", _BUILD_FOLDER))
+    return (*given, ("build-dir", BUILD_FOLDER))
 
 
 def _steering(environment: Mapping[str, str]) -> tuple[str, ...]:

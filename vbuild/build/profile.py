@@ -41,7 +41,7 @@ INSTRUMENTING = {
     _CLANG: ("-fprofile-generate", "-mllvm", "-static-func-full-module-prefix=false"),
 }
 # code that training did not run is compiled as without a profile, not for size; what does not fit is passed over
-_TRAINED = {
+TRAINED = {
     _GCC: ("-fprofile-use", "-fprofile-partial-training", "-Wno-missing-profile", "-Wno-coverage-mismatch"),
     _CLANG: (
         *("-Wno-profile-instr-out-of-date", "-Wno-profile-instr-unprofiled", "-Wno-backend-plugin"),
@@ -101,14 +101,19 @@ def check(settings: ProfileSettings, compilers: Compilers, backend: BuildBackend
         version = ".".join(map(str, compilers.version))
         expected = f"{compilers.family} {_FIRST[compilers.family]} or newer"
         raise BuildError(f"{_KEY}: {compilers.family} {version} is too old; expected {expected}")
-    if settings.train and backend is BuildBackend.MATURIN:
-        raise BuildError(f"{_KEY}.train: maturin compiles Rust, of which vbuild takes no profile; lto = true works")
+    check_backend(settings, backend)
     if settings.lto and compilers.family is _CLANG and not shutil.which("ld.lld"):
         raise BuildError(
             f"{_KEY}.lto: clang links with lld, and there is no ld.lld on PATH; install it: apt-get install lld"
         )
     if settings.train and compilers.family is _CLANG:
         _merger(compilers)
+
+
+def check_backend(settings: ProfileSettings, backend: BuildBackend) -> None:
+    """`BuildError` if what *settings* ask for cannot be done with this *backend*."""
+    if settings.train and backend is BuildBackend.MATURIN:
+        raise BuildError(f"{_KEY}.train: maturin compiles Rust, of which vbuild takes no profile; lto = true works")
 
 
 def optimised(plan: FlagPlan, settings: ProfileSettings, compilers: Compilers) -> FlagPlan:
@@ -130,7 +135,7 @@ def instrumented(plan: FlagPlan, family: CompilerFamily) -> FlagPlan:
 
 def trained(plan: FlagPlan, family: CompilerFamily) -> FlagPlan:
     """*plan* for code of which there is a profile."""
-    return replace(plan, rewriting=replace(plan.rewriting, trained=_TRAINED[family]))
+    return replace(plan, rewriting=replace(plan.rewriting, trained=TRAINED[family]))
 
 
 def counting(folder: Path) -> Env:
@@ -141,14 +146,14 @@ def counting(folder: Path) -> Env:
 
 
 def collected(
-    counts: Path, folder: Path, *, trees: Mapping[str, Path], stage: Path, compilers: Compilers, log: Path
+    counts: Path, folder: Path, *, trees: Mapping[str, Path], stage: Path, compilers: Compilers | None, log: Path
 ) -> Profile:
     """The profile, in the empty *folder*, of what code has counted that was built in *trees*, by the names of parts.
 
     The project's own tree has no name. The code left the counts in the folder *counts*; all folders of this run are in
-    *stage*. `BuildError` if there is nothing of a part.
+    *stage*. Without *compilers* it is gcc's. `BuildError` if there is nothing of a part.
     """
-    if compilers.family is _CLANG:
+    if compilers and compilers.family is _CLANG:
         if raw := sorted(map(str, counts.rglob("*.profraw"))):
             run([_merger(compilers), "merge", "-o", str(folder / _MERGED), *raw], log=log)
     else:

@@ -17,18 +17,27 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vbuild.build.agreement import agreement, unused
-from vbuild.build.cibuildwheel.making import NOT_PUT, ContainerBuild, ContainerResult, ContainerRunner, ContainerSetup
+from vbuild.build.cibuildwheel.making import (
+    NOT_PUT,
+    ContainerBuild,
+    ContainerResult,
+    ContainerRunner,
+    ContainerSetup,
+    trained_runs,
+)
 from vbuild.build.cibuildwheel.options import check_one_line
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, check_platform
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, again, machine_of, runs, unheard
 from vbuild.build.frontend import recognised
 from vbuild.build.kept_flags import is_for_single_files
 from vbuild.build.plan import FlagPlan, Rewriting
+from vbuild.build.profile import Profile
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import named
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.machine import cpu_here
+from vbuild.recipe.flags import ProfileSettings
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
@@ -108,8 +117,11 @@ def cibuildwheel(
         runner = ContainerRunner(engine, given, os.environ, outside, setup, containers, echo)
         with staging(folder) as stage:
             context = replace(context, stage=stage)
-            steps = _CibuildwheelSteps(context, run_context)
-            made = [steps.made(run, runner) for run in plan]
+            training = trained_runs(
+                plan, recipe, run_context, runner, lambda run: on_progress(run.targets[0], "training")
+            )
+            steps = _CibuildwheelSteps(context, run_context, training.profiles)
+            made = [steps.made(run, runner) for run in training.runs]
             licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
             notes = [*unheard(recipe), *licences, *_omitted(targets, identifiers), *steps.said, *steps.notes(made)]
             wheels = ReleaseWheels(
@@ -186,6 +198,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
 
     context: ReleaseContext
     run_context: RunContext
+    profiles: Mapping[str, Mapping[str, Profile]]
     indexes: Callable[[], Mapping[str, str]] = field(default_factory=lambda: cache(index_variables))
     said: list[str] = field(default_factory=list)
 
@@ -319,8 +332,15 @@ class _CibuildwheelSteps(Struct, frozen=True):
             # what is cut from the wheel that was tested was not
             trial=TrialResult.NOT_RUN if target in cut and build.trial is TrialResult.PASSED else build.trial,
             emulation=emulation,
-            profile=ProfileEntry(lto=True) if self.context.recipe.build.profile.lto and made.run.plan else None,
+            profile=self._profile(made.run, target),
         )
+
+    def _profile(self, run: CibuildwheelRun, target: Target) -> ProfileEntry | None:
+        asked = self.context.recipe.build.profile
+        if asked == ProfileSettings() or not run.plan:
+            return None
+        made = self.profiles.get(run.profile, {}).get(target.python)
+        return ProfileEntry(asked.lto, asked.train, made.sha256 if made else None, made.objects if made else 0)
 
     def _failure(self, target: Target, made: ContainerResult, error: VbuildError) -> Failure:
         log = self._log(made.run)

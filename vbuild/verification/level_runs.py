@@ -154,7 +154,10 @@ def why_not_here(name: WheelName) -> str | None:
     platforms = platforms_of(name)
     machines = {platform.machine for platform in platforms}
     if machines and here not in machines:
-        return f"for {', '.join(sorted(machines))}, and this machine is {here}: nothing was run"
+        where = " or ".join(sorted(machines))
+        return (
+            f"for {where}, and this machine is {here}: nothing was run; expected a machine of {where}, with its Python"
+        )
     if not platforms and name.platform != "any":
         return f"for {name.platform}, expected a Linux wheel: nothing was run"
     wanted = {"musl" if platform.tag.startswith("musllinux") else "glibc" for platform in platforms}

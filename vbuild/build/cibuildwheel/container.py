@@ -91,7 +91,7 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
     shutil.rmtree(folder, ignore_errors=True)
     compilers = compiler_wrapper.programs(environment.get("PATH", os.defpath))
     rules: dict[str, tuple[str, ...]] = {name: tuple(value) for name, value in settings["rules"].items()}
-    if (rules["everywhere"] or not settings["is_baseline"]) and compilers:
+    if (rules["everywhere"] or settings["profile"] or not settings["is_baseline"]) and compilers:
         # that of CC, or else one that a build is likely to take
         words = [Path(word).name for word in environment.get("CC", "").split()]
         named = [compilers[name] for name in (*words, *_FIRST) if name in compilers]
@@ -119,9 +119,11 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
             "compilers": {name: str(path) for name, path in compilers.items()},
             "log": str(logs / "nvcc.jsonl"),
         }
+    profile = {"folder": str(Path(settings["profile"], logs.name)), "base": settings["project"]}
     compiler_wrapper.put(
         folder,
         {
+            **({"profile": profile} if settings["profile"] else {}),
             "rules": rules,
             "programs": programs,
             "variables": {},
@@ -149,7 +151,7 @@ def check(compiler: Path, settings: dict[str, Any]) -> None:
     macros = {name: int(value) for name, value in compiler_wrapper.MACRO.findall(ran.stdout)}
     family = "clang" if "__clang_major__" in macros else "gcc"
     version = macros.get("__clang_major__", macros.get("__GNUC__", 0))
-    if settings["rules"]["everywhere"] and (family != "gcc" or version < FIRST_GCC):
+    if (settings["rules"]["everywhere"] or settings["profile"]) and (family != "gcc" or version < FIRST_GCC):
         raise SystemExit(
             f"{SAID}build.profile: {family} {version} of the image; expected gcc {FIRST_GCC} or newer: leave the table "
             f"out, set CC=gcc in the option environment, or choose another image, such as manylinux_2_28"
