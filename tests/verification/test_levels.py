@@ -194,7 +194,13 @@ def test_a_python_that_is_not_here_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("platform", "note"),
     [
-        ("manylinux_2_17_aarch64", f"for aarch64, and this machine is {os.uname().machine}: nothing was run"),
+        (
+            "manylinux_2_17_aarch64",
+            (
+                f"for aarch64, and this machine is {os.uname().machine}: nothing was run; "
+                f"expected a machine of aarch64, with its Python"
+            ),
+        ),
         ("win_amd64", "for win_amd64, expected a Linux wheel: nothing was run"),
         ("musllinux_1_2_x86_64", "for musl, and the C library of this machine is another: nothing was run"),
     ],
