@@ -85,6 +85,35 @@ def test_a_null_wheel_needs_no_metadata(tmp_path: Path, name: str, namespace: st
     assert document.metadata.namespaces == (namespace,)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "demo-1.0-cp311-cp311-manylinux_2_17_aarch64.whl",
+            "x86_64 :: level :: v3",
+            "x86_64 :: level :: v3 is for x86_64, and the wheel for aarch64",
+        ),
+        (
+            "demo-1.0-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+            "aarch64 :: version :: 8.2a",
+            "aarch64 :: version :: 8.2a is for aarch64, and the wheel for x86_64",
+        ),
+        (
+            "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl",
+            "x86_64 :: level :: v9",
+            "no CPU level 'v9' of 'x86_64'; expected v1, v2, v3, v4",
+        ),
+    ],
+)
+def test_a_level_that_no_machine_of_the_wheel_has_is_refused(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    with pytest.raises(VbuildError) as refusal:
+        stamped(wheel(tmp_path, name), tmp_path / "out", variant=variant("a", text))
+    assert str(refusal.value) == f"{name}: {message}"
+    assert not list(tmp_path.glob("out/*"))
+
+
 def test_uv_installs_what_was_stamped(tmp_path: Path) -> None:
     plain = wheel(tmp_path / "dist", files={"demo/__init__.py": ""})
     path = stamped(plain, tmp_path / "dist", variant=variant("x86_64_v1", "x86_64 :: level :: v1"))

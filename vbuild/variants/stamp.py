@@ -5,10 +5,12 @@
 No member is inflated: the compressed bytes pass as they are (PEP 825, "Wheel metadata").
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from vbuild.errors import VariantError, at
+from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Declaration, Document, Schema
 from vbuild.variants.metadata import VariantMetadata
 from vbuild.variants.model import Property, Variant
@@ -32,9 +34,11 @@ def stamped(
 
     Without *metadata* the namespaces of the variant come in lexical order, with the built-in providers. With *check*
     every member is checked against RECORD first, else only those that are read. `VariantError` if the metadata does
-    not cover the variant, `WheelError` if the wheel is damaged.
+    not cover the variant or that is for other machines than the wheel, `HardwareError` if it asks for a CPU level that
+    does not exist, `WheelError` if the wheel is damaged.
     """
     with open_wheel(wheel, check=check) as source, at(wheel.name):
+        _check_machine(variant, source.name)
         shared = metadata or metadata_for(_namespaces(variant, source.name))
         document = Document.of(variant, shared, schema=schema)
         name = source.name.normalised().labelled(variant.label)
@@ -74,6 +78,14 @@ def declaration_at(path: Path) -> Declaration:
         raise VariantError(f"{path}: cannot be read: {reason}") from error
     with at(path):
         return Declaration.parse(text)
+
+
+def _check_machine(variant: Variant, name: WheelName) -> None:
+    """`VariantError` if the CPU level of *variant* is of another machine than the platforms of *name*."""
+    cpu = Cpu.of_properties(map(str, variant.properties))
+    machines = [machine for machine in ("x86_64", "aarch64") if re.search(rf"_{machine}(?:\.|$)", name.platform)]
+    if cpu and machines and cpu.machine not in machines:
+        raise VariantError(f"{cpu.variant_property} is for {cpu.machine}, and the wheel for {', '.join(machines)}")
 
 
 def _path(wheel: Wheel) -> str:
