@@ -91,7 +91,7 @@ REFUSED: list[tuple[bytes, str]] = [
         answer(feature(), feature()),
         "its answer: features[1].name: 'arch' a second time; expected each feature once",
     ),
-    (answer(feature(values="k1")), "its answer: features[0].values: expected an array, got 'k1'"),
+    (answer(feature(values="k1")), "its answer: features[0].values: expected an array, got 'k1': write ['k1']"),
     (answer(feature(values=[])), "its answer: features[0].values: 0 of them; expected 1 to 1024, best first"),
     (
         answer(feature(values=[f"v{number}" for number in range(1025)])),
