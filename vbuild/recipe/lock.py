@@ -96,7 +96,7 @@ class Lock(Struct, frozen=True):
     @classmethod
     def _read(cls, table: Table) -> Self:
         if (version := table.number("lock")) != _VERSION:
-            raise table.refuse("lock", f"found {version}, expected {_VERSION}: write it again: vbuild lock")
+            raise table.refuse("lock", f"found {version}, expected {_VERSION}")
         with table.table("toolkits") as toolkits:
             found = tuple((name, toolkits.pairs(name)) for name in sorted(toolkits))
         lock = cls(
