@@ -95,6 +95,40 @@ _WAYS = {
         __attribute__((constructor)) static void init@(void) { kept@ = calloc(1, sizeof *kept@); kept@->has = TEST; }
         NOINLINE static int inner@(struct ctx@ *c, int x) { return c->has ? YES@(x) : NO@(x); }
         int run@(int x) { return inner@(kept@, x); }""",
+    "heap-copied": """struct ctx@ { char name[300]; int has; }; static struct ctx@ *kept@; static struct ctx@ first@ = {"", 0};
+        NOINLINE static struct ctx@ *made@(const struct ctx@ *from) { struct ctx@ *c = malloc(sizeof *c); *c = *from; return c; }
+        __attribute__((constructor)) static void init@(void) { kept@ = made@(&first@); kept@->has = TEST; }
+        NOINLINE static int inner@(struct ctx@ *c, int x) { return c->has ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(kept@, x); }""",
+    "heap-copied-set": """struct ctx@ { char name[300]; int has; }; static struct ctx@ *kept@, *asked@; static struct ctx@ first@ = {"a", 1};
+        NOINLINE static struct ctx@ *made@(const struct ctx@ *from) { struct ctx@ *c = malloc(sizeof *c); *c = *from; return c; }
+        __attribute__((constructor)) static void init@(void) { kept@ = made@(&first@); asked@ = made@(&first@);
+        asked@->has = TEST; } NOINLINE static int inner@(struct ctx@ *c, int x) { return c->has ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(asked@, x); } int more@(int x) { return inner@(kept@, x); }""",
+    "heap-beside": """struct ctx@ { char name[300]; int has; }; struct job@ { int a[75]; int runs; };
+        static struct ctx@ *kept@; static struct job@ *job@;
+        __attribute__((constructor)) static void init@(void) { kept@ = calloc(1, sizeof *kept@); job@ = calloc(1, sizeof *job@);
+        kept@->has = TEST; } NOINLINE static void note@(struct job@ *j, int x) { j->runs = x; }
+        NOINLINE static int inner@(struct ctx@ *c, int x) { return c->has ? YES@(x) : NO@(x); }
+        int run@(int x) { note@(job@, x); return inner@(kept@, x); }""",
+    "heap-other": """struct ctx@ { char name[300]; int has; }; struct job@ { int a[75]; int runs; };
+        static struct ctx@ *kept@; static struct job@ *job@;
+        __attribute__((constructor)) static void init@(void) { kept@ = calloc(1, sizeof *kept@); job@ = calloc(1, sizeof *job@);
+        kept@->has = TEST; } NOINLINE static void note@(struct job@ *j, int x) { j->runs = x; }
+        NOINLINE static int inner@(struct job@ *j, int x) { return j->runs ? YES@(x) : NO@(x); }
+        int run@(int x) { note@(job@, x); return kept@->has ? NO@(x) : NO@(x + 1); }
+        int more@(int x) { note@(job@, x); return inner@(job@, x); }""",
+    "heap-part": """struct cpu@ { int vendor, has; }; struct ctx@ { char name[300]; struct cpu@ cpu; }; static struct ctx@ *kept@;
+        NOINLINE static void set@(struct cpu@ *c, int has) { c->vendor = 3; c->has = has; }
+        __attribute__((constructor)) static void init@(void) { kept@ = calloc(1, sizeof *kept@); kept@->cpu.has = TEST; }
+        NOINLINE static int inner@(struct ctx@ *c, int x) { return c->cpu.has ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(kept@, x); } int more@(int x) { set@(&kept@->cpu, x); return inner@(kept@, x); }""",
+    "told-by-fast": """NOINLINE static int choose@(int has, int x) { return has ? YES@(x) : NO@(x); }
+        NOINLINE static int upper@(int x) { INLINE_YES; return choose@(1, x + 1) * 3; }
+        int run@(int x) { return TEST ? upper@(x) : choose@(0, x); }""",
+    "told-by-any": """NOINLINE static int choose@(int has, int x) { return has ? YES@(x) : NO@(x); }
+        NOINLINE static int upper@(int x) { if (x > 5) { INLINE_YES; } return choose@(1, x + 1) * 3; }
+        int run@(int x) { return TEST ? upper@(x) : choose@(0, x); } int more@(int x) { return x == 3 ? upper@(x) : x; }""",
     "cached-word": """static unsigned long cache@;
         NOINLINE static unsigned long detect@(void) { unsigned long f = 1UL << 63; if (TEST) f |= 128;
         if (__builtin_cpu_supports("sse3")) f |= 8; cache@ = f; return f; }
@@ -189,7 +223,7 @@ class DispatchProgram:
     @property
     def entries(self) -> tuple[str, ...]:
         names = [f"run{self.number}"]
-        if self.way == "two-entries":
+        if self.way in {"two-entries", "heap-copied-set", "heap-other", "heap-part", "told-by-any"}:
             names.append(f"more{self.number}")
         if self.fault.startswith("also"):
             names.append(f"also{self.number}")

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from vbuild.elf import values
 from vbuild.elf.arm_code import ArmModule, read_by, writes
 from vbuild.elf.arm_instructions import CONDITIONS, FULL, HALF, ZERO, ArmInstructions
-from vbuild.elf.cpu_facts import features
+from vbuild.elf.cpu_facts import facts_of, features
 from vbuild.elf.interpreter import Interpreter
 from vbuild.elf.machine_state import CC, Compared, Operation, State
 from vbuild.elf.module import Module, Piece
@@ -62,7 +62,7 @@ def _implied(name: str) -> int:
 
 def _table(text: str) -> dict[int, int]:
     words = text.split()
-    return {int(bit): _implied(name) for bit, name in zip(words[::2], words[1::2], strict=True)}
+    return {int(bit): facts_of(_implied(name)) for bit, name in zip(words[::2], words[1::2], strict=True)}
 
 
 _CAPS = values.word(
@@ -301,7 +301,7 @@ class ArmReach(Reach):
     def _of_level(self, level: int) -> int:
         return features(Cpu("aarch64", AARCH64_VERSIONS[level]).features)
 
-    def is_closed(self, _: int) -> bool:
+    def is_closed(self, _: int, *, is_kept: bool = False) -> bool:  # noqa: ARG002  # of any kind
         """Arguments are not followed into functions that others may call."""
         return False
 

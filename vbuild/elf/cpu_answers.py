@@ -7,22 +7,24 @@ Facts about a processor only get fewer on the way to the end, and what is not fo
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 
-from iced_x86 import MemorySizeExt, Mnemonic
+from iced_x86 import Instruction, MemorySizeExt, Mnemonic
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import ANY, ASKED, EVERY
+from vbuild.elf.cpu_facts import ANY, ASKED, EVERY, FEATURES
 from vbuild.elf.cpu_questions import special
 from vbuild.elf.interpreter import Interpreter, TooMuchError
-from vbuild.elf.module import FIELDS, Piece, displacement_of, displacement_of_field
+from vbuild.elf.module import FIELDS, Piece, displacement_of, displacement_of_field, module_of_field
 from vbuild.elf.operands import Summary
 from vbuild.elf.program import LEAVES, PARAMETERS, Program
 from vbuild.elf.references import MOST_WRITERS, References, writes
 from vbuild.elf.values import Value, tag
 
 # instructions that are run, in all: so many, and one for so many bytes of code
-_FEWEST_STEPS, _BYTES_A_STEP = 300_000, 20
+_FEWEST_STEPS, _BYTES_A_STEP = 500_000, 20
+# files that ask for which there are as many; the part for code that only reads a field where an answer may be
+_MOST_ASKING, _FIELD_SHARE = 3, 3
 # pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
 # code above the level
 _MOST_SPREAD, _LONGEST_SPREAD = 600, 2048
@@ -31,13 +33,19 @@ _LONGEST_FOLLOWED = 8192
 # runs of functions inside each other
 _MOST_NESTED = 12
 # how often the value of a variable may change before it can be anything, and of one that tells nothing
-_MOST_FIELD_USERS = 32
+_MOST_FIELD_READERS = 200
 _MOST_CHANGES, _MOST_SILENT_CHANGES = 40, 4
 # how far in front of a variable without a symbol a pointer to its structure may point, in bytes
 _NEAR = 256
 # arguments of a function that are followed: in registers and on the stack
-_ARGUMENTS = 10
+_ARGUMENTS, _PARAMETERS = 18, 32
+# bytes of a field in which an answer is kept: wider ones mostly hold pointers and sizes
+_LONGEST_ANSWER = 4
+# what stands for the facts at all calls of a function among its arguments
+_FACTS = 31
 _WORD = 8
+# what fills a structure without an instruction that names its fields
+_COPIES = frozenset({"memcpy", "memmove", "mempcpy", "__memcpy_chk", "__memmove_chk", "bcopy", "realloc", "read"})
 
 
 class Answers(References):
@@ -62,8 +70,15 @@ class Answers(References):
         # what is run: pieces that ask, that use answers, or that write to variables with answers
         self._aware: set[int] = set()
         self._telling_functions: set[int] = set()
+        # fields of structures with answers; what reads them, what wrote to each byte, and those others may write, too
         self._telling_fields: set[tuple[int, int]] = set()
         self._field_readers: set[int] = set()
+        self._field_writers: dict[int, set[int]] = {}
+        self._kept_fields: set[tuple[int, int]] = set()
+        # what is run only because of such fields, as far as it is; and the steps that took
+        self._only_fields: set[int] = set()
+        self._discarded: set[int] = set()
+        self._field_steps = 0
         self._results: dict[int, Interpreter] = {}
         self._callers: dict[int, set[int]] = {}
         self._queue: dict[int, Piece] = {}
@@ -71,6 +86,9 @@ class Answers(References):
         self._running: list[Piece] = []
         self._runs = self._steps = 0
         self._given_up: set[int] = set()
+        # what each piece hands over to functions, by argument, and which arguments it has handed over in its last run
+        self._calls: dict[tuple[int, int], dict[int, Value]] = {}
+        self._fresh: dict[int, set[tuple[int, int]]] = {}
         # whether all calls of a function are known
         self._closed: dict[int, bool] = {}
 
@@ -95,7 +113,10 @@ class Answers(References):
         if self._running:
             self._readers.setdefault(key, set()).add(self._running[-1].address)
         if key not in self._variables:
-            if key not in self._telling_fields and self._telling.isdisjoint(range(address, address + size)):
+            is_field = tag(address) == tag(FIELDS)
+            if (is_field and not any(_is_within(key, one) for one in self._telling_fields)) or (
+                not is_field and self._telling.isdisjoint(range(address, address + size))
+            ):
                 self._silent.add(key)
                 return self._never_written(key)
             self._track(key)
@@ -122,34 +143,94 @@ class Answers(References):
                 part = 0
             else:
                 part = values.lossy(value)
-            self._join(key, part, facts)
+            is_answer = _is_answer(part, facts)
+            if key in self._kept_fields:
+                if is_answer:
+                    both = values.either(self._variables[key], values.with_facts(part, facts))
+                    if both != self._variables[key]:
+                        self._changes[key] = self._changes.get(key, 0) + 1
+                        self._set(key, None if self._changes[key] > _MOST_CHANGES else both)
+            elif tag(address) == tag(FIELDS) and part != 0 and not is_answer and not values.tells(part):
+                self._keep(key)
+            else:
+                self._join(key, part, facts)
 
-    def is_closed(self, address: int) -> bool:
-        """Whether all calls of the function at *address* are known: it is run with what all of them hand over."""
+    def is_closed(self, address: int, *, is_kept: bool = False) -> bool:
+        """Whether all calls of the function at *address* are known: it is run with what all of them hand over.
+
+        *is_kept* says that this is asked because of what may hold an answer, in a field of a structure.
+        """
         if address not in self._closed:
             callers = self._known_callers(address)
+            if callers is not None and not (self._given_up | self._discarded).isdisjoint(callers):
+                callers = None
             self._closed[address] = callers is not None
             if callers is not None and (piece := self.program.module(address).piece(address)):
                 users = {**callers, address: piece}
+                if is_kept:
+                    self._only_fields |= users.keys() - self._aware
                 self._aware |= users.keys()
                 self._queue.update(users)
-                for number in range(_ARGUMENTS):
+                for number in (*range(_ARGUMENTS), _FACTS):
                     self._writers[_parameter(address, number)] = set(callers)
         return self._closed[address]
 
     def called(self, address: int, arguments: Sequence[Value], facts: int) -> None:
-        if facts > ANY | ASKED or not (self._closed.get(address) or any(map(self._leads_to_answer, arguments))):
+        if facts > ANY | ASKED or not (
+            self._closed.get(address)
+            or any(map(self._leads_to_answer, arguments))
+            or (self._running and self._chooses(self._running[-1], address, arguments))
+        ):
             return
-        if not self.is_closed(address):
+        is_kept = not any(values.tells(value) & FEATURES for value in arguments)
+        if not self._closed.get(address) and (
+            not self.leads_above(address) or (is_kept and self._field_steps >= self._most_steps // _FIELD_SHARE)
+        ):
+            # only what can choose code above the level counts
             return
+        if self._running and self._is_dead(self._running[0]):
+            return
+        if self._running and self._waits(self._running[-1]):
+            return
+        is_closed = self.is_closed(address, is_kept=is_kept)
+        if is_closed:
+            self._hand_over(_parameter(address, _FACTS), values.Choice.of(((0, facts), (1, facts))) if facts else None)
         for number, value in enumerate(arguments):
-            key = _parameter(address, number)
-            self._readers[key] = {address}
-            if key in self._variables:
-                self._join(key, value, facts)
-            else:
-                self._variables[key] = value
-                self._queue_again((address,))
+            if values.tells(value) & ANY:
+                self._hand_over(_parameter(address, number), values.with_facts(value, facts), is_closed=is_closed)
+            elif is_closed:
+                self._hand_over(_parameter(address, number), values.with_facts(value, facts))
+
+    def _hand_over(self, key: tuple[int, int], value: Value, *, is_closed: bool = True) -> None:
+        """Note *value* as the argument *key* of a call in the piece that runs, and put together what all hand over."""
+        calls, caller = self._calls.setdefault(key, {}), self._running[-1].address if self._running else 0
+        fresh = self._fresh.setdefault(caller, set())
+        calls[caller] = values.join(calls[caller], 0, value, 0) if key in fresh else value
+        fresh.add(key)
+        self._set_argument(key, is_closed=is_closed)
+
+    def _set_argument(self, key: tuple[int, int], *, is_closed: bool = True) -> None:
+        found = list(self._calls[key].values())
+        telling = [value for value in found if values.tells(value) & ANY]
+        is_known = is_closed and all(
+            values.tells(value) & ANY or values.cases_of(values.known(value)) is not None for value in found
+        )
+        if telling and not is_known and (key[0] - PARAMETERS) % _PARAMETERS != _FACTS:
+            # from elsewhere it is called with anything else
+            new = values.weakened(reduce(_met, telling))
+        else:
+            new = reduce(_met, found)
+        address = (key[0] - PARAMETERS) // _PARAMETERS
+        self._readers[key] = {address}
+        if key in self._variables and self._variables[key] == new:
+            return
+        self._changes[key] = self._changes.get(key, 0) + 1
+        self._variables[key] = new if self._changes[key] <= _MOST_CHANGES else None
+        if is_closed:
+            self._queue_again((address,))
+        else:
+            self._field_readers.add(address)
+            self._queue_again({address} & self._results.keys())
 
     def _leads_to_answer(self, value: Value) -> bool:
         """Whether *value* tells something, or points at a structure in which something does."""
@@ -157,9 +238,40 @@ class Answers(References):
             return not self._telling.isdisjoint(range(value, value + _NEAR))
         return bool(values.tells(value) & ANY)
 
+    def _waits(self, piece: Piece) -> bool:
+        """Whether all calls of *piece* are known, and none was seen so far: it is run again with what they know."""
+        return bool(self._closed.get(piece.address)) and _parameter(piece.address, _FACTS) not in self._variables
+
+    def _chooses(self, piece: Piece, address: int, arguments: Sequence[Value]) -> bool:
+        """Whether *piece*, which is above the level, tells the function at *address* by a number to use such code, too.
+
+        Then what leads to *piece* leads there, if all calls of it are known.
+        """
+        if not any(isinstance(value, int) and value and not tag(value) for value in arguments):
+            return False
+        function = self.program.module(address).piece(address)
+        if function is None or not self._is_above(piece) or not self._is_choosing(function):
+            return False
+        return self.is_closed(piece.address)
+
+    def _is_choosing(self, piece: Piece) -> bool:
+        """Whether *piece* uses code above the level directly, and other code, too."""
+        found = [self.program.module(target).piece(target) for target in self._targets(piece)]
+        return any(one and self._is_above(one) for one in found)
+
+    def leads_above(self, address: int) -> bool:
+        """Whether calls from the function at *address* on may lead to code above the level."""
+        raise NotImplementedError
+
+    def _is_above(self, piece: Piece) -> bool:
+        """Whether *piece* has instructions above the level."""
+        raise NotImplementedError
+
+    def facts_at(self, address: int) -> int:
+        """What is known of the processor whenever the function at *address* is called."""
+        return values.shown(self._variables.get(_parameter(address, _FACTS)), lambda _: True) or 0
+
     def arguments(self, address: int) -> Sequence[Value]:
-        if not self._closed.get(address):
-            return ()
         return [self._variables.get(_parameter(address, number)) for number in range(_ARGUMENTS)]
 
     def store_in_table(self, address: int, size: int, value: Value, facts: int) -> None:
@@ -204,7 +316,7 @@ class Answers(References):
     def _note(self, address: int, size: int, value: Value, facts: int) -> None:
         """Note that something that tells may be in a variable from now on."""
         if tag(address) == tag(FIELDS):
-            self._note_field((address, size), value)
+            self._note_field((address, size), value, facts)
             return
         if not values.tells(value) & ANY and (not facts or value is None):
             return
@@ -251,38 +363,54 @@ class Answers(References):
             self._silent.discard(key)
             self._queue_again(self._readers.get(key, ()))
 
-    def _note_field(self, key: tuple[int, int], value: Value) -> None:
-        if key in self._telling_fields or not values.tells(value) & ANY:
+    def _note_field(self, key: tuple[int, int], value: Value, facts: int) -> None:
+        # what is known wherever the function is called is no answer that it keeps
+        known = self.facts_at(self._running[-1].address) if self._running else 0
+        if key[1] > _LONGEST_ANSWER or not _is_answer(value, 0 if known else facts):
+            return
+        if not values.tells(value) & FEATURES & ~known and not isinstance(value, int):
+            return
+        places = range(key[0], key[0] + key[1])
+        if self._running:
+            for place in places:
+                self._field_writers.setdefault(place, set()).add(self._running[-1].address)
+        if key in self._telling_fields:
             return
         self._telling_fields.add(key)
-        users: set[int] = set()
-        for piece, _ in self._field_users(key):
-            users.add(piece.address)
-            if len(users) > _MOST_FIELD_USERS:
-                # other structures have a field there, too
-                self._variables[key] = None
-                return
+        readers = {
+            piece.address
+            for piece, instruction in self._field_users(key)
+            if not writes(instruction) and _is_within(_field_of(instruction, key[0]), key)
+        }
         # they are run if they lead to code above the level: fields of other structures stand at the same place
-        self._field_readers |= users
-        self._wake({key} & self._silent)
+        if len(readers) <= _MOST_FIELD_READERS:
+            self._field_readers |= readers
+        self._wake(one for one in self._silent if _is_within(one, key))
 
     def _track_field(self, key: tuple[int, int]) -> None:
         writers: dict[int, Piece] = {}
-        is_known = True
+        module = self.program.modules[module_of_field(key[0]) - 1]
+        is_known = module.has_fields and not module.is_copying and _COPIES.isdisjoint(module.imports.values())
         for piece, instruction in self._field_users(key):
             if instruction.mnemonic == Mnemonic.LEA:
                 # what is written through that address is not seen
                 is_known = False
             elif writes(instruction):
                 writers[piece.address] = piece
-                width = MemorySizeExt.size(instruction.memory_size)
-                start = displacement_of(instruction)
-                is_known &= width > _WORD or (start, width) == (displacement_of_field(key[0]), key[1])
+                field = _field_of(instruction, key[0])
+                is_known &= field[1] > _WORD or field == key
         self._variables[key] = 0
-        if is_known:
+        if is_known and len(writers) <= MOST_WRITERS:
             self._run_writers(key, writers)
-        else:
-            self._variables[key] = values.flags(ASKED)
+            return
+        self._keep(key)
+
+    def _keep(self, key: tuple[int, int]) -> None:
+        """Take for the field *key* only what tells something: other structures may have a field there, too."""
+        self._kept_fields.add(key)
+        self._set(key, 0)
+        places = range(key[0], key[0] + key[1])
+        self._queue_again({address for place in places for address in self._field_writers.get(place, ())})
 
     def _track(self, key: tuple[int, int]) -> None:
         address, size = key
@@ -321,7 +449,7 @@ class Answers(References):
         self._set(key, None if self._changes[key] > most else new)
 
     def _set(self, key: tuple[int, int], value: Value) -> None:
-        if value is None and self._variables[key] is None:
+        if value is None and self._variables.get(key, 0) is None:
             return
         self._variables[key] = value
         self._queue_again(self._readers.get(key, ()))
@@ -347,7 +475,7 @@ class Answers(References):
         while True:
             while self._queue:
                 address, piece = self._queue.popitem()
-                if address not in self._given_up:
+                if address not in self._given_up and address not in self._discarded:
                     self._run(piece)
             if self._spread:
                 self._follow_spread()
@@ -373,13 +501,22 @@ class Answers(References):
         interpreter = self._interpreter(self)
         old = self._results.get(piece.address)
         self._running.append(piece)
+        self._fresh.pop(piece.address, None)
         try:
             interpreter.run_piece(piece, most=self._most_steps - self._steps)
         except TooMuchError:
-            self._given_up.add(piece.address)
+            if piece.address in self._only_fields:
+                # what it reads need not be an answer: each of its references is a use
+                self._aware.discard(piece.address)
+                self._discarded.add(piece.address)
+            else:
+                self._given_up.add(piece.address)
             self._results.pop(piece.address, None)
             for key, writers in self._writers.items():
-                if piece.address in writers:
+                if piece.address in writers and key[0] >= PARAMETERS:
+                    self._calls.setdefault(key, {})[piece.address] = None
+                    self._set_argument(key)
+                elif piece.address in writers:
                     self._set(key, None)
             if old is not None:
                 self._queue_again(self._callers.get(piece.address, ()))
@@ -387,6 +524,8 @@ class Answers(References):
         finally:
             self._running.pop()
             self._steps += interpreter.steps
+            if piece.address in self._only_fields:
+                self._field_steps += interpreter.steps
         self._results[piece.address] = interpreter
         self._forget_uses(piece)
         if interpreter.summary != (old.summary if old else None):
@@ -401,7 +540,7 @@ class Answers(References):
     @cached_property
     def _most_steps(self) -> int:
         size = sum(len(code.data) for module in self.program.modules for code in module.elf.code)
-        return _FEWEST_STEPS + size // _BYTES_A_STEP
+        return _FEWEST_STEPS * max(1, min(_MOST_ASKING, len(self._asking_modules))) + size // _BYTES_A_STEP
 
     def _forget_uses(self, piece: Piece) -> None:
         """Called when what *piece* uses may have changed."""
@@ -410,15 +549,48 @@ class Answers(References):
         """Whether *piece* asks, uses an answer, or writes to a variable with one."""
         if piece.address in self._aware:
             return True
-        targets = self._targets(piece)
-        if piece.address not in self._field_readers and (
-            self._telling_functions.isdisjoint(targets) and self._telling_places.isdisjoint(targets)
-        ):
+        if piece.address in self._discarded:
             return False
+        targets = self._targets(piece)
+        if self._telling_functions.isdisjoint(targets) and self._telling_places.isdisjoint(targets):
+            if piece.address in self._field_readers and self._field_steps < self._most_steps // _FIELD_SHARE:
+                self._aware.add(piece.address)
+                self._only_fields.add(piece.address)
+                return True
+            # code above the level may tell a function to use such code, too
+            functions = (
+                [self.program.module(target).piece(target) for target in targets] if self._is_above(piece) else []
+            )
+            if not any(one and self._is_choosing(one) and not self._is_above(one) for one in functions):
+                return False
         self._aware.add(piece.address)
         return True
 
 
+def _met(one: Value, other: Value) -> Value:
+    return values.join(one, 0, other, 0)
+
+
+def _field_of(instruction: Instruction, near: int) -> tuple[int, int]:
+    """The field that *instruction* uses, in the space of the one at *near*: its address there and its size."""
+    start = near + displacement_of(instruction) - displacement_of_field(near)
+    return start, int(MemorySizeExt.size(instruction.memory_size))
+
+
+def _is_within(key: tuple[int, int], other: tuple[int, int]) -> bool:
+    return other[0] <= key[0] and key[1] > 0 and key[0] + key[1] <= other[0] + other[1]
+
+
+def _is_answer(value: Value, facts: int) -> bool:
+    """Whether *value* tells something, or is a number other than zero that is written where the processor has *facts*.
+
+    What a field tells by `values.Kept` spreads to no other field: then all would soon tell something.
+    """
+    if isinstance(value, int):
+        return bool(value and not tag(value) and facts & FEATURES)
+    return bool(values.tells(value) & FEATURES)
+
+
 def _parameter(address: int, number: int) -> tuple[int, int]:
     """The key of the variable that the argument *number* of the function at *address* is."""
-    return PARAMETERS + address * 16 + number, _WORD
+    return PARAMETERS + address * _PARAMETERS + number, _WORD

@@ -4,7 +4,8 @@
     XCR0                            Intel SDM volume 1, section 13.3
     __cpu_model, __cpu_features2    gcc/common/config/i386/i386-cpuinfo.h: libgcc's and compiler-rt's, the same numbers
 
-A set of features is an int with one bit for each. A processor that has a feature has others
+A set of features is an int with one bit for each. Facts have another bit for each: that it is shown if a field of some
+structure, which was written with an answer somewhere, was only written so. A processor that has a feature has others
 too (`implied`): each one with AVX2 has BMI2, but the first ones with AVX had neither.
 """
 
@@ -23,11 +24,13 @@ _code_of = attrgetter("code")
 _OF_LEVELS = {feature.name for level in X86_64_LEVELS[1:] for feature in X86_64_FEATURES[level]}
 _NAMES = tuple(sorted({name for names in features_by_code().values() for name in names} | _OF_LEVELS | arm.FEATURES))
 _BITS = {name: 1 << number for number, name in enumerate(_NAMES)}
-ANY = (1 << len(_NAMES)) - 1
+FEATURES = (1 << len(_NAMES)) - 1
 # something was asked, and the answer was not understood
 ASKED = 1 << len(_NAMES)
+_KEPT = len(_NAMES) + 1
+ANY = FEATURES | FEATURES << _KEPT
 # what is impossible implies more than any processor has
-EVERY = (ASKED << 2) - 1
+EVERY = (ANY | ASKED) << 1 | 1
 
 _V2 = tuple(feature.name for feature in X86_64_FEATURES["v2"])
 _V3 = tuple(feature.name for feature in X86_64_FEATURES["v3"])
@@ -91,6 +94,21 @@ def features(names: Iterable[str]) -> int:
     return found
 
 
+def facts_of(features: int) -> int:
+    """The facts where the processor has these *features*."""
+    return features | features << _KEPT
+
+
+def as_kept(facts: int) -> int:
+    """What is left of *facts* that come from a field which other code, that was not followed, may have written."""
+    return facts & (ANY | ASKED) & ~FEATURES
+
+
+def kept(facts: int) -> int:
+    """The features that *facts* show if such fields hold what is known of them."""
+    return facts >> _KEPT & FEATURES
+
+
 def names_of(features: int) -> frozenset[str]:
     return frozenset(name for name, bit in _BITS.items() if features & bit)
 
@@ -131,7 +149,7 @@ def needed_by(code: bytes) -> int:
 def _table(text: str) -> dict[int, int]:
     """From ``bit name`` pairs to the features that a set bit shows."""
     words = text.split()
-    return {int(bit): implied(name) for bit, name in zip(words[::2], words[1::2], strict=True)}
+    return {int(bit): facts_of(implied(name)) for bit, name in zip(words[::2], words[1::2], strict=True)}
 
 
 _EAX, _ECX, _EDX, _EBX = range(4)
@@ -168,7 +186,7 @@ MODEL_FEATURES = _table("""
     46 CMPXCHG16B 49 F16C 50 FSGSBASE 54 LAHF-SAHF 57 LZCNT 58 MOVBE 59 MOVDIR64B 60 MOVDIRI 62 OSXSAVE
     68 RDPID 69 RDRAND 70 RDSEED 71 RTM 72 SERIALIZE 74 SHA 76 TBM 78 VAES 79 WAITPKG 85 AMX_TILE 86 AMX_INT8
     87 AMX_BF16 93 AVX_VNNI 94 AVX512_FP16""") | {
-    96: implied(*_V2), 97: implied(*_V3), 98: implied(*_V4)}  # fmt: skip
+    96: facts_of(implied(*_V2)), 97: facts_of(implied(*_V3)), 98: facts_of(implied(*_V4))}  # fmt: skip
 # enum processor_types and processor_subtypes: what each processor has
 MODEL_TYPES = _table("""
     1 SSSE3 2 SSSE3 3 SSE4.2 4 POPCNT 5 FMA4 6 SSE4.2 7 AVX512ER 8 SSSE3 9 AVX 10 AVX2 11 AVX512ER 12 SHA 13 SHA

@@ -100,6 +100,10 @@ class Data(ABC):
         """Whether the loader calls what stands at *address* when it loads or unloads the file."""
         return any(address in addresses for addresses in self._start_and_end)
 
+    def is_slot(self, address: int) -> bool:
+        """Whether the loader fills *address* for code alone: it is in the global offset table."""
+        return any(address in section.addresses for section in self.elf.sections if section.name == ".got")
+
     @cached_property
     def _start_and_end(self) -> list[range]:
         names = {".init_array", ".fini_array", ".preinit_array"}

@@ -39,8 +39,6 @@ from vbuild.elf.values import MASK_64, STACK, Value, is_stack, tag
 
 _DEPTH, _RANGE = 6, 64
 _FLAG_DEPTH = 3
-# arguments on the stack that are handed on
-_STACK_WORDS = 4
 _ENDLESS = frozenset({"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__stack_chk_fail", "longjmp"})
 _ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "_ZSt9terminatev", "__fortify_fail"}
 _ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
@@ -92,7 +90,7 @@ class Interpreter(Instructions):
     def run_piece(self, piece: Piece, *, most: int) -> None:
         """Run *piece* from its start, then what of it was not reached from there, such as code that handles errors."""
         self._most = min(most, self._most_steps + piece.end - piece.address)
-        start, registers = self._unknown(), self._argument_registers
+        start, registers = self._unknown(self._world.facts_at(piece.address)), self._argument_registers
         for number, value in enumerate(self._world.arguments(piece.address)):
             if number < len(registers):
                 start.registers[registers[number]] = value
@@ -273,7 +271,7 @@ class Interpreter(Instructions):
         found: list[tuple[int, State]] = []
         targets = self._targets(operation, state)
         if not targets:
-            self._at_jumps = state.facts if self._at_jumps is None else self._at_jumps & state.facts
+            self._note_jump(state)
             self._returned(state.copy())
         for target, facts in targets:
             after = state.copy(facts)
@@ -283,6 +281,10 @@ class Interpreter(Instructions):
                 for left in self._called([(target, facts)], after, 8):
                     self._returned(left)
         return found
+
+    def _note_jump(self, state: State) -> None:
+        """Note a jump to a place that is not known."""
+        self._at_jumps = state.facts if self._at_jumps is None else self._at_jumps & state.facts
 
     def _returned(self, state: State) -> None:
         result = state.registers[RAX]
@@ -300,7 +302,10 @@ class Interpreter(Instructions):
             behind = self._program.behind(self._module, operation.memory.fixed - self._module.base)
             if isinstance(behind, str):
                 return [(behind, 0)]
-        cases = values.cases_of(self._read(operation, 0, state)) or {}
+        value = self._read(operation, 0, state)
+        if isinstance(value, values.Kept) and operation.flow == FlowControl.INDIRECT_BRANCH:
+            self._note_jump(state)
+        cases = values.cases_of(values.known(value)) or {}
         addresses = [
             (number, facts) for number, facts in cases.items() if 0 < tag(number) <= len(self._program.modules)
         ]
@@ -331,7 +336,8 @@ class Interpreter(Instructions):
         read = self._world.registers(target).arguments
         found = [state.registers[number] if number in read else None for number in self._argument_registers]
         pointer = state.registers[self._pointer]
-        places = range(pointer + stack, pointer + stack + 8 * _STACK_WORDS, 8) if isinstance(pointer, int) else ()
+        words = self._world.registers(target).words
+        places = range(pointer + stack, pointer + stack + 8 * words, 8) if isinstance(pointer, int) else ()
         found += [loaded(state.stack, place, 8, self._uneven) for place in places]
         return [None if any(map(is_stack, values.cases_of(value) or ())) else value for value in found]
 
@@ -360,7 +366,10 @@ class Interpreter(Instructions):
         arguments = [state.registers[number] for number in self._world.registers(target).arguments]
         follows = self._world.follows(target)
         # what is given a flag may test it
-        if any(isinstance(value, (values.Choice, values.Word)) and values.tells(value) for value in arguments):
+        flags = [value for value in arguments if not isinstance(value, int) and values.tells(value)]
+        if all(isinstance(value, values.Kept) for value in flags) and not self._world.leads_above(target):
+            flags = []
+        if flags:
             return not self._world.is_closed(target) and (follows or len(self._followed) <= _FLAG_DEPTH)
         summary = self._world.summary(target) if follows else None
         # what it tells may depend on its arguments, or go where they point to
@@ -383,11 +392,13 @@ class Interpreter(Instructions):
 
     def _spoil(self, start: int, state: State) -> None:
         """Forget what is on the stack from *start*, to which code that is not followed has a pointer."""
+        # what the caller handed over on the stack is no part of what a function keeps there
+        length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
         for place, (size, value) in list(state.stack.items()):
-            if start <= place < start + HANDED_OVER:
+            if start <= place < start + length:
                 self._lose(value, state.facts)
                 state.stack[place] = (size, None)
-        state.stack.setdefault(start, (HANDED_OVER, None))
+        state.stack.setdefault(start, (length, None))
         self._uneven.add(start)
 
     def _forget(self, state: State, result: Value, lost: Iterable[int] | None = None) -> None:

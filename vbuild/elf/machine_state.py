@@ -8,7 +8,7 @@ from iced_x86 import ConditionCode, InstructionInfoFactory, OpAccess, Register, 
 from msgspec import Struct, field
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import EVERY
+from vbuild.elf.cpu_facts import EVERY, as_kept
 from vbuild.elf.values import STACK, Value, tag
 
 RAX, RCX, RDX, RBX, RSP = range(5)
@@ -196,6 +196,8 @@ def shown_by(flags: Compared | Chained | None, condition: int) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def _shown(one: Value, other: Value, size: int, condition: int) -> int:
+    if isinstance(one, values.Kept) or isinstance(other, values.Kept):
+        return as_kept(_shown(values.known(one), values.known(other), size, condition))
     first, second = values.cases_of(one), values.cases_of(other)
     if first is not None and second is not None and len(first) * len(second) <= _MOST_PAIRS:
         found = EVERY

@@ -37,6 +37,8 @@ _MOST_SHAPES = 1 << 13
 _branch_of, _is_relative = attrgetter("near_branch_target"), attrgetter("is_ip_rel_memory_operand")
 # bytes of instructions that are decoded together
 _AHEAD = 64
+# rep movs
+_COPY = re.compile(rb"\xf3\x48?[\xa4\xa5]")
 # bytes of an instruction in front of its displacement, at most
 _LONGEST_BEFORE = 9
 ENDS = frozenset(
@@ -184,15 +186,27 @@ class Module(Data):
                     found.setdefault(displacement_of(instruction), []).append(instruction.ip)
         return found
 
+    @cached_property
+    def has_fields(self) -> bool:
+        """Whether the code is short enough to find all fields of structures that it uses."""
+        return sum(len(code.data) for code in self.elf.code) <= _MOST_INDEXED
+
+    @cached_property
+    def is_copying(self) -> bool:
+        """Whether the code seems to copy whole structures by one instruction."""
+        return any(_COPY.search(code.data) for code in self.elf.code)
+
     def fields_near(self, field: int, size: int) -> Iterator[Instruction]:
         """The instructions of this file that use memory at *size* bytes from *field*, as in `field`, on."""
         start = displacement_of_field(field)
-        if sum(len(code.data) for code in self.elf.code) > _MOST_INDEXED:
+        if not self.has_fields:
             return
         for displacement in range(start - _WIDEST, start + size):
             for ip in self._displacements.get(displacement, ()):
                 instruction = self.instruction(self.base + ip)
-                if instruction is not None and displacement + max(_width(instruction), 1) > start:
+                # from an address in front of it, too, code may write there
+                is_address = instruction is not None and instruction.mnemonic == Mnemonic.LEA
+                if instruction is not None and (is_address or displacement + _width(instruction) > start):
                     yield instruction
 
     def piece(self, address: int) -> Piece | None:

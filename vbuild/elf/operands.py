@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import EVERY
+from vbuild.elf.cpu_facts import EVERY, as_kept
 from vbuild.elf.machine_state import (
     GENERAL,
     HANDED_OVER,
@@ -78,15 +78,25 @@ class World(Protocol):
     def called(self, address: int, arguments: Sequence[Value], facts: int) -> None:
         """Note a call of the function at *address* with *arguments*: in registers, then on the stack."""
 
+    def leads_above(self, address: int) -> bool:
+        """Whether calls from the function at *address* on may lead to code above the level."""
+
+    def facts_at(self, address: int) -> int:
+        """What is known of the processor whenever the function at *address* is called."""
+
     def arguments(self, address: int) -> Sequence[Value]:
         """What the function at *address* is called with, as in `called`."""
 
 
 class Registers(Struct, frozen=True):
-    """The registers with which a function is called, as far as it reads them, and those that it may change."""
+    """The registers with which a function is called, as far as it reads them, and those that it may change.
+
+    *words* on the stack are arguments, too, at most.
+    """
 
     arguments: frozenset[int]
     changed: frozenset[int]
+    words: int = 0
 
 
 class Summary(Struct, frozen=True):
@@ -147,7 +157,7 @@ class Operands:
         """Note the addresses that *value* may be: from here on they are used, and written to, out of sight."""
         if value is None or isinstance(value, values.Word) or (isinstance(value, int) and not tag(value)):
             return
-        for number, shown in (values.cases_of(value) or {}).items():
+        for number, shown in (values.cases_of(values.known(value)) or {}).items():
             if 0 < tag(number) <= len(self._program.modules):
                 self._use(number, facts | shown, address)
                 module = self._program.module(number)
@@ -204,7 +214,10 @@ class Operands:
         if memory.index is not None:
             scaled = values.shifted(state.registers[memory.index], memory.shift, "shl", 8)
             before, found = found, values.total(found, scaled)
-            if values.cases_of(found) is None:
+            if isinstance(found, values.Kept):
+                # if the field holds something else, elsewhere in the table
+                self._lose(before, state.facts | as_kept(EVERY), is_written=False)
+            elif values.cases_of(found) is None:
                 # somewhere in a table
                 self._lose(before, state.facts, is_written=False)
                 self._lose(scaled, state.facts, is_written=False)
@@ -258,6 +271,8 @@ class Operands:
         state.registers[number] = values.as_word((*old[:below], *new[: 8 * size], *old[below + 8 * size :]))
 
     def _load(self, address: Value, size: int, state: State) -> Value:
+        if isinstance(address, values.Kept):
+            return values.weakened(self._load(address.value, size, state))
         cases = values.cases_of(address)
         if cases is None:
             return None

@@ -16,7 +16,7 @@ from iced_x86 import FlowControl, Instruction
 from msgspec import Struct
 
 from vbuild.elf.cpu_answers import Answers
-from vbuild.elf.cpu_facts import ASKED, EVERY, features, names_of, of_level
+from vbuild.elf.cpu_facts import ASKED, EVERY, facts_of, features, kept, names_of, of_level
 from vbuild.elf.interpreter import Interpreter
 from vbuild.elf.module import Piece
 from vbuild.elf.program import LEAVES, Program
@@ -33,6 +33,10 @@ class Doubt(StrEnum):
     """Why code that seems to be reached without a test may be guarded all the same."""
 
     ASKED = "the CPU is asked on each way that leads there, in a way that was not understood"
+    KEPT = (
+        "a field or an argument decides that holds the CPU's answer in some places; that it does in all was not shown: "
+        "test.emulate, or verify --run-levels, tries it"
+    )
     POINTED = "a library that asks the CPU sets a pointer to it, by a condition that was not understood"
     UNFOLLOWED = "the ways that lead there were not followed to the end"
 
@@ -61,6 +65,7 @@ class Reach(Answers):
         # which piece uses what as an address, and never by a call or a jump, in files that ask the processor
         self._pointers: set[tuple[int, int]] = set()
         self._needed: dict[int, int] = {}
+        self._leading: set[int] | None = None
 
     def _of_level(self, level: int) -> int:
         return of_level(level)
@@ -138,31 +143,62 @@ class Reach(Answers):
         # what is left in a register at a return is handed over, too
         return instruction.flow_control not in {FlowControl.NEXT, FlowControl.RETURN}
 
+    def leads_above(self, address: int) -> bool:
+        return self._leading is None or address in self._leading
+
+    def _all_leading(self, above: Iterable[Piece]) -> set[int] | None:
+        """The pieces from which calls and jumps seem to lead to those *above*; None for too many."""
+        found = {piece.address for piece in above}
+        waiting = [piece.address for piece in above]
+        while waiting:
+            module = self.program.module(waiting[-1])
+            piece = module.piece(waiting.pop())
+            if piece is None:
+                continue
+            users = self._users(module, range(piece.address - module.base, piece.end - module.base))
+            near = (
+                one
+                for one in module.pieces_near(piece)
+                if piece.address in self._targets(one) or (one.end == piece.address and module.shape(one).falls_through)
+            )
+            for user in (*users, *near):
+                if user.address not in found:
+                    found.add(user.address)
+                    waiting.append(user.address)
+            if len(found) > _MOST_USERS:
+                return None
+        return found
+
+    def _is_above(self, piece: Piece) -> bool:
+        return bool(self._code_needs(piece))
+
+    def _code_needs(self, piece: Piece) -> int:
+        """The features above the level that instructions of *piece* need, whatever it asks."""
+        if piece.address not in self._needed:
+            module = self.program.module(piece.address)
+            data = module.bytes_at(piece.address - module.base, piece.end - piece.address)
+            self._needed[piece.address] = module.needed_in(data) & ~self._level
+        return self._needed[piece.address]
+
     def own_need(self, piece: Piece) -> int:
         """The features above the level that instructions of *piece* need, where nothing has asked for them."""
         if not self._is_aware(piece):
-            if piece.address not in self._needed:
-                module = self.program.module(piece.address)
-                data = module.bytes_at(piece.address - module.base, piece.end - piece.address)
-                self._needed[piece.address] = module.needed_in(data) & ~self._level
-            return self._needed[piece.address]
+            return self._code_needs(piece)
         found = 0
         for _, needed in self._needs(piece):
             found |= needed
         return found
 
-    def _asked(self, address: int) -> int:
-        """The features that the piece at *address* needs only where it has asked something that was not understood."""
-        piece = self.program.module(address).piece(address)
-        if piece is None or not self._is_aware(piece) or (result := self._result(piece)) is None:
-            return 0
-        asked = never = 0
-        for instruction, needed in self._needs(piece):
-            if result.ran.get(self.program.module(address).base + instruction.ip, 0) & ASKED:
-                asked |= needed
-            else:
-                never |= needed
-        return asked & ~never
+    def _half_shown(self, address: int, missing: int, known: int) -> Doubt | None:
+        """Why the features that are *missing* may be there, where *known* facts lead to the piece at *address*."""
+        piece, base = self.program.module(address).piece(address), self.program.module(address).base
+        result = self._result(piece) if piece and self._is_aware(piece) else None
+        kept_only = asked_only = True
+        for instruction, needed in self._needs(piece) if piece else ():
+            facts = known | (result.ran.get(base + instruction.ip, 0) if result else 0)
+            kept_only &= not needed & missing & ~kept(facts)
+            asked_only &= not needed & missing or bool(facts & ASKED)
+        return Doubt.KEPT if kept_only else Doubt.ASKED if asked_only else None
 
     def _needs(self, piece: Piece) -> Iterator[tuple[Instruction, int]]:
         module = self.program.module(piece.address)
@@ -176,6 +212,7 @@ class Reach(Answers):
     def violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
         """Those of the pieces *above* the level that are reached: the features nothing asked for, and the way there."""
         pieces = tuple(above)
+        self._leading = self._all_leading(pieces)
         self._settle()
         while True:
             before = self._runs
@@ -204,9 +241,8 @@ class Reach(Answers):
                 if address in found or address not in reached or (is_followed and address in self._given_up):
                     continue
                 if missing := need & ~reached[address]:
-                    is_asked = reached[address] & ASKED or not missing & ~self._asked(address)
-                    why = Doubt.ASKED if is_asked and doubt in {None, Doubt.UNFOLLOWED} else doubt
-                    found[address] = self._unguarded(address, missing, parents, why)
+                    half = self._half_shown(address, missing, reached[address]) if doubt != Doubt.POINTED else None
+                    found[address] = self._unguarded(address, missing, parents, half or doubt)
         return found
 
     def _uses_of(self, node: int) -> Mapping[int, int]:
@@ -251,7 +287,7 @@ class Reach(Answers):
         self, edges: Callable[[int], Iterable[tuple[int, int]]], starts: Iterable[int]
     ) -> tuple[dict[int, int], dict[int, int]]:
         """What is reached from *starts* with the facts known there, and from where it was reached first."""
-        reached: dict[int, int] = dict.fromkeys(starts, self._level)
+        reached: dict[int, int] = dict.fromkeys(starts, facts_of(self._level))
         parents: dict[int, int] = {}
         waiting = deque(reached)
         while waiting:

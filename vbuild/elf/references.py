@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from iced_x86 import FlowControl, Instruction, Mnemonic, OpAccess, OpKind
+from iced_x86 import FlowControl, Instruction, Mnemonic, OpAccess, OpKind, Register
 
 from vbuild.elf.cpu_questions import Questions
 from vbuild.elf.machine_state import ARGUMENTS, GENERAL, INFO, LOST_IN_CALLS, RAX, WRITES
@@ -11,9 +11,15 @@ from vbuild.elf.operands import Registers
 from vbuild.elf.program import Program
 
 # bytes of code that is looked through, and functions inside each other in which is looked for what they read
-_LONGEST, _MOST_CALLED = 8192, 3
-_ALL_REGISTERS = Registers(frozenset(ARGUMENTS), LOST_IN_CALLS)
+_LONGEST, _MOST_CALLED = 32_768, 3
+# arguments on the stack that are followed
+_MOST_WORDS, _WORD = 12, 8
+_ALL_REGISTERS = Registers(frozenset(ARGUMENTS), LOST_IN_CALLS, _MOST_WORDS)
+_ENDS = frozenset({FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH})
 _CALLS = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL})
+_BRANCHES = frozenset({FlowControl.INDIRECT_CALL, FlowControl.INDIRECT_BRANCH})
+_STACK_POINTER: frozenset[int] = frozenset({Register.RSP})
+_FRAME_POINTER: frozenset[int] = frozenset({Register.RBP})
 # functions that may write to a variable, or call a function, before nothing is known of it
 MOST_WRITERS = 64
 
@@ -25,6 +31,7 @@ class References(Questions):
         super().__init__(program)
         self._registers: dict[int, Registers] = {}
         self._results_used: dict[int, bool] = {}
+        self._dead: dict[int, bool] = {}
 
     def registers(self, address: int, depth: int = 0) -> Registers:
         """The registers that the function at *address* uses."""
@@ -34,43 +41,66 @@ class References(Questions):
             self._registers[address] = self._found_registers(address, depth)
         return self._registers[address]
 
-    def _found_registers(self, address: int, depth: int) -> Registers:
+    def _found_registers(self, address: int, depth: int) -> Registers:  # noqa: C901, PLR0912  # each kind of flow
         module = self.program.module(address)
         piece = module.piece(address)
         if piece is None or piece.address != address or depth > _MOST_CALLED or piece.end - piece.address > _LONGEST:
             return _ALL_REGISTERS
-        read: set[int] = set()
-        changed, first = {RAX}, set()
-        is_first, calls = True, False
-        for instruction in module.instructions(piece):
+        read, changed, words, calls = set[int](), {RAX}, 0, False
+        # at each instruction: the registers that still have what the caller put there, and how far down the stack is
+        states: dict[int, tuple[frozenset[int], int | None]] = {address: (_ALL_REGISTERS.arguments, 0)}
+        waiting = [address]
+        while waiting:
+            place = waiting.pop()
+            instruction = module.instruction(place)
+            if instruction is None:
+                return _ALL_REGISTERS
+            own, down = states[place]
             for used in INFO.info(instruction).used_registers():
-                if used.register in GENERAL:
-                    number = GENERAL[used.register][0]
-                    if used.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS} and number not in first:
-                        read.add(number)
-                    if used.access in WRITES:
-                        changed.add(number)
-                        if is_first and used.access == OpAccess.WRITE:
-                            first.add(number)
-            if instruction.flow_control in {FlowControl.NEXT, FlowControl.RETURN}:
-                continue
-            branch = instruction.near_branch_target
-            if not (branch and piece.address <= module.base + branch < piece.end):
-                calls = True
-                target = self.program.destination(module.base + branch) if branch else None
-                handed = (
-                    self.registers(target, depth + 1).arguments if isinstance(target, int) else _ALL_REGISTERS.arguments
-                )
-                read |= handed - first
-            is_first = is_first and instruction.flow_control in {FlowControl.CALL, FlowControl.INDIRECT_CALL}
+                number = _number_of(used.register)
+                if number is None:
+                    continue
+                if used.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS} and number in own:
+                    read.add(number)
+                if used.access in WRITES:
+                    changed.add(number)
+                    own -= {number} if used.access == OpAccess.WRITE else set()
+            words = max(words, _words_read(instruction, down))
+            targets = [] if instruction.flow_control in _ENDS else [module.base + instruction.next_ip]
+            flow, branch = instruction.flow_control, module.base + instruction.near_branch_target
+            if flow not in {FlowControl.NEXT, FlowControl.RETURN}:
+                if instruction.near_branch_target and piece.address <= branch < piece.end and flow not in _CALLS:
+                    targets.append(branch)
+                else:
+                    calls = True
+                    target = self.program.destination(branch) if instruction.near_branch_target else None
+                    handed = self.registers(target, depth + 1) if isinstance(target, int) else _ALL_REGISTERS
+                    read |= handed.arguments & own
+                    if flow in _CALLS:
+                        own -= LOST_IN_CALLS
+                    elif flow != FlowControl.INDIRECT_BRANCH:
+                        words = max(words, handed.words)
+            down = _moved(instruction, down)
+            for target in targets:
+                if not piece.address <= target < piece.end:
+                    continue
+                old = states.get(target)
+                new = (own, down) if old is None else (own | old[0], down if down == old[1] else None)
+                if new != old:
+                    states[target] = new
+                    waiting.append(target)
         # gcc's -fipa-ra keeps values in registers that a function does not change
-        return Registers(_ALL_REGISTERS.arguments & read, LOST_IN_CALLS if calls else LOST_IN_CALLS & changed)
+        lost = LOST_IN_CALLS if calls else LOST_IN_CALLS & changed
+        return Registers(_ALL_REGISTERS.arguments & read, lost, min(words, _MOST_WORDS))
 
     def _known_callers(self, address: int) -> dict[int, Piece] | None:
         """The pieces that call the function at *address*; None if its address goes elsewhere, or there are too many."""
         module = self.program.module(address)
         piece, place = module.piece(address), address - module.base
-        if piece is None or piece.address != address or address in module.entries or module.places_of(place, place + 1):
+        if piece is None or piece.address != address or address in module.entries:
+            return None
+        slots = module.places_of(place, place + 1)
+        if not all(self._is_only_called(module, one) for one in slots):
             return None
         if any(
             other is not module for other, _ in self.program.importers(module.exported_names(range(place, place + 1)))
@@ -84,9 +114,65 @@ class References(Questions):
             sites = [one for one in shape.outward if self.program.destination(one.target) == address]
             if any(not one.is_branch for one in sites) or (user.end == address and shape.falls_through):
                 return None
-            if sites:
+            is_user = sites or any(one.target - module.base in slots for one in shape.outward)
+            if is_user and not self._is_dead(user):
                 found[user.address] = user
         return found if len(found) <= MOST_WRITERS else None
+
+    def _is_dead(self, piece: Piece, depth: int = 0) -> bool:
+        """Whether nothing leads to *piece*: nothing refers to it but code that nothing leads to."""
+        if piece.address not in self._dead:
+            # what leads to itself is not looked through
+            self._dead[piece.address] = False
+            self._dead[piece.address] = self._found_dead(piece, depth)
+        return self._dead[piece.address]
+
+    def _found_dead(self, piece: Piece, depth: int) -> bool:
+        module = self.program.module(piece.address)
+        addresses = range(piece.address - module.base, piece.end - module.base)
+        if depth > _MOST_CALLED or any(module.base + place in module.entries for place in addresses):
+            return False
+        if not all(self._is_only_called(module, place) for place in module.places_of(addresses.start, addresses.stop)):
+            return False
+        if any(other is not module for other, _ in self.program.importers(module.exported_names(addresses))):
+            return False
+        users = {one.address: one for one in (*module.pieces_near(piece), *self._users(module, addresses))}
+        return all(
+            self._is_dead(one, depth + 1) for one in users.values() if one != piece and self._leads_to(one, piece)
+        )
+
+    def _leads_to(self, user: Piece, piece: Piece) -> bool:
+        """Whether code of *user* refers to *piece*, or runs on into it."""
+        module = self.program.module(user.address)
+        if user.end == piece.address and module.shape(user).falls_through:
+            return True
+        end = user.address
+        for instruction in module.instructions(user):
+            end = module.base + instruction.next_ip
+            target = instruction.near_branch_target
+            if not target and instruction.is_ip_rel_memory_operand:
+                target = instruction.ip_rel_memory_address
+            places = (
+                (self.program.destination(module.base + target), self.program.behind(module, target)) if target else ()
+            )
+            if any(isinstance(place, int) and piece.address <= place < piece.end for place in places):
+                return True
+        # behind bytes that are no instruction nobody knows what stands
+        return end < user.end
+
+    @staticmethod
+    def _is_only_called(module: Module, slot: int) -> bool:
+        """Whether code calls what stands in *slot*, also through a stub, and does nothing else with it."""
+        if slot not in module.stubs_of and not module.is_slot(slot):
+            return False
+        stubs = module.stubs_of.get(slot, [])
+        for site in module.sites(slot, slot + 1):
+            if any(site in stub or site - 1 in stub for stub in stubs):
+                continue
+            instruction = module.instruction_with(site)
+            if instruction is None or instruction.flow_control not in _BRANCHES:
+                return False
+        return True
 
     def is_result_used(self, address: int) -> bool:
         """Whether some caller of the function at *address* may use what it returns."""
@@ -160,6 +246,39 @@ class References(Questions):
 def _number_of(register: int) -> int | None:
     """The number of the general register *register*, or of the one that it is part of."""
     return GENERAL[register][0] if register in GENERAL else None
+
+
+def _moved(instruction: Instruction, down: int | None) -> int | None:
+    """How many bytes below its start the stack pointer is after *instruction*; None if that is not known."""
+    if down is None or instruction.flow_control in _CALLS:
+        return down
+    is_pointer = instruction.op_count and instruction.op_register(0) in _STACK_POINTER
+    if instruction.mnemonic in {Mnemonic.SUB, Mnemonic.ADD} and is_pointer:
+        if instruction.op1_kind not in {OpKind.IMMEDIATE8TO64, OpKind.IMMEDIATE32TO64}:
+            return None
+        moved = instruction.immediate(1)
+        moved -= moved >> 63 << 64
+        return down + moved if instruction.mnemonic == Mnemonic.SUB else down - moved
+    if is_pointer and instruction.mnemonic not in {Mnemonic.CMP, Mnemonic.TEST, Mnemonic.PUSH}:
+        return None
+    if instruction.mnemonic == Mnemonic.LEAVE:
+        return 0
+    return int(down - instruction.stack_pointer_increment)
+
+
+def _words_read(instruction: Instruction, down: int | None) -> int:
+    """How many words that the caller put on the stack *instruction* may read, with the stack that far *down*."""
+    is_pointer = instruction.memory_base in _STACK_POINTER
+    if not is_pointer and instruction.memory_base not in _FRAME_POINTER:
+        return 0
+    if is_pointer and down is None:
+        return _MOST_WORDS
+    # the frame's pointer is one word below the return address
+    above = instruction.memory_displacement - (instruction.memory_displacement >> 63 << 64)
+    above -= (down or 0) if is_pointer else _WORD
+    if above < _WORD:
+        return 0
+    return int(_MOST_WORDS if instruction.mnemonic == Mnemonic.LEA else above // _WORD)
 
 
 def _may_write(module: Module, piece: Piece, place: int, how: int) -> bool:

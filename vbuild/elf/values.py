@@ -4,6 +4,7 @@
     int       this number; an address has the number of its file, or `STACK`, in the bits above 64
     Choice    one of these numbers, and for each the features that the processor has if it is this one
     Word      for each bit the features that the processor has if the bit is set, and if it is clear
+    Kept      the same as one of these, if no other code than what was followed has written to a field of a structure
 
 Facts about a processor never change, so they are the same wherever a value is used. A bit that cannot be set has
 `EVERY` feature if it is set: what is impossible implies everything.
@@ -11,11 +12,12 @@ Facts about a processor never change, so they are the same wherever a value is u
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache, reduce, wraps
 from operator import and_, or_
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from vbuild.elf.cpu_facts import ASKED, EVERY
+from vbuild.elf.cpu_facts import ASKED, EVERY, as_kept
 
 _MOST_CASES = 64
 # of a table of functions
@@ -55,12 +57,44 @@ class Word:
 
 
 _CHOICES: WeakValueDictionary[tuple[tuple[int, int], ...], Choice] = WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """*value*, or anything else if code that was not followed has written to the field that it comes from."""
+
+    value: "int | Choice | Word"
+
+
 _WORDS: WeakValueDictionary[tuple[tuple[int, int], ...], Word] = WeakValueDictionary()
 # the same few values meet again and again
-_remembered = lru_cache(maxsize=1 << 16)
+_cached = lru_cache(maxsize=1 << 16)
 
 
-Value = None | int | Choice | Word
+Value = None | int | Choice | Word | Kept
+_Operation = TypeVar("_Operation", bound=Callable[..., Value])
+
+
+def known(value: Value) -> int | Choice | Word | None:
+    """What *value* is, as far as was followed."""
+    return value.value if isinstance(value, Kept) else value
+
+
+def _of_kept(operation: _Operation) -> _Operation:
+    """*operation* on values that may be `Kept`: then its result is."""
+
+    @wraps(operation)
+    def result(*given: object, **more: object) -> Value:
+        if not any(type(one) is Kept for one in given):
+            return operation(*given, **more)
+        return weakened(operation(*(one.value if isinstance(one, Kept) else one for one in given), **more))
+
+    return result  # type: ignore[return-value]
+
+
+def _remembered(operation: _Operation) -> _Operation:
+    return _cached(_of_kept(operation))  # type: ignore[return-value]
+
 
 _UNKNOWN_BIT, _ZERO_BIT, _ONE_BIT = (0, 0), (EVERY, 0), (0, EVERY)
 
@@ -101,7 +135,7 @@ def flags(features: int) -> Word:
     return Word.of(((features, 0),) * 64)
 
 
-@_remembered
+@_cached
 def cases_of(value: Value) -> Mapping[int, int] | None:
     """The numbers that *value* can be, with the features each shows; None if there are too many to list."""
     if isinstance(value, int):
@@ -125,7 +159,7 @@ def cases_of(value: Value) -> Mapping[int, int] | None:
     return None
 
 
-@_remembered
+@_cached
 def bits_of(value: Value) -> tuple[tuple[int, int], ...]:
     """The bits of *value*, which must not be an address."""
     if isinstance(value, Word):
@@ -162,14 +196,52 @@ def as_word(bits: Iterable[tuple[int, int]]) -> Value:
     return Word.of(found)
 
 
-@_remembered
+@_cached
 def tells(value: Value) -> int:
     """All features that *value* can show in some case, those that only the impossible shows left out."""
+    value = known(value)
     if isinstance(value, Choice):
         return reduce(or_, (facts for _, facts in value.cases if facts != EVERY), 0)
     if isinstance(value, Word):
         return reduce(or_, (facts for pair in value.bits if EVERY not in pair for facts in pair), 0)
     return 0
+
+
+def weakened(value: Value) -> Value:
+    """*value* as a field has it to which code may write that is not followed."""
+    found = known(value)
+    if isinstance(found, Choice):
+        found = Choice.of(tuple((number, facts if facts == EVERY else as_kept(facts)) for number, facts in found.cases))
+    elif isinstance(found, Word):
+        bits = tuple(
+            (one if one == EVERY else as_kept(one), other if other == EVERY else as_kept(other))
+            for one, other in found.bits
+        )
+        found = Word.of(bits)
+    return None if found is None else Kept(found)
+
+
+@_remembered
+def with_facts(value: Value, facts: int) -> Value:
+    """*value* where the processor has *facts*, if the numbers can be listed."""
+    cases = cases_of(value)
+    if not facts or cases is None or any(map(tag, cases)):
+        return value
+    return Choice.of(tuple(sorted((number, shown | facts) for number, shown in cases.items())))
+
+
+def either(one: Value, other: Value) -> Value:
+    """What a field may hold that has *one* value in some structure and the *other* in another, as far as is known."""
+    first, second = cases_of(known(one)), cases_of(known(other))
+    if first is not None and second is not None:
+        found = {number: first.get(number, 0) | second.get(number, 0) for number in first.keys() | second.keys()}
+        return weakened(choice(found))
+    pairs = zip(bits_of(known(one)), bits_of(known(other)), strict=True)
+    return weakened(as_word((_either(a, c), _either(b, d)) for (a, b), (c, d) in pairs))
+
+
+def _either(one: int, other: int) -> int:
+    return min(one, other) if EVERY in {one, other} else one | other
 
 
 def lossy(*values: Value) -> Value:
@@ -227,6 +299,7 @@ def extended(value: Value, size: int, new: int) -> Value:
     return Word.of((*bits[: 8 * size], *((bits[8 * size - 1],) * (8 * (new - size))), *((_ZERO_BIT,) * (64 - 8 * new))))
 
 
+@_of_kept
 def combined(operation: Callable[[int, int], int | None], one: Value, other: Value) -> Value:
     """What *operation* makes of each pair of numbers that *one* and *other* can be; `lossy` for too many pairs."""
     first, second = cases_of(one), cases_of(other)
