@@ -205,7 +205,7 @@ _FAULTS = {
     "also-called": "int also@(int x) { return fast@(x) + 1; }",
     "also-called-late": "NOINLINE static int late@(int x) { return fast@(x); } int also@(int x) { return x == 7 ? late@(x) : x; }",
     "also-pointed-at": "static int (*also_table@[2])(int) = {slow@, fast@}; int also@(int x) { return also_table@[x & 1](x); }",
-    "also-at-start": "static int kept@; __attribute__((constructor)) static void start@(void) { kept@ = fast@(3); } int also@(int x) { return x + kept@; }",
+    "also-at-start": "static int started@; __attribute__((constructor)) static void start@(void) { started@ = fast@(3); } int also@(int x) { return x + started@; }",
     "named": "int run_NAME@(int x) { return fast@(x); }",
 }
 

@@ -201,6 +201,11 @@ class Answers(References):
             elif is_closed:
                 self._hand_over(_parameter(address, number), values.with_facts(value, facts))
 
+    def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
+        # it is run without this caller, too
+        if self._closed.get(address):
+            self.called(address, arguments, facts)
+
     def _hand_over(self, key: tuple[int, int], value: Value, *, is_closed: bool = True) -> None:
         """Note *value* as the argument *key* of a call in the piece that runs, and put together what all hand over."""
         calls, caller = self._calls.setdefault(key, {}), self._running[-1].address if self._running else 0

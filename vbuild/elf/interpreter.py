@@ -320,6 +320,7 @@ class Interpreter(Instructions):
                 return self._imported(target, state)
             if self._is_followed(target, state):
                 pointer = state.registers[self._pointer]
+                self._world.followed(target, self._arguments(target, state, stack), state.facts | facts)
                 before = state.copy(facts)
                 before.registers[self._pointer] = values.total(pointer, -self._pushed & MASK_64)
                 if (after := self._follow(target, before)) is None:

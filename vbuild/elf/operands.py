@@ -84,6 +84,9 @@ class World(Protocol):
     def facts_at(self, address: int) -> int:
         """What is known of the processor whenever the function at *address* is called."""
 
+    def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
+        """Note a call of the function at *address* that is run with its arguments, as in `called`."""
+
     def arguments(self, address: int) -> Sequence[Value]:
         """What the function at *address* is called with, as in `called`."""
 

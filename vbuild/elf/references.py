@@ -106,13 +106,16 @@ class References(Questions):
             other is not module for other, _ in self.program.importers(module.exported_names(range(place, place + 1)))
         ):
             return None
-        users = {user.address: user for user in self._users(module, range(place, place + 1))}
+        users = {user.address: user for user in self._users(module, range(place, piece.end - module.base))}
         users.update((user.address, user) for user in module.pieces_near(piece))
         found: dict[int, Piece] = {}
         for user in users.values():
             shape = module.shape(user)
             sites = [one for one in shape.outward if self.program.destination(one.target) == address]
             if any(not one.is_branch for one in sites) or (user.end == address and shape.falls_through):
+                return None
+            if user is not piece and any(address < one.target < piece.end for one in shape.outward):
+                # into the middle of it
                 return None
             is_user = sites or any(one.target - module.base in slots for one in shape.outward)
             if is_user and not self._is_dead(user):
@@ -170,7 +173,7 @@ class References(Questions):
             if any(site in stub or site - 1 in stub for stub in stubs):
                 continue
             instruction = module.instruction_with(site)
-            if instruction is None or instruction.flow_control not in _BRANCHES:
+            if instruction is None or instruction.flow_control not in _BRANCHES or not module.is_constant(slot):
                 return False
         return True
 
