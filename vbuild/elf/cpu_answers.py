@@ -22,7 +22,7 @@ from vbuild.elf.references import MOST_WRITERS, References, writes
 from vbuild.elf.values import Value, tag
 
 # instructions that are run, in all: so many, and one for so many bytes of code
-_FEWEST_STEPS, _BYTES_A_STEP = 500_000, 20
+_FEWEST_STEPS, _BYTES_A_STEP = 1_000_000, 20
 # files that ask for which there are as many; the part for code that only reads a field where an answer may be
 _MOST_ASKING, _FIELD_SHARE = 3, 3
 # pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to

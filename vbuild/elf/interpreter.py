@@ -61,7 +61,7 @@ class Interpreter(Instructions):
     _results = (RAX, RDX)
     _pointer, _pushed = RSP, 8
     # instructions that are run for one piece
-    _most_steps = 6_000
+    _most_steps = 12_000
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

@@ -14,6 +14,8 @@ from vbuild.elf.program import Program
 _LONGEST, _MOST_CALLED = 32_768, 3
 # arguments on the stack that are followed
 _MOST_WORDS, _WORD = 12, 8
+# bytes of a jump in front of its displacement, at most
+_JUMP = 3
 _ALL_REGISTERS = Registers(frozenset(ARGUMENTS), LOST_IN_CALLS, _MOST_WORDS)
 _ENDS = frozenset({FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH})
 _CALLS = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL})
@@ -170,7 +172,8 @@ class References(Questions):
             return False
         stubs = module.stubs_of.get(slot, [])
         for site in module.sites(slot, slot + 1):
-            if any(site in stub or site - 1 in stub for stub in stubs):
+            # a stub's range ends where its jump starts
+            if any(stub.start <= site < stub.stop + _JUMP for stub in stubs):
                 continue
             instruction = module.instruction_with(site)
             if instruction is None or instruction.flow_control not in _BRANCHES or not module.is_constant(slot):
