@@ -4,6 +4,7 @@ import re
 import signal
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -25,8 +26,21 @@ from vbuild.elf.reach import Doubt
 # processors that tell most faults, for the sample that runs by default
 _FEW = ("qemu64", "Nehalem", "SandyBridge")
 _MOST_ALARMS = 0.02
+_MANY = 300
+_MISSED = "a flag in a field that other types have, too, draws a warning: 2 of 60 programs, 9 to 13 of 300"
 
 pytestmark = [needs("gcc"), needs("g++"), needs("qemu-x86_64")]
+
+
+class Judged(NamedTuple):
+    """Programs that the proof is wrong about: those that fail and pass; those that are right and draw an alarm.
+
+    The *sure* ones of these *alarms* draw more than a warning that a field's value is in doubt.
+    """
+
+    passes: list[str]
+    sure: list[str]
+    alarms: list[str]
 
 
 def suspected(library: DispatchLibrary) -> dict[int, bool]:
@@ -46,9 +60,7 @@ def suspected(library: DispatchLibrary) -> dict[int, bool]:
     return found
 
 
-def wrong(
-    programs: Iterable[DispatchProgram], folder: Path, seed: int, processors: Iterable[str]
-) -> tuple[list[str], list[str]]:
+def wrong(programs: Iterable[DispatchProgram], folder: Path, seed: int, processors: Iterable[str]) -> Judged:
     """The programs that fail and pass the proof, and those that work and do not pass it."""
     chosen = tuple(programs)
     built = tuple(libraries(chosen, folder, seed))
@@ -57,21 +69,37 @@ def wrong(
     assert signal.SIGILL not in illegal(built, folder, EVERYTHING).values()
     alarms = {number: is_field for library in built for number, is_field in suspected(library).items()}
     passes = [str(program) for program in chosen if program.number in fails - alarms.keys()]
-    # a field that several types have is no error, but a warning, which is true
-    surely = {number for number, is_field in alarms.items() if not is_field}
-    return passes, [str(program) for program in chosen if program.number in surely - fails]
+    right = {str(program): alarms[program.number] for program in chosen if program.number in alarms.keys() - fails}
+    return Judged(passes, [program for program, is_field in right.items() if not is_field], list(right))
 
 
-def test_no_program_that_fails_passes(tmp_path: Path) -> None:
-    passes, alarms = wrong(programs(60, 5), tmp_path, 5, _FEW)
-    assert passes == []
-    assert len(alarms) <= 1, alarms
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    return wrong(programs(60, 5), tmp_path_factory.mktemp("sample"), 5, _FEW)
+
+
+@pytest.fixture(scope="module", params=[11, 12])
+def many(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    return wrong(programs(_MANY, request.param), tmp_path_factory.mktemp("many"), request.param, PROCESSORS)
+
+
+def test_no_program_that_fails_passes(sample: Judged) -> None:
+    assert sample.passes == []
+    assert len(sample.sure) <= 1, sample.sure
+
+
+@pytest.mark.xfail(reason=_MISSED)
+def test_few_programs_that_are_right_are_in_doubt(sample: Judged) -> None:
+    assert len(sample.alarms) <= 1, sample.alarms
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("seed", [11, 12])
-def test_no_program_of_many_that_fails_passes(tmp_path: Path, seed: int) -> None:
-    count = 300
-    passes, alarms = wrong(programs(count, seed), tmp_path, seed, PROCESSORS)
-    assert passes == []
-    assert len(alarms) <= _MOST_ALARMS * count, alarms
+def test_no_program_of_many_that_fails_passes(many: Judged) -> None:
+    assert many.passes == []
+    assert len(many.sure) <= _MOST_ALARMS * _MANY, many.sure
+
+
+@pytest.mark.nightly
+@pytest.mark.xfail(reason=_MISSED)
+def test_few_of_many_programs_that_are_right_are_in_doubt(many: Judged) -> None:
+    assert len(many.alarms) <= _MOST_ALARMS * _MANY, many.alarms
