@@ -189,6 +189,12 @@ def test_a_project_without_a_name_is_refused(tmp_path: Path) -> None:
         given(tmp_path, NO_AXES)
 
 
+def test_what_is_wrong_in_a_project_is_said_with_its_file(tmp_path: Path) -> None:
+    tree(tmp_path, {"pyproject.toml": "[project]\nname = 3\n"})
+    with pytest.raises(VbuildError, match=r"/pyproject\.toml: project\.name: expected a string, got 3$"):
+        given(tmp_path, NO_AXES)
+
+
 def test_a_plan_shows_the_variables_of_the_recipe(tmp_path: Path) -> None:
     own = '[tool.vbuild]\nbuild.env = { DEMO_MODE = "fast" }\n[tool.vbuild.matrix]\ncpu = ["x86-64-v2"]\n'
     tree(tmp_path, {"pyproject.toml": f"{PROJECT}{own}", "demo.c": ""})

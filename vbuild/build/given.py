@@ -106,7 +106,8 @@ def _of_files(path: Path, axes: AskedAxes) -> Given:
     keys, notes = (axes.keys(), _toolkit_note(axes)) if has_axes else _axes(axes)
     draft = None
     if is_drafted:
-        survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
+        with at(path):
+            survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
         draft, notes = drafted(survey, keys), (*notes, *_met(survey, keys))
     asked = draft.values() if draft else {"matrix": keys} if keys else {}
     chooses = bool(axes.pythons) and "python" in matrix
