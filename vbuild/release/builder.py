@@ -13,19 +13,18 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import Struct, convert, field, to_builtins
+from msgspec import Struct, field
 from msgspec.structs import replace
-from packaging.version import Version
 
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
-from vbuild.build.identity import BuildKeys, build_key
+from vbuild.build.identity import build_key
 from vbuild.build.kept_flags import KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
-from vbuild.build.source import digest, fetched, unpacked
+from vbuild.build.source import fetched
 from vbuild.build.watching import Watch
-from vbuild.build.wrappers import FailedCall, Override, is_trial, named
-from vbuild.errors import BuildError, RecipeError, VbuildError, at
+from vbuild.build.wrappers import Override, is_trial, named
+from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.staging import LOGS
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
@@ -34,16 +33,16 @@ from vbuild.process.threads import OncePerKey
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.flags import ProfileSettings
 from vbuild.recipe.model import Recipe, Repair
-from vbuild.recipe.source import Sdist, same_project
+from vbuild.recipe.source import same_project
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
+from vbuild.release.builds import MadeWheel, PlannedWheel, RepairedWheel, check_identity, digest_of, tree_of
 from vbuild.release.cache import BuildKind, KeptBuild
 from vbuild.release.model import Failure, ReleaseContext
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.toolchain.toolkit_provision import FETCHED
-from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:
@@ -54,63 +53,6 @@ if TYPE_CHECKING:
 
 # how often a target is built, at most, until no flag of the project's own puts code above the level
 TRIES = 4
-
-
-class PlannedWheel(Struct, frozen=True):
-    """A wheel to make from the build that *job* describes; *build* and *product* are the keys of both in the cache.
-
-    *baseline* is the key of the build that its code is compared with, or None. Of *keys*, one is that of the build.
-    """
-
-    job: Job
-    build: str
-    baseline: str | None
-    product: str
-    keys: BuildKeys | None = None
-
-    @property
-    def target(self) -> Target:
-        return self.job.target
-
-
-class RepairedWheel(Struct, frozen=True):
-    """The portable wheel of a build, still plain; what the compiler wrappers changed; how long it took, in seconds.
-
-    *lists* are the lists of GPU architectures that were changed in commands of nvcc, *failed* the calls of compilers
-    that failed. It *is_kept* if an earlier run built it.
-    """
-
-    wheel: Path
-    overrides: tuple[Override, ...]
-    lists: tuple[str, ...]
-    seconds: float
-    failed: tuple[FailedCall, ...] = ()
-    is_kept: bool = False
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """What the cache keeps with the wheel."""
-        return {
-            "seconds": self.seconds,
-            "overrides": [to_builtins(override) for override in self.overrides],
-            "lists": list(self.lists),
-            "failed": to_builtins(self.failed),
-        }
-
-    @classmethod
-    def of_record(cls, wheel: Path, record: Mapping[str, Any]) -> Self:
-        overrides = tuple(map(Override.of_data, record["overrides"]))
-        failed = convert(record["failed"], tuple[FailedCall, ...])
-        return cls(wheel, overrides, tuple(record["lists"]), record["seconds"], failed, is_kept=True)
-
-
-class MadeWheel(Struct, frozen=True):
-    """A portable *wheel* of *job*, what it was *built* as, and the tree of the *project* that it was built in."""
-
-    wheel: Path
-    built: Built
-    project: Path
-    job: Job
 
 
 class Builder(Struct, frozen=True):
@@ -142,7 +84,7 @@ class Builder(Struct, frozen=True):
         """The builder of *context*, with the source of its recipe fetched and unpacked."""
         recipe, folder, stage = context.recipe, context.folder, context.stage
         archive = fetched(recipe.source)
-        project = _tree(recipe, archive, stage / "look", exclude=folder)
+        project = tree_of(recipe, archive, stage / "look", exclude=folder)
         check_identity(recipe, project)
         digest_now = partial(digest_of, recipe, folder)
         builder = cls.sharing(context, archive, project, digest_now)
@@ -196,7 +138,7 @@ class Builder(Struct, frozen=True):
 
     def tree(self, folder: Path) -> Path:
         """A tree of the source, patched, in *folder*, for one build."""
-        return _tree(self.context.recipe, self.archive, folder, exclude=self.context.folder)
+        return tree_of(self.context.recipe, self.archive, folder, exclude=self.context.folder)
 
     @contextmanager
     def caching(self) -> "Iterator[Running | None]":
@@ -310,7 +252,7 @@ class Builder(Struct, frozen=True):
         overrides = (*named(built.overrides, made.project), *self._native_overrides(made.job))
         return RepairedWheel(wheel, overrides, lists, built.seconds, built.failed)
 
-    def _compiled(self, job: Job, folder: Path, log: Path, cache: "Running | None") -> "MadeWheel":
+    def _compiled(self, job: Job, folder: Path, log: Path, cache: "Running | None") -> MadeWheel:
         """The portable wheel of *job*, and what it was made of.
 
         Flags of single files stay, as their authors choose that code at run time. Where that turns out to be wrong, it
@@ -343,7 +285,7 @@ class Builder(Struct, frozen=True):
             self.notes.append(f"{target}: built again without {what}")
         return made
 
-    def _without_flags(self, job: Job, made: "MadeWheel", above: Collection[str]) -> tuple[Job, str] | None:
+    def _without_flags(self, job: Job, made: MadeWheel, above: Collection[str]) -> tuple[Job, str] | None:
         """*job* without the flags that put the functions *above* the level, and what is different; None if none did.
 
         Those whose objects have the functions come first, then all that such flags were kept for.
@@ -361,7 +303,7 @@ class Builder(Struct, frozen=True):
         """What compiler wrappers changed in the native dependencies of *job*, which are built."""
         return self.natives.overrides(job.prefixes) if self.natives else ()
 
-    def built_in(self, folder: Path, job: Job, log: Path, cache: "Running | None") -> "MadeWheel":
+    def built_in(self, folder: Path, job: Job, log: Path, cache: "Running | None") -> MadeWheel:
         """The wheel of *job*, built in a new tree of the source in *folder*, and repaired."""
         from vbuild.build.repair import repaired
 
@@ -451,16 +393,6 @@ def modules_in(wheel: Path) -> int:
         return sum(member.path.endswith(".so") for member in source.members)
 
 
-def _tree(recipe: Recipe, archive: Path, folder: Path, *, exclude: Path) -> Path:
-    where, patches = recipe.source.subdirectory, recipe.build.patches
-    return unpacked(archive, folder, subdirectory=where, patches=patches, without=exclude)
-
-
-def digest_of(recipe: Recipe, exclude: Path) -> str:
-    """What is built of *recipe* now: its project's name, and its source; the folder *exclude* is not part of it."""
-    return f"{recipe.name} {digest(recipe.source, without=exclude)}"
-
-
 def lists_of(commands: Sequence[Command], project: str) -> tuple[str, ...]:
     """The lists of GPU architectures that were changed in *commands* of nvcc, with paths below *project*.
 
@@ -482,15 +414,3 @@ def index_variables() -> Mapping[str, str]:
 def interpreter_of(target: Target) -> Interpreter:
     """The Python of *target* on this machine; `BuildError` if there is none."""
     return Interpreter.found(target.python, {**os.environ, **dict(target.env)})
-
-
-def check_identity(recipe: Recipe, project: Path) -> None:
-    """`RecipeError` if an sdist says that it is another release than the recipe names: the hash alone counts."""
-    source, stated = recipe.source, project / "PKG-INFO"
-    if isinstance(source, Sdist) and stated.is_file():
-        with at(recipe.file), at("PKG-INFO"):
-            metadata = Metadata.parse(stated.read_text(encoding="utf-8", errors="replace"))
-        if not same_project(metadata.name, source.name) or Version(metadata.version) != source.version:
-            raise RecipeError(
-                f"{recipe.file}: source.sdist: sha256 is of {metadata.name}=={metadata.version}, expected {source}"
-            )

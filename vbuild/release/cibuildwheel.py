@@ -45,6 +45,7 @@ from vbuild.recipe.target import Target
 from vbuild.release.bill import billed, making
 from vbuild.release.builder import TRIES, functions_above, index_variables, lists_of, modules_in
 from vbuild.release.emulation import check_emulator, emulation_elsewhere, why_unasked
+from vbuild.release.finishing import slimmed_to_gpus, stamped, verified
 from vbuild.release.model import (
     Failure,
     OnProgress,
@@ -54,7 +55,7 @@ from vbuild.release.model import (
     ReleaseResult,
     ReleaseWheels,
 )
-from vbuild.release.pipeline import check_request, released, slimmed_to_gpus, stamped, verified, without_cpu
+from vbuild.release.pipeline import check_request, released, without_cpu
 from vbuild.release.report import ProfileEntry, Report
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import Toolkit

@@ -31,9 +31,10 @@ from vbuild.recipe.source import Folder
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.builder import index_variables, interpreter_of
+from vbuild.release.finishing import verified
 from vbuild.release.model import Failure, OnProgress, Product, ReleaseContext, ReleaseResult, ReleaseWheels
 from vbuild.release.parts import FoundWheel, ReleasePart, name_of, parts_at, wheels_of
-from vbuild.release.pipeline import released, split_request, verified, without_cpu
+from vbuild.release.pipeline import released, split_request, without_cpu
 from vbuild.release.report import REPORT, Report, kinds
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property

@@ -27,8 +27,8 @@ from vbuild.publishing.releases import OfferedWheel
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildKind
+from vbuild.release.finishing import verified
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseWheels
-from vbuild.release.pipeline import verified
 from vbuild.release.release_bench import Level, level
 from vbuild.release.report import kinds
 from vbuild.verification.level_emulation import LevelMethod

@@ -22,7 +22,7 @@ from vbuild.recipe.matrix import Matrix
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.bill import patches_of
-from vbuild.release.builder import RepairedWheel
+from vbuild.release.builds import RepairedWheel
 from vbuild.release.model import Product, ReleaseContext, ReleaseFamily
 from vbuild.sbom.model import Material
 

@@ -25,7 +25,8 @@ from vbuild.files.staging import LOGS
 from vbuild.process.run import supervised
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
-from vbuild.release.builder import check_identity, digest_of, interpreter_of
+from vbuild.release.builder import interpreter_of
+from vbuild.release.builds import check_identity, digest_of
 from vbuild.release.messages import LOGS_HERE, RemoteFailure, RemoteWheels, RunMessage, Task, written
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseWheels
 from vbuild.release.pipeline import baseline_of

@@ -31,8 +31,9 @@ from vbuild.files.cache import sweep_daily
 from vbuild.files.staging import LOGS
 from vbuild.process.run import keep_watch, stoppable
 from vbuild.recipe.target import Target
-from vbuild.release import pipeline
-from vbuild.release.builder import Builder, PlannedWheel, interpreter_of
+from vbuild.release import finishing, pipeline
+from vbuild.release.builder import Builder, interpreter_of
+from vbuild.release.builds import PlannedWheel
 from vbuild.release.cache import BuildCache
 from vbuild.release.messages import (
     LOGS_HERE,
@@ -206,12 +207,12 @@ class _Work(Struct, frozen=True):
             item: kept for item in items if (kept := pipeline.kept(builder, item))
         }
         missing = [item for item in items if item not in found]
-        cut = pipeline.slimmed(builder, missing[0], missing, repaired.wheel) if missing else {}
+        cut = finishing.slimmed(builder, missing[0], missing, repaired.wheel) if missing else {}
         for item in missing:
             found[item] = (
                 replace(cut, target=item.target)
                 if isinstance(cut, Failure)
-                else pipeline.finished(builder, item, repaired, cut.get(item.target), baseline=compared)
+                else finishing.finished(builder, item, repaired, cut.get(item.target), baseline=compared)
             )
         return [found[item] for item in items]
 
@@ -221,7 +222,7 @@ class _Work(Struct, frozen=True):
         folder = self.builder.context.stage / "required"
         file, *_ = [written(folder, name, data) for name, data in wheels.items()]
         python = interpreter_of(target)
-        return pipeline.result_of_test(self.builder, target, file, interpreter=python, find_links=folder)
+        return finishing.result_of_test(self.builder, target, file, interpreter=python, find_links=folder)
 
     def failure(self, error: Failure | Exception) -> RemoteFailure:
         """The *error* for which there is no wheel, with the logs that it names, under names that the sender knows."""

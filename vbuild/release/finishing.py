@@ -1,0 +1,211 @@
+"""From a portable wheel to a finished one: cut to its GPUs, stamped, verified, and tested.
+
+portable wheel -> slimmed -> stamped -> verified -> tested, emulated -> Product, or at any step a Failure
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from vbuild.build.frontend import Job
+from vbuild.errors import RepackageError, VbuildError, WheelError
+from vbuild.files.atomic import linked
+from vbuild.recipe.flags import ProfileSettings
+from vbuild.recipe.target import Target
+from vbuild.release.builder import Builder
+from vbuild.release.builds import PlannedWheel, RepairedWheel
+from vbuild.release.cache import BuildKind
+from vbuild.release.emulation import emulation_of, is_emulated, why_unasked
+from vbuild.release.model import Failure, Product, ReleaseContext
+from vbuild.release.report import ProfileEntry
+from vbuild.toolchain.interpreter import Interpreter
+from vbuild.verification.level_emulation import with_evidence
+from vbuild.verification.model import VerifyRule, is_grafted
+
+if TYPE_CHECKING:
+    from vbuild.build.trial import TrialResult
+    from vbuild.build.wrappers import FailedCall
+    from vbuild.verification.model import Verdict
+
+
+_SHOWN = 5
+_STRIP = "if a flag of the project's own put it there: build.flags = 'strip'"
+_STRIP_NATIVE = "; if one of native {}: flags = 'strip' in its [[native]]"
+
+
+def slimmed(
+    builder: Builder, item: PlannedWheel, items: Iterable[PlannedWheel], wheel: Path
+) -> Mapping[Target, Path] | Failure:
+    """The wheels of those of *items* that are for some GPUs of the build of *item*, cut from its *wheel*."""
+    targets = [other.target for other in items if other.build == item.build and other.target.gpus]
+    try:
+        return slimmed_to_gpus(builder.context, wheel, targets, item.target)
+    except VbuildError as error:
+        return builder.context.failure(item.target, error, builder.context.log(item.target))
+
+
+def slimmed_to_gpus(
+    context: ReleaseContext, wheel: Path, targets: Sequence[Target], first: Target
+) -> Mapping[Target, Path]:
+    """The variant wheels of *targets*, cut in one pass from the *wheel* of their build, that of the target *first*.
+
+    `RepackageError` if it has no GPU code. What each library serves is for `vbuild verify` to judge: some are for some
+    GPUs only.
+    """
+    if not targets:
+        return {}
+    from vbuild.slimming.request import Cuts, Share
+    from vbuild.slimming.slim import slim_wheel
+
+    context.on_progress(first, "slimming")
+    shares = [Share(target.gpus, context.family.label(target), context.family.document(target)) for target in targets]
+    # who builds a project may change its wheels; whether it has a bill of materials, its build has decided
+    cuts = Cuts(unsupported=True, bill=False)
+    cut = slim_wheel(wheel, context.place("divided", first), shares=shares, cuts=cuts, accept_license=True)
+    if len(cut) != len(targets):  # it passes a wheel without GPU code as it is
+        raise RepackageError(f"{wheel.name}: no GPU code to divide among {', '.join(map(str, targets))}")
+    return {target: result.path for target, result in zip(targets, cut, strict=True) if result.path}
+
+
+def finished(
+    builder: Builder, item: PlannedWheel, build: RepairedWheel, cut: Path | None, *, baseline: Path | None
+) -> Product | Failure:
+    """The wheel of *item*, stamped, verified against *baseline*, and tested: *cut* from its *build*, or all of it."""
+    context, target = builder.context, item.target
+    try:
+        wheel = cut or stamped(context, target, build.wheel)
+        context.on_progress(target, "verifying")
+        verdict = verified(context, wheel, target, baseline=baseline, failed=build.failed)
+        context.on_progress(target, "testing")
+        trial = result_of_test(builder, target, cut or build.wheel, interpreter=item.job.interpreter)
+        emulation, why_not = None, why_unasked(context.recipe.test)
+        if not why_not and verdict.libraries:
+            emulation = emulation_of(context, target, cut or build.wheel, context.place("trials", target))
+        verdict = with_evidence(verdict, emulation, why_not=why_not)
+    except VbuildError as error:
+        return context.failure(target, error, context.log(target))
+    context.on_progress(target, "done")
+    context.log(target).unlink(missing_ok=True)
+    record = {**build.record, "verdict": verdict.data(), "trial": str(trial)}
+    record["emulation"] = emulation.data() if emulation else None
+    if not verdict.failed:
+        builder.keep(BuildKind.PRODUCT, item.product, wheel, record)
+    return Product(
+        target=target,
+        wheel=wheel,
+        label=context.family.label(target),
+        plan=item.job.plan,
+        toolkit=item.job.toolkit,
+        seconds=build.seconds,
+        overrides=build.overrides,
+        lists=build.lists,
+        verdict=verdict,
+        trial=trial,
+        emulation=emulation,
+        is_built=not build.is_kept,
+        profile=profile_entry(item.job),
+    )
+
+
+def profile_entry(job: Job) -> ProfileEntry | None:
+    """What the report has of the profile and the link-time optimisation of *job*; None without."""
+    asked = job.settings.profile
+    if asked == ProfileSettings():
+        return None
+    made = job.profile
+    return ProfileEntry(asked.lto, asked.train, made.sha256 if made else None, made.objects if made else 0)
+
+
+def stamped(context: ReleaseContext, target: Target, wheel: Path) -> Path:
+    """*wheel* as the variant wheel of *target*, or as it is for the plain one, on the same file system."""
+    folder, variant = context.place("finished", target), context.family.variant(target)
+    if variant is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        return linked(wheel, folder / wheel.name)  # a labelled target may be made of the same build
+    from vbuild.variants.stamp import stamped as stamp
+
+    return stamp(wheel, folder, variant=variant, metadata=context.family.metadata, schema=context.family.schema)
+
+
+def verified(
+    context: ReleaseContext,
+    wheel: Path,
+    target: Target,
+    *,
+    baseline: Path | None,
+    failed: "Sequence[FailedCall]" = (),
+) -> "Verdict":
+    """The verdict on *wheel*, that of *target*, with the build *baseline* for comparison.
+
+    *failed* are the calls of compilers that failed in its build. `FetchError` if the wheel that it is to be compared
+    with is not there. `WheelError` if it does not keep its promises, or has no code to keep them with. In a part of a
+    release, the wheel that explains a finding may be in another part: `vbuild collect` decides.
+    """
+    from vbuild.verification.levels import can_disassemble
+    from vbuild.verification.verify import verify
+
+    verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=context.recipe.verify.allow)
+    if target.label is None and can_disassemble():
+        from vbuild.release.against import lacking
+
+        verdict = replace(verdict, findings=(*verdict.findings, *lacking(context, verdict, target, failed)))
+    if context.is_part:
+        return verdict
+    if baseline and target.cpu.machine == "x86_64" and can_disassemble():
+        from vbuild.verification.gain import code_gain
+
+        verdict = replace(verdict, findings=(*verdict.findings, *code_gain(wheel, baseline).findings))
+    if verdict.failed:
+        errors = [one for one in verdict.findings if one.is_error]
+        names = " or ".join(native.name for native in context.recipe.natives)
+        above = [one for one in errors if one.rule is VerifyRule.ISA_ABOVE]
+        own = [one for one in above if names or not all(map(is_grafted, one.places))]
+        lines = [one.advised for one in errors[:_SHOWN]]
+        if len(errors) > _SHOWN:
+            lines.append(f"and {len(errors) - _SHOWN} more")
+        if own:
+            advice = f"{_STRIP}{_STRIP_NATIVE.format(names) if names else ''}"
+            lines.insert(min(errors.index(own[-1]) + 1, _SHOWN), advice)
+        raise WheelError(f"{wheel.name}: {'; '.join(lines)}")
+    if target.asks_for_cpu and not verdict.libraries:
+        from vbuild.verification.published import likely_cause
+
+        why = likely_cause(failed, ()) or "did the build leave its modules out?"
+        raise WheelError(f"{wheel.name}: no compiled code for {target.cpu}; {why}")
+    return verdict
+
+
+def result_of_test(
+    builder: Builder, target: Target, wheel: Path, *, interpreter: Interpreter, find_links: Path | None = None
+) -> "TrialResult":
+    """What becomes of the recipe's test of *wheel*, that of *target*; wheels it requires may be in *find_links*."""
+    from vbuild.build.trial import WheelTrial
+
+    context = builder.context
+    trial = WheelTrial(
+        context.recipe.test,
+        interpreter,
+        target.cpu,
+        builder.cpu,
+        builder.configuration,
+        find_links=find_links,
+        pass_env=context.recipe.build.pass_env,
+        is_emulated=find_links is None and is_emulated(context.recipe.test, target.cpu),
+    )
+    folder = context.place("trials with others" if find_links else "trials", target)
+    return trial.run(wheel, folder, context.log(target))
+
+
+def tested_again(
+    builder: Builder, product: Product, find_links: Path, *, interpreter: Interpreter
+) -> Product | Failure:
+    """*product*, whose wheel has changed, tested again; wheels that it requires are in *find_links*."""
+    context, target = builder.context, product.target
+    try:
+        trial = result_of_test(builder, target, product.wheel, interpreter=interpreter, find_links=find_links)
+    except VbuildError as error:
+        return context.failure(target, error, context.log(target))
+    context.log(target).unlink(missing_ok=True)
+    return replace(product, trial=trial)
