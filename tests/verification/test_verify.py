@@ -357,6 +357,21 @@ def test_the_claim_is_the_one_in_variant_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("platform", "cpu", "claim", "machine"),
+    [
+        ("manylinux_2_17_x86_64", "armv8.2-a", "aarch64", "x86_64"),
+        ("manylinux_2_17_aarch64", "x86-64-v2", "x86_64", "aarch64"),
+    ],
+)
+def test_a_level_of_another_machine_than_the_tags_is_an_error(
+    tmp_path: Path, platform: str, cpu: str, claim: str, machine: str
+) -> None:
+    name = NAME.replace("manylinux_2_17_x86_64", platform)
+    what = f"the claimed {cpu} is of {claim}, and the wheel for {machine}: no machine has both"
+    assert ("claim", what) in found(verify(made(tmp_path, name=name), cpu=Cpu.parse(cpu)), Severity.ERROR)
+
+
+@pytest.mark.parametrize(
     ("stamp", "label", "what"),
     [
         ("-other", "x86_64_v3", "describes 'x86_64_v3'; expected only 'other', as in the file name (PEP 825)"),

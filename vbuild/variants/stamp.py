@@ -5,7 +5,6 @@
 No member is inflated: the compressed bytes pass as they are (PEP 825, "Wheel metadata").
 """
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -83,9 +82,8 @@ def declaration_at(path: Path) -> Declaration:
 def _check_machine(variant: Variant, name: WheelName) -> None:
     """`VariantError` if the CPU level of *variant* is of another machine than the platforms of *name*."""
     cpu = Cpu.of_properties(map(str, variant.properties))
-    machines = [machine for machine in ("x86_64", "aarch64") if re.search(rf"_{machine}(?:\.|$)", name.platform)]
-    if cpu and machines and cpu.machine not in machines:
-        raise VariantError(f"{cpu.variant_property} is for {cpu.machine}, and the wheel for {', '.join(machines)}")
+    if cpu and name.machines and cpu.machine not in name.machines:
+        raise VariantError(f"{cpu.variant_property} is for {cpu.machine}, and the wheel for {', '.join(name.machines)}")
 
 
 def _path(wheel: Wheel) -> str:

@@ -87,6 +87,10 @@ def verify(
         gpu_code = GpuCodeCheck(contents.gpu_codes, claims.gpus)
         findings += gpu_code.findings()
         claim = claims.cpu
+        machines = source.name.machines
+        if claim.is_explicit and machines and claim.cpu.machine not in machines:
+            what = f"{claim} is of {claim.cpu.machine}, and the wheel for {', '.join(machines)}: no machine has both"
+            findings.append(Finding(Severity.ERROR, VerifyRule.CLAIM, (), what))
         if not claim.is_explicit and (marked := _marked(libraries)):
             claim = Claim(marked, is_explicit=True)
             what = (
@@ -198,7 +202,7 @@ class _Claims(Struct, frozen=True):
     @classmethod
     def of(cls, wheel: Wheel, cpu: Cpu | None) -> Self:
         """Return the claims in the variant.json of *wheel*; if that names no level, the level is *cpu*."""
-        is_arm = all(tag.endswith("_aarch64") for tag in wheel.name.platform.split("."))
+        is_arm = wheel.name.machines == ("aarch64",)
         default = Claim(cpu or Cpu.parse("armv8-a" if is_arm else "x86-64"), is_explicit=cpu is not None)
         path = f"{wheel.dist_info}/{VARIANT_JSON}"
         try:

@@ -115,6 +115,11 @@ class WheelName(Struct, frozen=True):
         return parse_tag(f"{self.python}-{self.abi}-{self.platform}")
 
     @property
+    def machines(self) -> tuple[str, ...]:
+        """Those machines with CPU levels, ``x86_64`` and ``aarch64``, that its platform tags are for."""
+        return tuple(machine for machine in ("x86_64", "aarch64") if re.search(rf"_{machine}(?:\.|$)", self.platform))
+
+    @property
     def build_order(self) -> tuple[int, str] | tuple[()]:
         """The build tag as it sorts: its leading number, then the rest; a wheel without one comes first."""
         if self.build is None:
