@@ -349,7 +349,12 @@ class Interpreter(Instructions):
             if isinstance(target, int):
                 self._use(target, state.facts | facts)
                 self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
-        self._hand_over(state)
+        read = self._argument_registers
+        if functions and len(functions) == len(targets):
+            arguments = [self._world.registers(target).arguments for target in functions]
+            # what is left in the others from before goes nowhere
+            read = tuple(number for number in read if any(number in one for one in arguments))
+        self._hand_over(state, read)
         if len(targets) != 1 or not functions:
             self._forget(state, None)
             return [state]
@@ -376,9 +381,9 @@ class Interpreter(Instructions):
         # what it tells may depend on its arguments, or go where they point to
         return summary is not None and summary.tells and any(isinstance(value, int) for value in arguments)
 
-    def _hand_over(self, state: State) -> None:
-        """Note what the arguments give to code that is not followed."""
-        for number in self._argument_registers:
+    def _hand_over(self, state: State, registers: Iterable[int]) -> None:
+        """Note what the arguments in *registers*, and on the stack, give to code that is not followed."""
+        for number in registers:
             value = state.registers[number]
             if isinstance(value, int) and is_stack(value):
                 self._spoil(value, state)
@@ -413,7 +418,7 @@ class Interpreter(Instructions):
         if name in _ENDLESS or (name.startswith("_ZSt") and "__throw_" in name):
             return []
         if name not in _HARMLESS:
-            self._hand_over(state)
+            self._hand_over(state, self._argument_registers)
         result: Value = None
         if name in _ENVIRONMENT:
             # what somebody sets for this one program is that person's choice
