@@ -70,8 +70,8 @@ def codes(product: Product, folder: Path, cuobjdump: Path) -> set[str]:
     with zipfile.ZipFile(product.wheel) as archive:
         [library] = [name for name in archive.namelist() if name.endswith(".so")]
         path = archive.extract(library, folder / str(product.label))
-    # without -all it passes over relocatable code, of which slimming frees whole pages only
-    command = [str(cuobjdump), "-lelf", "-lptx", path]
+    # -all: relocatable code as well
+    command = [str(cuobjdump), "-all", "-lelf", "-lptx", path]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return set(re.findall(r"sm_\w+\.(?:cubin|ptx)$", text, re.MULTILINE))
 

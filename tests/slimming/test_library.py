@@ -32,9 +32,10 @@ def test_a_library_without_gpu_code_has_nothing_to_account_for() -> None:
     assert (account.served, account.why_whole, account.notes) == ((), None, ())
 
 
-def test_what_saves_no_page_is_left_and_counted_as_kept() -> None:
+def test_what_saves_no_page_goes_all_the_same() -> None:
     account = cut(device_library(fatbin(entry(arch=80), entry(arch=90))))
-    assert (account.kept, account.dropped, account.after) == (2, 0, account.before)
+    assert (account.kept, account.dropped, account.after) == (1, 1, account.before)
+    assert account.gpus == ("sm_90",)
 
 
 @pytest.mark.parametrize(

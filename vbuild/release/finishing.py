@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from vbuild.build.frontend import Job
 from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.files.atomic import linked
+from vbuild.files.wording import counted
 from vbuild.recipe.flags import ProfileSettings
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder
@@ -27,7 +28,9 @@ from vbuild.verification.model import VerifyRule, is_grafted
 if TYPE_CHECKING:
     from vbuild.build.trial import TrialResult
     from vbuild.build.wrappers import FailedCall
+    from vbuild.slimming.results import Slimmed
     from vbuild.verification.model import Verdict
+    from vbuild.wheel.metadata import RecordRow
 
 
 _SHOWN = 5
@@ -51,8 +54,8 @@ def slimmed_to_gpus(
 ) -> Mapping[Target, Path]:
     """The variant wheels of *targets*, cut in one pass from the *wheel* of their build, that of the target *first*.
 
-    `RepackageError` if it has no GPU code. What each library serves is for `vbuild verify` to judge: some are for some
-    GPUs only.
+    `RepackageError` if it has no GPU code, or two of *targets* get the same. What each library serves is for
+    `vbuild verify` to judge: some are for some GPUs only.
     """
     if not targets:
         return {}
@@ -66,7 +69,30 @@ def slimmed_to_gpus(
     cut = slim_wheel(wheel, context.place("divided", first), shares=shares, cuts=cuts, accept_license=True)
     if len(cut) != len(targets):  # it passes a wheel without GPU code as it is
         raise RepackageError(f"{wheel.name}: no GPU code to divide among {', '.join(map(str, targets))}")
+    _check_distinct(wheel, targets, cut)
     return {target: result.path for target, result in zip(targets, cut, strict=True) if result.path}
+
+
+def _check_distinct(wheel: Path, targets: Sequence[Target], cut: "Sequence[Slimmed]") -> None:
+    """Raise `RepackageError` if two of *targets* got the same code: they would be one wheel under two names."""
+    from vbuild.wheel.archive import open_wheel
+
+    first: dict[frozenset[RecordRow], Target] = {}
+    for target, result in zip(targets, cut, strict=True):
+        if result.path is None:
+            continue
+        with open_wheel(result.path) as one:
+            held = frozenset(one.row(member) for member in one.members if not member.path.startswith(one.dist_info))
+        if (other := first.setdefault(held, target)) is not target:
+            whys = [f"{each.member} cannot be cut: {each.why_whole}" for each in result.libraries if each.why_whole]
+            pinned = sum(each.pinned for each in result.libraries)
+            whys += [f"{counted(pinned, 'fatbin')} cannot be cut"] if pinned else []
+            found = ", ".join(sorted({gpu for each in result.libraries for gpu in each.gpus}))
+            why = "; ".join(whys) or "the same code serves both"
+            raise RepackageError(
+                f"{wheel.name}: {target} and {other} would be the same wheel, with code for {found}: {why}; "
+                "expected groups of GPUs that need different code, or one group"
+            )
 
 
 def finished(

@@ -133,16 +133,12 @@ class GpuLibrary(Struct, frozen=True):
             operation = operated(self.image, replacements, strip=cuts.strip, force=cuts.force)
         except BinaryError as error:
             return self._unchanged(devices, str(error))
-        replaced = {each.span for each in operation.replaced}
-        # a container whose cut would not free a whole page is unchanged
-        decisions = tuple(
-            decision if decision.container.span in replaced else replace(decision, kept=decision.container.entries)
-            for decision in decisions
-        )
-        rewritten = (entry for decision in decisions if decision.container.span in replaced for entry in decision.kept)
+        rewritten = (entry for decision in movable for entry in decision.kept)
         is_recompressed = cuts.zstd and any(entry.compression is not Compression.ZSTD for entry in rewritten)
         account = self._account(operation.edited, decisions, devices, slots=operation.slots)
-        return operation.edited, replace(account, is_recompressed=is_recompressed, zstd=account.zstd or is_recompressed)
+        notes = (*account.notes, *((operation.why_large,) if operation.why_large else ()))
+        zstd = account.zstd or is_recompressed
+        return operation.edited, replace(account, is_recompressed=is_recompressed, zstd=zstd, notes=notes)
 
     def _check(self, decisions: tuple[ContainerDecision, ...], devices: Iterable[Arch]) -> None:
         # code that only other libraries read, or that is empty, was never for a GPU

@@ -140,10 +140,20 @@ def test_a_blob_without_pointers_becomes_shorter_where_it_is() -> None:
     assert next(blob.span.start for blob in blobs(small)) == first.span.start
 
 
-def test_only_the_orders_that_gain_a_page_change_a_file() -> None:
+def test_what_frees_less_than_a_page_leaves_zeros_and_a_file_of_the_same_size() -> None:
+    data = library()
+    image = ElfImage.parse(data)
+    whole = [Replacement(each.span, (each.span,), each.pointers) for each in shortened(image)]
+    order = blobs(image)[0].keeping(image, *range(22))
+    edited = bytes(cut(image, [order]))
+    assert len(edited) == len(data)
+    assert edited[order.span.start + order.size : order.span.stop] == bytes(len(order.span) - order.size)
+    assert program_lines(edited) == [f"{checksum(image, [order, *whole[1:]]):x}", *program_lines(data)[1:]]
+
+
+def test_orders_that_change_nothing_change_no_file() -> None:
     image = ElfImage.parse(library())
-    first = blobs(image)[0]
-    assert cut(image, [first.keeping(image, *range(22))]).is_unchanged
+    assert cut(image, [Replacement(each.span, (each.span,), each.pointers) for each in shortened(image)]).is_unchanged
     assert cut(image, []).is_unchanged
 
 

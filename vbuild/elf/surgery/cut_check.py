@@ -283,8 +283,8 @@ def _placed(segment: ProgramHeader, after: ElfLayout) -> ProgramHeader:
     return replace(segment, p_offset=segment.p_offset if offset is None else offset)
 
 
-def _is_smaller(case: _Case) -> None:
-    if len(case.written) >= case.before.size:
+def _is_no_larger(case: _Case) -> None:
+    if len(case.written) > case.before.size:
         raise BinaryError(f"{len(case.written):#x} bytes, were {case.before.size:#x}")
 
 
@@ -297,5 +297,5 @@ INVARIANTS: dict[str, Callable[[_Case], None]] = {
     "every section is loaded from its place with its permissions": _sections_are_loaded,
     "every other byte, relocation and symbol is the same": _same_bytes,
     "the other segments cover the same addresses": _same_segments,
-    "the file is smaller": _is_smaller,
+    "the file is no larger": _is_no_larger,
 }

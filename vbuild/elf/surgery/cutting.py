@@ -1,6 +1,7 @@
 """Make a library smaller on disk without moving anything that is referred to from elsewhere.
 
     replaced spans -> packed down in their section -> whole pages left free -> holes in the file
+                                                      less than a page -> zeros, and the file keeps its size
     unneeded sections -> holes behind what is loaded, or between
     PT_LOADs split at their holes, room for the new program headers, offsets shifted, pointers led to the new places
     -> an edited file over the file, proved before it is handed out
@@ -98,20 +99,20 @@ _HEADER_ALIGNMENT = 8
 
 
 class Operation(Struct, frozen=True):
-    """What a cut came to: the new file, what had to be done to its program headers, and what was replaced in it.
+    """What a cut came to: the new file, and what had to be done to its program headers.
 
-    What would have freed no whole page was not.
+    *why_large* says why what was replaced left zeros instead of holes, or is None.
     """
 
     edited: EditedFile
     slots: tuple[PointerSlot, ...] = ()
-    replaced: tuple[Replacement, ...] = ()
+    why_large: str | None = None
 
 
 def cut(
     image: ElfImage, replacements: Sequence[Replacement], *, strip: Strip = Strip.NOTHING, force: bool = False
 ) -> EditedFile:
-    """*image* with *replacements* and without what *strip* drops, proved; `EditedFile.whole` if nothing is gained.
+    """*image* with *replacements* and without what *strip* drops, proved; `EditedFile.whole` if nothing changes.
 
     `BinaryError` if it cannot be done without a risk. *force* also allows what GNU strip would destroy later.
     """
@@ -130,12 +131,12 @@ def operated(
     beds = _beds(image, replacements)
     _check_followed(image, [each for bed in beds for each in bed.replacements])
     plan = _plan(image, beds, unneeded, force=force)
-    if not plan.holes.size:
+    if not plan.holes.size and not plan.beds:
         return Operation(EditedFile.whole(image.data))
     edited = spliced(image.data, _edits(image, plan))
     replaced = tuple(each for bed in plan.beds for each in bed.replacements)
     prove(image, edited, replaced, without=unneeded)
-    return Operation(edited, plan.table.slots, replaced)
+    return Operation(edited, plan.table.slots, plan.why_large)
 
 
 class _Bed(Struct, frozen=True):
@@ -149,6 +150,10 @@ class _Bed(Struct, frozen=True):
     def shift(self) -> int:
         """Address minus file offset."""
         return self.section.header.sh_addr - self.section.header.sh_offset
+
+    @property
+    def is_changed(self) -> bool:
+        return any(each.parts != (each.span,) for each in self.replacements)
 
     def in_file(self, addresses: range) -> range:
         return range(addresses.start - self.shift, addresses.stop - self.shift)
@@ -178,6 +183,7 @@ class _Plan(Struct, frozen=True):
     unneeded: tuple[Section, ...]
     holes: Holes
     table: SlotTable
+    why_large: str | None = None
 
 
 def _beds(image: ElfImage, replacements: Sequence[Replacement]) -> tuple[_Bed, ...]:
@@ -249,7 +255,8 @@ def _plan(image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...]
         kept = found[:count]
         holes = Holes.of([*kept, *gone])
         table = roomy(image, split(image, holes), holes)
-        cut_beds = tuple(bed for bed in beds if any(hole.start in bed.section.span for hole in kept))
+        # what goes does so even if no hole remains of it: a library for some GPUs has code for no others
+        cut_beds = tuple(bed for bed in beds if bed.is_changed or any(hole.start in bed.section.span for hole in kept))
         return _Plan(cut_beds, unneeded, holes, table) if table else None
 
     # fewer holes need fewer program headers, so the most that fit are found by halves
@@ -261,10 +268,13 @@ def _plan(image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...]
         return best
     if force and (plan := _forced(image, beds, unneeded, gone)):
         return plan
-    raise BinaryError(
+    why = (
         f"no room for more than the {image.header.e_phnum} program headers it has: expected slack, a .gnu.hash to "
         "shorten, PT_LOADs to merge or a PT_NOTE; the table can be moved by force, but GNU strip destroys such a file"
     )
+    if not (plan := fitting(0)) or not (plan.beds or plan.holes.size):
+        raise BinaryError(why)
+    return replace(plan, why_large=f"the room of what goes, now zeros: {why}")
 
 
 def _forced(
