@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,12 +26,14 @@ from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel, prepared, recognised
 from vbuild.build.plan import BuildBackend
 from vbuild.errors import BuildError, VbuildError
+from vbuild.files.cache import Cache, Part
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.flags import FlagRules, OwnFlags
 from vbuild.recipe.matrix import HostCompiler, HostSettings
 from vbuild.recipe.model import BuildSettings
 from vbuild.recipe.target import Target
+from vbuild.toolchain.interpreter import Interpreter
 
 PROJECTS: dict[BuildBackend, Callable[[Path], Path]] = {
     BuildBackend.SETUPTOOLS: setuptools_project,
@@ -289,6 +292,33 @@ def test_a_project_that_names_no_usable_backend_is_refused(pyproject: str, messa
     with pytest.raises(VbuildError) as caught:
         built(project, "v2", tmp_path, Environments(tmp_path / "environments", dict))
     assert message in str(caught.value)
+
+
+def test_a_later_run_takes_an_environment_as_it_was_made_and_no_other(tmp_path: Path) -> None:
+    python = Interpreter.found(sys.executable, dict(os.environ))
+
+    def begun() -> tuple[Environments, Path]:
+        cache = Cache.of(Part.ENVIRONMENTS, tmp_path / "kept")
+        run = Environments(tmp_path / "own", Indexes.configured().environment, cache=cache)
+        return run, run.having(["packaging"], python).python.parents[1]
+
+    run, folder = begun()
+    [module] = folder.glob("lib/python*/site-packages/packaging/version.py")
+    assert module.stat().st_nlink == 1  # what is done to it is not done to uv's cache
+    subprocess.run([folder / "bin/python", "-c", "import packaging.version"], check=True)  # which writes __pycache__
+    run.settle()
+    before, text = module.stat(), module.read_text()
+    assert begun()[1] == folder
+    assert module.stat() == before
+    module.write_text(f"{text}# changed")
+    begun()
+    assert module.read_text() == text
+    (folder / "more").touch()
+    begun()[0].settle()
+    assert not (folder / "more").exists()
+    module.unlink()
+    run.settle()
+    assert not folder.exists()
 
 
 def test_a_requirement_that_cannot_be_installed_fails_every_build_that_needs_it(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_every_part_loses_what_was_not_used_for_long(folder: Path, part: Part) -
         assert cache.sweep().count == 1
         assert not (folder / part).exists()
         return
-    inner = "builds/" if part is Part.BUILDS else ""
+    inner = {Part.BUILDS: "builds/", Part.ENVIRONMENTS: "python/"}.get(part, "")
     for name, days in (("old", 40.0), ("used", 20.0), ("new", 0.0)):
         _entry(cache, f"{inner}{name}", days=days)
     assert cache.sweep() == module.Removed(part, 1, 1000)

@@ -1,7 +1,12 @@
 """Build environments: a Python and the packages that a backend asked for, made by uv.
 
 Builds with the same Python and requirements share one environment, also when they ask for it at the same time: the
-first makes it and the others wait. Backends only read it.
+first makes it and the others wait. Backends only read it. Later runs take it from the user's cache:
+
+    requirements -> uv pip compile: versions and hashes -> environments/<Python>/<digest of these>/
+
+Large files in it are hard links into uv's cache, all others copies: gigabytes of torch take no room twice. A file that
+is not as it was made, when a build is done or the next one begins, costs the environment, and uv its package.
 
 Native dependencies as the build of a wheel sees them: where each is installed, and the variables that lead there.
 
@@ -16,20 +21,25 @@ https://gcc.gnu.org/onlinedocs/gcc/Environment-Variables.html
 """
 
 import hashlib
+import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct
 
 from vbuild.errors import at
+from vbuild.files.cache import Cache, remove
 from vbuild.hardware.cpu import Cpu
-from vbuild.index_client.configuration import install_command, venv_command
+from vbuild.index_client.configuration import clean_command, compile_command, install_command, venv_command
 from vbuild.process.run import run
 from vbuild.process.threads import OncePerKey
-from vbuild.recipe.lock import Lock
+from vbuild.recipe.lock import Lock, hashed
 from vbuild.recipe.variables import for_installers, undisturbed
 from vbuild.toolchain.interpreter import Interpreter
 
@@ -38,6 +48,8 @@ _INSTEAD = frozenset({"UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE"})
 
 _NO_MODULE = re.compile(r"^(?:ModuleNotFoundError|ImportError): No module named '(\w+)", re.MULTILINE)
 _DIGITS = 12  # of a digest: paths of programs must stay short
+_LARGE = 1 << 20  # bytes: what somebody edits in its place is smaller
+_STAMP = ".vbuild-environment"
 
 
 class BuildEnvironment(Struct, frozen=True):
@@ -56,6 +68,7 @@ class Environments:
 
     The log of one that cannot be made stays in *logs*, by default that folder. uv sees, of the user's
     variables, what installers may, and what is *asked* for. What *lock* has is installed as it says, by its hashes.
+    With *cache*, environments are there instead, for other runs too: no build may change what is in them.
     """
 
     def __init__(
@@ -66,12 +79,16 @@ class Environments:
         logs: Path | None = None,
         asked: Collection[str] = (),
         lock: Lock | None = None,
+        cache: Cache | None = None,
     ) -> None:
-        self.folder = folder.absolute()
+        self._cache = cache if cache and _is_writable(cache) else None
+        self._own = folder.absolute()
+        self.folder = self._cache.folder.absolute() if self._cache else self._own
         self._logs = (logs or folder).absolute()
         self._configuration = configuration
         self._asked = tuple(asked)
         self._listed = lock
+        self._resolutions = OncePerKey[Path, tuple[str, ...]](keeps_errors=True)
         self._made = OncePerKey[Path, BuildEnvironment](keeps_errors=True)
 
     def place(self, interpreter: Interpreter) -> Path:
@@ -85,8 +102,53 @@ class Environments:
         """
         locked = self._listed.packages(requirements, interpreter.kind) if self._listed and requirements else None
         # with a lock, what hooks ask for later is in the first environment already
-        folder = self.place(interpreter) / _digest(requirements if locked is None else locked)
-        return self._made.get(folder, lambda: self._make(folder, requirements, interpreter, locked))
+        asked = self.place(interpreter) / _digest(requirements if locked is None else locked)
+        if self._cache is None or any("@" in line for line in requirements):  # what is at a URL may change
+            asked = self._own / asked.relative_to(self.folder)
+            return self._made.get(asked, lambda: self._make(asked, requirements, interpreter, locked))
+        pinned = self._resolutions.get(asked, lambda: locked or self._resolved(asked, requirements, interpreter))
+        folder = self.place(interpreter) / _digest(pinned)
+        return self._made.get(folder, lambda: self._kept(folder, requirements, interpreter, pinned))
+
+    def settle(self) -> None:
+        """Give up the environments in which a build has changed a file, in uv's cache as well."""
+        for folder in self._made.keys() if self._cache else ():
+            if changed := _changed(folder):
+                self._give_up(folder, changed)
+
+    def _kept(
+        self, folder: Path, requirements: Collection[str], interpreter: Interpreter, pinned: Collection[str]
+    ) -> BuildEnvironment:
+        """The environment *folder* of the cache, made unless it is there as it was made."""
+        assert self._cache is not None  # noqa: S101 - for mypy
+        with self._cache.locked(folder.name):
+            changed = _changed(folder)
+            if changed is None or changed:
+                self._give_up(folder, changed or ())
+                self._make(folder, requirements, interpreter, pinned)
+                _set_apart(folder)
+                (folder / _STAMP).write_text(json.dumps(dict(_state(folder))), encoding="utf-8")
+            self._cache.mark(folder)
+        return BuildEnvironment(folder / "bin" / "python", folder / "bin")
+
+    def _give_up(self, folder: Path, changed: Collection[str]) -> None:
+        """Remove *folder*, and from uv's cache the packages whose *changed* files are in there as well."""
+        for path in (folder / name for name in changed):
+            with suppress(OSError):
+                if path.stat().st_nlink > 1 and (project := _project_of(path)):
+                    run(clean_command(project), log=self._log(folder), environment=self._variables())
+        with suppress(OSError):
+            remove(folder)
+
+    def _resolved(self, folder: Path, requirements: Collection[str], interpreter: Interpreter) -> tuple[str, ...]:
+        with at("build environment"):
+            return resolved(requirements, interpreter, log=self._log(folder), environment=self._variables())
+
+    def _log(self, folder: Path) -> Path:
+        return self._logs / f"environment-{folder.parent.name}-{folder.name}.log"
+
+    def _variables(self) -> dict[str, str]:
+        return {**for_installers(os.environ, self._asked), **self._configuration()}
 
     def _make(
         self, folder: Path, requirements: Collection[str], interpreter: Interpreter, locked: Collection[str] | None
@@ -94,7 +156,7 @@ class Environments:
         environment = BuildEnvironment(folder / "bin" / "python", folder / "bin")
         create = venv_command(interpreter.path, folder)
         # through links, what a build does to its requirements would be done to uv's cache
-        fill = install_command(environment.python, "--link-mode=copy")
+        fill = install_command(environment.python, f"--link-mode={'hardlink' if self._cache else 'copy'}")
         if locked is None:
             fill += sorted(requirements)
         else:
@@ -104,8 +166,7 @@ class Environments:
             # what the build of a requirement without a wheel takes is in no lock
             fill += ["--no-build"] if self._listed and self._listed.is_binding else []
             fill += ["--require-hashes", "--requirements", str(file)]
-        log = self._logs / f"environment-{folder.parent.name}-{folder.name}.log"
-        variables = {**for_installers(os.environ, self._asked), **self._configuration()}
+        log, variables = self._log(folder), self._variables()
         if locked is not None:
             variables = {name: text for name, text in variables.items() if name not in _INSTEAD}
         with at("build environment"):
@@ -113,6 +174,75 @@ class Environments:
                 run(command, log=log, environment=variables)
         log.unlink(missing_ok=True)  # another run, into the same folder, may have been here
         return environment
+
+
+def resolved(
+    requirements: Collection[str], interpreter: Interpreter, *, log: Path, environment: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The packages that *requirements* stand for now with *interpreter*, each as in a lock, with its hashes.
+
+    uv, which sees *environment*, chooses them. `BuildError`, and a *log*, if there is no such thing.
+    """
+    if not requirements:
+        return ()
+    with tempfile.TemporaryDirectory(prefix="vbuild-requires-") as folder:
+        wanted, found = Path(folder, "wanted.txt"), Path(folder, "found.txt")
+        wanted.write_text("".join(f"{line}\n" for line in sorted(requirements)), encoding="utf-8")
+        options = ("--quiet", "--no-header", "--no-annotate", "--generate-hashes", "--no-python-downloads")
+        command = compile_command(interpreter.path, wanted, found, *options)
+        run(command, log=log, environment=environment, name="uv pip compile")
+        log.unlink(missing_ok=True)
+        lines = found.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    return tuple(hashed(" ".join(line.split())) for line in lines if line.strip())
+
+
+def _is_writable(cache: Cache) -> bool:
+    with suppress(OSError):
+        cache.make_folder(cache.folder)
+        return os.access(cache.folder, os.W_OK)
+    return False
+
+
+def _state(folder: Path) -> Iterator[tuple[str, list[int]]]:
+    """Size and time of each file below *folder*, by its path from there, but for what Python writes as it runs."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in names:
+            if name != _STAMP:
+                found = os.lstat(path := f"{place}/{name}")
+                yield os.path.relpath(path, folder), [found.st_size, found.st_mtime_ns]
+
+
+def _changed(folder: Path) -> tuple[str, ...] | None:
+    """The files in *folder*, an environment, that are not as they were made; None if it is not complete."""
+    try:
+        made = json.loads((folder / _STAMP).read_bytes())
+        there = dict(_state(folder))
+    except (OSError, ValueError):
+        return None
+    return tuple(path for path in made.keys() | there.keys() if made.get(path) != there.get(path))
+
+
+def _set_apart(folder: Path) -> None:
+    """Make copies of the small files in *folder* that are links into uv's cache."""
+    for place, _, names in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            found = path.lstat()
+            if found.st_nlink > 1 and found.st_size < _LARGE:
+                copy = path.with_name(f".{path.name}.vbuild")
+                shutil.copy2(path, copy)
+                copy.replace(path)
+
+
+def _project_of(file: Path) -> str | None:
+    """The project that installed *file*, as the records next to it say."""
+    for site in file.parents:
+        for record in site.glob("*.dist-info/RECORD"):
+            if f"{file.relative_to(site).as_posix()}," in record.read_text(encoding="utf-8", errors="replace"):
+                return record.parent.name.partition("-")[0]
+        if site.name == "site-packages":
+            return None
+    return None
 
 
 def own_environment(interpreter: Interpreter) -> BuildEnvironment:

@@ -241,7 +241,10 @@ def build_wheel(
         settings = dict(job.plan.config_settings)
         if processes and job.plan.backend is BuildBackend.MESON_PYTHON:
             settings.setdefault("compile-args", f"-j{processes}")
-        wheel = Path(shell.builder().build("wheel", folder / "built", settings))
+        try:
+            wheel = Path(shell.builder().build("wheel", folder / "built", settings))
+        finally:
+            environments.settle()
     seconds = time.perf_counter() - start
     wrappers = shell.wrappers
     wheel = _checked(wheel, folder / "built")

@@ -50,6 +50,7 @@ class Part(StrEnum):
     NATIVE = "native"
     SDISTS = "sdists"
     COMMITS = "commits"
+    ENVIRONMENTS = "environments"
     TOOLKITS = "toolkits"
     ZIG = "zig"
     CROSS = "cross"
@@ -85,6 +86,7 @@ RULES = {
     Part.NATIVE: PartRule("native dependencies"),
     Part.SDISTS: PartRule("source archives"),
     Part.COMMITS: PartRule("git checkouts"),
+    Part.ENVIRONMENTS: PartRule("build environments", ("[!.]*/[!.]*",), mark=".vbuild-environment"),
     # a shell that has the CUDA_HOME of `vbuild toolkit path` does not mark it as used
     Part.TOOLKITS: PartRule(
         "CUDA toolkits, and zig",

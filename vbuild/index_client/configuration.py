@@ -167,6 +167,11 @@ def compile_command(python: Path | str, requirements: Path, output: Path, *optio
     return [find_uv_bin(), "pip", "compile", *_UV_OPTIONS, *options, *files]
 
 
+def clean_command(project: str) -> list[str]:
+    """The command that removes *project* from uv's cache."""
+    return [find_uv_bin(), "cache", "clean", *_UV_OPTIONS, project]
+
+
 def find_command(version: str) -> list[str]:
     """The command that prints the path of an installed Python of *version*."""
     return [find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", version]

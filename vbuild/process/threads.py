@@ -70,6 +70,11 @@ class OncePerKey(Generic[K, R]):
         self._made: dict[K, Future[R]] = {}
         self._lock = Lock()
 
+    def keys(self) -> tuple[K, ...]:
+        """Return the keys of all results that are there, or being computed."""
+        with self._lock:
+            return tuple(self._made)
+
     def get(self, key: K, make: Callable[[], R]) -> R:
         """Return the result for *key*, computed by *make* the first time."""
         with self._lock:

@@ -25,6 +25,7 @@ from vbuild.build.source import fetched
 from vbuild.build.watching import Watch
 from vbuild.build.wrappers import Override, is_trial, named
 from vbuild.errors import BuildError, VbuildError, at
+from vbuild.files.cache import Cache, Part
 from vbuild.files.staging import LOGS
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
@@ -106,12 +107,15 @@ class Builder(Struct, frozen=True):
         """A builder of *context* whose builds share environments and the configuration of package indexes."""
         settings = context.recipe.build
         configuration = cache(index_variables)
+        runs_commands = settings.before_build or any(one.before_build or one.script for one in context.recipe.natives)
         environments = Environments(
             context.stage / "environments",
             configuration,
             logs=context.folder / LOGS,
             asked=settings.pass_env,
             lock=settings.lock,
+            # commands of a recipe may change what is in theirs
+            cache=None if runs_commands else Cache.of(Part.ENVIRONMENTS),
         )
         return cls(context, archive, project, digest_now(), digest_now, environments, configuration, cpu_here())
 

@@ -19,15 +19,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import vbuild
+from vbuild.build.environment import resolved
 from vbuild.build.frontend import Job, required
 from vbuild.build.source import digest
 from vbuild.errors import RecipeError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
-from vbuild.index_client.configuration import compile_command
-from vbuild.process.run import run, supervised
+from vbuild.process.run import supervised
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.recipe.lock import Hashes, Lock, LockedRequirement, hashed
+from vbuild.recipe.lock import Hashes, Lock, LockedRequirement
 from vbuild.recipe.model import Recipe, lock_file
 from vbuild.recipe.source import Folder, NativeSource
 from vbuild.recipe.variables import for_installers
@@ -122,17 +122,10 @@ def _requirements(builder: Builder, jobs: Iterable[Job], on_progress: Callable[[
 
 def _resolved(builder: Builder, requires: tuple[str, ...], interpreter: Interpreter) -> LockedRequirement:
     """What uv makes of *requires* for *interpreter*; `BuildError` if there is no such thing."""
-    folder = Path(tempfile.mkdtemp(dir=builder.context.stage, prefix="resolving-"))
-    wanted, found = folder / "wanted.txt", folder / "found.txt"
-    wanted.write_text("".join(f"{line}\n" for line in requires), encoding="utf-8")
-    options = ("--quiet", "--no-header", "--no-annotate", "--generate-hashes", "--no-python-downloads")
-    command = compile_command(interpreter.path, wanted, found, *options)
     variables = {**for_installers(os.environ, builder.context.recipe.build.pass_env), **builder.configuration()}
+    log = Path(tempfile.mkdtemp(dir=builder.context.stage, prefix="resolving-"), "log")
     with at(interpreter.kind):
-        run(command, log=folder / "log", environment=variables, name="uv pip compile")
-    lines = found.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
-    with at(interpreter.kind):
-        packages = tuple(hashed(" ".join(line.split())) for line in lines if line.strip())
+        packages = resolved(requires, interpreter, log=log, environment=variables)
     return LockedRequirement(interpreter.kind, requires, packages)
 
 
