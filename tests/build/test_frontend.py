@@ -345,6 +345,17 @@ def test_a_job_can_be_printed(tmp_path: Path) -> None:
     assert json.loads(json.dumps(data))["launchers"]["compile"] == ["-march=x86-64-v2", "-mtune=generic"]
 
 
+@pytest.mark.parametrize("file", ["pyproject.toml", "PKG-INFO"])
+def test_a_python_that_the_project_does_not_take_is_found_out_before_anything_is_built(
+    file: str, tmp_path: Path
+) -> None:
+    texts = {"pyproject.toml": '[project]\nrequires-python = ">=3.99"\n', "PKG-INFO": "Requires-Python: >=3.99\n"}
+    project = tree(setuptools_project(tmp_path / "source"), {file: texts[file]})
+    target = Target(label="v2", python="", cpu=Cpu.known("x86_64", "v2"))
+    with pytest.raises(BuildError, match=r"Python 3\.\d+\.\d+, and the project wants >=3\.99; "):
+        prepared(project, target, BuildSettings())
+
+
 def test_a_missing_compiler_is_found_out_before_anything_is_built(tmp_path: Path) -> None:
     project = maturin_project(tmp_path / "source")
     target = Target(label="v2", python="", cpu=Cpu.known("x86_64", "v2"), env=(("PATH", str(tmp_path)),))

@@ -10,7 +10,8 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from email import message_from_string
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ import pyproject_hooks
 from build import BuildBackendException, BuildException, ProjectBuilder
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan, host_of
@@ -39,7 +41,7 @@ from vbuild.build.wrappers import (
     is_trial,
 )
 from vbuild.config.table import Env, Table
-from vbuild.errors import BuildError
+from vbuild.errors import BuildError, RecipeError
 from vbuild.process.run import run
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.matrix import HostCompiler
@@ -170,6 +172,7 @@ def prepared(
     backend = recognised(project)
     # where Pythons are, uv has variables of its own
     interpreter = Interpreter.found(target.python, {**os.environ, **dict(target.env)})
+    _check_python(project, interpreter)
     # nvcc does not take zig as its host compiler
     host = replace(settings.host, compiler=HostCompiler.SYSTEM) if target.cuda else settings.host
     compilers = chosen(
@@ -207,6 +210,29 @@ def prepared(
     plan = crossing(plan, compilers=compilers, interpreter=interpreter, writes=supply.writes)
     held_back = len(os.environ) - len(seen)
     return Job(target, settings, plan, compilers, interpreter, toolkit, passed=tuple(sorted(seen)), held_back=held_back)
+
+
+def wanted_python(project: Path) -> str:
+    """The requires-python of *project*, as pyproject.toml or PKG-INFO has it; empty if neither has."""
+    with suppress(RecipeError, OSError):  # the backend says what is wrong with it
+        stated = Table.load(project / "pyproject.toml").raw("project")
+        if isinstance(stated, dict) and (python := stated.get("requires-python")):
+            return str(python)
+    with suppress(OSError):
+        about = (project / "PKG-INFO").read_text(encoding="utf-8", errors="replace")
+        return message_from_string(about).get("Requires-Python", "").strip()
+    return ""
+
+
+def _check_python(project: Path, interpreter: Interpreter) -> None:
+    """`BuildError` for an *interpreter* that *project* does not take, before anything is compiled for it."""
+    with suppress(InvalidSpecifier):
+        wanted, version = wanted_python(project), ".".join(map(str, interpreter.version))
+        if not SpecifierSet(wanted).contains(version, prereleases=True):
+            raise BuildError(
+                f"{interpreter.path}: Python {version}, and the project wants {wanted}; expected one that it takes: "
+                f"matrix.python, or --python"
+            )
 
 
 def recognised(project: Path) -> BuildBackend:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from vbuild.build.frontend import recognised
+from vbuild.build.frontend import recognised, wanted_python
 from vbuild.build.headers import toolkit_library
 from vbuild.build.plan import BuildBackend
 from vbuild.config.table import Table
@@ -91,11 +91,10 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
     found = _Found()
     for path in _files(project):
         found.look(path, path.relative_to(project).as_posix())
-    requires, requires_python = _stated(project)
     return ProjectSurvey(
         backend=recognised(project),
-        requires=requires,
-        requires_python=requires_python,
+        requires=_required(project),
+        requires_python=wanted_python(project),
         module=_module(project, name),
         languages=tuple(sorted(found.languages)),
         archs=tuple(sorted(found.archs, key=lambda arch: (int(arch.rstrip("af")), arch))),
@@ -171,8 +170,8 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _stated(project: Path) -> tuple[tuple[str, ...], str]:
-    """The build requirements, by normalized name, and requires-python, as pyproject.toml and PKG-INFO say them."""
+def _required(project: Path) -> tuple[str, ...]:
+    """The build requirements, by normalized name, as pyproject.toml says them."""
     file = project / "pyproject.toml"
     table = Table({})
     if file.is_file():
@@ -183,11 +182,7 @@ def _stated(project: Path) -> tuple[tuple[str, ...], str]:
     system = table.raw("build-system")
     listed = system.get("requires", []) if isinstance(system, dict) else []
     names = [name for text in listed if isinstance(text, str) and (name := _name(text))]
-    stated = table.raw("project")
-    python = stated.get("requires-python", "") if isinstance(stated, dict) else ""
-    if not python and (match := re.search(r"^Requires-Python:\s*(.+)$", _text(project / "PKG-INFO"), re.MULTILINE)):
-        python = match[1].strip()
-    return tuple(dict.fromkeys(names)), str(python)
+    return tuple(dict.fromkeys(names))
 
 
 def _name(text: str) -> str | None:
