@@ -9,14 +9,18 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from tests.factories.projects import tree
-from vbuild.build.profile import Profile, collected
+from tests.factories.projects import maturin_project, tree
+from tests.factories.tools import needs
+from vbuild.build.plan import BuildBackend
+from vbuild.build.profile import Profile, check, collected
 from vbuild.errors import VbuildError
+from vbuild.recipe.flags import ProfileSettings
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.model import ReleaseResult
-from vbuild.toolchain.compilers import Compilers
+from vbuild.toolchain.compilers import Compilers, Rust
 from vbuild.toolchain.interpreter import Interpreter
 
 WALK = """
@@ -197,6 +201,73 @@ def test_a_level_alone_is_trained_at_the_lowest_one_and_leaves_no_log(tmp_path: 
     assert ("plain", "training") in steps
     assert ("plain", "building") not in steps
     assert not (tmp_path / "dist" / "logs").exists()
+
+
+RUST = """
+#[no_mangle] #[inline(never)]
+pub extern "C" fn always(n: u64) -> u64 { (0..n).fold(1, |x, y| x ^ (x << 5) ^ y) }
+#[no_mangle] #[inline(never)]
+pub extern "C" fn never(n: u64) -> u64 { (0..n).fold(2, |x, y| (x ^ (x << 3)) + y * n) }
+#[no_mangle]
+pub extern "C" fn demo(n: u64) -> u64 { if n > 1 << 40 { never(n) } else { always(n) } }
+"""
+
+
+def rust_released(folder: Path, profile: str, store: BuildCache) -> str:
+    """The jump of a Rust function after which the rarer way begins, or the other."""
+    maturin_project(folder / "source")
+    tree(folder / "source", {"src/lib.rs": RUST})
+    recipe = f'name = "demo"\n[source]\npath = "source"\n[matrix]\ncpu = ["x86-64"]\n{profile}'
+    tree(folder, {"demo.toml": recipe, "train.py": "from demo import lib\nprint([lib.demo(n) for n in range(999)])\n"})
+    release = matrix(folder / "demo.toml", folder / "dist", MatrixRequest(), store=store)
+    assert not release.failures
+    (wheel,) = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".so"))
+        archive.extract(name, folder)
+    command = ["objdump", "-d", "--no-show-raw-insn", str(folder / name)]
+    code = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (jump,) = re.findall(r"<demo>:.*?\t(ja|jbe) ", code, re.DOTALL)
+    return str(jump)
+
+
+def has_llvm_tools() -> bool:
+    asked = ["rustc", "--print", "sysroot"]
+    own = Path(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or "/none")
+    return any(own.glob("lib/rustlib/*/bin/llvm-profdata"))
+
+
+@pytest.mark.nightly
+@pytest.mark.network
+@needs("rustc", "cargo")
+def test_rust_is_trained_too_and_the_same_from_another_folder(tmp_path: Path) -> None:
+    if not has_llvm_tools():
+        pytest.skip("no llvm-tools beside rustc")
+    store = BuildCache(tmp_path / "store")
+    assert rust_released(tmp_path / "plain", "", store) == "jbe"
+    asked = f"[build.profile]\n{TRAIN}requires = ['cffi']\n"
+    assert rust_released(tmp_path / "one", asked, store) == "ja"
+    shutil.rmtree(tmp_path / "store" / "builds")
+    shutil.rmtree(tmp_path / "store" / "products")
+    assert rust_released(tmp_path / "another place", asked, store) == "ja"
+    first, second = (next((tmp_path / name).glob("demo/**/*.so")).read_bytes() for name in ("one", "another place"))
+    assert first == second
+
+
+def test_rust_that_no_tool_can_train_is_refused_with_the_line_that_installs_it(tmp_path: Path) -> None:
+    rustc = tree(tmp_path, {"rustc": f"#!/bin/sh\necho {tmp_path}\n"}) / "rustc"
+    rustc.chmod(0o755)
+    compilers = Compilers.found(Interpreter.found("", os.environ), os.environ)
+    compilers = replace(compilers, rust=Rust(rustc, "x86_64-unknown-linux-gnu", "rustc 1\nLLVM version: 99.1\n"))
+    settings = ProfileSettings(train="true")
+    with pytest.raises(VbuildError, match=r"build\.profile\.train: this Rust has no profiler_builtins in "):
+        check(settings, compilers, BuildBackend.MATURIN)
+    place = tree(tmp_path, {"lib/rustlib/other/lib/libprofiler_builtins-1.rlib": ""})
+    compilers = replace(compilers, rust=Rust(rustc, "other", "LLVM version: 99.1"))
+    assert place == tmp_path
+    with pytest.raises(VbuildError, match=r"LLVM 99, and there is none; install it: rustup component add llvm-tools"):
+        check(settings, compilers, BuildBackend.MATURIN)
+    check(settings, compilers, BuildBackend.SETUPTOOLS)  # which may compile no Rust
 
 
 NATIVE = """

@@ -120,7 +120,7 @@ class Speed(Struct, frozen=True):
     def of(self, plan: FlagPlan, compilers: Compilers) -> FlagPlan:
         """*plan* with what *compilers* are told."""
         if self.counts:
-            return instrumented(plan, compilers.family)
+            return instrumented(plan, compilers)
         plan = optimised(plan, self.settings, compilers)
         return trained(plan, compilers.family) if self.place else plan
 

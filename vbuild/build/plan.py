@@ -40,10 +40,11 @@ from vbuild.files.archives import OLDEST
 from vbuild.files.cache import ELSEWHERE, Cache, Part
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
 from vbuild.recipe.flags import FlagRules, OwnFlags
+from vbuild.toolchain.compiler_program import TOOLS
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc_options import CudaRules
-from vbuild.toolchain.rewriting import TOOLS, chooses_instructions
+from vbuild.toolchain.rewriting import chooses_instructions
 from vbuild.toolchain.zig import zig_cpu
 
 # what else programs make their output of: the language of texts and the order of sorted names, the time zone of

@@ -4,14 +4,18 @@ optimisation.
     job -> instrumented job -> its wheel in an environment of its own -> the command of the recipe -> counts -> Profile
     job, Profile -> the same job, whose compilers know how often each branch is taken
 
-gcc counts by object file, clang by function. The counts are of the code before it is made for a CPU level, so that the
-profile of one level serves all. No instrumented wheel leaves the stage.
+gcc counts by object file, clang and rustc by function, each in the form of its LLVM. The counts are of the code before
+it is made for a CPU level, so that the profile of one level serves all. No instrumented wheel leaves the stage.
 https://gcc.gnu.org/onlinedocs/gcc/Optimize-Options.html https://clang.llvm.org/docs/UsersManual.html
+https://doc.rust-lang.org/rustc/profile-guided-optimization.html
 """
 
 import shutil
+import subprocess
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -25,7 +29,8 @@ from vbuild.errors import BuildError, at
 from vbuild.files.hashing import key_of, sha256_of
 from vbuild.process.run import run
 from vbuild.recipe.flags import ProfileSettings
-from vbuild.toolchain.compilers import CompilerFamily, Compilers
+from vbuild.toolchain.compiler_program import RUST_PROFILE
+from vbuild.toolchain.compilers import CompilerFamily, Compilers, Rust
 
 _KEY = "build.profile"
 _GCC, _CLANG = CompilerFamily.GCC, CompilerFamily.CLANG
@@ -48,6 +53,7 @@ TRAINED = {
         *("-mllvm", "-static-func-full-module-prefix=false"),
     ),
 }
+_COUNTING_RUST = ("-C", "profile-generate")
 _MERGED = "default.profdata"
 
 
@@ -101,7 +107,8 @@ def check(settings: ProfileSettings, compilers: Compilers, backend: BuildBackend
         version = ".".join(map(str, compilers.version))
         expected = f"{compilers.family} {_FIRST[compilers.family]} or newer"
         raise BuildError(f"{_KEY}: {compilers.family} {version} is too old; expected {expected}")
-    check_backend(settings, backend)
+    if settings.train and backend is BuildBackend.MATURIN and compilers.rust:
+        _rust_merger(compilers.rust)
     if settings.lto and compilers.family is _CLANG and not shutil.which("ld.lld"):
         raise BuildError(
             f"{_KEY}.lto: clang links with lld, and there is no ld.lld on PATH; install it: apt-get install lld"
@@ -110,10 +117,13 @@ def check(settings: ProfileSettings, compilers: Compilers, backend: BuildBackend
         _merger(compilers)
 
 
-def check_backend(settings: ProfileSettings, backend: BuildBackend) -> None:
-    """`BuildError` if what *settings* ask for cannot be done with this *backend*."""
+def check_container(settings: ProfileSettings, backend: BuildBackend) -> None:
+    """`BuildError` if what *settings* ask for cannot be done with this *backend* in cibuildwheel's containers."""
     if settings.train and backend is BuildBackend.MATURIN:
-        raise BuildError(f"{_KEY}.train: maturin compiles Rust, of which vbuild takes no profile; lto = true works")
+        raise BuildError(
+            f"{_KEY}.train: maturin compiles Rust, of which vbuild takes no profile in cibuildwheel's containers; "
+            f"lto = true works"
+        )
 
 
 def optimised(plan: FlagPlan, settings: ProfileSettings, compilers: Compilers) -> FlagPlan:
@@ -128,9 +138,12 @@ def optimised(plan: FlagPlan, settings: ProfileSettings, compilers: Compilers) -
     return replace(plan, environment=environment, rewriting=rewriting)
 
 
-def instrumented(plan: FlagPlan, family: CompilerFamily) -> FlagPlan:
-    """*plan* for code that counts; it is not optimised when linking, which changes nothing in what is counted."""
-    return replace(plan, rewriting=replace(plan.rewriting, everywhere=INSTRUMENTING[family]))
+def instrumented(plan: FlagPlan, compilers: Compilers) -> FlagPlan:
+    """*plan* for code that counts; C is not optimised when linking, which changes nothing in what is counted."""
+    rules = replace(plan.rewriting, everywhere=INSTRUMENTING[compilers.family])
+    if _counts_rust(compilers):
+        rules = replace(rules, rust=(*rules.rust, *_COUNTING_RUST))
+    return replace(plan, rewriting=rules)
 
 
 def trained(plan: FlagPlan, family: CompilerFamily) -> FlagPlan:
@@ -153,9 +166,11 @@ def collected(
     The project's own tree has no name. The code left the counts in the folder *counts*; all folders of this run are in
     *stage*. Without *compilers* it is gcc's. `BuildError` if there is nothing of a part.
     """
+    raw = sorted(map(str, counts.rglob("*.profraw")))
+    if compilers and compilers.rust and _counts_rust(compilers):
+        _merge(_rust_merger(compilers.rust), raw, folder / RUST_PROFILE, log)
     if compilers and compilers.family is _CLANG:
-        if raw := sorted(map(str, counts.rglob("*.profraw"))):
-            run([_merger(compilers), "merge", "-o", str(folder / _MERGED), *raw], log=log)
+        _merge(_merger(compilers), raw, folder / _MERGED, log)
     else:
         for part, tree in trees.items():
             found = _of_objects(counts, tree, stage)
@@ -170,10 +185,17 @@ def collected(
     if not profile.objects:
         with at(f"{_KEY}.train"):
             raise BuildError(
-                f"the command ran no compiled code of the project; its log is {log}; expected it to run C, C++ "
-                f"or Fortran: of Rust vbuild takes no profile"
+                f"the command ran no compiled code of the project; its log is {log}; expected it to run C, C++, "
+                f"Fortran, or, where there is rustup's llvm-tools, Rust"
             )
     return profile
+
+
+def _merge(merger: str, raw: Sequence[str], target: Path, log: Path) -> None:
+    """Merge into *target* those of the files *raw* that *merger* understands, which its own LLVM has written."""
+    if raw:
+        with suppress(BuildError):  # there is none
+            run([merger, "merge", "--failure-mode=all", "-o", str(target), *raw], log=log)
 
 
 def _of_objects(counts: Path, project: Path, stage: Path) -> Mapping[str, Path]:
@@ -196,6 +218,31 @@ def _merger(compilers: Compilers) -> str:
         return found
     major = compilers.version[0]
     raise BuildError(f"{_KEY}.train: no llvm-profdata {major} on PATH; install it: apt-get install llvm-{major}")
+
+
+def _counts_rust(compilers: Compilers) -> bool:
+    """Whether what rustc compiles can be profiled here."""
+    with suppress(BuildError):
+        return bool(compilers.rust and _rust_merger(compilers.rust))
+    return False
+
+
+@cache
+def _rust_merger(rust: Rust) -> str:
+    """The llvm-profdata that fits *rust*; `BuildError` if there is none, or its code cannot count."""
+    asked = subprocess.run([rust.rustc, "--print", "sysroot"], capture_output=True, text=True, check=False)
+    own = Path(asked.stdout.strip(), "lib", "rustlib", rust.host)
+    if not any(own.glob("lib/libprofiler_builtins-*.rlib")):
+        raise BuildError(f"{_KEY}.train: this Rust has no profiler_builtins in {own}; expected rustup's, which has it")
+    if (beside := own / "bin" / "llvm-profdata").is_file():
+        return str(beside)
+    major = next((line.split()[-1].split(".")[0] for line in rust.about.splitlines() if "LLVM version" in line), "")
+    if found := shutil.which(f"llvm-profdata-{major}"):
+        return found
+    raise BuildError(
+        f"{_KEY}.train: Rust is trained with the llvm-profdata of LLVM {major}, and there is none; install it: rustup "
+        f"component add llvm-tools, or apt-get install llvm-{major}"
+    )
 
 
 def _beside(compilers: Compilers, tool: str) -> str | None:

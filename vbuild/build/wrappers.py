@@ -3,8 +3,8 @@
 One mechanism serves every backend. CMAKE_C_COMPILER_LAUNCHER reaches CMake only, a CC with a path or a prefix in it
 breaks where it is split at blanks, and a project may call ``gcc`` by name whatever CC says; but setuptools, CMake,
 Meson, and the cc crate all look for their compiler's bare name on PATH. Only cargo finds rustc by itself, and has
-RUSTC_WRAPPER for it. What the compiler wrappers do is in `vbuild.toolchain.rewriting`, which they run; each finds
-its settings beside itself, since a build may clear its environment.
+RUSTC_WRAPPER for it. What the compiler wrappers do is in `vbuild.toolchain.compiler_program`, which they run; each
+finds its settings beside itself, since a build may clear its environment.
 
 nvcc is looked for in CUDA_HOME too, so it has its wrapper (`vbuild.toolchain.nvcc`) in a folder that is a toolkit
 otherwise, made of links:
@@ -33,7 +33,7 @@ from vbuild.build.environment import mapping as prefix_mapping
 from vbuild.build.plan import Rewriting
 from vbuild.build.watching import MARK, PRELOAD
 from vbuild.errors import BuildError
-from vbuild.toolchain import compiler_wrapper, nvcc, rewriting, zig_options
+from vbuild.toolchain import compiler_program, compiler_wrapper, nvcc, zig_options
 from vbuild.toolchain.compilers import Compilers, cargo_home
 from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.nvcc_options import CudaRules
@@ -138,7 +138,7 @@ class CompilerWrappers(Struct, frozen=True):
             homes = ("CUDA_HOME", "CUDA_PATH", *(name for name in _HOMES if name in before))
             env |= dict.fromkeys(homes, str(self.cuda))
         if self.has_rust:
-            env["RUSTC_WRAPPER"] = str(self.folder / rewriting.RUSTC)
+            env["RUSTC_WRAPPER"] = str(self.folder / compiler_program.RUSTC)
             # cargo does not see the flags that its wrapper adds: no two levels may share a folder of its results
             env["CARGO_TARGET_DIR"] = str(self.source / "target")
         return env
@@ -215,7 +215,7 @@ def install(
         wrapped = cache.wrapped(compilers.programs, wrappers.folder / "cached", source=wrappers.source, others=others)
     programs = dict(wrapped.programs)
     if compilers.rust:
-        programs[rewriting.RUSTC] = (*environment.get("RUSTC_WRAPPER", "").split(),)
+        programs[compiler_program.RUSTC] = (*environment.get("RUSTC_WRAPPER", "").split(),)
     settings = {
         "rules": to_builtins(rules),
         "programs": programs,

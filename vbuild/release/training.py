@@ -54,7 +54,7 @@ def _profile(builder: Builder, target: Target, settings: ProfileSettings, comman
     job = builder.prepared(target)
     place = folder / "profile"
     place.mkdir(parents=True)
-    job = replace(job, plan=instrumented(job.plan, job.compilers.family), profile=Profile(place, "", 0))
+    job = replace(job, plan=instrumented(job.plan, job.compilers), profile=Profile(place, "", 0))
     content = {
         "build": build_key(job, source=builder.digest, repair=context.recipe.repair),
         "files": [_digest(file) for file in settings.files],

@@ -1,8 +1,8 @@
 """Find compilers by their names, and put compiler wrappers before them: the part of it that any Python can do.
 
 A container in which cibuildwheel builds has Pythons, of which the oldest is 3.9, and no packages. So nothing is
-imported here but Python's own library, and `vbuild.toolchain.rewriting`, which is the same. Settings and compiler
-wrappers belong to the Python that writes them: it is the one that runs them.
+imported here but Python's own library, and `vbuild.toolchain.compiler_program`, which is the same. Settings and
+compiler wrappers belong to the Python that writes them: it is the one that runs them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vbuild.toolchain import rewriting
+from vbuild.toolchain import compiler_program, rewriting
 
 # gcc, x86_64-linux-gnu-g++-12, clang++; not gcc-ar
 NAME = re.compile(r"(?:[\w.]+-)*(?:cc|c\+\+|gcc|g\+\+|clang|clang\+\+|gfortran|flang)(?:-\d+(?:\.\d+)*)?")
@@ -49,7 +49,7 @@ def programs(path: str) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for folder in path.split(os.pathsep):
-        if Path(folder, rewriting.SETTINGS).exists():
+        if Path(folder, compiler_program.SETTINGS).exists():
             continue
         try:
             names = sorted(filter(NAME.fullmatch, os.listdir(folder)))  # noqa: PTH208 - ten times as fast
@@ -78,14 +78,14 @@ def put(folder: Path, settings: dict[str, Any], *, modules: tuple[str, ...] = ()
     size and time: both are the same for compiler wrappers that do the same, and for no others.
     """
     folder = folder.absolute()
-    (folder / rewriting.SETTINGS).write_bytes(marshal.dumps(settings))
-    sources = (rewriting.__file__, *modules)
+    (folder / compiler_program.SETTINGS).write_bytes(marshal.dumps(settings))
+    sources = (compiler_program.__file__, rewriting.__file__, *modules)
     mark = _mark(settings, sources)
     for module in sources:
         py_compile.compile(module, str(folder / f"{Path(module).stem}.pyc"), doraise=True)
     isolated = [sys.executable, "-I", "-S"]
     for name in settings["programs"]:
-        script(folder / name, [*isolated, str(folder / "rewriting.pyc"), name], mark)
+        script(folder / name, [*isolated, str(folder / "compiler_program.pyc"), name], mark)
     if toolkit:
         _double(toolkit, folder / "cuda")
         (folder / _LIBRARY).symlink_to(Path(__file__).absolute().parents[2])

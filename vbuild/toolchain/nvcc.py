@@ -29,7 +29,7 @@ from typing import Any, NoReturn, Self
 
 from vbuild.hardware.gpu import GpuCodeKind
 from vbuild.recipe.cuda import Archs, FileRule
-from vbuild.toolchain import rewriting
+from vbuild.toolchain import compiler_program, rewriting
 from vbuild.toolchain.nvcc_options import LIST, Call, Codegen, CudaRules, NvccOutput, Option, listed, matches, spelled
 
 LOG = "nvcc.jsonl"
@@ -285,7 +285,7 @@ def _absolute(file: str) -> str:
 def main() -> NoReturn:
     """Run nvcc as the settings in the folder of the compiler wrappers say, which is the first argument."""
     folder, words = sys.argv[1], sys.argv[2:]
-    settings = marshal.loads(Path(folder, rewriting.SETTINGS).read_bytes())  # noqa: S302 - vbuild wrote it there itself
+    settings = marshal.loads(Path(folder, compiler_program.SETTINGS).read_bytes())  # noqa: S302 - vbuild wrote it there itself
     program = settings["nvcc"]["command"]
     if GUARD in os.environ:
         raise SystemExit(

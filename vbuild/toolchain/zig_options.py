@@ -5,7 +5,7 @@
     -mtune=, -flto=auto, -Wp,-D..., -specs -> nothing, or what is meant
     -ffast-math, -Ofast                    -> the same, but with infinities
 
-The compiler wrappers load it beside `vbuild.toolchain.rewriting`, whose rules for imports it shares.
+The compiler wrappers load it beside `vbuild.toolchain.compiler_program`, whose rules for imports it shares.
 """
 
 TYPE_CHECKING = False

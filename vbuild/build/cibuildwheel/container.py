@@ -85,7 +85,7 @@ def main(run: Path, environment: dict[str, str]) -> None:
 
 def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> None:
     """Make the folder of compiler wrappers anew, by *settings*, for the compilers that *environment* leads to."""
-    from vbuild.toolchain import compiler_wrapper, rewriting  # noqa: PLC0415 - see `main`
+    from vbuild.toolchain import compiler_program, compiler_wrapper  # noqa: PLC0415 - see `main`
 
     folder = Path(settings["wrappers"])
     shutil.rmtree(folder, ignore_errors=True)
@@ -102,7 +102,7 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
             rules["link"] = ()
     folder.mkdir(parents=True)
     programs: dict[str, tuple[str, ...]] = {name: (str(path),) for name, path in compilers.items()}
-    programs[rewriting.RUSTC] = tuple(environment.get(settings["wrapper"], "").split())
+    programs[compiler_program.RUSTC] = tuple(environment.get(settings["wrapper"], "").split())
     nvcc, nvcc_settings = settings["nvcc"], None
     mapping = (f"-ffile-prefix-map={settings['project']}=.",)
     if nvcc:

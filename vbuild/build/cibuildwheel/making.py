@@ -32,7 +32,7 @@ from vbuild.build.cibuildwheel.options import PROJECT, inside
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, failed
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, counting, trained
 from vbuild.build.kept_flags import KeptFlags
-from vbuild.build.profile import Profile, check_backend, collected
+from vbuild.build.profile import Profile, check_container, collected
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import CompilerCall, FailedCall, Override, compiler_calls, failures, overrides
 from vbuild.errors import BuildError, WheelError, at
@@ -229,7 +229,7 @@ def trained_runs(
         return Training(plan, {})
     folders: dict[object, str] = {}
     profiles: dict[str, Mapping[str, Profile]] = {}
-    check_backend(recipe.build.profile, context.backend)
+    check_container(recipe.build.profile, context.backend)
     for run in sorted((run for run in plan if run.plan), key=lambda run: run.cpu.rank):
         if (choices := run.targets[0].choices) in folders:
             continue

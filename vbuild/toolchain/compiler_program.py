@@ -1,0 +1,231 @@
+"""The program behind every compiler wrapper: it makes a compiler's command one for the level being built, runs the
+compiler, and notes how it failed.
+
+It runs once per compiler call, thousands of times in a build, on a Python without site packages. Hence no import
+but what that call needs (``json`` alone doubles the start-up). `vbuild.toolchain.rewriting`, of which the same is true,
+and the settings, a mapping that is marshalled, are in files beside it.
+
+    python -I -S compiler_program.pyc NAME ARGUMENT...  ->  the program that NAME stands for, with other arguments
+"""
+
+# pathlib alone costs more than all the rest; late imports are what the last paragraph is about
+# ruff: noqa: PTH100, PTH103, PTH112, PTH113, PTH118, PTH120, PTH123, PLC0415, S606
+
+import os
+import sys
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(sys.argv[0]))
+    from rewriting import ASSEMBLY_FILES, RewrittenCommand, rewritten, rewritten_rust, text_of  # type: ignore[import-not-found]
+else:
+    from vbuild.toolchain.rewriting import ASSEMBLY_FILES, RewrittenCommand, rewritten, rewritten_rust, text_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing costs a fifth of the start-up
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
+
+SETTINGS = "settings.marshal"
+RUSTC = "rustc-launcher"  # not rustc: who asks PATH for that one is not cargo
+TOOLS = ("ar", "ranlib")  # zig's, in the place of binutils'
+RUST_PROFILE = "rust.profdata"
+
+# options that may have a path in the same word, and none, for words that are a path
+_BEFORE_PATHS = ("", "-I", "-o", "-isystem", "-iquote", "-idirafter", "-include")
+
+# in what compilers and linkers write, the words of the line that says why; and the characters that are logged of it
+_ERRORS = ("error:", "undefined reference", "cannot find -l", "undefined symbol")
+_BEGIN = 400
+
+
+def _optimised(settings: "dict[str, Any]", arguments: "list[str]", sources: "Sequence[str]") -> list[str]:
+    """*arguments* of a command for *sources*, or for linking, with what is for all code, and the profile of theirs.
+
+    gcc knows a function by the path of its file, as the command has it, so paths must not depend on the folder of the
+    build; and looks for the profile of an object beside it. clang has one profile for all.
+    """
+    rules, profile = settings["rules"], settings.get("profile", {})
+    if not (sources or "-o" in arguments) or any(source.endswith(ASSEMBLY_FILES) for source in sources):
+        return arguments
+    arguments = [*(_relative(arguments, profile["base"]) if profile and sources else arguments), *rules["everywhere"]]
+    if not (rules["trained"] and len(sources) == 1 and "-c" in arguments):
+        return arguments
+    if not os.path.isdir(profile["folder"]):
+        return [*arguments, f"-fprofile-use={os.path.relpath(profile['folder'])}", *rules["trained"]]
+    made = os.path.realpath(_output(arguments) or sources[0].rpartition(os.sep)[2])
+    place = f"{made.rpartition('.')[0]}.gcda"
+    kept = profile["folder"] + place.removeprefix(os.path.realpath(settings["source"]))
+    try:
+        with open(kept, "rb") as source, open(place, "wb") as target:
+            target.write(source.read())
+    except OSError:  # what training did not run is compiled without
+        return arguments
+    # no cache may take an object of another profile for this one
+    os.environ["CCACHE_EXTRAFILES"] = os.pathsep.join(filter(None, [os.environ.get("CCACHE_EXTRAFILES"), place]))
+    return [*arguments, *rules["trained"]]
+
+
+def _rust_profile(settings: "dict[str, Any]") -> str:
+    """The profile of Rust code, one for all of it, which lies beside gcc's or clang's; empty if there is none."""
+    place = settings.get("profile", {}).get("folder", "")
+    if not place or not settings["rules"]["trained"]:
+        return ""
+    found = os.path.join(place if os.path.isdir(place) else os.path.dirname(place), RUST_PROFILE)
+    return found if os.path.isfile(found) else ""
+
+
+def _relative(arguments: "Sequence[str]", base: str) -> list[str]:
+    """*arguments* with each path below the folder *base* as seen from the folder of the command."""
+    found: list[str] = []
+    for word in arguments:
+        start = next((option for option in _BEFORE_PATHS if word.startswith(option + base + os.sep)), None)
+        if start is None or (found and found[-1] in {"-MT", "-MQ"}):  # names of targets are not to change
+            found.append(word)
+        else:
+            found.append(start + os.path.relpath(word[len(start) :]))
+    return found
+
+
+def _record(settings: "dict[str, Any]", name: str, result: RewrittenCommand) -> None:
+    """Log what is different in a command."""
+    root = settings["source"] + os.sep
+    entry = {
+        "program": name,
+        "sources": [os.path.abspath(source).removeprefix(root) for source in result.sources],
+        "removed": result.removed,
+        "added": result.added,
+        "refused": result.refused,
+        "kept": result.kept,
+        "why": result.why,
+        "object": os.path.abspath(_output(result.arguments)).removeprefix(root) if result.kept else "",
+    }
+    _log(settings, entry)
+
+
+def _keep_object(settings: "dict[str, Any]", result: RewrittenCommand) -> None:
+    """Copy what *result* made, which goes with its machine, to where it can be asked for its functions."""
+    import shutil
+
+    made = os.path.abspath(_output(result.arguments))
+    place = os.path.join(settings["objects"], made.removeprefix(settings["source"] + os.sep).lstrip(os.sep))
+    try:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        shutil.copyfile(made, place)
+    except OSError:  # then nobody knows what is in it
+        pass
+
+
+def _log(settings: "dict[str, Any]", entry: "dict[str, Any]") -> None:
+    """One line more in the log; a single append, since compilers run side by side."""
+    import json  # only for commands that are changed, or fail
+
+    log = os.open(settings["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(log, (json.dumps(entry) + "\n").encode())
+    os.close(log)
+
+
+def _ended(command: "list[str]") -> "tuple[int, bytes]":
+    """The status with which *command* ends, and what it wrote to standard error, which is passed on.
+
+    What it writes goes to a file until then: a daemon that it starts, such as a cache's, may hold a pipe open forever.
+    """
+    errors = os.memfd_create("errors")
+    process = os.posix_spawnp(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, errors, 2)])
+    try:
+        status = os.waitpid(process, 0)[1]
+    except KeyboardInterrupt:  # which the command got, too
+        os._exit(130)
+    written = os.pread(errors, os.fstat(errors).st_size, 0)
+    left = written
+    while left:
+        left = left[os.write(2, left) :]
+    return (os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)), written
+
+
+def _note_failure(settings: "dict[str, Any]", name: str, result: RewrittenCommand, errors: str) -> None:
+    """Log a command that failed, with the line of *errors* that says why, and how what it compiled begins.
+
+    Most only ask what the compiler can do, and what they compile is gone afterwards.
+    """
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    telling = [line for line in lines if any(word in line for word in _ERRORS)]
+    try:
+        text = text_of(result.sources[0])[:_BEGIN] if result.sources else ""
+    except OSError:
+        text = ""
+    entry = {
+        "program": name,
+        "arguments": [word[:_BEGIN] for word in result.arguments],
+        "removed": result.removed,
+        "error": (telling or lines[-1:] or ["no message"])[0][:_BEGIN],
+        "text": text,
+    }
+    _log(settings, entry)
+
+
+def _output(arguments: "Sequence[str]") -> str:
+    """The file that a command of one source makes."""
+    for index, word in enumerate(arguments):
+        if word.startswith("-o"):
+            return word[2:] or "".join(arguments[index + 1 : index + 2])
+    return ""
+
+
+def _count(log: str, name: str, sources: "Sequence[str]") -> None:
+    """One line more in the list of calls: who compiles by another way is not in it."""
+    line = "\t".join([name, *map(os.path.abspath, sources)])
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(file, f"{line}\n".encode(errors="surrogateescape"))
+    os.close(file)
+
+
+def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
+    """Become the program called *name*, with *arguments* by the settings in *folder*."""
+    import marshal  # not needed where vbuild only asks what would be rewritten
+
+    with open(os.path.join(folder, SETTINGS), "rb") as file:
+        settings = marshal.load(file)  # noqa: S302 - vbuild wrote it there itself
+    command = settings["programs"][name]
+    os.environ.update(settings["variables"])
+    if name in TOOLS:
+        os.execvp(command[0], [*command, *arguments])
+    if name == RUSTC:  # cargo's wrapper protocol: the first argument is the rustc to run
+        command = [*command, *arguments[:1]]
+        result = rewritten_rust(arguments[1:], settings["rules"], _rust_profile(settings))
+        mapping = settings["rust_mapping"]
+    else:
+        # ccache, distcc and compilers that are scripts look for the compiler on PATH again
+        path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        os.environ["PATH"] = os.pathsep.join(entry for entry in path if entry != folder)
+        result = rewritten(arguments, settings["rules"])
+        result.arguments = _optimised(settings, result.arguments, result.sources)
+        mapping = settings["mapping"]
+    if result.sources and (name != RUSTC or result.arguments != arguments[1:]):
+        _count(settings["calls"], name, result.sources)
+    if result.removed or result.kept:
+        _record(settings, name, result)
+    if result.refused:
+        error = f"{name}: error: unrecognized command-line option '{result.refused[0]}' (kept out by vbuild)"
+        _note_failure(settings, name, result, error)
+        raise SystemExit(error)
+    if settings["rules"]["zig"] and name != RUSTC:
+        sys.path.insert(0, folder)
+        zig_options = __import__("zig_options")  # compiled beside this program
+        command = zig_options.command_for(command, result.arguments, target=settings["rules"]["zig"][0])
+        result.arguments = zig_options.for_zig(result.arguments)
+    # with link-time optimisation, it is the link that compiles
+    compiles = result.sources or any(word.startswith("-flto") for word in result.arguments)
+    words = [*command, *result.arguments, *(mapping if compiles else ())]
+    # cargo reads what rustc writes while it runs; C libraries before 2.27 have no files in memory
+    if name == RUSTC or not (result.sources or "-o" in arguments) or not hasattr(os, "memfd_create"):
+        os.execvp(command[0], words)
+    status, errors = _ended(words)
+    if status:
+        _note_failure(settings, name, result, errors.decode(errors="replace"))
+    elif result.kept and settings.get("objects"):
+        _keep_object(settings, result)
+    raise SystemExit(status)
+
+
+if __name__ == "__main__":
+    main(os.path.dirname(sys.argv[0]), sys.argv[1], sys.argv[2:])
