@@ -1,8 +1,9 @@
 """The errors that users meet: one root, a child for each kind of thing that is wrong, and the place in front."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import ClassVar
 
 # what a machine refuses for want of room or health, or by its owner's will: no mistake of the program that asked
@@ -91,6 +92,12 @@ def refusal_of(error: OSError, *, where: object = "a file") -> str | None:
     if error.errno not in _REFUSED:
         return None
     return f"{error.filename or where}: cannot be read or written: {error.strerror}"
+
+
+def meant(text: str, known: Iterable[str]) -> str:
+    """Returns "; did you mean 'x'?" with the one of *known* that *text* is nearest to; empty if none is near."""
+    near = get_close_matches(text, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.benchmarks.ratio import Command, paired, verdict
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.cli.publish import LAYOUTS
+from vbuild.cli.options import LAYOUTS
 from vbuild.variants.stamp import stamped
 
 REACH = 1.3

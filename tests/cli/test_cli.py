@@ -6,12 +6,16 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from tests.factories.linked_libraries import DEEP, NAME, files
-from tests.factories.variants import machine
+from tests.factories.variants import machine, variant_wheel
+from tests.factories.virtual_environments import serving_folder
 from tests.factories.wheels import wheel
 from vbuild.cli import options
 from vbuild.cli.group import summary
@@ -21,6 +25,7 @@ from vbuild.errors import VariantError, VbuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.target import Target
 from vbuild.release.model import Failure, ReleaseResult
+from vbuild.variants.index import index
 
 WIDTH = 80
 
@@ -158,6 +163,90 @@ def test_bad_input_gets_one_line_and_leaves_nothing(tmp_path: Path, arguments: t
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def walked(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Words that no command takes: one for each command, each option with a value that is none, and each lack."""
+    if isinstance(command, click.Group):
+        yield (*path, "nonsens")
+        for name in command.list_commands(click.Context(command)):
+            yield from walked(command.commands[name], (*path, name))
+        return
+    yield (*path, "--nonsense")
+    words = [one for one in command.params if isinstance(one, click.Argument)]
+    needed = tuple("missing-1.0-py3-none-any.whl" for word in words if word.required)
+    given = [one for one in command.params if isinstance(one, click.Option) and not one.is_flag]
+    needed += tuple(word for one in given if one.required for word in (one.opts[0], "out"))
+    if needed:
+        yield path
+    if not any(word.nargs == -1 for word in words):
+        yield (*path, *needed, "more", "than", "it", "takes")
+    for one in given:
+        if isinstance(one.type, click.IntRange | click.FloatRange | click.Choice | options.Value):
+            yield (*path, *needed, one.opts[0], "!!no(such")
+
+
+def test_words_that_no_command_takes_are_status_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = [*walked(main)]
+    assert len(wrong) > 80
+    assert [words for words in wrong if CliRunner().invoke(main, list(words)).exit_code != 2] == []
+    assert not [*tmp_path.iterdir()]
+
+
+# a command for each verb that finds nothing where it should be
+NOTHING_THERE = [
+    *(("init",), ("matrix", "nowhere.toml"), ("lock", "nowhere.toml"), ("collect", "nowhere", "-o", "out")),
+    ("cibuildwheel", "-o", "out", "--", "nowhere"),
+    *(("slim", "x.whl", "--gpu", "90", "-o", "out"), ("split", "x.whl", "-o", "out")),
+    *(("stamp", "x.whl", "-l", "x", "-p", "x :: y :: z", "-o", "out"), ("repair", "x.whl", "out")),
+    *(("inspect", "x.whl"), ("verify", "x.whl"), ("bench", "x.whl", "y.whl", "--script", "z.py")),
+    *(("select", "demo", "-f", "nowhere"), ("select", "oci:nowhere"), ("select", "demo", "-f", "http://127.0.0.1:9")),
+    *(("index", "nowhere"), ("check", "nowhere"), ("publish", "nowhere", "--layout", "local", "-o", "out")),
+    *(("inspect", "http://127.0.0.1:9/x.whl"), ("verify", "https://"), ("inspect", "http://[x/y.whl")),
+]
+
+
+@pytest.mark.parametrize("words", NOTHING_THERE, ids=" ".join)
+def test_what_is_not_there_is_status_1_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(main, list(words))
+    assert (told.exit_code, told.stderr.count("\n")) == (1, 1), told.stderr
+    assert told.stderr.startswith("vbuild: ")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_wheel_on_a_server_is_taken_where_one_of_this_machine_is(release: Path) -> None:
+    plain = next(path for path in release.iterdir() if path.suffix == ".whl")
+    there = CliRunner().invoke(main, ["inspect", str(plain)])
+    with serving_folder(release) as url:
+        assert CliRunner().invoke(main, ["inspect", f"{url}/{plain.name}"]).output == there.output
+        wrong = CliRunner().invoke(main, ["inspect", f"{url}/{plain.name}#sha256={'0' * 64}"])
+        missing = CliRunner().invoke(main, ["inspect", f"{url}/missing-1.0-py3-none-any.whl"])
+    assert (wrong.exit_code, missing.exit_code) == (1, 1)
+    assert f"expected {'0' * 64}" in wrong.stderr
+    assert missing.stderr == f"vbuild: {url}/missing-1.0-py3-none-any.whl: 404 File not found\n"
+
+
+def test_several_machines_are_chosen_for_at_once(tmp_path: Path) -> None:
+    variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v3.whl")
+    index(tmp_path)
+    for name, cpu in (("new.toml", "x86-64-v4"), ("old.toml", "x86-64-v2")):
+        (tmp_path / name).write_text(f'python = "3.12"\ncpu = "{cpu}"\nglibc = "2.28"\n')
+    words = ["select", "demo", "-f", str(tmp_path)]
+    for name in ("new.toml", "old.toml"):
+        words += ["--machine", str(tmp_path / name)]
+    told = CliRunner().invoke(main, words)
+    assert told.exit_code == 1
+    assert [line.split()[:2] for line in told.stdout.splitlines()[::2]] == [
+        [str(tmp_path / "new.toml"), "demo-1.0-py3-none-any-x86_64_v3.whl"],
+        [str(tmp_path / "old.toml"), "nothing"],
+    ]
+    assert told.stdout.endswith("none of 1 wheels fits this machine\n")
+    data = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    assert [one["wheel"] for one in data] == ["demo-1.0-py3-none-any-x86_64_v3.whl", None]
 
 
 USAGE = [

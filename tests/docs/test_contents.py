@@ -12,7 +12,7 @@ import pytest
 from tests.docs.generate import generated
 from tests.docs.pages import DOCS, QUICK, README, ROOT, examples, options_of_vbuild, pages
 from vbuild.cli.main import main
-from vbuild.cli.publish import LAYOUTS
+from vbuild.cli.options import LAYOUTS
 from vbuild.publishing.model import PublishRule
 from vbuild.verification.model import VerifyRule
 

@@ -96,7 +96,11 @@ def test_a_machine_is_written_in_one_way() -> None:
     [
         ('python = "3.11.7"', "", "python: missing; expected a string"),
         ('"3.11.7"', '"three"', "python: no Python version 'three'; expected one as in 3.12.4"),
-        ("cpu = ", "cpus = ", "cpus: no such key; known here: cpu, nvidia, platforms, python, supported, tags"),
+        (
+            "cpu = ",
+            "cpus = ",
+            "cpus: no such key; known here: cpu, namespace-order, nvidia, platforms, python, supported, tags, without",
+        ),
         ('"x86-64-v3"', '"x86-64-v9"', "cpu: no CPU level 'v9' of 'x86_64'"),
         (
             '"py3-none-any"',

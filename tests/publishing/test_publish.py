@@ -12,7 +12,7 @@ import pytest
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from tests.factories.workdir import VBUILD, WIDTH
-from vbuild.cli.publish import LAYOUTS
+from vbuild.cli.options import LAYOUTS
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.model import ConsumerUse, Copied, NewWheel, PublishPlan, Put, Text

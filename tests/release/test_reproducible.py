@@ -25,7 +25,7 @@ from tests.factories.reversed_folders import reversed_order
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from tests.factories.workdir import VBUILD, file_digests
-from vbuild.cli.publish import LAYOUTS
+from vbuild.cli.options import LAYOUTS
 
 pytestmark = [
     needs("gcc"),

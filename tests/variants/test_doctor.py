@@ -1,16 +1,21 @@
 """`vbuild select --doctor`: what is installed for another machine is found, whoever installed it."""
 
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tests.factories.clients import masked
+from tests.factories.processes import until
 from tests.factories.redirect_installs import pip, ran, uv, virtual
 from tests.factories.variants import V3, document, machine, metadata, tiny_wheel, variant, variant_wheel
+from tests.factories.virtual_environments import serving_folder
 from vbuild.cli.main import main
 from vbuild.errors import HardwareError
 from vbuild.hardware.machine import Machine
+from vbuild.index_client.configuration import install_command
 from vbuild.variants.doctor import Diagnosis, diagnosed
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
@@ -203,6 +208,73 @@ def test_there_is_nothing_to_choose_for_the_doctor(words: tuple[str, ...]) -> No
     told = CliRunner().invoke(main, ["select", "--doctor", *words])
     assert told.exit_code == 2
     assert "--doctor looks at all that is installed; expected no NAME, --find-links or --version" in told.stderr
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """A folder with a plain wheel and a v3 wheel, indexed."""
+    tiny_wheel(tmp_path / "dist", "demo-1.0-py3-none-any.whl")
+    variant_wheel(tmp_path / "dist", "demo-1.0-py3-none-any-x86_64_v3.whl")
+    index(tmp_path / "dist", simple=tmp_path / "site")
+    return tmp_path / "dist"
+
+
+def examined(place: object) -> tuple[int, str]:
+    told = CliRunner().invoke(main, ["select", "demo", "--doctor", "-f", str(place)])
+    return told.exit_code, " ".join(told.output.split())
+
+
+def test_a_server_that_drops_variants_json_is_named_with_what_to_do(release: Path) -> None:
+    with serving_folder(release.parent / "site") as url:
+        assert examined(url) == (0, f"demo 1.0 at {url}: 1 variant wheel: all listed in variants.json")
+    (release / "demo-1.0-variants.json").unlink()
+    status, said = examined(release)
+    assert status == 1
+    assert "1 variant wheel: demo-1.0-variants.json is not listed; installers leave variants out" in said
+    assert "serve the folder that 'vbuild index DIST --simple SITE' writes" in said
+    assert said.endswith("vbuild: demo 1.0: installers do not see the variants")
+
+
+def test_a_variants_json_that_lacks_a_label_or_is_none_hides_variants_too(release: Path) -> None:
+    variant_wheel(
+        release, "demo-1.0-py3-none-any-x86_64_v4.whl", document(variant("x86_64_v4", "x86_64 :: level :: v4"))
+    )
+    assert "demo-1.0-variants.json does not list x86_64_v4" in examined(release)[1]
+    (release / "demo-1.0-variants.json").write_text("[]")
+    assert "demo-1.0-variants.json cannot be read" in examined(release)[1]
+
+
+@pytest.mark.parametrize(("project", "said"), [("other", "no variant wheel of it"), ("demo", "expected a folder")])
+def test_a_place_without_variants_or_pages_is_refused(tmp_path: Path, project: str, said: str) -> None:
+    (tmp_path / "dist").mkdir()
+    place = tmp_path / "dist" if project == "other" else "http://127.0.0.1:9/simple"
+    told = CliRunner().invoke(main, ["select", project, "--doctor", "-f", str(place)])
+    assert told.exit_code == 1
+    assert said in told.stderr
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.network
+@pytest.mark.nightly
+def test_pypiserver_drops_variants_json(release: Path, tmp_path: Path) -> None:
+    """The judge of the name that the documentation gives."""
+    program = virtual(tmp_path / "server")
+    subprocess.run(install_command(program, "pypiserver"), capture_output=True, check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [str(program), "-m", "pypiserver", "run", "-i", "127.0.0.1", "-p", str(port), str(release)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            until(lambda: answers(port))
+            status, said = examined(f"http://127.0.0.1:{port}/simple/")
+        finally:
+            server.terminate()
+    assert status == 1
+    assert "demo-1.0-variants.json is not listed" in said
 
 
 def test_what_may_run_here_or_not_is_no_failure(python: Path, site: Path) -> None:

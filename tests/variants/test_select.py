@@ -2,10 +2,15 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from tests.factories.variants import V3, document, machine, tiny_wheel, variant, variant_wheel
-from vbuild.errors import VariantError
+from tests.factories.ranges import serving
+from tests.factories.sources import served
+from tests.factories.variants import V3, document, machine, metadata, tiny_wheel, variant, variant_wheel
+from vbuild.errors import FetchError, VariantError
+from vbuild.hardware.machine import Machine
 from vbuild.variants.index import index
+from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.select import machine_at, save_machine, select
 
 V4 = document(variant("x86_64_v4", "x86_64 :: level :: v4"))
@@ -102,6 +107,46 @@ def test_of_one_file_name_the_first_folder_counts(release: Path, tmp_path: Path)
     assert found.wheel == tmp_path / "more" / "demo-1.0-py3-none-any.whl"
 
 
+@pytest.mark.parametrize("place", ["/simple", "/simple/demo/", "/dist/"])
+def test_of_wheels_on_a_server_only_what_says_which_fits_is_transferred(
+    release: Path, tmp_path: Path, place: str
+) -> None:
+    """A simple index, the page of a project, and a list of files as web servers make them."""
+    index(release, simple=tmp_path / "served" / "simple")
+    (tmp_path / "served" / "dist").symlink_to(release)
+    with serving(tmp_path / "served") as server:
+        selection = select("demo", [f"{server.url}{place}"], machine=machine())
+    assert selection.name.variant == "x86_64_v3"
+    assert selection.url.endswith(f"/{selection.wheel.name}")
+    assert selection.data()["url"] == selection.url
+    asked = [path.rpartition("/")[2] for path, headers in server.asked if "Range" not in headers]
+    assert not [name for name in asked if name.endswith(".whl")]
+
+
+def test_a_server_that_sends_no_parts_sends_the_whole_wheel(release: Path) -> None:
+    with served(release) as url:
+        assert select("demo", [url], machine=machine()).name.variant == "x86_64_v3"
+
+
+def test_who_installs_may_leave_a_namespace_out_or_put_it_first(tmp_path: Path) -> None:
+    tiny_wheel(tmp_path, "demo-1.0-py3-none-any.whl")
+    both = metadata("nvidia", "x86_64", nvidia=VariantProvider.static({"gpu": ["one"]}))
+    for label, text in (("gpu", "nvidia :: gpu :: one"), ("level", "x86_64 :: level :: v3")):
+        variant_wheel(tmp_path, f"demo-1.0-py3-none-any-{label}.whl", document(variant(label, text), metadata=both))
+    index(tmp_path)
+
+    def chosen(on: Machine) -> str | None:
+        return select("demo", [tmp_path], machine=Machine.parse(str(on))).name.variant
+
+    here = machine()
+    assert chosen(here) == "gpu"
+    assert chosen(replace(here, namespace_order=("x86_64",))) == "level"
+    assert chosen(replace(here, without=("nvidia",))) == "level"
+    assert chosen(replace(here, without=("nvidia", "x86_64"))) is None
+    with pytest.raises(VariantError, match=r"no namespace 'nvida'; .*; did you mean 'nvidia'"):
+        chosen(replace(here, without=("nvida",)))
+
+
 def test_where_nothing_fits_every_wheel_says_why(tmp_path: Path) -> None:
     variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v4.whl", V4)
     tiny_wheel(tmp_path, "demo-1.0-cp27-none-any.whl")
@@ -137,5 +182,5 @@ def test_what_is_not_there_is_refused(release: Path, name: str, version: str | N
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(VariantError, match="nowhere: no such folder of wheels"):
+    with pytest.raises(FetchError, match="nowhere: no such folder of wheels"):
         select("demo", [tmp_path / "nowhere"], machine=machine())

@@ -111,6 +111,12 @@ def paths_of(paths: "StrPath | Iterable[StrPath]") -> list[Path]:
     return [Path(path) for path in ([paths] if isinstance(paths, str | PathLike) else paths)]
 
 
+def places_of(places: "StrPath | Iterable[StrPath]") -> list[str | Path]:
+    """Folders as paths, and URLs as they are."""
+    several = [places] if isinstance(places, str | PathLike) else places
+    return [place if isinstance(place, str) and "://" in place else Path(place) for place in several]
+
+
 def texts_of(texts: str | Iterable[str] | None) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts or ())
 

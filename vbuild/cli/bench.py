@@ -8,7 +8,7 @@ from vbuild.cli import options, terminal
 
 
 @click.command(epilog=options.example("vbuild bench dist --script bench.py"))
-@click.argument("wheels", type=options.PATH, nargs=-1, required=True)
+@click.argument("wheels", type=options.WHEELS, nargs=-1, required=True)
 @click.option(
     "--script",
     type=options.FILE,

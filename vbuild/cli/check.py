@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 @click.option(
     "--layout",
     "layouts",
+    type=options.LAYOUT,
     multiple=True,
-    metavar="NAME",
     help="Check the folder of this layout that vbuild publish made: FOLDER/NAME, or FOLDER itself. Repeatable.",
 )
 @options.as_json

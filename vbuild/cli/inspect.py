@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=options.example("vbuild inspect torch-*.whl --html torch.html"))
-@click.argument("wheels", type=options.FILE, nargs=-1, required=True)
+@click.argument("wheels", type=options.WHEEL, nargs=-1, required=True)
 @click.option(
     "--library",
     "globs",

@@ -6,10 +6,11 @@ imported when there is a text for it, so that ``vbuild --help`` loads click and 
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
+from vbuild.api.options import Layout
 from vbuild.errors import VbuildError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -17,6 +18,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 PATH = click.Path(path_type=Path)
+
+
+class Place(click.Path):
+    """A path, or the URL of a file: that is fetched, and is there under its own name until the command ends.
+
+    With *listed* it may also be the URL of a page of links, which stays as it is.
+    """
+
+    def __init__(self, *, listed: bool = False, **options: Any) -> None:  # noqa: ANN401 - click's own
+        super().__init__(path_type=Path, **options)
+        self._listed = listed
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        if not isinstance(value, str) or "://" not in value:
+            return super().convert(value, param, ctx)
+        from tempfile import TemporaryDirectory
+
+        from vbuild.index_client.located import fetched, is_url
+
+        if not is_url(value):
+            self.fail(f"{value!r}: expected a path, or a URL with https or http", param, ctx)
+        if self._listed or ctx is None:
+            return value
+        # the root's resources are freed even if what follows on the command line is wrong
+        return fetched(value, Path(ctx.find_root().with_resource(TemporaryDirectory(prefix="vbuild-fetched-"))))
 
 
 class Value(click.ParamType[Any]):
@@ -33,13 +59,19 @@ class Value(click.ParamType[Any]):
 
         try:
             return resolve_name(self.parser)(value)
-        except VbuildError as error:
+        except (VbuildError, ValueError) as error:
             self.fail(str(error), param, ctx)
 
 
+WHEEL = Place(dir_okay=False)
+WHEELS = Place()
+LISTED = Place(file_okay=False, listed=True)
 GPUS = Value("gpus", "vbuild.hardware.gpu:GpuList.asked")
 CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")
 PROJECT = Value("name", "vbuild.splitting.request:project_name")
+
+LAYOUTS = get_args(Layout)
+LAYOUT = click.Choice(LAYOUTS)
 
 folder = click.option("-o", "--output-dir", "folder", type=FOLDER, help="Write the results into this folder.")
 required_folder = click.option(

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from vbuild.api.options import Layout
 from vbuild.cli import options, terminal
 from vbuild.errors import HardwareError, RepackageError
 from vbuild.files.wording import counted, wrapped
@@ -14,8 +13,6 @@ from vbuild.files.wording import counted, wrapped
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
     from vbuild.publishing.publish import PublishedLayout
-
-LAYOUTS = get_args(Layout)
 
 # the layout that each option is for; the others are for all
 _MEANT_FOR = {
@@ -40,12 +37,12 @@ _URL = options.Value("url", "vbuild.publishing.model:folder_url")
 
 
 @click.command(epilog=options.example("vbuild publish dist --layout hwcaps --layout local -o site"))
-@click.argument("wheels", type=options.PATH, nargs=-1, required=True)
+@click.argument("wheels", type=options.WHEELS, nargs=-1, required=True)
 @options.folder
 @click.option(
     "--layout",
     "layouts",
-    type=click.Choice(LAYOUTS),
+    type=options.LAYOUT,
     multiple=True,
     required=True,
     help="Make this layout. Repeatable.",

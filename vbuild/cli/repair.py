@@ -8,7 +8,7 @@ from vbuild.cli import options, terminal
 
 
 @click.command(epilog=options.example("vbuild repair demo-1.0-cp313-cp313-linux_x86_64.whl wheelhouse"))
-@click.argument("wheel", type=options.FILE)
+@click.argument("wheel", type=options.WHEEL)
 @click.argument("folder", type=options.FOLDER, metavar="DEST_DIR")
 @click.option("--recipe", type=options.PATH, help="Follow [repair] of this recipe. [default: the project here]")
 @options.as_json

@@ -1,20 +1,23 @@
 """`vbuild select`: which wheel a machine gets."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vbuild.cli import options, terminal
-from vbuild.errors import VbuildError
+from vbuild.errors import HardwareError, RepackageError, VariantError, VbuildError
 from vbuild.files.wording import wrapped
 
 if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine
-    from vbuild.variants.doctor import Diagnosis
+    from vbuild.publishing.oci.select import ImageSelection
+    from vbuild.variants.doctor import Diagnosis, Served
+    from vbuild.variants.select import Selection
 
 _IMAGES = "oci:"
+_GPU_OPTIONS = "--gpu, --driver, --glibc and --python-version go with --cpu, as in --cpu v3"
 
 
 @click.command(epilog=options.example("vbuild select annoy --find-links dist"))
@@ -22,15 +25,19 @@ _IMAGES = "oci:"
 @click.option(
     "-f",
     "--find-links",
-    "folders",
-    type=options.FOLDER,
+    "places",
+    type=options.LISTED,
+    metavar="FOLDER|URL",
     multiple=True,
-    help="Look for wheels in this folder. Repeatable.",
+    help="Look for wheels in this folder, page of links or simple index. Repeatable.",
 )
 @click.option(
     "--machine",
-    type=options.FILE,
-    help="Choose for the machine in this TOML file, or in an info JSON of conda or pixi.",
+    "machines",
+    type=options.WHEEL,
+    metavar="FILE",
+    multiple=True,
+    help="Choose for the machine in this TOML file, or in an info JSON of conda or pixi. Repeatable.",
 )
 @click.option(
     "--cpu",
@@ -45,10 +52,28 @@ _IMAGES = "oci:"
     "--python-version", metavar="VERSION", help="With --cpu: its Python, as in 3.12. [default: the running one]"
 )
 @click.option(
+    "--without",
+    multiple=True,
+    metavar="NAMESPACE",
+    help="Take no variant that names this namespace, such as nvidia. Repeatable.",
+)
+@click.option(
+    "--namespace-order",
+    metavar="LIST",
+    help="Let these namespaces decide first, in this order, as in x86_64,nvidia. [default: the release's order]",
+)
+@click.option(
     "--write-machine", type=options.FILE, help="Write a description of this machine, for --machine elsewhere."
 )
-@click.option("--version", help="Look at wheels of this version only.")
-@click.option("--doctor", is_flag=True, help="Say whether the installed wheels are the right ones for the machine.")
+@click.option(
+    "--version", type=options.Value("version", "packaging.version:Version"), help="Look at wheels of this version only."
+)
+@click.option(
+    "--doctor",
+    is_flag=True,
+    help="Say whether the installed wheels are the right ones for the machine; with NAME and -f, whether that place "
+    "shows its variants to installers.",
+)
 @click.option(
     "--python",
     type=options.FILE,
@@ -64,48 +89,90 @@ _IMAGES = "oci:"
     help="With --run-plugins: stop each after this time. [default: 10]",
 )
 @options.as_json
-def select(name: str | None, *, machine: Path | None, write_machine: Path | None, as_json: bool, **asked: Any) -> None:  # noqa: ANN401
-    """Show which wheel a machine gets, and why.
+def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - the options above
+    """Show which wheel a machine gets, and why; or which of several machines gets which.
 
     NAME is a project, or oci:DIR for an image of an image layout.
     """
-    from vbuild.api import functions
-    from vbuild.api.arguments import machine_of
     from vbuild.variants.select import save_machine
 
-    folders, version, doctor, python = (asked[name] for name in ("folders", "version", "doctor", "python"))
-    run_plugins, timeout = asked["run_plugins"], asked["plugin_timeout"]
-    if python and not doctor:
-        raise click.UsageError("--python goes with --doctor only")
-    if doctor and (name or folders or version):
-        raise click.UsageError("--doctor looks at all that is installed; expected no NAME, --find-links or --version")
-    if (folders or version) and (not name or name.startswith(_IMAGES)):
-        raise click.UsageError("--find-links and --version are for wheels; expected the NAME of a project")
-    _check_plugins(name, machine, run=run_plugins, timeout=timeout)
-    described = _described(asked, machine) or machine_of(machine)
-    if write_machine and not run_plugins:
-        save_machine(described, write_machine)
-    if doctor:
-        _diagnose(python, described, as_json=as_json)
+    _check_words(name, asked)
+    machines = _machines(asked)
+    written, run_plugins = asked["write_machine"], asked["run_plugins"]
+    described = next(iter(machines.values()))
+    if written and not run_plugins:
+        save_machine(described, written)
+    if asked["doctor"] and name:
+        _examine(name, asked["places"], as_json=as_json)
+    elif asked["doctor"]:
+        _diagnose(asked["python"], described, as_json=as_json)
+    elif name and len(machines) > 1:
+        _compare(name, asked, machines, as_json=as_json)
     elif name and name.startswith(_IMAGES):
-        image = functions.select_image(name.removeprefix(_IMAGES), machine=described)
+        image = _image(name, described)
         terminal.show(image.data(), image.lines, as_json=as_json)
     elif name:
-        _choose(name, folders, described, version=version, written=write_machine, as_json=as_json)
-    elif write_machine:
-        terminal.show({"machine": str(write_machine)}, [str(write_machine)], as_json=as_json)
+        _choose(name, asked, described, as_json=as_json)
     else:
+        terminal.show({"machine": str(written)}, [str(written)], as_json=as_json)
+
+
+def _check_words(name: str | None, asked: Mapping[str, Any]) -> None:
+    """A usage mistake for options that do not go together."""
+    places, version, doctor, written = (asked[key] for key in ("places", "version", "doctor", "write_machine"))
+    run, machines = asked["run_plugins"], asked["machines"]
+    is_image = bool(name) and str(name).startswith(_IMAGES)
+    if asked["python"] and not (doctor and not name):
+        raise click.UsageError("--python goes with --doctor only")
+    if doctor and (version or bool(name) != bool(places)):
+        raise click.UsageError(
+            "--doctor looks at all that is installed; expected no NAME, --find-links or --version, or both of the first"
+        )
+    if (places or version) and (not name or is_image):
+        raise click.UsageError("--find-links and --version are for wheels; expected the NAME of a project")
+    if asked["plugin_timeout"] is not None and not run:
+        raise click.UsageError("--plugin-timeout goes with --run-plugins only")
+    if run and (not name or is_image or doctor):
+        raise click.UsageError("--run-plugins runs what a release of wheels names; expected the NAME of a project")
+    if run and machines:
+        raise click.UsageError("--run-plugins asks this machine, not another; expected no --machine")
+    if len(machines) > 1 and (doctor or written):
+        raise click.UsageError("expected one --machine with --doctor and --write-machine")
+    if not (name or doctor or written):
         raise click.UsageError("expected NAME, oci:DIR, --doctor, or --write-machine FILE")
+    if name and not is_image and not places:
+        raise click.UsageError("expected --find-links FOLDER, where the wheels are")
 
 
-def _described(asked: dict[str, Any], machine: Path | None) -> "Machine | None":
+def _machines(asked: Mapping[str, Any]) -> "dict[str, Machine]":
+    """The machines to choose for, by what they are called."""
+    from msgspec.structs import replace
+
+    from vbuild.api.arguments import machine_of
+
+    order = tuple(filter(None, map(str.strip, (asked["namespace_order"] or "").split(","))))
+    if (described := _described(asked)) is not None:
+        machines = {"machine": described}
+    else:
+        machines = {str(file): machine_of(file) for file in asked["machines"]} or {"here": machine_of(None)}
+    return {
+        called: replace(
+            machine,
+            without=(*machine.without, *asked["without"]),
+            namespace_order=order or machine.namespace_order,
+        )
+        for called, machine in machines.items()
+    }
+
+
+def _described(asked: Mapping[str, Any]) -> "Machine | None":
     """The machine that options of the command line describe; None if none of them is there."""
     cpu, gpus, driver = asked["cpu"], asked["gpus"], asked["driver"]
     if cpu is None:
         if gpus or driver or asked["glibc"] or asked["python_version"]:
-            raise click.UsageError("--gpu, --driver, --glibc and --python-version go with --cpu, as in --cpu v3")
+            raise click.UsageError(_GPU_OPTIONS)
         return None
-    if machine or asked["run_plugins"]:
+    if asked["machines"] or asked["run_plugins"]:
         raise click.UsageError("--cpu describes another machine; expected no --machine and no --run-plugins")
     if driver and not gpus:
         raise click.UsageError("--driver is that of GPUs; expected --gpu with them, as in --gpu H100")
@@ -113,47 +180,83 @@ def _described(asked: dict[str, Any], machine: Path | None) -> "Machine | None":
     from vbuild.hardware.machine import Machine
 
     found = [Dotted(device.major, device.number % 10) for device in gpus.devices] if gpus else []
-    return Machine.described(cpu, found, driver=driver, glibc=asked["glibc"], python=asked["python_version"])
+    try:
+        return Machine.described(cpu, found, driver=driver, glibc=asked["glibc"], python=asked["python_version"])
+    except HardwareError as error:  # all of it are words of the command
+        raise click.UsageError(str(error)) from error
 
 
-def _check_plugins(name: str | None, described: Path | None, *, run: bool, timeout: float | None) -> None:
-    """Refuse options that do not go with plugins, or with none."""
-    if timeout is not None and not run:
-        raise click.UsageError("--plugin-timeout goes with --run-plugins only")
-    if run and (not name or name.startswith(_IMAGES)):
-        raise click.UsageError("--run-plugins runs what a release of wheels names; expected the NAME of a project")
-    if run and described:
-        raise click.UsageError("--run-plugins asks this machine, not another; expected no --machine")
+def _image(name: str, machine: "Machine") -> "ImageSelection":
+    from vbuild.api import functions
+
+    return functions.select_image(name.removeprefix(_IMAGES), machine=machine)
 
 
-def _choose(
-    name: str,
-    folders: tuple[Path, ...],
-    machine: "Machine",
-    *,
-    version: str | None,
-    written: Path | None,
-    as_json: bool,
-) -> None:
+def _choose(name: str, asked: Mapping[str, Any], machine: "Machine", *, as_json: bool) -> None:
     """Show the choice; if plugins are asked, write the machine with what they say."""
     from vbuild.api.arguments import plugins_of
     from vbuild.variants.select import save_machine
     from vbuild.variants.select import select as verb
 
-    if not folders:
-        raise click.UsageError("expected --find-links FOLDER, where the wheels are")
-    asked = click.get_current_context().params
-    run_plugins = asked["run_plugins"]
+    run_plugins, written = asked["run_plugins"], asked["write_machine"]
     with terminal.status(quiet=as_json or not run_plugins) as on_progress:
         ask = plugins_of(asked["plugin_timeout"], on_progress) if run_plugins else None
-        selection = verb(name, folders, machine=machine, version=version, ask=ask)
+        selection = verb(name, asked["places"], machine=machine, version=asked["version"], ask=ask)
     if run_plugins and written:
         save_machine(machine, written, selection.plugin_features)
-    lines = [str(selection.wheel.name)]
+    lines = [str(selection.wheel.name), *([selection.url] if selection.url else [])]
     for place, candidate in enumerate(selection.ranking, 1):
-        lines += [f"{place:3}. {candidate.path.name}", f"     {candidate.why}"]
+        lines += [f"{place:3}. {candidate.file.name}", f"     {candidate.why}"]
     lines += [line for answer in selection.plugin_features for line in answer.lines()]
     terminal.show(selection.data(), lines, as_json=as_json)
+
+
+def _compare(name: str, asked: Mapping[str, Any], machines: "Mapping[str, Machine]", *, as_json: bool) -> None:
+    """Show which of the *machines* gets what."""
+    from vbuild.variants.select import select as verb
+
+    choose: Callable[[Machine], Selection | ImageSelection]
+    if name.startswith(_IMAGES):
+        choose = lambda machine: _image(name, machine)  # noqa: E731
+    else:
+        choose = lambda machine: verb(name, asked["places"], machine=machine, version=asked["version"])  # noqa: E731
+    rows, data, without = [], [], []
+    for called, machine in machines.items():
+        try:
+            found = choose(machine)
+        except (VariantError, RepackageError) as error:
+            if "this machine" not in str(error):
+                raise
+            # without the reasons for each wheel, which are behind it
+            rows.append((called, "nothing", str(error).removeprefix(f"{name}: ").partition(": ")[0]))
+            data.append({"machine": called, "wheel": None, "why": str(error)})
+            without.append(called)
+            continue
+        best = found.ranking[0]
+        rows.append((called, best.shown, best.why))
+        data.append({"machine": called, **found.data()})
+    width = max(len(called) for called, _, _ in rows)
+    lines = [line for called, what, why in rows for line in (f"{called:{width}}  {what}", f"{'':{width}}  {why}")]
+    terminal.show(data, lines, as_json=as_json)
+    if without:
+        raise VariantError(f"{name}: nothing for {', '.join(without)}")
+
+
+def _examine(name: str, places: Iterable[str | Path], *, as_json: bool) -> None:
+    from vbuild.variants.doctor import served
+
+    found = [one for place in places for one in served(name, place)]
+    terminal.show([one.data() for one in found], served_lines(found), as_json=as_json)
+    if hidden := [f"{one.project} {one.version}" for one in found if one.why]:
+        raise VbuildError(f"{', '.join(hidden)}: installers do not see the variants")
+
+
+def served_lines(found: "Iterable[Served]") -> Iterator[str]:
+    """Releases as a server shows them, and what to do about those whose variants it hides."""
+    for one in found:
+        yield from wrapped(str(one), indent=4)
+        if one.advice:
+            yield from wrapped(f"  {one.advice}", indent=4)
 
 
 def _diagnose(python: Path | None, machine: "Machine", *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=options.example("vbuild slim torch-*.whl --variant sm80=80,86,89 --variant sm90=90,90a -o out"))
-@click.argument("wheels", type=options.PATH, nargs=-1, required=True)
+@click.argument("wheels", type=options.WHEELS, nargs=-1, required=True)
 @options.folder
 @click.option(
     "--gpu",

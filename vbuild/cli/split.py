@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=options.example("vbuild split wheelhouse/*.whl -o thin --check"))
-@click.argument("wheels", type=options.PATH, nargs=-1, required=True)
+@click.argument("wheels", type=options.WHEELS, nargs=-1, required=True)
 @options.folder
 @click.option(
     "--replace/--no-replace", default=True, help="Require official wheels for bundled libraries that are theirs."

@@ -9,9 +9,14 @@ from vbuild.cli import options, terminal
 
 
 @click.command(epilog=options.example('vbuild stamp demo-1.0-py3-none-any.whl -o dist -l v3 -p "x86_64::level::v3"'))
-@click.argument("wheel", type=options.FILE)
+@click.argument("wheel", type=options.WHEEL)
 @options.required_folder
-@click.option("-l", "--label", help="Use this variant label, made of a-z, 0-9, _ and dots.")
+@click.option(
+    "-l",
+    "--label",
+    type=options.Value("label", "vbuild.variants.model:checked_label"),
+    help="Use this variant label, made of a-z, 0-9, _ and dots.",
+)
 @click.option("--hash-label", is_flag=True, help="Use the hash of the properties as the label, eight hex digits.")
 @click.option("--null", is_flag=True, help="Make the null variant: it has no properties and ranks after all others.")
 @click.option("--remove", is_flag=True, help="Remove the label and variant.json.")

@@ -11,20 +11,26 @@ from vbuild.cli import options, terminal
 from vbuild.errors import WheelError
 
 if TYPE_CHECKING:
+    import re
+
     from vbuild.hardware.cpu import Cpu
     from vbuild.verification.model import Verdict
 
 
 @click.command(epilog=options.example("vbuild verify dist/*.whl"))
-@click.argument("wheels", type=options.FILE, nargs=-1, required=True)
+@click.argument("wheels", type=options.WHEEL, nargs=-1, required=True)
 @click.option("--cpu", type=options.CPU, help="Compare the code with this level, such as x86-64-v3.")
 @click.option(
     "--baseline",
-    type=options.FILE,
+    type=options.WHEEL,
     help="Allow code that this plain wheel of the same build has, too: it is chosen at run time.",
 )
 @click.option(
-    "--allow", multiple=True, metavar="REGEX", help="Let these functions or files exceed the level. Repeatable."
+    "--allow",
+    type=options.Value("regex", "vbuild.verification.verify:pattern"),
+    multiple=True,
+    metavar="REGEX",
+    help="Let these functions or files exceed the level. Repeatable.",
 )
 @click.option(
     "--run-levels", "run", is_flag=True, help="Also install and import the wheels, as CPUs of their levels see them."
@@ -36,7 +42,7 @@ def verify(
     *,
     cpu: "Cpu | None",
     baseline: Path | None,
-    allow: tuple[str, ...],
+    allow: "tuple[re.Pattern[str], ...]",
     run: bool,
     recipe: Path | None,
     as_json: bool,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from vbuild.errors import RecipeError, at
+from vbuild.errors import RecipeError, at, meant
 
 T = TypeVar("T")
 
@@ -102,7 +102,9 @@ class Table:
         text = self.text(key, words[0])
         if text not in words:
             quoted = [repr(word) for word in words]
-            raise self.refuse(key, f"found {text!r}; expected {', '.join(quoted[:-1])} or {quoted[-1]}")
+            raise self.refuse(
+                key, f"found {text!r}; expected {', '.join(quoted[:-1])} or {quoted[-1]}{meant(text, words)}"
+            )
         return text
 
     def matched(self, key: str, pattern: re.Pattern[str], reason: str) -> str:
@@ -206,7 +208,7 @@ class Table:
         for key in self._values:
             if key not in self._read:
                 known = ", ".join(sorted(self._read)) or "none"
-                raise self.refuse(key, f"no such key; known here: {known}")
+                raise self.refuse(key, f"no such key; known here: {known}{meant(key, self._read)}")
 
     def _checked(self, key: str, value: object, kind: type[T], default: T | None = None) -> T:
         """The *value* of *key*, or *default* if it is None; both None, or a value that is no *kind*, is refused."""

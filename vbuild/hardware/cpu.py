@@ -15,7 +15,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.errors import HardwareError
+from vbuild.errors import HardwareError, meant
 
 
 class CpuFeature(Struct, frozen=True):
@@ -141,6 +141,7 @@ _V8_IN_V9 = AARCH64_VERSIONS.index("8.6a")
 _FEATURES = {"x86_64": "level", "aarch64": "version"}
 _ORDERS = {"x86_64": X86_64_LEVELS, "aarch64": AARCH64_VERSIONS}
 _EXPECTED = f"x86-64, x86-64-{', -'.join(X86_64_LEVELS[1:])}, or armv8-a, armv8.1-a ..."
+_CLOSE = ("x86-64", *(f"x86-64-{level}" for level in X86_64_LEVELS[1:]), "armv8-a", "armv8.2-a", "armv9-a")
 _NAME = re.compile(r"x86[-_]64(?:[-_](?P<level>v[1-9]))?|armv(?P<version>\d+(?:\.\d+)?)-?a")
 
 
@@ -162,7 +163,7 @@ class Cpu(Struct, frozen=True):
         """
         name, *extras = text.strip().lower().split("+")
         if not (match := _NAME.fullmatch(name)):
-            raise HardwareError(f"no CPU level {text!r}; expected {_EXPECTED}")
+            raise HardwareError(f"no CPU level {text!r}; expected {_EXPECTED}{meant(name, _CLOSE)}")
         version = match["version"]
         cpu = (
             cls.known("aarch64", "9.0a" if version == "9" else f"{version}a")
@@ -288,7 +289,9 @@ def _check_extra(cpu: Cpu, extra: str) -> None:
     if level := _OF_LEVELS.get(extra):
         raise HardwareError(f"{cpu}+{extra}: {extra} is part of a level; expected x86-64-{level} or higher instead")
     if extra not in _EXTRAS:
-        raise HardwareError(f"{cpu}+{extra}: no feature {extra!r}; expected one of {', '.join(_EXTRAS)}")
+        raise HardwareError(
+            f"{cpu}+{extra}: no feature {extra!r}; expected one of {', '.join(_EXTRAS)}{meant(extra, _EXTRAS)}"
+        )
     lowest = _EXTRAS[extra][0]
     if X86_64_LEVELS.index(lowest) > cpu.rank:
         what = f"all processors with {extra} are of x86-64-{lowest}"

@@ -75,7 +75,8 @@ class Machine(Struct, frozen=True):
     """What decides which wheel a machine gets.
 
     The Python version, its compatibility tags best first, the CPU level (None if it is not known), NVIDIA's
-    driver and GPUs, and what the providers of other namespaces support, features and values best first.
+    driver and GPUs, and what the providers of other namespaces support, features and values best first. The policy of
+    who installs: namespaces to do *without*, and those that come first, whatever a release says.
     """
 
     python: str
@@ -83,6 +84,8 @@ class Machine(Struct, frozen=True):
     cpu: Cpu | None = None
     nvidia: Nvidia = field(default_factory=Nvidia)
     supported: tuple[tuple[str, Features], ...] = ()
+    without: tuple[str, ...] = ()
+    namespace_order: tuple[str, ...] = ()
 
     @classmethod
     def here(cls, python: Path | None = None) -> Self:
@@ -115,6 +118,8 @@ class Machine(Struct, frozen=True):
             cpu=cpu,
             nvidia=Nvidia(driver, capabilities),
             supported=tuple(_supported(table)),
+            without=_namespaces(table, "without"),
+            namespace_order=_namespaces(table, "namespace-order"),
         )
         table.finish()
         return machine
@@ -158,6 +163,8 @@ class Machine(Struct, frozen=True):
         if self.cpu:
             lines.append(f'cpu = "{self.cpu}"')
         lines += _array("platforms", platforms) + _array("tags", tags)
+        lines += _array("without", self.without) if self.without else []
+        lines += _array("namespace-order", self.namespace_order) if self.namespace_order else []
         if self.nvidia != Nvidia():
             lines += ["", "[nvidia]"]
             if self.nvidia.driver:
@@ -167,6 +174,11 @@ class Machine(Struct, frozen=True):
             lines += ["", f"[supported.{namespace}]"]
             lines += [line for feature, values in features for line in _array(feature, values)]
         return "\n".join(lines) + "\n"
+
+    def ordered(self, namespaces: Iterable[str]) -> tuple[str, ...]:
+        """The *namespaces* of a release, best first on this machine."""
+        named = {name: place for place, name in enumerate(self.namespace_order)}
+        return tuple(sorted(namespaces, key=lambda name: named.get(name, len(named))))
 
     def features(self, namespace: str) -> Features | None:
         """What the description lists as supported of *namespace*, best first; None if it lists nothing."""
@@ -281,6 +293,12 @@ def _supported(table: Table) -> Iterator[tuple[str, Features]]:
                     for value in found[-1][1]:
                         _check(_VALUE, value, features.place(feature))
             yield namespace, tuple(found)
+
+
+def _namespaces(table: Table, key: str) -> tuple[str, ...]:
+    for place, name in enumerate(found := table.texts(key, ())):
+        _check(_NAME, name, table.place(f"{key}[{place}]"))
+    return found
 
 
 def _check(rule: re.Pattern[str], text: str, place: str) -> None:

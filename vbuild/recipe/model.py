@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.config.table import Env, Settings, Table
-from vbuild.errors import RecipeError, at
+from vbuild.errors import RecipeError, at, meant
 from vbuild.recipe.cuda import CudaSettings
 from vbuild.recipe.flags import FlagRules, ProfileSettings
 from vbuild.recipe.lock import Lock
@@ -303,11 +303,16 @@ class Recipe:
         labels = dict.fromkeys(map(str, self.targets))
         for label in only:
             if label not in labels:
-                raise RecipeError(f"{self.file}: no target {label!r}; there are {', '.join(labels)}")
+                raise RecipeError(
+                    f"{self.file}: no target {label!r}; there are {', '.join(labels)}{meant(label, labels)}"
+                )
         spelled = {name: str(located(name, self.file.parent)) if "/" in name else name for name in pythons}
         for name, python in spelled.items():
             if python not in self.matrix.pythons:
-                raise RecipeError(f"{self.file}: no Python {name!r}; there are {', '.join(self.matrix.pythons)}")
+                known = ", ".join(self.matrix.pythons)
+                raise RecipeError(
+                    f"{self.file}: no Python {name!r}; there are {known}{meant(name, self.matrix.pythons)}"
+                )
         wanted, chosen = frozenset(only), frozenset(spelled.values())
         return tuple(
             target

@@ -51,21 +51,21 @@ class Ranked(Struct, frozen=True):
 
 def ranked(document: Document, machine: Machine) -> tuple[Ranked, ...]:
     """The variants of *document*, the best for *machine* first, those that it does not support last."""
-    lists = [supported_features(document.metadata, namespace, machine) for namespace in document.metadata.namespaces]
-    places = dict(zip(document.metadata.namespaces, enumerate(lists), strict=True))
-    listed = frozenset(namespace for namespace, _ in machine.supported)
-    found = (_ranked(variant, document.metadata, places, listed) for variant in document.variants)
+    namespaces = machine.ordered(document.metadata.namespaces)
+    lists = [supported_features(document.metadata, namespace, machine) for namespace in namespaces]
+    places = dict(zip(namespaces, enumerate(lists), strict=True))
+    found = (_ranked(variant, document.metadata, places, machine) for variant in document.variants)
     return tuple(sorted(found, key=lambda item: item.key))
 
 
 def supported_features(metadata: VariantMetadata, namespace: str, machine: Machine) -> Features:
     """Returns the features of *namespace* that *machine* supports, best first; none without a provider."""
-    provider = metadata.provider(namespace)
+    provider = None if namespace in machine.without else metadata.provider(namespace)
     return supported(namespace, provider, machine) if provider else ()
 
 
 def _ranked(
-    variant: Variant, metadata: VariantMetadata, places: dict[str, tuple[int, Features]], listed: frozenset[str]
+    variant: Variant, metadata: VariantMetadata, places: dict[str, tuple[int, Features]], machine: Machine
 ) -> Ranked:
     found: list[tuple[Place, str]] = []
     missing: list[str] = []
@@ -79,14 +79,16 @@ def _ranked(
             text = f"{feature.namespace} :: {feature.name} :: {known[0]}"
             found.append((place, f"{text} is number {place[2] + 1} of {len(values)} that the machine supports"))
         else:
-            reason = _reason(feature, metadata, features, is_listed=feature.namespace in listed)
+            is_unwanted = feature.namespace in machine.without
+            reason = "left out, as asked" if is_unwanted else _reason(feature, metadata, features, machine)
             missing.append(f"{feature} is not supported: {reason}")
     found.sort()
     return Ranked(variant, tuple(place for place, _ in found), tuple(text for _, text in found), tuple(missing))
 
 
-def _reason(feature: Feature, metadata: VariantMetadata, features: Features, *, is_listed: bool) -> str:
-    """Why no value of *feature* is supported, where its namespace has these *features*, which the machine may list."""
+def _reason(feature: Feature, metadata: VariantMetadata, features: Features, machine: Machine) -> str:
+    """Why *machine* supports no value of *feature*, where it has these *features* of its namespace."""
+    is_listed = machine.features(feature.namespace) is not None
     if values := dict(features).get(feature.name):
         return f"the machine has {', '.join(values[:_SHOWN])}{', ...' if len(values) > _SHOWN else ''}"
     if feature.namespace == ABI_DEPENDENCY:

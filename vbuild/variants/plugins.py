@@ -95,7 +95,8 @@ class Plugins:
         asked = []
         for namespace, provider in document.metadata.providers:
             known = provider.static_properties or provider.optional or machine.features(namespace) is not None
-            if namespace in used and not known and not is_answered(namespace, provider):
+            known = known or namespace in machine.without or is_answered(namespace, provider)
+            if namespace in used and not known:
                 asked.append((namespace, provider))
         for key in asked:
             if key not in self._answers:

@@ -1,4 +1,4 @@
-"""`vbuild select`: which wheel of a project a machine gets out of folders of wheels, and why.
+"""`vbuild select`: which wheel of a project a machine gets out of folders and indexes of wheels, and why.
 
     newest version first -> its wheels whose tags fit -> variants ranked -> tags -> build number -> the first one
 
@@ -7,7 +7,7 @@ variants count only if the release's ``{name}-{version}-variants.json`` lists th
 https://peps.python.org/pep-0825/#variant-ordering
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,16 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from vbuild.errors import HardwareError, VariantError, WheelError, at
+from vbuild.errors import HardwareError, VariantError, WheelError, at, meant
 from vbuild.files.atomic import replacing
 from vbuild.hardware.conda import machine_of
 from vbuild.hardware.machine import Machine
+from vbuild.index_client.located import LocatedFile, files_at
 from vbuild.variants.document import Document
 from vbuild.variants.model import PluginFeatures
 from vbuild.variants.order import Ranked, ranked
-from vbuild.wheel.archive import peek
+from vbuild.variants.providers import BUILT_IN
+from vbuild.wheel.archive import peek_into
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 
@@ -36,14 +38,25 @@ Rank = tuple[bool, int, int, tuple[int, str] | tuple[()]]
 class Candidate(Struct, frozen=True):
     """A wheel with its place in the ranking, or the reason why the machine cannot have it."""
 
-    path: Path
+    file: LocatedFile
     name: WheelName
     fits: bool
     why: str
 
+    @property
+    def path(self) -> Path:
+        """Its path, or its name alone if it is somewhere else."""
+        return self.file.path or Path(self.file.name)
+
+    @property
+    def shown(self) -> str:
+        return self.file.name
+
 
 class Selection(Struct, frozen=True):
     """The wheel that a machine gets, and every wheel of the versions looked at, best first.
+
+    *url* is where the wheel is, empty for a file of this machine, of which *wheel* is the path.
 
     *plugin_features* are what plugins answered about the machine for the wheel's release, if they were asked.
     """
@@ -52,6 +65,7 @@ class Selection(Struct, frozen=True):
     name: WheelName
     ranking: tuple[Candidate, ...]
     plugin_features: tuple[PluginFeatures, ...] = ()
+    url: str = ""
 
     def data(self) -> dict[str, Any]:
         """The selection as JSON holds it."""
@@ -60,8 +74,9 @@ class Selection(Struct, frozen=True):
             "label": self.name.variant,
             "name": self.name.project,
             "version": self.name.version,
+            **({"url": self.url} if self.url else {}),
             "ranking": [
-                {"wheel": one.path.name, "label": one.name.variant, "fits": one.fits, "why": one.why}
+                {"wheel": one.file.name, "label": one.name.variant, "fits": one.fits, "why": one.why}
                 for one in self.ranking
             ],
             **({"plugins": [answer.data() for answer in self.plugin_features]} if self.plugin_features else {}),
@@ -70,35 +85,52 @@ class Selection(Struct, frozen=True):
 
 def select(
     name: str,
-    find_links: Sequence[Path],
+    find_links: Sequence[str | Path],
     *,
     machine: Machine,
-    version: str | None = None,
+    version: str | Version | None = None,
     ask: Ask | None = None,
 ) -> Selection:
-    """The wheel of the project *name* in the folders *find_links* that *machine* gets, of *version* if one is given.
+    """The wheel of the project *name* at the places *find_links* that *machine* gets, of *version* if one is given.
 
+    A place is a folder, or the URL of a page of links or a simple index, of which METADATA is read at most.
     *ask*, if given, says more of the machine for each release looked at that has variants. `VariantError` if no
-    wheel fits, saying why for each, or where a variants.json is not as PEP 825 says.
+    wheel fits, saying why for each, where a variants.json is not as PEP 825 says, or for a namespace of the machine's
+    policy that no release has; `FetchError` for a place that cannot be read.
     """
-    releases = _releases(name, find_links, version)
+    listed = {file.name: file for place in reversed(find_links) for file in files_at(place, name)}
+    releases = _releases(name, listed, version)
     if not releases:
         wanted = f"{name} {version}" if version else name
         raise VariantError(f"{wanted}: no wheel of it in {', '.join(map(str, find_links))}")
     ranking: list[Candidate] = []
     asked: list[PluginFeatures] = []
+    known = set(BUILT_IN)
     # the final ones, then the pre-releases
     for found in sorted(releases, key=lambda release: (not release.is_prerelease, release), reverse=True):
-        index, document = _document(WheelName.parse(releases[found][0].name), find_links)
+        index, document = _document(WheelName.parse(releases[found][0].name), listed)
+        known.update(document.metadata.namespaces if document else ())
         answers = ask(document, machine) if ask and document else ()
         variants = ranked(document, informed(machine, answers)) if document else None
         candidates = _ranked(releases[found], index, variants, machine)
         ranking += candidates
         asked += answers
         if (best := candidates[0]).fits:
-            return Selection(best.path, best.name, tuple(ranking), answers)
-    reasons = "; ".join((*(f"{candidate.path.name}: {candidate.why}" for candidate in ranking), *map(str, asked)))
+            _check_policy(machine, known)
+            return Selection(best.path, best.name, tuple(ranking), answers, best.file.url)
+    _check_policy(machine, known)
+    reasons = "; ".join((*(f"{candidate.file.name}: {candidate.why}" for candidate in ranking), *map(str, asked)))
     raise VariantError(f"{name}: none of {len(ranking)} wheels fits this machine: {reasons}")
+
+
+def _check_policy(machine: Machine, known: Collection[str]) -> None:
+    """`VariantError` for a namespace in the policy of *machine* that is not *known*."""
+    for name in (*machine.without, *machine.namespace_order):
+        if name not in known:
+            raise VariantError(
+                f"no namespace {name!r}; the releases looked at and vbuild have {', '.join(sorted(known))}"
+                f"{meant(name, known)}"
+            )
 
 
 def informed(machine: Machine, answers: Iterable[PluginFeatures]) -> Machine:
@@ -135,57 +167,55 @@ def save_machine(machine: Machine, path: Path, answers: Sequence[PluginFeatures]
         raise HardwareError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _releases(name: str, folders: Sequence[Path], version: str | None) -> dict[Version, tuple[Path, ...]]:
-    """The wheels of the project by version; of two with the same file name the first folder's counts."""
+def _releases(
+    name: str, listed: Mapping[str, LocatedFile], version: str | Version | None
+) -> dict[Version, tuple[LocatedFile, ...]]:
+    """The wheels of the project among the files *listed*, by version."""
     wanted = canonicalize_name(name)
     try:
-        only = version and Version(version)
+        only = Version(version) if isinstance(version, str) else version
     except InvalidVersion as error:
         raise VariantError(f"no version {version!r}; expected one as PEP 440 writes it") from error
-    releases: dict[Version, dict[str, Path]] = {}
-    for folder in folders:
-        if not folder.is_dir():
-            raise VariantError(f"{folder}: no such folder of wheels")
-        for path in sorted(folder.glob("*.whl")):
-            try:
-                parsed = WheelName.parse(path.name)
-            except WheelError:
-                continue  # installers pass such files over
-            if parsed.project == wanted and only in {None, Version(parsed.version)}:
-                releases.setdefault(Version(parsed.version), {}).setdefault(path.name, path)
-    return {found: tuple(wheels.values()) for found, wheels in releases.items()}
+    releases: dict[Version, list[LocatedFile]] = {}
+    for file in (listed[name] for name in sorted(listed) if name.endswith(".whl")):
+        try:
+            parsed = WheelName.parse(file.name)
+        except WheelError:
+            continue  # installers pass such files over
+        if parsed.project == wanted and only in {None, Version(parsed.version)}:
+            releases.setdefault(Version(parsed.version), []).append(file)
+    return {found: tuple(wheels) for found, wheels in releases.items()}
 
 
 def _ranked(
-    wheels: tuple[Path, ...], index: str, variants: tuple[Ranked, ...] | None, machine: Machine
+    wheels: tuple[LocatedFile, ...], index: str, variants: tuple[Ranked, ...] | None, machine: Machine
 ) -> list[Candidate]:
     """The *wheels* of one release, best first: by variant, then by tag, then the highest build number."""
     tags = {tag: place for place, tag in enumerate(machine.tags)}
-    ranks: dict[Path, Rank] = {}
+    ranks: dict[str, Rank] = {}
     candidates = []
-    for path in wheels:
-        name = WheelName.parse(path.name)
+    for file in wheels:
+        name = WheelName.parse(file.name)
         place, why = _placed(name.variant, index, variants)
         tag = min((tags[tag] for tag in map(str, name.tags) if tag in tags), default=None)
         if tag is None:
             why = f"none of its tags is the machine's: {name.python}-{name.abi}-{name.platform}"
         fits = place is not None and tag is not None
-        ranks[path] = fits, -(place or 0), -(tag or 0), name.build_order
-        candidates.append(Candidate(path, name, fits, why))
+        ranks[file.name] = fits, -(place or 0), -(tag or 0), name.build_order
+        candidates.append(Candidate(file, name, fits, why))
     # PEP 825 leaves what is equal open; uv takes the wheel of one tag before those of several
-    candidates.sort(key=lambda candidate: (len(candidate.name.tags) > 1, candidate.path.name))
-    candidates.sort(key=lambda candidate: ranks[candidate.path], reverse=True)
+    candidates.sort(key=lambda candidate: (len(candidate.name.tags) > 1, candidate.file.name))
+    candidates.sort(key=lambda candidate: ranks[candidate.file.name], reverse=True)
     return _admitted(candidates, machine)
 
 
-def _document(name: WheelName, folders: Sequence[Path]) -> tuple[str, Document | None]:
-    """The name of the release's variants.json and what is in it, or None if no folder has the file."""
+def _document(name: WheelName, listed: Mapping[str, LocatedFile]) -> tuple[str, Document | None]:
+    """The name of the release's variants.json and what is in it, or None if it is not *listed*."""
     index = f"{name.release}-variants.json"
-    for folder in folders:
-        if (path := folder / index).is_file():
-            with at(path):
-                return index, Document.parse(path.read_bytes())
-    return index, None
+    if (file := listed.get(index)) is None:
+        return index, None
+    with at(file.path or file.url):
+        return index, Document.parse(file.read())
 
 
 def _placed(label: str | None, index: str, variants: tuple[Ranked, ...] | None) -> tuple[int | None, str]:
@@ -200,11 +230,21 @@ def _placed(label: str | None, index: str, variants: tuple[Ranked, ...] | None) 
     return None, f"{index} does not list {label!r}"
 
 
+def _metadata(file: LocatedFile) -> bytes | None:
+    """The METADATA of the wheel *file*, or None if it has none."""
+    if alongside := file.metadata():
+        return alongside.read()
+    with file.opened() as opened:
+        return peek_into(opened, file.name, "METADATA")
+
+
 def _admitted(candidates: list[Candidate], machine: Machine) -> list[Candidate]:
     """The *candidates*; none of them fits where the best one does not allow the machine's Python."""
     best = candidates[0]
-    data = peek(best.path, "METADATA") if best.fits else None
-    wanted = Metadata.parse(data.decode("utf-8", "replace")).requires_python if data else None
+    wanted = best.file.requires_python
+    if best.fits and wanted is None:
+        data = _metadata(best.file)
+        wanted = Metadata.parse(data.decode("utf-8", "replace")).requires_python if data else None
     try:
         if wanted is None or SpecifierSet(wanted).contains(machine.python, prereleases=True):
             return candidates

@@ -56,7 +56,7 @@ def verify(
     *,
     cpu: Cpu | None = None,
     baseline: Path | None = None,
-    allow: Sequence[str] = (),
+    allow: Sequence[str | re.Pattern[str]] = (),
     jobs: int | None = None,
 ) -> Verdict:
     """Check *wheel* against the level in its variant.json, or else *cpu*, or else plain x86-64.
@@ -65,7 +65,7 @@ def verify(
     *allow* are regular expressions for the functions, or the paths of libraries, that may go above the level. *jobs* is
     the number of processes that disassemble, by default that of the cores.
     """
-    patterns = tuple(map(_pattern, allow))
+    patterns = tuple(map(pattern, allow))
     with ExitStack() as stack:
         source = stack.enter_context(open_wheel(wheel))
         executor = stack.enter_context(processes(jobs))
@@ -137,7 +137,8 @@ def fatbins(wheel: Path) -> dict[str, Mapping[tuple[GpuOffer, ...], int]]:
     return found
 
 
-def _pattern(text: str) -> re.Pattern[str]:
+def pattern(text: str | re.Pattern[str]) -> re.Pattern[str]:
+    """The regular expression *text*; `WheelError` if it is none."""
     try:
         return re.compile(text)
     except re.error as error:

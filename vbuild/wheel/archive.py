@@ -214,11 +214,17 @@ def peek(path: Path, name: str) -> bytes | None:
 
     Reads the central directory and that member, nothing else: RECORD is not consulted.
     """
-    with _opened(path) as file, at(path.name):
+    with _opened(path) as file:
+        return peek_into(file, path.name, name)
+
+
+def peek_into(file: BinaryIO, wheel: str, name: str) -> bytes | None:
+    """As `peek`, for the wheel with the file name *wheel*, which is open as *file*."""
+    with at(wheel):
         source = ZipReader(file)
         members = {member.path: member for member in source.members}
         dist_info = _dist_info_in(source)
-        check_dist_info(dist_info, WheelName.parse(path.name))
+        check_dist_info(dist_info, WheelName.parse(wheel))
         member = members.get(f"{dist_info}/{name}")
         return _whole(source, member) if member else None
 

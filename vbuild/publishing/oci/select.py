@@ -47,6 +47,11 @@ class ImageCandidate(Struct, frozen=True):
     fits: bool
     why: str
 
+    @property
+    def shown(self) -> str:
+        """What its index calls it, or its digest."""
+        return self.ref or self.digest
+
 
 class ImageSelection(Struct, frozen=True):
     """The image that a machine gets out of *folder*, where its index is called *ref*, and every image, best first."""
