@@ -176,7 +176,7 @@ def test_gpus_that_no_toolkit_compiles_for_together_are_refused(tmp_path: Path) 
     ids=["setup.py", "variable", "setup.cfg", "PKG-INFO", "Poetry"],
 )
 def test_older_projects_have_names_too(tmp_path: Path, files: dict[str, str]) -> None:
-    tree(tmp_path, files)
+    tree(tmp_path, {**files, "fast.c": ""})
     assert project_name(tmp_path) == "demo"
     assert given(tmp_path, NO_AXES).recipe.name == "demo"
 

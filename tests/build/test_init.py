@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.projects import tree
+from tests.factories.sources import PROJECT as PROJECT_FILES
 from tests.factories.sources import index, sdist, sha256
 from vbuild.build.draft import drafted, toml
 from vbuild.build.given import AskedAxes, given
@@ -124,7 +125,7 @@ def test_a_project_with_a_setup_py_alone_gets_a_file(tmp_path: Path) -> None:
 
 
 def test_an_sdist_is_named_with_its_hash(tmp_path: Path) -> None:
-    file = sdist(tmp_path / "down")
+    file = sdist(tmp_path / "down", {**PROJECT_FILES, "fast.c": ""})
     (tmp_path / "recipes").mkdir()
     written = init(file, V3, file=tmp_path / "recipes" / "demo.toml")
     assert f'path = "../down/{file.name}"\nsha256 = "{sha256(file)}"\n' in written.text
@@ -146,18 +147,47 @@ def test_a_build_meets_what_the_check_says(tmp_path: Path) -> None:
     assert found.errors >= 2
 
 
-def test_nothing_to_compile_is_said_first(tmp_path: Path) -> None:
+def test_a_project_without_anything_to_compile_is_refused_before_it_is_built(tmp_path: Path) -> None:
     tree(tmp_path, {"pyproject.toml": PROJECT, "demo/__init__.py": ""})
-    found = prospect(tmp_path, V3)
-    assert [str(one) for one in found.obstacles] == [
-        "error: no source that a compiler takes: such a project has one wheel for all machines"
-    ]
-
-
-def test_an_index_has_what_is_checked(tmp_path: Path) -> None:
+    for verb in (prospect, init):
+        with pytest.raises(RecipeError, match="no source that a compiler takes, so one wheel serves all machines"):
+            verb(tmp_path, V3)
     places = Indexes(index_url=index(tmp_path / "index", sdist(tmp_path)).as_uri())
-    found = given("demo", AskedAxes(), indexes=places)
-    assert "no source that a compiler takes: a project like that has one wheel for all machines" in found.notes
+    with pytest.raises(RecipeError, match="no source that a compiler takes, so one wheel serves all machines"):
+        given("demo", AskedAxes(), indexes=places)
+
+
+@pytest.mark.parametrize(
+    ("files", "switch"),
+    [
+        ({"setup.py": 'USE = os.getenv("DEMO_USE_CYTHON") == "1"\n', "k.pyx": ""}, ("DEMO_USE_CYTHON", "1")),
+        ({"setup.py": 'USE = os.environ.get("DEMO_USE_MYPYC", "") == "yes"\n'}, ("DEMO_USE_MYPYC", "yes")),
+        (
+            {"pyproject.toml": "[tool.hatch.build.targets.wheel.hooks.mypyc]\nenable-by-default = false\n"},
+            ("HATCH_BUILD_HOOKS_ENABLE", "1"),
+        ),
+    ],
+)
+def test_what_turns_compilation_on_is_set(tmp_path: Path, files: dict[str, str], switch: tuple[str, str]) -> None:
+    found = surveyed(tree(tmp_path, files), "demo")
+    assert found.is_compiled
+    assert found.switches == (switch,)
+    assert not surveyed(tree(tmp_path, {"fast.c": ""}), "demo").switches or "HATCH" in switch[0]
+
+
+def test_what_setup_py_imports_and_does_not_require_is_required(tmp_path: Path) -> None:
+    tree(
+        tmp_path,
+        {
+            "setup.py": "import os, numpy, mine\nfrom torch.utils import x\nfrom setuptools import setup\n"
+            "try:\n    import sphinx\nexcept ImportError:\n    pass\n",
+            "mine.py": "",
+            "pyproject.toml": '[build-system]\nrequires = ["numpy>=2"]\n[project]\nname = "demo"\n',
+            "k.c": "",
+        },
+    )
+    assert surveyed(tmp_path, "demo").imported == ("torch",)
+    assert given(tmp_path, V3).recipe.build.requires == ("torch",)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,19 @@ def test_a_wheel_gets_the_tag_of_the_oldest_machine_it_runs_on(tmp_path: Path) -
         assert all(member.date_time[0] == 1980 for member in archive.infolist())
 
 
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_a_module_that_needs_no_c_library_is_repaired_too(tmp_path: Path, *, is_mixed: bool) -> None:
+    work = tmp_path / "built"
+    work.mkdir()
+    alone = library(work, "int PyInit_demo(void) { return 1; }", "-nostdlib")
+    files = {"demo.cpython-311-x86_64-linux-gnu.so": alone}
+    if is_mixed:
+        text = "#define _GNU_SOURCE\n#include <time.h>\nlong f(void) { return clock(); }"
+        files["zlater.so"] = library(work, text, name="zlater.so")
+    found = repaired(wheel(work, LINUX, files), tmp_path / "out", log=tmp_path / "log")
+    assert "manylinux_2_" in found.name or "musllinux_1_" in found.name
+
+
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64")
 def test_a_wheel_marked_for_a_level_is_repaired_too(tmp_path: Path) -> None:
     marked = built(tmp_path, "int f(void) { return 1; }", "-march=x86-64-v3", "-Wl,-z,x86-64-v3")

@@ -95,8 +95,10 @@ def _libraries(survey: ProjectSurvey) -> dict[str, Any]:
 def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
     switches = {name: value for name, value in survey.switches if "cuda" in matrix or not name.endswith("FORCE_CUDA")}
     if switches:
-        what = "or it takes a finished wheel from elsewhere, or leaves CUDA out where there is no GPU"
+        what = "or it takes a finished wheel from elsewhere, leaves CUDA out where there is no GPU, or compiles nothing"
         yield DraftKey("build", "env", switches, what)
+    if survey.imported:
+        yield DraftKey("build", "requires", list(survey.imported), "its setup.py imports it, and does not say so")
     if survey.native:
         kept = 'its -march=native is taken out; "keep" and "strip" are the other choices'
         yield DraftKey("build", "flags", "auto", kept, is_offered=True)

@@ -85,14 +85,17 @@ def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None
     if path.is_dir() or path.name.endswith(_RECIPE) or path.name in PROJECT_FILES:
         return _of_files(project_file(path) if path.is_dir() else path, axes)
     notes: tuple[str, ...] = ()
+    is_pure = True
     if path.is_file():
         sdist = _archive(path)
     else:
         path = Path(source)
-        sdist, notes = _newest(_requirement(str(source)), indexes or Indexes.configured())
+        sdist, notes, is_pure = _newest(_requirement(str(source)), indexes or Indexes.configured())
     matrix, chosen = _axes(axes)
     with tempfile.TemporaryDirectory() as folder:
         survey = surveyed(unpacked(fetched(sdist, indexes=indexes), Path(folder)), sdist.name)
+    if is_pure:
+        _check_compiled(survey, sdist.name)
     draft = drafted(survey, matrix)
     return Given(Recipe.of_sdist(sdist, path, draft.values()), (*notes, *chosen, *_met(survey, matrix)), draft=draft)
 
@@ -104,7 +107,7 @@ def _of_files(path: Path, axes: AskedAxes) -> Given:
     matrix = named if isinstance(named, dict) else {}
     has_axes = bool(matrix.keys() & _AXES) or "variant" in table
     keys, notes = (axes.keys(), _toolkit_note(axes)) if has_axes else _axes(axes)
-    draft = None
+    draft = survey = None
     if is_drafted:
         with at(path):
             survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
@@ -113,7 +116,10 @@ def _of_files(path: Path, axes: AskedAxes) -> Given:
     chooses = bool(axes.pythons) and "python" in matrix
     if axes.pythons and not chooses:
         asked["matrix"] = {**asked.get("matrix", {}), **_pythons(axes)}
-    return Given(Recipe.load(path, asked), notes, axes.pythons if chooses else (), draft)
+    recipe = Recipe.load(path, asked)
+    if survey:
+        _check_compiled(survey, recipe.name)
+    return Given(recipe, notes, axes.pythons if chooses else (), draft)
 
 
 def _own(path: Path) -> tuple[Table, bool]:
@@ -143,15 +149,24 @@ def _toolkit_note(axes: AskedAxes) -> tuple[str, ...]:
     return (f"CUDA {fitting_toolkit(axes.gpus)} compiles for these GPUs; --toolkit takes another",)
 
 
+def _check_compiled(survey: ProjectSurvey, name: str) -> None:
+    """Raise `RecipeError` for a project that has nothing to compile."""
+    if not survey.is_compiled:
+        raise RecipeError(
+            f"{name}: no source that a compiler takes, so one wheel serves all machines; expected a project with "
+            "compiled code, or a recipe of yours if it fetches or makes its sources while it is built"
+        )
+
+
 def _met(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
     """What the user should know of a project whose recipe vbuild wrote."""
-    if not survey.is_compiled:
-        yield "no source that a compiler takes: a project like that has one wheel for all machines"
     if survey.has_cuda and "cuda" not in matrix:
         yield "it has CUDA code, and --cuda is not asked for"
-    if survey.has_cuda and "cuda" in matrix:
-        for name, value in survey.switches:
+    for name, value in survey.switches:
+        if "cuda" in matrix or not name.endswith("FORCE_CUDA"):
             yield f"{name}={value} is set, so that it is built here"
+    if survey.imported:
+        yield f"its setup.py imports {', '.join(survey.imported)} and does not require it: installed for the build"
 
 
 def _pythons(axes: AskedAxes) -> dict[str, Any]:
@@ -208,8 +223,8 @@ def _requirement(text: str) -> Requirement:
     return requirement
 
 
-def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ...]]:
-    """The newest sdist that fits *wanted*, pinned, and lines that say so."""
+def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ...], bool]:
+    """The newest sdist that fits *wanted*, pinned, lines that say so, and whether no wheel of it is for a platform."""
     files = files_of(wanted.name, indexes=indexes)
     if not files:
         raise FetchError(f"{wanted.name}: no file or folder, and no project of this name on the package index")
@@ -231,7 +246,8 @@ def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ..
     notes = [f"{sdist}: sha256 {sdist.sha256}"]
     if best.is_yanked:
         notes.append(f"{sdist}: yanked by its authors")
-    return sdist, tuple(notes)
+    wheels = (one.file for one in files if one.is_wheel and one.version == best.version)
+    return sdist, tuple(notes), all(file.endswith("-any.whl") for file in wheels)
 
 
 def _lacking(wanted: Requirement, files: Iterable[ListedFile], sdists: Iterable[ListedFile]) -> str:

@@ -135,7 +135,7 @@ def _of_own_code(survey: ProjectSurvey) -> Iterator[Obstacle]:
         own = f"; its own list of architectures: {', '.join(survey.archs)}" if survey.archs else ""
         yield Obstacle(Weight.NOTE, f"CUDA code{own}; --cuda 80,90 compiles it")
     for name, value in survey.switches:
-        what = f"may fetch a finished wheel unless it is set: build.env = {{ {name} = {value!r} }}"
+        what = f"may fetch a finished wheel, or compile nothing, unless it is set: build.env = {{ {name} = {value!r} }}"
         yield Obstacle(Weight.NOTE, f"{name}: {what}")
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.build.environment import LIBRARIES, Prefix, libraries
 from vbuild.config.table import Table
@@ -73,11 +74,23 @@ def repaired(
     reached = libraries(prefixes, variables)
     with tempfile.TemporaryDirectory(dir=into, prefix=".repairing-") as folder:
         name = None if settings.command else "auditwheel"
-        command = _command(wheel, Path(folder), settings, reached)
         if settings.command:
             variables |= reached
-        with _advised(log):
-            run(command, log=log, environment=variables, name=name)
+
+        def attempt(tried: Repair) -> None:
+            with _advised(log):
+                run(_command(wheel, Path(folder), tried, reached), log=log, environment=variables, name=name)
+
+        try:
+            attempt(settings)
+        except BuildError:
+            if settings.command or settings.plat or _NO_LIBC not in _text(log):
+                raise
+            most, fewest = _policies(platforms[0])
+            try:
+                attempt(replace(settings, plat=most))
+            except BuildError:  # another module of the wheel does need a C library, and a new one
+                attempt(replace(settings, plat=fewest))
         # only now that it has succeeded: it leaves a wheel there when it fails, too
         wheels = sorted(Path(folder).glob("*.whl"))
         if len(wheels) != 1:
@@ -88,13 +101,30 @@ def repaired(
         return _moved(wheels[0], into)
 
 
+def _policies(platform: str) -> tuple[str, str]:
+    """The names of what most machines of *platform* have, and the fewest: one tells auditwheel which C library it is.
+
+    It finds out by itself from a module that needs one.
+    """
+    from auditwheel.architecture import Architecture
+    from auditwheel.libc import Libc
+    from auditwheel.policy import WheelPolicies
+
+    policies = WheelPolicies(libc=Libc.detect(), arch=Architecture(platform.removeprefix("linux_")))
+    return policies.highest.name, policies.lowest.name
+
+
+def _text(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+
+
 @contextmanager
 def _advised(log: Path) -> Iterator[None]:
     """Behind the error of a repair whose output goes to *log*: the line of a recipe that may help."""
     try:
         yield
     except BuildError as error:
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        text = _text(log)
         if missing := _MISSING.findall(text):
             advice = f"The machine that installs the wheel has it: repair.exclude = {sorted(set(missing))}"
         elif "too-recent versioned symbols" in text:
@@ -128,6 +158,7 @@ def _moved(wheel: Path, into: Path) -> Path:
 
 _PROJECT = Path("pyproject.toml")
 # auditwheel, of a library that it does not find
+_NO_LIBC = "couldn't detect libc"
 _MISSING = re.compile(r'required library "([^"]+)" could not be located')
 
 

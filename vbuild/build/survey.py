@@ -3,15 +3,18 @@
     pyproject.toml          the backend, build requirements, requires-python
     *.egg-info, folders     the module that users import
     *.cu, CMakeLists.txt    CUDA, its own list of architectures, the libraries of the toolkit it includes
-    setup.py                switches such as X_FORCE_BUILD, without which a finished wheel is downloaded
+    setup.py                switches such as X_FORCE_BUILD, without which a finished wheel is downloaded, and what it
+                            imports and its build requirements lack
     *.c, *.cpp, *.rs        run-time dispatch of its own, and headers of the system
 
 Files are searched, not run: what a project computes is not found.
 """
 
+import ast
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -40,8 +43,12 @@ _NOT_ITS_OWN = frozenset(
 # bytes: a file that is larger is data
 _LARGEST = 1 << 21
 
-# a name that turns "download the wheel that fits" off; how it is compared tells what to set it to
-_FORCED = re.compile(r"""["'](?P<name>(?:[A-Z][A-Z0-9_]*_)?FORCE_(?:BUILD|CUDA))["'](?=(?P<rest>[^\n]*))""")
+# a name that turns "download the wheel that fits" off, or compilation on; how it is compared tells what to set it to
+_FORCED = re.compile(
+    r"""["'](?P<name>(?:[A-Z][A-Z0-9_]*_)?(?:FORCE_(?:BUILD|CUDA)|USE_(?:CYTHON|MYPYC)))["'](?=(?P<rest>[^\n]*))"""
+)
+_COMPILING = ("USE_CYTHON", "USE_MYPYC")
+_HOOKS = ("HATCH_BUILD_HOOKS_ENABLE", "1")
 _SAYS_TRUE = re.compile(r"""==\s*["'](?P<value>\w+)["']""")
 _ARCHS = re.compile(r"(?:arch=compute_|code=sm_|\bsm_)(?P<number>\d{2,3}[af]?)")
 _CUDA = re.compile(
@@ -51,6 +58,15 @@ _DISPATCH = re.compile(
     r"__builtin_cpu_(?:supports|is|init)|__get_cpuid|\b__cpuid(?:ex|_count)?\b|is_x86_feature_detected!|target_clones"
     r"|\bgetauxval\s*\(|__attribute__\s*\(\(\s*(?:__)?target"
 )
+# of what is compiled that has no source in a language of ours: by cffi, mypyc, Cython of .py, a tool that is called
+_EXTENDS = re.compile(r"\b(?:ext_modules|rust_extensions|cffi_modules|mypycify|cythonize)\b")
+_COMPILERS = frozenset(
+    {"cffi", "cython", "hatch-mypyc", "maturin", "meson-python", "mypy", "nuitka", "pythran", "scikit-build"}
+    | {"scikit-build-core", "setuptools-rust"}
+)
+# modules that are not called as their project is
+_PROJECTS = {"git": "gitpython", "skbuild": "scikit-build", "yaml": "pyyaml", "setuptools_rust": "setuptools-rust"}
+_OF_SETUPTOOLS = frozenset({"setuptools", "pkg_resources", "distutils", "_distutils_hack"})
 _NATIVE = re.compile(r"-m(?:arch|tune|cpu)=native")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?P<header>[\w./+-]+)>", re.MULTILINE)
 
@@ -60,7 +76,8 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
 
     *module* is what users import, or "" if that is not certain. *archs* are the GPUs of its own list, as in ``80``.
     *libraries* are those of the CUDA toolkit, as ``matrix.cuda[].libraries`` has them, and *switches* the variables
-    that make it build here what it would download. *dispatch* are files that ask the CPU, *native* those that build
+    that make it build here what it would download, or compile what it would leave to Python. *imported* is what
+    setup.py cannot do without and *requires* lacks. *dispatch* are files that ask the CPU, *native* those that build
     for the building machine. *headers* are those in angle brackets that are not its own.
     """
 
@@ -75,6 +92,8 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     dispatch: tuple[str, ...] = ()
     native: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
+    imported: tuple[str, ...] = ()
+    has_extensions: bool = False
 
     @property
     def has_cuda(self) -> bool:
@@ -82,8 +101,8 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
 
     @property
     def is_compiled(self) -> bool:
-        """Whether there is any source that a compiler takes."""
-        return bool(self.languages)
+        """Whether there is any source that a compiler takes, or a tool that makes some."""
+        return bool(self.languages or self.switches or self.has_extensions or _COMPILERS.intersection(self.requires))
 
 
 def surveyed(project: Path, name: str) -> ProjectSurvey:
@@ -91,9 +110,15 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
     found = _Found()
     for path in _files(project):
         found.look(path, path.relative_to(project).as_posix())
+    requires, has_hooks = _stated(project)
+    # with other sources it compiles by itself, and a switch for Cython makes those anew
+    by_itself = found.languages - {"Cython"}
+    switches = {name: value for name, value in found.switches.items() if not (by_itself and name.endswith(_COMPILING))}
+    if has_hooks:
+        switches |= [_HOOKS]
     return ProjectSurvey(
         backend=recognised(project),
-        requires=_required(project),
+        requires=requires,
         requires_python=wanted_python(project),
         module=_module(project, name),
         languages=tuple(sorted(found.languages)),
@@ -101,10 +126,12 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         libraries=tuple(sorted({library for header in found.headers if (library := toolkit_library(header))}))
         if "CUDA" in found.languages
         else (),
-        switches=tuple(sorted(found.switches.items())),
+        switches=tuple(sorted(switches.items())),
         dispatch=tuple(sorted(found.dispatch)),
         native=tuple(sorted(found.native)),
         headers=tuple(sorted(found.headers - found.own)),
+        imported=tuple(_imported(project, requires)),
+        has_extensions=found.has_extensions,
     )
 
 
@@ -119,6 +146,7 @@ class _Found:
         self.native: set[str] = set()
         self.headers: set[str] = set()
         self.own: set[str] = set()
+        self.has_extensions = False
 
     def look(self, path: Path, name: str) -> None:
         is_script = path.name.endswith(_SCRIPTS)
@@ -143,6 +171,8 @@ class _Found:
         for match in _FORCED.finditer(text):
             said = _SAYS_TRUE.search(match["rest"])
             self.switches.setdefault(match["name"], said["value"] if said else "1")
+        if _EXTENDS.search(text):
+            self.has_extensions = True
         if _NATIVE.search(text):
             self.native.add(name)
         if _CUDA.search(text):
@@ -170,8 +200,11 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _required(project: Path) -> tuple[str, ...]:
-    """The build requirements, by normalized name, as pyproject.toml says them."""
+def _stated(project: Path) -> tuple[tuple[str, ...], bool]:
+    """The build requirements, by normalized name, as pyproject.toml says them.
+
+    And whether hatchling has hooks that it runs on demand only, as projects have them that compile with mypyc.
+    """
     file = project / "pyproject.toml"
     table = Table({})
     if file.is_file():
@@ -182,7 +215,35 @@ def _required(project: Path) -> tuple[str, ...]:
     system = table.raw("build-system")
     listed = system.get("requires", []) if isinstance(system, dict) else []
     names = [name for text in listed if isinstance(text, str) and (name := _name(text))]
-    return tuple(dict.fromkeys(names))
+    hooks = _at(table.raw("tool"), "hatch", "build", "targets", "wheel", "hooks")
+    has_hooks = any(isinstance(hook, dict) and hook.get("enable-by-default") is False for hook in hooks.values())
+    return tuple(dict.fromkeys(names)), has_hooks
+
+
+def _at(table: object, *keys: str) -> Mapping[str, object]:
+    """The table below *table* that *keys* lead to; an empty one if there is none."""
+    for key in keys:
+        table = table.get(key) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else {}
+
+
+def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
+    """The projects that setup.py imports at once and whatever happens, and that *requires* lacks, each once."""
+    try:
+        tree = ast.parse(_text(project / "setup.py"))
+    except (SyntaxError, ValueError):  # of Python 2, for one: the build says so
+        return
+    seen = {*_OF_SETUPTOOLS, *sys.stdlib_module_names}
+    for node in tree.body:
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        for name in (each.partition(".")[0] for each in names):
+            is_own = (project / name).is_dir() or (project / f"{name}.py").is_file()
+            needed = _PROJECTS.get(name, canonicalize_name(name))
+            if name not in seen and not is_own and needed not in requires:
+                yield needed
+            seen.add(name)
 
 
 def _name(text: str) -> str | None:

@@ -1,0 +1,139 @@
+"""Much downloaded projects, each built by its name alone, as somebody does who has read no manual.
+
+    python -m tests.benchmarks.names FOLDER [NAME[==VERSION] …]
+
+runs `vbuild matrix NAME==VERSION` with `--cpu v3` or `--cuda 80,90` for the projects of `CPU` and `CUDA`, or those
+named, one after the other, and prints a row of a Markdown table for each as soon as it is there. Where that fails,
+`vbuild init` writes the recipe, with the line of `LINES` in it if there is one for the project. FOLDER/NAME keeps the
+logs, the recipe and the wheels. The exit status is 1 if a project comes to nothing.
+
+The imports that count are those that vbuild makes in qemu at the level of each wheel; of CUDA wheels cuobjdump lists
+the architectures, since no GPU is needed for it.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+HEAD = """\
+| project | result | seconds | wheels | import | why, what to write |
+|---|---|---|---|---|---|"""
+LIMIT, TIMED_OUT = 900, 124
+CPU = (
+    *("markupsafe", "pyyaml", "charset-normalizer", "wrapt", "propcache", "frozenlist", "multidict", "yarl", "aiohttp"),
+    *("psutil", "msgpack", "greenlet", "coverage", "regex", "websockets", "simplejson", "ujson", "lz4", "xxhash"),
+    *("setproctitle", "httptools", "hiredis", "tornado", "cffi", "zstandard", "kiwisolver", "sqlalchemy", "bcrypt"),
+    *("rpds-py", "jiter", "watchfiles", "tiktoken", "orjson", "safetensors", "pydantic-core", "cryptography"),
+    *("tokenizers", "protobuf", "lxml", "pillow", "contourpy", "numpy", "pynacl", "uvloop", "rapidfuzz", "asyncpg"),
+)
+CUDA = (
+    *("pycuda", "cupy-xarray", "gpurir", "warprnnt-numba"),
+    *("causal-conv1d", "torch-scatter", "torch-cluster", "torch-sparse", "torch-spline-conv"),
+)
+LINES: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one command: its exit status, seconds, the report if it wrote one, and the end of its log."""
+
+    status: int
+    seconds: float
+    report: Mapping[str, Any] | None
+    error: str
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.status and self.report is not None and not self.report["failures"]
+
+    @property
+    def cells(self) -> list[str]:
+        wheels = self.report["wheels"] if self.report else []
+        imports = (_imported(wheel) for wheel in wheels)
+        return [f"{self.seconds:.0f}", ", ".join(wheel["label"] or "plain" for wheel in wheels), ", ".join(imports)]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--axes", help="instead of --cpu v3, or --cuda 80,90 for those of CUDA")
+    given = parser.parse_args(arguments)
+    folder, unsound = given.folder.resolve(), 0
+    print(HEAD, flush=True)
+    for name in given.names or (*CPU, *CUDA):
+        project = Requirement(name).name
+        default = ["--cuda", "80,90"] if project in CUDA else ["--cpu", "v3"]
+        row, is_whole = tried(name, given.axes.split() if given.axes else default, folder / project)
+        unsound += not is_whole
+        print(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |", flush=True)
+    return 1 if unsound else 0
+
+
+def tried(name: str, axes: Sequence[str], folder: Path) -> tuple[list[str], bool]:
+    """The row of *name*, and whether all its wheels came to be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    first = ran([name, *axes], folder / "at-once")
+    version = first.report["wheels"][0]["wheel"].split("-")[1] if first.report and first.report["wheels"] else ""
+    shown = f"{Requirement(name).name} {version}".strip()
+    if first.is_whole:
+        return [shown, "at once", *first.cells, ""], True
+    recipe = folder / "recipe.toml"
+    recipe.unlink(missing_ok=True)
+    written = vbuild(["init", name, *axes, "-o", str(recipe)], folder / "init.log", folder)
+    if written:
+        return [shown, "not", *first.cells, first.error], False
+    line = LINES.get(Requirement(name).name, "")
+    if line:
+        recipe.write_text(f"{recipe.read_text(encoding='utf-8')}\n{line}\n", encoding="utf-8")
+    second = ran([str(recipe)], folder / "with-recipe")
+    result = ("with one line" if line else "with init") if second.is_whole else "not"
+    return [shown, result, *second.cells, "; ".join(filter(None, (first.error, line)))], second.is_whole
+
+
+def ran(arguments: Sequence[str], folder: Path) -> Outcome:
+    """What becomes of ``vbuild matrix`` with *arguments*, whose wheels and log are below *folder*."""
+    folder.mkdir(exist_ok=True)
+    log, report, began = folder / "log", folder / "dist" / "report.json", time.monotonic()
+    report.unlink(missing_ok=True)
+    status = vbuild(["matrix", *arguments, "-o", str(folder / "dist")], log, folder)
+    found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else None
+    failures = found["failures"] if found else []
+    errors = [f"{one['label'] or 'plain'}: {one['error'].splitlines()[0]}" for one in failures]
+    if status == TIMED_OUT:
+        errors = [f"not within {LIMIT} s"]
+    elif status and not errors:
+        errors = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+    return Outcome(status, time.monotonic() - began, found, "; ".join(errors))
+
+
+def vbuild(arguments: Sequence[str], log: Path, folder: Path) -> int:
+    """The exit status of vbuild with *arguments*, run in *folder*."""
+    command = ["nice", "timeout", str(LIMIT), sys.executable, "-m", "vbuild", *arguments]
+    with log.open("w", encoding="utf-8") as out:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=folder, env=os.environ, check=False
+        ).returncode
+
+
+def _imported(wheel: Mapping[str, Any]) -> str:
+    found = wheel["emulation"]
+    if not found:
+        return wheel["test"] or "none"
+    if found["tested"] or found["imported"]:
+        return f"passed, as {found['level']}"
+    return re.sub(r"\s+", " ", found["untried"] or f"fails as {found['level']}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
