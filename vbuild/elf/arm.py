@@ -13,7 +13,6 @@ own, everything. The names are those of the manual, without ``FEAT_``. Hints, wh
 import re
 import sys
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -252,6 +251,8 @@ _BASELINE = "-"
 _WORD, _LANES, _BYTE = 4, 4, 256
 # words that are looked at in one step; what one step works on stays in a core's own cache
 _CHUNK = 1 << 14
+# behind all words
+_NONE = (1 << 64, 0)
 _HIT = re.compile(rb"[^\0]")
 
 
@@ -337,21 +338,24 @@ def telling_words(code: CodeSection) -> Iterator[tuple[int, int]]:
     for offset in range(0, len(data), _WORD * _CHUNK):
         part = data[offset : offset + _WORD * _CHUNK]
         lanes = [part[lane::_LANES] for lane in range(_LANES)]
-        hits: set[int] = set()
+        hits = 0
         for tables in _tables():
             left = -1
             for lane, table in zip(reversed(lanes), reversed(tables), strict=True):
                 left &= int.from_bytes(lane.translate(table), "little")
                 if not left:
                     break
-            else:
-                hits.update(match.start() for match in _HIT.finditer(left.to_bytes(len(lanes[0]), "little")))
+            hits |= left
+        if not hits:
+            continue
         words = array("I", part)
         if sys.byteorder == "big":
             words.byteswap()
-        for index in sorted(hits):
-            if _rows[words[index]]:
-                yield code.address + start + offset + _WORD * index, words[index]
+        place = code.address + start + offset
+        for match in _HIT.finditer(hits.to_bytes(len(lanes[0]), "little")):
+            word = words[match.start()]
+            if _rows[word]:
+                yield place + _WORD * match.start(), word
 
 
 def text_of(word: int) -> str:
@@ -392,36 +396,39 @@ class ArmRegion(RegionIsa):
 def scan(elf: Elf) -> Isa:
     """The instruction sets that an aarch64 *elf* needs."""
     regions = list(regions_of(elf))
-    starts = [region.address for region in regions]
-    found: dict[int, list[tuple[int, int]]] = {}
-    for code in elf.code:
-        for address, word in telling_words(code):
-            index = bisect_right(starts, address) - 1
-            if index >= 0 and address < starts[index] + len(regions[index].data):
-                found.setdefault(index, []).append((address, word))
+    words = chain.from_iterable(map(telling_words, elf.code))
+    address, word = next(words, _NONE)
     isas = []
     invalid = 0
-    for index, words in sorted(found.items()):
-        certain, doubtful = _needs(words)
-        is_broken = any(INVALID in needed_by(word) for _, word in words)
+    for region in regions:
+        end = region.address + len(region.data)
+        while address < region.address:
+            address, word = next(words, _NONE)
+        if address >= end:
+            continue
+        found = []
+        while address < end:
+            found.append(word)
+            address, word = next(words, _NONE)
+        certain, doubtful = _needs(found)
+        is_broken = doubtful is not None
         invalid += is_broken
-        if is_broken and regions[index].function is None:
+        doubtful = doubtful or frozenset()
+        if is_broken and region.function is None:
             # data between functions: tables, constants
             certain, doubtful = frozenset(), certain | doubtful
         if certain or doubtful:
-            isas.append(ArmRegion(regions[index], certain, doubtful - certain, "SVE" in certain))
+            isas.append(ArmRegion(region, certain, doubtful - certain, "SVE" in certain))
     return Isa(elf.code_size, tuple(isas), (), invalid)
 
 
-def _needs(words: list[tuple[int, int]]) -> tuple[frozenset[str], frozenset[str]]:
-    """What the instructions need: those before the first word that is none, and those behind it."""
-    certain: set[str] = set()
-    doubtful: set[str] = set()
-    into = certain
-    for _, word in words:
-        features = needed_by(word)
-        if INVALID in features:
-            into = doubtful
-        else:
-            into |= features
-    return frozenset(certain), frozenset(doubtful)
+def _needs(words: list[int]) -> tuple[frozenset[str], frozenset[str] | None]:
+    """What the instructions need: those before the first word that is none, and those behind it, if there is one."""
+    stop = len(words)
+    for word in (kinds := set(words)):
+        if INVALID in needed_by(word):
+            stop = min(stop, words.index(word))
+    if stop == len(words):
+        return frozenset().union(*map(needed_by, kinds)), None
+    behind = frozenset().union(*map(needed_by, words[stop:])) - {INVALID}
+    return frozenset().union(*map(needed_by, words[:stop])), behind

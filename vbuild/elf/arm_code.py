@@ -14,6 +14,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import takewhile
 from typing import NamedTuple
 
 from iced_x86 import FlowControl
@@ -207,6 +208,12 @@ class ArmModule(Module):
     def needs(self, instruction: ArmInstruction) -> int:  # type: ignore[override]
         return features(arm.needed_by(instruction.code))
 
+    def needing(self, piece: Piece) -> Iterator[ArmInstruction]:  # type: ignore[override]
+        start = piece.address - self.base
+        code = CodeSection("", start, self.bytes_at(start, piece.end - piece.address))
+        found = (decoded(word, place, self._points.get(place, 0)) for place, word in arm.telling_words(code))
+        return takewhile(self._is_valid, found)
+
     def needed_in(self, data: bytes) -> int:
         return features(arm.needed_in(data))
 
@@ -341,9 +348,16 @@ class ArmModule(Module):
         """Each instruction in *code* that points somewhere, where, and whether it makes an address of it."""
         words = _words(code.data)
         tops = code.data[3 : _WORD * len(words) : _WORD]
+        starts = [*(symbol.address for symbol in self.elf.functions), sys.maxsize]
+        following = 0
         for match in _ADRP.finditer(tops):
             index = match.start()
-            yield from self._uses_of_page(words, index, code.address)
+            address = code.address + _WORD * index
+            if starts[following] <= address:
+                following = bisect_right(starts, address, following)
+            # another function starts there
+            end = min(len(words), index + _LIVE, (starts[following] - code.address + _WORD - 1) // _WORD)
+            yield from self._uses_of_page(words, tops, range(index, end), code.address)
         for match in re.finditer(b"[\x10\x30\x50\x70]", tops):
             address = code.address + _WORD * match.start()
             yield address, page_of(words[match.start()], address), True
@@ -352,15 +366,23 @@ class ArmModule(Module):
             yield address, address + _WORD * signed(words[match.start()] >> 5, 19), False
 
     def _uses_of_page(  # noqa: C901  # one for each way in which a register gets an address
-        self, words: "array[int]", index: int, base: int
+        self, words: "array[int]", tops: bytes, places: range, base: int
     ) -> Iterator[tuple[int, int, bool]]:
+        index = places.start
         # what registers have; and had, where a branch may lead from there to here
         live = {words[index] & 0x1F: page_of(words[index], base + _WORD * index)}
         stale: dict[int, int] = {}
         is_behind_branch, last = False, 0
-        for number in range(index + 1, min(len(words), index + _LIVE)):
-            if base + _WORD * number in self._functions:
-                return
+        number = index
+        while (number := number + 1) < places.stop:
+            if not live:
+                # nothing but these brings a register back
+                again = _AGAIN.search(tops, number, min(places.stop, last + 2))
+                if not again:
+                    return
+                number = again.start()
+            if not (kind := _KINDS[tops[number]]):
+                continue
             word = words[number]
             source, made = word >> 5 & 0x1F, -1
             if (source in live or source in stale) and (offset := offset_in(word)) is not None:
@@ -369,24 +391,37 @@ class ArmModule(Module):
                 if source in live or (target in self._known and (is_add or word & 0xFFC00000 == 0xF9400000)):
                     yield base + _WORD * number, target, is_add
                     made = target if is_add else -1
-            elif word & 0xFFE0FFE0 == 0xAA0003E0 and word >> 16 & 0x1F in live:
-                made = live[word >> 16 & 0x1F]
-            elif word & 0xFF000000 == 0x8B000000 and (source in live or word >> 16 & 0x1F in live):
-                # an index into what is there
-                made = live.get(source, live.get(word >> 16 & 0x1F, 0))
-            for register in [register for register in live if writes(word, register)]:
-                value = live.pop(register)
-                if is_behind_branch:
-                    stale[register], last = value, number + _STALE
+            elif word >> 16 & 0x1F in live or source in live:
+                if word & 0xFFE0FFE0 == 0xAA0003E0 and word >> 16 & 0x1F in live:
+                    made = live[word >> 16 & 0x1F]
+                elif word & 0xFF000000 == 0x8B000000:
+                    # an index into what is there
+                    made = live.get(source, live.get(word >> 16 & 0x1F, 0))
+            if kind == _BRANCHING or word & 0x1F in live or word >> 10 & 0x1F in live:
+                for register in [register for register in live if writes(word, register)]:
+                    value = live.pop(register)
+                    if is_behind_branch:
+                        stale[register], last = value, number + _STALE
             if made >= 0:
                 live[word & 0x1F] = made
-            elif not live and (not stale or number > last):
+            elif not live and not stale:
                 return
-            is_behind_branch |= _is_branch(word)
+            is_behind_branch |= kind == _BRANCHING
 
 
-def _is_branch(word: int) -> bool:
-    return word & 0x7C000000 == 0x14000000 or word & 0xFE000000 in {0x54000000, 0xD6000000} or _is_test(word)
+_AGAIN = re.compile(b"[\x91\xf9]")
+_BRANCHING = 2
+
+
+def _kind(top: int) -> int:
+    """What words with the last byte *top* may do: branch; or use an address or write to a general register; or 0."""
+    if top & 0x7C in {0x14, 0x34} or top & 0xFE in {0x54, 0xD6}:
+        return _BRANCHING
+    # most that compute with vectors do none of these
+    return int(top & 0x0E != 0x0E and top & 0x1E != 4)
+
+
+_KINDS = bytes(map(_kind, range(256)))
 
 
 def _is_test(word: int) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from iced_x86 import Mnemonic
@@ -121,9 +121,7 @@ class Questions:
                 for stub in stubs or ():
                     sites += module.sites(stub.start, stub.stop)
                 sites += module.sites(place, place + 1)
-        for site in sites:
-            if piece := module.piece(module.base + site):
-                yield piece
+        yield from self._pieces_at(module, sites)
         names = module.exported_names(addresses)
         for other, place in self.program.importers(names):
             if other is not module:
@@ -133,9 +131,16 @@ class Questions:
         sites = module.sites(place, place + 1)
         for stub in module.stubs_of.get(place, ()):
             sites += module.sites(stub.start, stub.stop)
-        for site in sites:
-            if piece := module.piece(module.base + site):
+        yield from self._pieces_at(module, sites)
+
+    @staticmethod
+    def _pieces_at(module: Module, sites: Iterable[int]) -> Iterator[Piece]:
+        """The pieces of *module* that *sites* lie in, each once."""
+        end = 0
+        for site in sorted(sites):
+            if site >= end and (piece := module.piece(module.base + site)):
                 yield piece
+                end = piece.end - module.base
 
 
 def special(address: int, size: int) -> Value:

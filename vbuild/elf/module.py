@@ -288,6 +288,10 @@ class Module(Data):
         data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
         return takewhile(self._is_valid, self.decoded(piece.address - self.base, data))
 
+    def needing(self, piece: Piece) -> Iterator[Instruction]:
+        """Those `instructions` of *piece* that may need a feature, and others."""
+        return self.instructions(piece)
+
     def shape(self, piece: Piece) -> Shape:
         """What points out of *piece*, and how it ends; those that were looked at last are kept."""
         if (found := self._shapes.get(piece.address)) is None:

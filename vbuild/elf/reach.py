@@ -18,7 +18,7 @@ from msgspec import Struct
 from vbuild.elf.cpu_answers import Answers
 from vbuild.elf.cpu_facts import ASKED, EVERY, facts_of, features, kept, names_of, of_level
 from vbuild.elf.interpreter import Interpreter
-from vbuild.elf.module import Piece
+from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import LEAVES, Program
 
 # users of code above the level that are looked at
@@ -65,6 +65,7 @@ class Reach(Answers):
         # which piece uses what as an address, and never by a call or a jump, in files that ask the processor
         self._pointers: set[tuple[int, int]] = set()
         self._needed: dict[int, int] = {}
+        self._table_users: dict[tuple[int, int], tuple[Piece, ...]] = {}
         self._leading: set[int] | None = None
 
     def _of_level(self, level: int) -> int:
@@ -205,7 +206,7 @@ class Reach(Answers):
         ran: dict[int, int] = {}
         if self._is_aware(piece) and (result := self._result(piece)) is not None:
             ran = result.ran
-        for instruction in module.instructions(piece):
+        for instruction in module.needing(piece):
             if needed := module.needs(instruction) & ~self._level & ~ran.get(module.base + instruction.ip, 0):
                 yield instruction, needed
 
@@ -372,6 +373,13 @@ class Reach(Answers):
         table = module.table(place)
         return not module.is_referred(table.start - 4, table.stop) and not module.places_of(table.start, table.stop)
 
+    def _users_of_table(self, module: Module, table: range) -> tuple[Piece, ...]:
+        """The pieces that seem to refer to the *table* of *module*, which is asked for once for each address in it."""
+        key = (module.base + table.start, table.stop)
+        if key not in self._table_users:
+            self._table_users[key] = tuple(self._users(module, table))
+        return self._table_users[key]
+
     def _users_of_node(self, node: int) -> Iterator[tuple[int, dict[int, int]]]:
         """What may use *node*: pieces and tables, with all that they use and the facts known there."""
         module = self.program.module(node)
@@ -380,11 +388,14 @@ class Reach(Answers):
         users = {user.address: user for user in self._users(module, addresses)}
         if piece:
             users.update((user.address, user) for user in module.pieces_near(piece))
+        tables: dict[range, None] = {}
         for place in module.places_of(addresses.start, addresses.stop):
             if place not in module.stubs_of:
                 yield self._node(module.base + place), {node: 0}
+            tables[module.table(place)] = None
+        for table in tables:
             # code that is followed through a table uses what stands in it
-            users.update((user.address, user) for user in self._users(module, module.table(place)))
+            users.update((user.address, user) for user in self._users_of_table(module, table))
         for user in users.values():
             if user.address != node:
                 yield user.address, self._uses(user)
