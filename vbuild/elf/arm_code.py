@@ -365,7 +365,7 @@ class ArmModule(Module):
             address = code.address + _WORD * match.start()
             yield address, address + _WORD * signed(words[match.start()] >> 5, 19), False
 
-    def _uses_of_page(  # noqa: C901  # one for each way in which a register gets an address
+    def _uses_of_page(  # noqa: C901, PLR0912  # one for each way in which a register gets an address
         self, words: "array[int]", tops: bytes, places: range, base: int
     ) -> Iterator[tuple[int, int, bool]]:
         index = places.start
