@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct
+from packaging.utils import canonicalize_name
 
 from vbuild.errors import at
 from vbuild.files.cache import Cache, remove
@@ -57,6 +58,23 @@ class BuildEnvironment(Struct, frozen=True):
 
     python: Path
     scripts: Path
+
+    @property
+    def site(self) -> Path:
+        """The folder of its packages."""
+        found = (self.scripts.parent / "lib").glob("python*/site-packages")
+        return next(found, self.scripts.parent)
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """The versions of its packages, by their names as package indexes spell them."""
+        names = (path.name.removesuffix(".dist-info").partition("-") for path in self.site.glob("*.dist-info"))
+        return {canonicalize_name(name): version for name, _, version in names}
+
+    @property
+    def cuda_headers(self) -> tuple[Path, ...]:
+        """The folders of headers that NVIDIA's packages in it have."""
+        return tuple(sorted(self.site.glob("nvidia/*/include")))
 
     def variables(self, before: Mapping[str, str]) -> dict[str, str]:
         """*before* as a process in this environment sees it."""

@@ -28,6 +28,7 @@ from vbuild.build.headers import missing_header
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
 from vbuild.build.profile import Profile, optimised
 from vbuild.build.profile import check as check_profile
+from vbuild.build.requiring import check_cuda, pins
 from vbuild.build.resources import job_variables
 from vbuild.build.watching import Watch
 from vbuild.build.wrappers import (
@@ -116,7 +117,8 @@ class Built(Struct, frozen=True):
     """A wheel as its backend left it: plain, not repaired; what the compiler wrappers changed; how long it took, in
     seconds.
 
-    *commands* are those of nvcc, *calls* those of the other compilers, and *failed* those of these that failed.
+    *commands* are those of nvcc, *calls* those of the other compilers, and *failed* those of these that failed. *pins*
+    are what it may require of packages that it was built against, by `vbuild.build.requiring`.
     """
 
     wheel: Path
@@ -125,6 +127,7 @@ class Built(Struct, frozen=True):
     seconds: float
     calls: tuple[CompilerCall, ...] = ()
     failed: tuple[FailedCall, ...] = ()
+    pins: tuple[tuple[str, str], ...] = ()
 
     def record(self, project: Path) -> dict[str, Any]:
         """What was built in the tree *project*, but for the wheel, as JSON takes it."""
@@ -145,10 +148,11 @@ class Built(Struct, frozen=True):
             record["seconds"],
             tuple(calls),
             convert(record["failed"], tuple[FailedCall, ...]),
+            convert(record["pins"], tuple[tuple[str, str], ...]),
         )
 
 
-_RECORDED = ("overrides", "commands", "seconds", "failed")
+_RECORDED = ("overrides", "commands", "seconds", "failed", "pins")
 
 
 def prepared(
@@ -274,7 +278,9 @@ def build_wheel(
     seconds = time.perf_counter() - start
     wrappers = shell.wrappers
     wheel = _checked(wheel, folder / "built")
-    return Built(wheel, wrappers.overrides(), wrappers.commands(), seconds, wrappers.compiled(), wrappers.failures())
+    failed, found = wrappers.failures(), pins(shell.environment, dict(job.target.requires)) if shell.environment else {}
+    calls = wrappers.compiled()
+    return Built(wheel, wrappers.overrides(), wrappers.commands(), seconds, calls, failed, tuple(found.items()))
 
 
 def required(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> frozenset[str]:
@@ -357,12 +363,27 @@ def _with_requirements(job: Job, shell: _Shell, environments: Environments) -> t
     """*shell* with all that the build requires, and what that is."""
     settings = dict(job.plan.config_settings)
     requirements = shell.builder().build_system_requires | set(job.settings.requires)
-    shell = replace(shell, environment=_environment(job, environments, requirements))
+    shell = _within(shell, job, _environment(job, environments, requirements))
     for command in job.settings.before_build:
         shell(["sh", "-c", command])
     if missing := shell.builder().get_requires_for_build("wheel", settings) - requirements:
-        shell = replace(shell, environment=_environment(job, environments, requirements | missing))
+        shell = _within(shell, job, _environment(job, environments, requirements | missing))
     return shell, requirements | missing
+
+
+def _within(shell: _Shell, job: Job, environment: BuildEnvironment) -> _Shell:
+    """*shell* in *environment*, in a build for CUDA with the headers that required packages bring, as torch does.
+
+    The toolkit's own come first, as nvcc and projects name their folder. `BuildError` for a framework that is built
+    without CUDA, or for another major version than the toolkit's.
+    """
+    if job.toolkit:
+        check_cuda(environment, job.toolkit.version)
+    headers = [str(folder) for folder in environment.cuda_headers] if job.toolkit else []
+    planned = dict(shell.planned)
+    if headers:
+        planned["CPATH"] = os.pathsep.join([*headers, *filter(None, [shell.variables.get("CPATH")])])
+    return replace(shell, environment=environment, planned=planned)
 
 
 def _environment(job: Job, environments: Environments, requirements: set[str]) -> BuildEnvironment:

@@ -9,19 +9,24 @@
 """
 
 import os
+import re
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 
 from vbuild.build.draft import RecipeDraft, drafted
+from vbuild.build.environment import resolved
 from vbuild.build.source import fetched, unpacked
 from vbuild.build.survey import ProjectSurvey, surveyed
 from vbuild.config.table import Table
-from vbuild.errors import FetchError, HardwareError, RecipeError, at
+from vbuild.errors import BuildError, FetchError, HardwareError, RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
@@ -30,6 +35,7 @@ from vbuild.index_client.packages import ListedFile, files_of
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import PROJECT_FILES, Sdist, project_file, project_name, sdist_file
 from vbuild.recipe.spelling import baseline
+from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import releases
 from vbuild.toolchain.toolkit_installed import installed
 
@@ -39,6 +45,9 @@ _WHEEL = ".whl"
 _ARCHIVES = (".zip", ".tgz", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lzma")
 _AXES = frozenset({"cpu", "cuda", "axes"})
 _SHOWN = 5
+# the packages whose version is that of the toolkit; cuda-toolkit requires the others since CUDA 13
+_TOOLKITS = frozenset({"cuda-toolkit", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11"})
+_SERIES = re.compile(r"\d+\.\d+")
 
 
 class AskedAxes(Struct, frozen=True):
@@ -91,11 +100,11 @@ def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None
     else:
         path = Path(source)
         sdist, notes, is_pure = _newest(_requirement(str(source)), indexes or Indexes.configured())
-    matrix, chosen = _axes(axes)
     with tempfile.TemporaryDirectory() as folder:
         survey = surveyed(unpacked(fetched(sdist, indexes=indexes), Path(folder)), sdist.name)
     if is_pure:
         _check_compiled(survey, sdist.name)
+    matrix, chosen = _axes(axes, survey)
     draft = drafted(survey, matrix)
     return Given(Recipe.of_sdist(sdist, path, draft.values()), (*notes, *chosen, *_met(survey, matrix)), draft=draft)
 
@@ -106,18 +115,20 @@ def _of_files(path: Path, axes: AskedAxes) -> Given:
     named = table.raw("matrix")
     matrix = named if isinstance(named, dict) else {}
     has_axes = bool(matrix.keys() & _AXES) or "variant" in table
-    keys, notes = (axes.keys(), _toolkit_note(axes)) if has_axes else _axes(axes)
-    draft = survey = None
-    if is_drafted:
+    survey = None
+    if is_drafted or (axes.gpus and path.name in PROJECT_FILES):
         with at(path):
             survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
+    keys, notes = _keys(axes, survey) if has_axes else _axes(axes, survey)
+    draft = None
+    if is_drafted and survey:
         draft, notes = drafted(survey, keys), (*notes, *_met(survey, keys))
     asked = draft.values() if draft else {"matrix": keys} if keys else {}
     chooses = bool(axes.pythons) and "python" in matrix
     if axes.pythons and not chooses:
         asked["matrix"] = {**asked.get("matrix", {}), **_pythons(axes)}
     recipe = Recipe.load(path, asked)
-    if survey:
+    if draft and survey:
         _check_compiled(survey, recipe.name)
     return Given(recipe, notes, axes.pythons if chooses else (), draft)
 
@@ -134,19 +145,39 @@ def _own(path: Path) -> tuple[Table, bool]:
         return ours.with_values((), variant), "vbuild" not in own and not variant
 
 
-def _axes(axes: AskedAxes) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _axes(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The keys of ``[matrix]`` for *axes*, or for what is usual if these are none; and lines on what was chosen."""
-    if keys := axes.keys():
-        return keys | _pythons(axes), _toolkit_note(axes)
+    keys, notes = _keys(axes, survey)
+    if keys:
+        return keys | _pythons(axes), notes
     level = _DEFAULTS[baseline().machine]
     why = f"no axis asked for: built for {level}, and plain; --cpu v2,v3,v4 and --cuda 80,90 take others"
     return {"cpu": [level], **_pythons(axes)}, (why,)
 
 
-def _toolkit_note(axes: AskedAxes) -> tuple[str, ...]:
+def _keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The keys for *axes* alone, with the toolkit that the build requirements of *survey* are made for; and lines."""
     if not axes.gpus or axes.toolkit:
-        return ()
-    return (f"CUDA {fitting_toolkit(axes.gpus)} compiles for these GPUs; --toolkit takes another",)
+        return axes.keys(), ()
+    if found := _cuda_of_requirements((*survey.lines, *survey.imported), axes.pythons) if survey else None:
+        version, package = found
+        why = f"CUDA {version}, which {package} of the build requirements is made for; --toolkit takes another"
+        return replace(axes, toolkit=version).keys(), (why,)
+    return axes.keys(), (f"CUDA {fitting_toolkit(axes.gpus)} compiles for these GPUs; --toolkit takes another",)
+
+
+def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tuple[Dotted, str] | None:
+    """The CUDA toolkit that comes with what *lines* require, and the package that says so; None if none does."""
+    if not lines:
+        return None
+    with suppress(BuildError), tempfile.TemporaryDirectory() as folder:  # the build says what cannot be installed
+        python = Interpreter.found(pythons[0] if pythons else sys.executable, os.environ)
+        variables = {**os.environ, **Indexes.configured().environment()}
+        for line in resolved(lines, python, log=Path(folder, "log"), environment=variables):
+            project, _, version = line.split()[0].partition("==")
+            if project in _TOOLKITS and (match := _SERIES.match(version)):
+                return Dotted.parse(match[0]), f"{project} {version}"
+    return None
 
 
 def _check_compiled(survey: ProjectSurvey, name: str) -> None:

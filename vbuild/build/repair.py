@@ -28,6 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.build.environment import LIBRARIES, Prefix, libraries
+from vbuild.build.requiring import outside
 from vbuild.config.table import Table
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError, at
@@ -57,7 +58,8 @@ def repaired(
     """The portable wheel of *wheel*, in *into*: repaired as the recipe says; itself if there is nothing to repair.
 
     Wheels without compiled code need no repair, and those of other systems than Linux have their own tools. Libraries
-    of native dependencies are found in *prefixes*; those of NVIDIA's driver are never bundled. What repairs sees what
+    of native dependencies are found in *prefixes*; those of NVIDIA's driver, and of frameworks such as torch, are never
+    bundled. What repairs sees what
     builds see of the user's variables, those called as in *pass_env* among them. The same *wheel* gives the same bytes.
     `BuildError`, with the last lines of *log*, if it cannot be repaired; nothing is in *into* then.
     """
@@ -139,7 +141,8 @@ def _command(wheel: Path, folder: Path, settings: Repair, reached: Mapping[str, 
         places = {"{wheel}": str(wheel), "{dest_dir}": str(folder)}
         return ["sh", "-c", re.sub("|".join(places), lambda found: shlex.quote(places[found[0]]), settings.command)]
     # the driver's libraries are each machine's own
-    chosen = [f"--exclude={pattern}" for pattern in dict.fromkeys([*settings.exclude, *driver_libraries()])]
+    left = dict.fromkeys([*settings.exclude, *driver_libraries(), *outside(wheel)])
+    chosen = [f"--exclude={pattern}" for pattern in left]
     if settings.plat:
         chosen.append(f"--plat={settings.plat}")
     module = ["-c", _AUDITWHEEL, reached[LIBRARIES]] if reached else ["-m", "auditwheel"]

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from vbuild.build.frontend import recognised, wanted_python
 from vbuild.build.headers import toolkit_library
 from vbuild.build.plan import BuildBackend
+from vbuild.config.requirements import required_project
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError
 
@@ -74,6 +74,7 @@ _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?P<header>[\w./+-]+)>", re.
 class ProjectSurvey(Struct, frozen=True, kw_only=True):
     """What the files of a project say; each of *languages*, *libraries* and *headers* once, sorted.
 
+    *requires* are the projects that its build requirements, the *lines*, name.
     *module* is what users import, or "" if that is not certain. *archs* are the GPUs of its own list, as in ``80``.
     *libraries* are those of the CUDA toolkit, as ``matrix.cuda[].libraries`` has them, and *switches* the variables
     that make it build here what it would download, or compile what it would leave to Python. *imported* is what
@@ -83,6 +84,7 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
 
     backend: BuildBackend
     requires: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
     requires_python: str = ""
     module: str = ""
     languages: tuple[str, ...] = ()
@@ -110,7 +112,8 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
     found = _Found()
     for path in _files(project):
         found.look(path, path.relative_to(project).as_posix())
-    requires, has_hooks = _stated(project)
+    lines, has_hooks = _stated(project)
+    requires = tuple(dict.fromkeys(each for line in lines if (each := required_project(line))))
     # with other sources it compiles by itself, and a switch for Cython makes those anew
     by_itself = found.languages - {"Cython"}
     switches = {name: value for name, value in found.switches.items() if not (by_itself and name.endswith(_COMPILING))}
@@ -119,6 +122,7 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
     return ProjectSurvey(
         backend=recognised(project),
         requires=requires,
+        lines=lines,
         requires_python=wanted_python(project),
         module=_module(project, name),
         languages=tuple(sorted(found.languages)),
@@ -201,7 +205,7 @@ def _text(path: Path) -> str:
 
 
 def _stated(project: Path) -> tuple[tuple[str, ...], bool]:
-    """The build requirements, by normalized name, as pyproject.toml says them.
+    """The build requirements as pyproject.toml says them.
 
     And whether hatchling has hooks that it runs on demand only, as projects have them that compile with mypyc.
     """
@@ -214,10 +218,10 @@ def _stated(project: Path) -> tuple[tuple[str, ...], bool]:
             table = Table({})
     system = table.raw("build-system")
     listed = system.get("requires", []) if isinstance(system, dict) else []
-    names = [name for text in listed if isinstance(text, str) and (name := _name(text))]
+    lines = [text for text in listed if isinstance(text, str) and required_project(text)]
     hooks = _at(table.raw("tool"), "hatch", "build", "targets", "wheel", "hooks")
     has_hooks = any(isinstance(hook, dict) and hook.get("enable-by-default") is False for hook in hooks.values())
-    return tuple(dict.fromkeys(names)), has_hooks
+    return tuple(lines), has_hooks
 
 
 def _at(table: object, *keys: str) -> Mapping[str, object]:
@@ -244,13 +248,6 @@ def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
             if name not in seen and not is_own and needed not in requires:
                 yield needed
             seen.add(name)
-
-
-def _name(text: str) -> str | None:
-    try:
-        return str(canonicalize_name(Requirement(text).name))
-    except InvalidRequirement:
-        return None
 
 
 def _module(project: Path, name: str) -> str:

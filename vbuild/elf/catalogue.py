@@ -147,6 +147,11 @@ def cuda_of(names: Iterable[str]) -> int | None:
     return left.pop() if left and len(left) == 1 else None
 
 
+def frameworks() -> tuple[str, ...]:
+    """The projects of all frameworks."""
+    return tuple(entry["project"] for entry in _data()["framework"])
+
+
 def framework(name: str) -> Framework | None:
     """The framework that has the library."""
     for entry in _data()["framework"]:

@@ -47,6 +47,7 @@ class Target(Struct, frozen=True):
     config_settings: Settings = ()
     cuda: CudaBuild | None = None
     gpus: GpuList | None = None
+    requires: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         return self.label or "plain"

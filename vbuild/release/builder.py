@@ -21,6 +21,7 @@ from vbuild.build.frontend import Built, Job, build_wheel, prepared
 from vbuild.build.identity import build_key
 from vbuild.build.kept_flags import KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
+from vbuild.build.requiring import tied
 from vbuild.build.source import fetched
 from vbuild.build.watching import Watch
 from vbuild.build.wrappers import Override, is_trial, named
@@ -248,6 +249,7 @@ class Builder(Struct, frozen=True):
             raise BuildError(f"{wheel.name}: not of {recipe.name}, which the recipe builds")
         if target.cuda:
             self._check_gpu_code(built, target.cuda.archs, log)
+        wheel = tied(wheel, folder / "tied", pins=dict(built.pins), asked=dict(target.requires))
         if recipe.repair.bill:
             from vbuild.release.bill import billed, making_of
 

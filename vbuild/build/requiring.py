@@ -1,0 +1,152 @@
+"""What a wheel requires of the packages that it was built against, and whose libraries it uses.
+
+    [matrix.requires] torch = "2.15"   Requires-Dist: torch==2.15.*          1.0+torch2.15
+    numpy = "2.4"                      Requires-Dist: numpy>=1.23,<3         1.0+numpy2.4
+    numpy = "1.26"                     Requires-Dist: numpy>=1.26,<2         1.0+numpy1.26
+    NEEDED libtorch.so                 Requires-Dist: torch==2.15.*          if the project requires no torch
+
+NumPy says itself which is the oldest that takes what is built against it, in numpyconfig.h; NumPy 1 takes nothing that
+is built against an older release than it. https://numpy.org/doc/stable/dev/depending_on_numpy.html
+
+Libraries of frameworks (torch, tensorflow) are loaded when these are imported; so are those of CUDA that the frameworks
+require. None of them is bundled.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from vbuild.build.environment import BuildEnvironment
+from vbuild.config.requirements import read_requirement
+from vbuild.elf.catalogue import by_soname, framework, frameworks
+from vbuild.elf.code import Elf
+from vbuild.elf.records import MAGIC
+from vbuild.errors import BinaryError, BuildError
+from vbuild.hardware.driver import Dotted
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.metadata import Metadata, Renaming
+from vbuild.wheel.write import write_wheel
+
+_NUMPY_TARGET = re.compile(r"#\s*define NPY_FEATURE_VERSION NPY_(\d+)_(\d+)_API_VERSION")
+_NUMPY_HEADERS = ("numpy/_core/include/numpy/numpyconfig.h", "numpy/core/include/numpy/numpyconfig.h")
+_NUMPY_2 = 2
+_CUDA = re.compile(r"^cuda\b[^=\n]*= *(?:None|'(?P<version>(?P<major>\d+)\.\d+)')", re.MULTILINE)
+
+
+def outside(wheel: Path) -> tuple[str, ...]:
+    """The libraries that *wheel* needs of frameworks, and of CUDA along with these, by their names; mostly none."""
+    with open_wheel(wheel) as source:
+        needed = dict.fromkeys(_needed(source))
+    if not any(map(framework, needed)):
+        return ()
+    return tuple(name for name in needed if framework(name) or by_soname(name))
+
+
+def pins(environment: BuildEnvironment, asked: Mapping[str, str]) -> dict[str, str]:
+    """What a wheel built in *environment* may require: a specifier for each project *asked* for, and each framework.
+
+    *asked* has the values of the matrix by project; a framework is held to its minor version.
+    """
+    packages = environment.packages
+    found = {}
+    for project in (*asked, *(each for each in frameworks() if each not in asked)):
+        if version := packages.get(project):
+            found[project] = _pin(project, asked.get(project), Version(version), environment.site)
+    return found
+
+
+def check_cuda(environment: BuildEnvironment, toolkit: Dotted) -> None:
+    """`BuildError` for a framework in *environment* that is built without CUDA, or for another major than *toolkit*."""
+    for project in frameworks():
+        file = environment.site / project / "version.py"
+        match = _CUDA.search(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
+        if match is None:
+            continue
+        what = f"{project} {environment.packages.get(project, '')} of the build requirements is built"
+        if match["major"] is None:
+            raise BuildError(f"{what} without CUDA; expected one with CUDA {toolkit.major}, or no matrix.cuda")
+        if int(match["major"]) != toolkit.major:
+            there = match["version"]
+            raise BuildError(f"{what} for CUDA {there}, not {toolkit}; expected matrix.cuda[].toolkit = '{there}'")
+
+
+def tied(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[str, str]) -> Path:
+    """*wheel*, in *folder*, requiring what *pins* say of the projects *asked* for, with these in its version.
+
+    It also requires the frameworks whose libraries it needs, unless it does already; *wheel* itself if nothing changes.
+    `BuildError` if its own requirements exclude what it was built against.
+    """
+    projects = {one.project for name in outside(wheel) if (one := framework(name))}
+    with open_wheel(wheel) as source:
+        before = source.metadata()
+        lines = list(before.requires_dist)
+        known = {canonicalize_name(found.name) for line in lines if (found := read_requirement(line))}
+        lines = [_narrowed(line, {name: pins[name] for name in asked if name in pins}) for line in lines]
+        lines += [f"{name}{pins[name]}" for name in sorted({*asked, *projects} - known) if name in pins]
+        if not asked and lines == list(before.requires_dist):
+            return wheel
+        name = source.name.normalised()
+        label = local_label(asked)
+        if label:
+            separator = "." if Version(name.version).local else "+"
+            name = type(name)(
+                name.distribution, f"{name.version}{separator}{label}", name.build, name.python, name.abi, name.platform
+            )
+        way = Renaming(source.name, name, source.dist_info)
+        metadata = Metadata(way.metadata(before).headers.replacing("Requires-Dist", lines))
+        path = f"{name.dist_info}/METADATA"
+        with write_wheel(folder, name, like=source) as writer:
+            for member in source.members:
+                if (target := way.path(member.path)) == path:
+                    writer.write(path, str(metadata).encode())
+                elif target is not None:
+                    writer.copy(source, member, path=target)
+    return writer.path
+
+
+def local_label(asked: Mapping[str, str]) -> str:
+    """What versions of wheels say of the values *asked* for: ``torch2.15.numpy2.4``."""
+    return ".".join(f"{re.sub('[^a-z0-9]', '', project)}{value}" for project, value in asked.items())
+
+
+def _pin(project: str, value: str | None, version: Version, site: Path) -> str:
+    if project == "numpy":
+        if version.major < _NUMPY_2:
+            return f">={version.major}.{version.minor},<{version.major + 1}"
+        texts = (path.read_text(encoding="utf-8") for name in _NUMPY_HEADERS if (path := site / name).is_file())
+        match = next((match for text in texts if (match := _NUMPY_TARGET.search(text))), None)
+        return f">={f'{match[1]}.{match[2]}' if match else f'{version.major}.{version.minor}'},<{version.major + 1}"
+    release = value or f"{version.major}.{version.minor}"
+    return f"=={release}" if release == version.public else f"=={release}.*"
+
+
+def _narrowed(line: str, pins: Mapping[str, str]) -> str:
+    """The requirement *line*, with the specifier that *pins* have for its project besides its own."""
+    found = read_requirement(line)
+    if found is None or found.url or (pin := pins.get(canonicalize_name(found.name))) is None:
+        return line
+    both = found.specifier & SpecifierSet(pin)
+    exact = next((one.version.removesuffix(".*") for one in SpecifierSet(pin) if one.operator in {"==", ">="}), None)
+    if exact and "==" in pin and not _overlaps(found.specifier, exact):
+        raise BuildError(f"requires {line}, and it was built against {exact}; expected a value that it admits")
+    found.specifier = SpecifierSet(pin) if found.specifier == SpecifierSet() else both
+    return str(found)
+
+
+def _overlaps(specifier: SpecifierSet, release: str) -> bool:
+    """Whether *specifier* admits a version of *release*: its first, or a later one."""
+    return any(specifier.contains(f"{release}{more}", prereleases=True) for more in ("", ".0", ".1", ".99"))
+
+
+def _needed(wheel: Wheel) -> Iterator[str]:
+    for member in wheel.members:
+        if wheel.head(member, len(MAGIC)) == MAGIC:
+            with wheel.mapped(member) as data:
+                try:
+                    yield from Elf.parse(data).needed
+                except BinaryError:  # a broken file for a test; verify reports it
+                    continue
