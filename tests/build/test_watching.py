@@ -10,6 +10,7 @@ import pytest
 
 from tests.factories.projects import tree
 from tests.factories.tools import needs
+from tests.factories.wheels import wheel
 from vbuild.build.watching import Looked, Watch
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
@@ -123,19 +124,30 @@ def test_of_a_folder_that_is_listed_names_count_that_the_project_speaks_of(place
 @pytest.mark.parametrize(
     ("command", "past"),
     [
-        ("$(command -v gcc) -I$SYSTEM/a -c main.c", ("main.c",)),
-        ("sh -c '$(command -v gcc) -I$SYSTEM/a -shared -fPIC ./main.c -o x.so'", ("main.c",)),
-        ("VBUILD_WRAPPED=1 gcc -I$SYSTEM/a -c main.c", ()),
+        ("$GCC main.c -o x.so", {"x.so": ("main.c",)}),
+        ("$GCC -s main.c -o x.so", {"": ("main.c",)}),
+        ("sh -c '$GCC ./main.c -c -o m.o && VBUILD_WRAPPED=1 $GCC wrapped.c m.o -o x.so'", {"x.so": ("main.c",)}),
+        ("env -u LD_PRELOAD $GCC main.c -o x.so", {"x.so": ("main.c",)}),
+        ("$GCC -march=x86-64-v3 main.c -o x.so", {}),
+        ("$GCC main.c -o helper && VBUILD_WRAPPED=1 $GCC wrapped.c -o x.so", {}),
+        ("VBUILD_WRAPPED=1 $GCC -s main.c -o x.so", {}),
         (
-            "gcc -I$SYSTEM/a -E main.c; cp main.c gone.c; gcc -I$SYSTEM/a -c gone.c; rm gone.c; gcc --version",
-            (),
+            "$GCC -E main.c; cp main.c gone.c; $GCC -c gone.c; rm gone.c; VBUILD_WRAPPED=1 $GCC wrapped.c -o x.so",
+            {},
         ),
     ],
-    ids=["by its path", "in a shell", "by the wrapper", "nothing compiled that stays"],
+    ids=[
+        *("by its path", "stripped", "an object", "where it is not seen", "for a level"),
+        *("a program that the build runs", "by the wrapper", "nothing compiled that stays"),
+    ],
 )
-def test_a_compiler_that_no_wrapper_started_is_seen(command: str, past: tuple[str, ...], place: Place) -> None:
-    assert place.looked(command)
-    assert place.watch.bypassing(place.project) == past
+def test_a_compiler_that_no_wrapper_started_is_seen(
+    command: str, past: dict[str, tuple[str, ...]], place: Place, tmp_path: Path
+) -> None:
+    tree(place.project, {"wrapped.c": "int wrapped;\n", "x.so": ""})
+    place.looked(command.replace("$GCC", "$(command -v gcc) -I$SYSTEM/a -shared -fPIC"))
+    made = wheel(tmp_path, files={"x.so": (place.project / "x.so").read_bytes()})
+    assert place.watch.bypassing(place.project, made, ["/elsewhere/wrapped.c"]) == past
 
 
 @pytest.mark.parametrize(

@@ -133,12 +133,8 @@ def test_a_module_that_is_built_around_the_wrappers_is_an_error(tmp_path: Path) 
     (tmp_path / "demo.toml").write_text(RECIPE.replace('"x86-64"', '"x86-64", "x86-64-v3"'))
     release = matrix(tmp_path / "demo.toml", tmp_path / "dist", MatrixRequest(), store=BuildCache(fresh=True))
     (failure,) = release.failures
-    assert "around.cpython" in failure.error
-    assert "the project calls a compiler by its path" in failure.error
+    assert re.search(r"around\.cpython\S*: around\.c: compiled by a compiler that is called by its path", failure.error)
     assert "build.patches = ['compiler.patch']" in failure.error
-    assert any(
-        note.startswith("plain: around.c: compiled by a compiler that is called by its") for note in release.notes
-    )
 
 
 NATIVE = """

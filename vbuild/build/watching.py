@@ -25,9 +25,12 @@ from typing import Self
 
 from msgspec import Struct
 
+from vbuild.elf.image import ElfImage
+from vbuild.elf.records import MAGIC
 from vbuild.files.hashing import key_of, program_digest, program_digests
 from vbuild.toolchain import compiler_wrapper
 from vbuild.toolchain.compilers import Compilers
+from vbuild.wheel.archive import open_wheel
 
 PRELOAD = "LD_PRELOAD"
 MARK = "VBUILD_WRAPPED"
@@ -49,6 +52,7 @@ _STARTERS = frozenset({"maturin", "uv", "ninja"})
 
 # what names libraries and packages for what it finds: not the sources that compilers read
 _COMPILED = (".c", ".h", ".cc", ".cpp", ".cxx", ".hpp", ".hh", ".o", ".a", ".so", ".cu", ".cuh", ".f", ".f90", ".pyc")
+_COMPILED_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".c++", ".f", ".f90", ".F90")
 _LARGEST = 1 << 20  # bytes of a file of a project that is read for the names in it
 _NAMING = (".cmake", ".pc", ".m4")
 _WORD = re.compile(r"[a-z]+")
@@ -112,12 +116,25 @@ class Watch(Struct, frozen=True):
         looked = Looked(dict.fromkeys(files, ""), dict.fromkeys(names, ()), dict.fromkeys(listed, ""), tuple(words))
         return looked.now(path)
 
-    def bypassing(self, project: Path) -> tuple[str, ...]:
-        """The sources in *project* that a compiler has compiled which no compiler wrapper started."""
-        within = project.resolve()
-        found = (Path(path).resolve() for kind, path in self._lines() if kind == "c")
+    def bypassing(self, project: Path, wheel: Path, compiled: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """The sources in *project* that compilers have compiled which no compiler wrapper started, by where they are.
+
+        That is a module of *wheel* whose symbols name them, or nobody knows: ``""``. *compiled* are the sources of the
+        compiler wrappers. Those count that had no flags of a level, and all that no compiler seen here has compiled.
+        """
+        within, named = project.resolve(), {Path(source).name for source in compiled}
+        seen = {kind: [Path(path).resolve() for other, path in self._lines() if other == kind] for kind in "cm"}
+        named.update(path.name for path in seen["m"])
         # what configure scripts try out is gone
-        return tuple(str(path.relative_to(within)) for path in found if path.is_relative_to(within) and path.is_file())
+        past = [path for path in seen["c"] if path.is_relative_to(within) and path.is_file()]
+        own = {name for _, _, names in os.walk(project) for name in names if name.endswith(_COMPILED_SOURCES)}
+        inside = {module: own & names for module, names in _sources_in(wheel).items()}
+        found = {module: tuple(sorted(names - named)) for module, names in inside.items() if names - named}
+        elsewhere = [path for path in past if path.name not in {name for names in found.values() for name in names}]
+        if all(inside.values()):  # a program that the build itself runs is in none
+            elsewhere = [path for path in elsewhere if any(path.name in names for names in inside.values())]
+        found |= {"": tuple(str(path.relative_to(within)) for path in elsewhere)} if elsewhere else {}
+        return found
 
     def _lines(self) -> list[tuple[str, str]]:
         """The kinds and paths in the log, each once."""
@@ -169,6 +186,17 @@ def _state(path: str) -> str:
     if stat.S_ISREG(mode):
         return program_digest(Path(path)) or "unreadable"
     return "folder" if stat.S_ISDIR(mode) else "other"
+
+
+def _sources_in(wheel: Path) -> dict[str, frozenset[str]]:
+    """The names of source files in the symbols of each module in *wheel*; none of one without such symbols."""
+    found = {}
+    with open_wheel(wheel) as source:
+        for member in source.members:
+            if source.head(member, len(MAGIC)) == MAGIC:
+                image = ElfImage.read(memoryview(source.read(member)))
+                found[member.path] = frozenset(image.source_files())
+    return found
 
 
 def _is_later(since: int, path: str) -> bool:

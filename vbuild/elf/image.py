@@ -15,8 +15,19 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.elf.layout import ElfLayout
-from vbuild.elf.records import RELATIVE, DynamicEntry, DynamicTag, ElfMachine, Relocation, SegmentFlag, SegmentType
+from vbuild.elf.layout import ElfLayout, StringTable
+from vbuild.elf.records import (
+    RELATIVE,
+    STT_FILE,
+    DynamicEntry,
+    DynamicTag,
+    ElfMachine,
+    Relocation,
+    SectionType,
+    SegmentFlag,
+    SegmentType,
+    SymbolEntry,
+)
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
 
@@ -70,6 +81,15 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
     def view(self, span: range) -> memoryview:
         """The bytes at the file offsets *span*."""
         return self.data[span.start : span.stop]
+
+    def source_files(self) -> Iterator[str]:
+        """The names of the source files that the symbols of its objects give; none in a stripped file."""
+        for section in self.sections:
+            if section.header.sh_type == SectionType.SYMTAB and section.header.sh_link < len(self.sections):
+                names = StringTable(bytes(self.view(self.sections[section.header.sh_link].span)))
+                for name, info, *_ in SymbolEntry.tuples(self.view(section.span), self.encoding):
+                    if info & 0xF == STT_FILE:
+                        yield names.at(name)
 
     def word(self, address: int) -> int | None:
         """The 64-bit little-endian number that the file has for *address*, or None if the file has no bytes for it."""

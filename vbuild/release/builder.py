@@ -242,9 +242,7 @@ class Builder(Struct, frozen=True):
         for key, globs in (("keep-flags", flags.keep), ("strip-flags", flags.strip)):
             idle = [glob for glob in globs if not any(fnmatchcase(source, f"*/{glob}") for source in sources)]
             self.notes.extend(f"build.{key}: {glob!r} matches no file that was compiled" for glob in idle)
-        if past := job.watch.bypassing(made.project) if job.watch else ():
-            what = "compiled by a compiler that is called by its path, without the flags of the level"
-            self.notes.append(f"{target}: {', '.join(past)}: {what}; change that to a name: build.patches")
+        self._check_wrapped(job, made)
         if not same_project(WheelName.parse(wheel.name).distribution, recipe.name):
             raise BuildError(f"{wheel.name}: not of {recipe.name}, which the recipe builds")
         if target.cuda:
@@ -257,6 +255,24 @@ class Builder(Struct, frozen=True):
         lists = lists_of(built.commands, f"{made.project.resolve()}/")
         overrides = (*named(built.overrides, made.project), *self._native_overrides(made.job))
         return RepairedWheel(wheel, overrides, lists, built.seconds, built.failed)
+
+    def _check_wrapped(self, job: Job, made: MadeWheel) -> None:
+        """`BuildError` for a module for a level with code that no compiler wrapper has compiled; else a note of it.
+
+        Of plain wheels there is nothing to say: what no wrapper compiled is for the baseline, or the proof finds it.
+        """
+        if job.watch is None or job.target.cpu.is_baseline:
+            return
+        compiled = [source for call in made.built.calls for source in call.sources]
+        compiled += [source for command in made.built.commands for source in command.sources]
+        past = job.watch.bypassing(made.project, made.built.wheel, compiled)
+        where = [f"{module}: {', '.join(names)}" if module else ", ".join(names) for module, names in past.items()]
+        what = "compiled by a compiler that is called by its path, without the flags of the level"
+        told = f"{'; '.join(where)}: {what}; change that to a name: build.patches = ['compiler.patch']"
+        if any(past):
+            raise BuildError(told)
+        if past:
+            self.notes.append(f"{job.target}: {told}")
 
     def _compiled(self, job: Job, folder: Path, log: Path, cache: "Running | None") -> MadeWheel:
         """The portable wheel of *job*, and what it was made of.

@@ -2,7 +2,8 @@
 
    A line is one letter, a blank, an absolute path: "r" for a file that was looked for, there or not; "l" for a folder
    whose names were read; "u" for a program that starts and cannot be watched, as it is static, or without this library;
-   "c" for a source that gcc or clang compiles though no compiler wrapper, which sets MARK, has started it.
+   "c" for a source that gcc or clang compiles though no compiler wrapper, which sets MARK, has started it; "m" for one
+   that it compiles so with another -march= than that of the baseline, which gcc itself may say.
    Each line is written once, by way of a table of hashes that all processes share. Only the functions below are seen;
    the C library's own calls of open() are not, so each of its functions that opens something has its place here.
    SIZE, LOG, TABLE and SELF are given by the command that compiles this; in the last three, a folder of a build is put
@@ -105,17 +106,19 @@ static int ends(const char *text, const char *with) {
 static void compiles(const char *program, char *const *words, char *const *variables) {
     static const char *const endings[] = {".c", ".cc", ".cpp", ".cxx", ".C", ".c++", ".f90", ".F90", ".f", ".m", ".mm"};
     const char *name = program, *source = 0;
+    char kind = 'c';
     for (const char *one = program; *one; one++)
         if (*one == '/') name = one + 1;
     if (!words || !(begins(name, "clang") || begins(name, "cc1") || begins(name, "f951"))) return;
     for (char *const *one = variables; one && *one; one++)
         if (begins(*one, MARK)) return;
     for (; *words; words++) {
+        if (begins(*words, "-march=")) kind = ends(*words, "=x86-64") ? 'c' : 'm';
         if (begins(*words, "-E") || begins(*words, "-M") || begins(*words, "-fsyntax-only")) return;
         for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
             if ((*words)[0] != '-' && ends(*words, endings[i])) source = *words;
     }
-    if (source) note('c', HERE, source);
+    if (source) note(kind, HERE, source);
 }
 
 /* Note that the file starts, what a script of it is run by, and whether it can be watched. */
