@@ -115,8 +115,8 @@ class Builder(Struct, frozen=True):
             logs=context.folder / LOGS,
             asked=settings.pass_env,
             lock=settings.lock,
-            # commands of a recipe may change what is in theirs
-            cache=None if runs_commands else Cache.of(Part.ENVIRONMENTS),
+            # commands of a recipe may change what is in theirs; a dry run makes no folder
+            cache=None if runs_commands or not (context.supply or FETCHED).writes else Cache.of(Part.ENVIRONMENTS),
         )
         return cls(context, archive, project, digest_now(), digest_now, environments, configuration, cpu_here())
 
