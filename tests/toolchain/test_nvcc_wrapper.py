@@ -35,19 +35,34 @@ def disassembled(file: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("mode", "expected"),
+    ("mode", "asked", "expected"),
     [
-        (Archs.INTERSECT, {"sm_80", "compute_80"}),
-        (Archs.REPLACE, {"sm_80", "sm_90"}),
-        (Archs.KEEP, {"sm_75", "sm_80", "compute_80"}),
+        (Archs.INTERSECT, "80+ptx", {"sm_80", "compute_80"}),
+        (Archs.REPLACE, "80,90", {"sm_80", "sm_90"}),
+        (Archs.KEEP, "80,90", {"sm_75", "sm_80", "compute_80"}),
     ],
 )
-def test_a_hard_coded_list_becomes_what_was_asked_for(mode: Archs, expected: set[str], tmp_path: Path) -> None:
-    build = Build(tmp_path, "80,90", archs=mode)
+def test_a_hard_coded_list_becomes_what_was_asked_for(
+    mode: Archs, asked: str, expected: set[str], tmp_path: Path
+) -> None:
+    build = Build(tmp_path, asked, archs=mode)
     assert linked(build, *HARD_CODED) == [expected]
     (command,) = build.wrappers.commands()
     assert str(command).startswith("a.cu: sm_75,sm_80,compute_80 -> ")
     assert set(command.ours) == expected
+
+
+def test_a_list_that_lacks_a_gpu_is_refused_before_nvcc_runs(tmp_path: Path) -> None:
+    build = Build(tmp_path, "80,90")
+    said = build.call("nvcc", "-c", "a.cu", *HARD_CODED).stderr
+    assert said.startswith("nvcc: error: a.cu: compiled for sm_80, compute_80 only, asked for sm_90; ")
+    assert not (build.source / "a.o").exists()
+    (failure,) = build.wrappers.failures()
+    assert failure.error in said
+    # for a GPU of one kind, by its nature, or only tried out
+    for file, option in {"a.cu": "-arch=sm_90a", "CMakeCUDACompilerId.cu": "-arch=sm_80"}.items():
+        (build.source / file).write_text((build.source / "a.cu").read_text())
+        assert build.call("nvcc", "-c", file, option).returncode == 0
 
 
 def test_a_file_of_its_own_kind_follows_its_rule(tmp_path: Path) -> None:
@@ -95,7 +110,7 @@ def test_variables_of_nvcc_add_to_a_list_that_is_then_brought_to_the_request(tmp
 
 
 def test_torch_hands_on_a_compiler_with_flags(tmp_path: Path) -> None:
-    build = Build(tmp_path, "80,90")
+    build = Build(tmp_path, "90")
     # as torch.utils.cpp_extension compiles for setuptools
     build.compiled(
         *("-D__CUDA_NO_HALF_OPERATORS__", "--expt-relaxed-constexpr", "--compiler-options", "'-fPIC'", "-O2"),
@@ -106,9 +121,9 @@ def test_torch_hands_on_a_compiler_with_flags(tmp_path: Path) -> None:
     assert codes(build.source / "a.so") == [{"sm_90"}]
 
 
-@pytest.mark.parametrize("options", [(), HARD_CODED])
-def test_a_device_link_agrees_with_what_was_compiled(options: tuple[str, ...], tmp_path: Path) -> None:
-    build = Build(tmp_path, "80,90")
+@pytest.mark.parametrize(("asked", "options"), [("80,90", ()), ("80+ptx", HARD_CODED)])
+def test_a_device_link_agrees_with_what_was_compiled(asked: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    build = Build(tmp_path, asked)
     for name in ("b", "c"):
         ran = build.call("nvcc", "-dc", "-Xcompiler=-fPIC", *options, f"{name}.cu", "-o", f"{name}.o")
         assert (ran.returncode, ran.stderr) == (0, "")
@@ -234,19 +249,19 @@ target_compile_options(demo PRIVATE -march=native)
 """
 
 LISTS = {
-    "unset": ("", "", {"sm_80", "sm_90a", "compute_90a"}),
-    "off": ("", "set(CMAKE_CUDA_ARCHITECTURES OFF)", {"sm_80", "sm_90a", "compute_90a"}),
-    "before the project": ("set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real)", "", {"sm_80"}),
-    "behind the project": ("", "set(CMAKE_CUDA_ARCHITECTURES 75 80)", {"sm_80", "compute_80"}),
-    "for none of them": ("", "set(CMAKE_CUDA_ARCHITECTURES 75-real)", {"sm_75"}),
+    "unset": ("80,90a+ptx", "", "", {"sm_80", "sm_90a", "compute_90a"}),
+    "off": ("80,90a+ptx", "", "set(CMAKE_CUDA_ARCHITECTURES OFF)", {"sm_80", "sm_90a", "compute_90a"}),
+    "before the project": ("80", "set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real)", "", {"sm_80"}),
+    "behind the project": ("80+ptx", "", "set(CMAKE_CUDA_ARCHITECTURES 75 80)", {"sm_80", "compute_80"}),
+    "for its own kind": ("80", "", "set(CMAKE_CUDA_ARCHITECTURES 90a-real)", {"sm_90a"}),
 }
 
 
 @needs("cmake")
 @pytest.mark.parametrize("case", LISTS)
 def test_cmake_finds_the_wrapper_and_compiles_for_the_request(case: str, tmp_path: Path) -> None:
-    before, after, expected = LISTS[case]
-    build = Build(tmp_path, "80,90a+ptx")
+    request, before, after, expected = LISTS[case]
+    build = Build(tmp_path, request)
     tree(build.source, {"CMakeLists.txt": CMAKE.format(before=before, after=after)})
     for command in (["-B", "out"], ["--build", "out"]):
         ran = build.call("cmake", *command)

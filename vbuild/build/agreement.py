@@ -10,26 +10,33 @@ only if a GPU gets nothing from all of it together.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
 from msgspec import Struct
 
-from vbuild.build.wrappers import is_trial
 from vbuild.errors import BuildError
-from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Service, service
+from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, Service, service
 from vbuild.recipe.cuda import Archs, FileRule
-from vbuild.toolchain.nvcc import Command
+from vbuild.toolchain.nvcc import (
+    HARD_CODED,
+    LINKS,
+    Command,
+    is_excused,
+    is_trial,
+    lacking,
+    missing,
+    wants,
+    written,
+)
 from vbuild.toolchain.nvcc_options import Codegen, NvccOutput, matches
 
 Fatbins = Mapping[tuple[GpuOffer, ...], int]
 
 _SHOWN = 5
 _FILES = frozenset({NvccOutput.FATBIN, NvccOutput.CUBIN, NvccOutput.PTX})  # which programs load by themselves
-_LINKS = frozenset({NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK})
-_MAKES_FATBINS = frozenset({NvccOutput.OBJECT, NvccOutput.FATBIN, *_LINKS})
+_MAKES_FATBINS = frozenset({NvccOutput.OBJECT, NvccOutput.FATBIN, *LINKS})
 
-_HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"
 _NOT_REPLACED = "their commands take no list of several: see the commands of nvcc in the log of the build"
 _OLDER = "link a library that was compiled for them, or leave them out of the request"
 _BYPASSED = (
@@ -96,7 +103,7 @@ def agreement(
     if not any(libraries.values()) and not any(command.output in _FILES for command in own):
         return Agreement(is_empty=True)
     makers = _makers(own)
-    advice = _NOT_REPLACED if mode is Archs.REPLACE else _HARD_CODED
+    advice = _NOT_REPLACED if mode is Archs.REPLACE else HARD_CODED
     short: dict[str, Shortfall] = {}
     notes: list[Shortfall] = []
     for path, fatbins in libraries.items():
@@ -106,16 +113,16 @@ def agreement(
                 foreign[offers] = count
             # a link is to blame for what no file is: its list, if it has one, is the project's too
             for command in [command for command in made or () if command.sources] or made or ():
-                if (missing := _missing(command, offers, archs)) and not _is_excused(command):
+                if (lacks := missing(command, offers, archs)) and not is_excused(command):
                     links = tuple(f"link of {PurePath(file).name}" for file in command.files)
                     names = command.sources or links or ("link",)
-                    short |= {name: Shortfall(name, _written(offers), missing, advice) for name in names}
+                    short |= {name: Shortfall(name, written(offers), lacks, advice) for name in names}
         if older := _older(foreign, archs, is_own=not own):
-            found = _written(offer for offers in foreign for offer in offers)
+            found = written(offer for offers in foreign for offer in offers)
             counted = f"{path}: {sum(foreign.values())} of {sum(fatbins.values())} fatbins"
             what = f"{counted}, which no command of nvcc made" if own else counted
-            missing, is_short = older
-            shortfall = Shortfall(what, found, missing, _OLDER if own else _BYPASSED)
+            lacks, is_short = older
+            shortfall = Shortfall(what, found, lacks, _OLDER if own else _BYPASSED)
             if is_short:
                 short[what] = shortfall
             else:
@@ -140,7 +147,7 @@ def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[GpuCodeKind, in
     for command in commands:
         offers = [Codegen.of(code).offer for code in command.ours if command.output in _MAKES_FATBINS]
         shapes = {_shape(offers)} if command.sources else set[frozenset[tuple[GpuCodeKind, int]]]()
-        if command.output in _LINKS:
+        if command.output in LINKS:
             shapes.add(_shape(offer for offer in offers if offer.code is GpuCodeKind.MACHINE))
         for shape in shapes - {frozenset()}:
             found[shape].append(command)
@@ -150,43 +157,6 @@ def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[GpuCodeKind, in
 def _shape(offers: Iterable[GpuOffer]) -> frozenset[tuple[GpuCodeKind, int]]:
     """What a list and the fatbin that comes of it have in common: nvcc makes sm_103f of sm_103 from compute_100f."""
     return frozenset((offer.code, offer.arch.number) for offer in offers)
-
-
-def _is_excused(command: Command) -> bool:
-    """Whether it is as it has to be: by the recipe's rule, its own list for one kind of GPU each, or what it links."""
-    if not (command.sources or command.theirs):
-        return True
-    lists_specific = all(code.endswith(("a", "f")) for code in command.theirs)
-    return command.is_ruled or command.rule == Archs.KEEP or (bool(command.theirs) and lists_specific)
-
-
-def _missing(command: Command, offers: Sequence[GpuOffer], archs: GpuList) -> tuple[str, ...]:
-    """What *archs* asks for and a fatbin of *command* with *offers* lacks, as nvcc would write it.
-
-    The device linker leaves PTX behind, so that is not missed after it was at work.
-    """
-    is_linked = command.output in _LINKS and not any(offer.code is GpuCodeKind.PTX for offer in offers)
-    wants = (want for request in archs for want in _wants(request) if not (is_linked and want.code is GpuCodeKind.PTX))
-    return _lacking([offers], wants)
-
-
-def _wants(request: GpuRequest) -> Iterator[GpuOffer]:
-    if request.real:
-        yield GpuOffer(GpuCodeKind.MACHINE, request.device)
-    if request.ptx:
-        yield GpuOffer(GpuCodeKind.PTX, request.device)
-
-
-def _lacking(fatbins: Iterable[Sequence[GpuOffer]], wants: Iterable[GpuOffer]) -> tuple[str, ...]:
-    found = tuple(fatbins)
-    return _written(
-        want
-        for want in wants
-        if all(
-            service([offer for offer in offers if offer.code is want.code], want.arch) is Service.NONE
-            for offers in found
-        )
-    )
 
 
 def _older(fatbins: Fatbins, archs: GpuList, *, is_own: bool) -> tuple[tuple[str, ...], bool] | None:
@@ -199,14 +169,6 @@ def _older(fatbins: Fatbins, archs: GpuList, *, is_own: bool) -> tuple[tuple[str
     ]
     if fatbins and unserved and not is_own:
         return tuple(map(str, unserved)), True
-    wants = [want for request in archs for want in _wants(request) if is_own or want.code is GpuCodeKind.MACHINE]
-    lacking = {code for offers in fatbins for code in _lacking([offers], wants)}
-    return (tuple(code for code in _written(wants) if code in lacking), is_own) if lacking else None
-
-
-def _written(offers: Iterable[GpuOffer]) -> tuple[str, ...]:
-    """*offers* in nvcc's words, machine code first."""
-    found = sorted(
-        {(offer.code is GpuCodeKind.PTX, offer.arch) for offer in offers if offer.code is not GpuCodeKind.OTHER}
-    )
-    return tuple(f"{'compute' if is_ptx else 'sm'}_{arch.number}{arch.suffix}" for is_ptx, arch in found)
+    wanted = [want for request in archs for want in wants(request) if is_own or want.code is GpuCodeKind.MACHINE]
+    lacks = {code for offers in fatbins for code in lacking([offers], wanted)}
+    return (tuple(code for code in written(wanted) if code in lacks), is_own) if lacks else None

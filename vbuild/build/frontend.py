@@ -39,7 +39,6 @@ from vbuild.build.wrappers import (
     Override,
     check_nvcc,
     install,
-    is_trial,
 )
 from vbuild.config.table import Env, Table
 from vbuild.errors import BuildError, RecipeError
@@ -51,7 +50,7 @@ from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.nvcc import Command
+from vbuild.toolchain.nvcc import Command, is_trial
 from vbuild.toolchain.toolkit import Toolkit, check_host
 from vbuild.toolchain.toolkit_provision import FETCHED, Supply, provided
 from vbuild.toolchain.zig import chosen

@@ -16,9 +16,8 @@ otherwise, made of links:
 
 import json
 import os
-import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path, PurePath
@@ -35,7 +34,7 @@ from vbuild.build.watching import MARK, PRELOAD
 from vbuild.errors import BuildError
 from vbuild.toolchain import compiler_program, compiler_wrapper, nvcc, zig_options
 from vbuild.toolchain.compilers import Compilers, cargo_home
-from vbuild.toolchain.nvcc import Command
+from vbuild.toolchain.nvcc import Command, is_trial
 from vbuild.toolchain.nvcc_options import CudaRules
 
 T = TypeVar("T")
@@ -51,8 +50,6 @@ _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".C", ".f90", ".F90", ".f", ".m")
 _LACKING = ("No such file", "file not found", "cannot find -l", "unrecognized", "unknown argument", "unsupported")
 
 # folders and files of build systems that only ask what the compiler can do
-_TRIALS = frozenset({"CMakeScratch", "CMakeTmp", "meson-private"})
-_TRIAL_FILE = re.compile(r"(?:conftest|_configtest|CMake\w+Compiler(?:ABI|Id))\.\w+")
 
 # names that some tools read in the place of CUDA_HOME
 _HOMES = ("CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_BIN_PATH")
@@ -283,12 +280,6 @@ def _logged(log: Path, kind: type[T]) -> Iterable[T]:
         with suppress(ValueError, ValidationError):  # torn, where the disk was full or a command was killed
             found[convert(json.loads(line), kind)] = None
     return found
-
-
-def is_trial(sources: Sequence[str]) -> bool:
-    """Whether a command that compiles *sources* only asks what the compiler can do, as build systems do first."""
-    paths = [PurePath(source) for source in sources]
-    return bool(paths) and all(_TRIAL_FILE.fullmatch(path.name) or _TRIALS.intersection(path.parts) for path in paths)
 
 
 def named(found: Iterable[Override], project: Path) -> tuple[Override, ...]:

@@ -24,7 +24,7 @@ from vbuild.build.profile import Profile
 from vbuild.build.requiring import tied
 from vbuild.build.source import fetched
 from vbuild.build.watching import Watch
-from vbuild.build.wrappers import Override, is_trial, named
+from vbuild.build.wrappers import Override, named
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.cache import Cache, Part
 from vbuild.files.staging import LOGS
@@ -42,7 +42,7 @@ from vbuild.release.builds import MadeWheel, PlannedWheel, RepairedWheel, check_
 from vbuild.release.cache import BuildKind, KeptBuild
 from vbuild.release.model import Failure, ReleaseContext
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.nvcc import Command
+from vbuild.toolchain.nvcc import Command, is_trial
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.toolchain.toolkit_provision import FETCHED
 from vbuild.wheel.name import WheelName

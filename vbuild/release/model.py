@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.trial import TrialResult
-from vbuild.build.wrappers import Override, is_trial
+from vbuild.build.wrappers import Override
 from vbuild.errors import VbuildError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import LOGS
@@ -30,6 +30,7 @@ from vbuild.release.report import (
     ToolkitEntry,
     WheelEntry,
 )
+from vbuild.toolchain.nvcc import is_trial
 from vbuild.toolchain.rewriting import SINGLE_FILE
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.variants.document import Document, Schema

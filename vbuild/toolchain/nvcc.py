@@ -24,10 +24,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NoReturn, Self
 
-from vbuild.hardware.gpu import GpuCodeKind
+from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Service, service
 from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain import compiler_program, rewriting
 from vbuild.toolchain.nvcc_options import LIST, Call, Codegen, CudaRules, NvccOutput, Option, listed, matches, spelled
@@ -42,6 +42,10 @@ _COMPRESSION = frozenset({"-compress-mode", "-no-compress"})
 _COMPRESS_ALL = frozenset({"-compress-all", "--compress-all"})  # fatbinary's own name for the mode "size"
 _HAS_FATBIN = frozenset({NvccOutput.OBJECT, NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK, NvccOutput.FATBIN})
 _LINEINFO = "-lineinfo"
+LINKS = frozenset({NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK})
+_TRIALS = frozenset({"CMakeScratch", "CMakeTmp", "meson-private"})
+_TRIAL_FILE = re.compile(r"(?:conftest|_configtest|CMake\w+Compiler(?:ABI|Id))\.\w+")
+HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,74 @@ class Command:
         entry = json.loads(line)
         lists = {name: tuple(entry[name]) for name in ("sources", "files", "theirs", "ours")}
         return cls(**{**entry, **lists, "output": NvccOutput(entry["output"])})
+
+
+def is_trial(sources: Sequence[str]) -> bool:
+    """Whether a command that compiles *sources* only asks what the compiler can do, as build systems do first."""
+    paths = [PurePath(source) for source in sources]
+    return bool(paths) and all(_TRIAL_FILE.fullmatch(path.name) or _TRIALS.intersection(path.parts) for path in paths)
+
+
+def is_excused(command: Command) -> bool:
+    """Whether it is as it has to be: by the recipe's rule, its own list for one kind of GPU each, or what it links."""
+    if not (command.sources or command.theirs):
+        return True
+    lists_specific = all(code.endswith(("a", "f")) for code in command.theirs)
+    return command.is_ruled or command.rule == Archs.KEEP or (bool(command.theirs) and lists_specific)
+
+
+def missing(command: Command, offers: Sequence[GpuOffer], archs: GpuList) -> tuple[str, ...]:
+    """What *archs* asks for and a fatbin of *command* with *offers* lacks, as nvcc would write it.
+
+    The device linker leaves PTX behind, so that is not missed after it was at work.
+    """
+    is_linked = command.output in LINKS and not any(offer.code is GpuCodeKind.PTX for offer in offers)
+    wanted = (want for request in archs for want in wants(request) if not (is_linked and want.code is GpuCodeKind.PTX))
+    return lacking([offers], wanted)
+
+
+def wants(request: GpuRequest) -> Iterator[GpuOffer]:
+    """The code that *request* asks for."""
+    if request.real:
+        yield GpuOffer(GpuCodeKind.MACHINE, request.device)
+    if request.ptx:
+        yield GpuOffer(GpuCodeKind.PTX, request.device)
+
+
+def lacking(fatbins: Iterable[Sequence[GpuOffer]], wanted: Iterable[GpuOffer]) -> tuple[str, ...]:
+    """Those of *wanted* that none of *fatbins* serves, as nvcc would write them."""
+    found = tuple(fatbins)
+    return written(
+        want
+        for want in wanted
+        if all(
+            service([offer for offer in offers if offer.code is want.code], want.arch) is Service.NONE
+            for offers in found
+        )
+    )
+
+
+def written(offers: Iterable[GpuOffer]) -> tuple[str, ...]:
+    """*offers* in nvcc's words, machine code first."""
+    found = sorted(
+        {(offer.code is GpuCodeKind.PTX, offer.arch) for offer in offers if offer.code is not GpuCodeKind.OTHER}
+    )
+    return tuple(f"{'compute' if is_ptx else 'sm'}_{arch.number}{arch.suffix}" for is_ptx, arch in found)
+
+
+def contradiction(command: Command, archs: GpuList) -> str | None:
+    """Why what *command* compiles would not do for *archs*, whatever comes after it; None if it may.
+
+    So is the whole build, and the first command says it instead of the last.
+    """
+    codes = [Codegen.of(code).offer for code in command.ours]
+    is_ours = not command.theirs or is_excused(command) or is_trial(command.sources)
+    if is_ours or not (codes and command.sources) or command.output not in {NvccOutput.OBJECT, NvccOutput.LIBRARY}:
+        return None
+    if any(code.code is GpuCodeKind.OTHER for code in codes) or not (lacks := missing(command, codes, archs)):
+        return None
+    what = ", ".join(command.sources)
+    return f"{what}: compiled for {', '.join(written(codes))} only, asked for {', '.join(lacks)}; {HARD_CODED}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +241,7 @@ def _lists(
 ) -> tuple[tuple[Codegen, ...], tuple[Codegen, ...]]:
     """The list of *call*, and the one it is to have: its own where nvcc refuses that, or takes no other."""
     found = listed(call.list_options, defers=call.defers)
-    links = call.output in {NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK}
+    links = call.output in LINKS
     if found is None or call.output is NvccOutput.OTHER or (links and call.defers):
         return found or (), found or ()
     treatment = rule.archs if rule else rules.mode
@@ -302,6 +374,10 @@ def main() -> NoReturn:
     _record(result, settings, is_question="-dryrun" in words or "--dryrun" in words)
     if result.refused:
         raise SystemExit(f"nvcc: error: unrecognized command-line option '{result.refused[0]}' (kept out by vbuild)")
+    if result.command and (why := contradiction(result.command, rules.archs)):
+        why = why.replace(settings["source"] + os.sep, "")
+        _append(settings["log"], {"program": "nvcc", "arguments": words, "error": why})
+        raise SystemExit(f"nvcc: error: {why} (stopped by vbuild)")
     if result.command:
         for name in (_BEFORE, _BEHIND, _HOST):  # they are in the command now
             environment.pop(name, None)
