@@ -7,17 +7,19 @@ named, one after the other, and prints a row of a Markdown table for each as soo
 `vbuild init` writes the recipe, with the line of `LINES` in it if there is one for the project. FOLDER/NAME keeps the
 logs, the recipe and the wheels. The exit status is 1 if a project comes to nothing.
 
-The imports that count are those that vbuild makes in qemu at the level of each wheel; of CUDA wheels cuobjdump lists
-the architectures, since no GPU is needed for it.
+Imports are those that vbuild makes in qemu at the level of each wheel; where it makes none, pip installs the wheel, and
+every compiled module of it is imported here, in qemu on a processor of that level.
 """
 
 import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,7 @@ CUDA = (
     *("pycuda", "cupy-xarray", "gpurir", "warprnnt-numba"),
     *("causal-conv1d", "torch-scatter", "torch-cluster", "torch-sparse", "torch-spline-conv"),
 )
+_MODULE = re.compile(r"((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)(?:\.cpython-[\w-]+|\.abi3)?\.so")
 LINES: Mapping[str, str] = {}
 
 
@@ -51,6 +54,7 @@ class Outcome:
     seconds: float
     report: Mapping[str, Any] | None
     error: str
+    folder: Path
 
     @property
     def is_whole(self) -> bool:
@@ -59,7 +63,7 @@ class Outcome:
     @property
     def cells(self) -> list[str]:
         wheels = self.report["wheels"] if self.report else []
-        imports = (_imported(wheel) for wheel in wheels)
+        imports = (_imported(wheel, self.folder) for wheel in wheels)
         return [f"{self.seconds:.0f}", ", ".join(wheel["label"] or "plain" for wheel in wheels), ", ".join(imports)]
 
 
@@ -114,7 +118,7 @@ def ran(arguments: Sequence[str], folder: Path) -> Outcome:
         errors = [f"not within {LIMIT} s"]
     elif status and not errors:
         errors = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-    return Outcome(status, time.monotonic() - began, found, "; ".join(errors))
+    return Outcome(status, time.monotonic() - began, found, "; ".join(errors), folder / "dist")
 
 
 def vbuild(arguments: Sequence[str], log: Path, folder: Path) -> int:
@@ -126,13 +130,31 @@ def vbuild(arguments: Sequence[str], log: Path, folder: Path) -> int:
         ).returncode
 
 
-def _imported(wheel: Mapping[str, Any]) -> str:
+def _imported(wheel: Mapping[str, Any], dist: Path) -> str:
+    """What becomes of the modules of *wheel*, one of the folder *dist*, on a processor of its level."""
     found = wheel["emulation"]
-    if not found:
-        return wheel["test"] or "none"
-    if found["tested"] or found["imported"]:
+    if found and (found["tested"] or found["imported"]):
         return f"passed, as {found['level']}"
-    return re.sub(r"\s+", " ", found["untried"] or f"fails as {found['level']}")
+    name = wheel["wheel"]
+    folder = dist / "imports" / (wheel["label"] or "plain")
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = folder / (name.removesuffix(f"-{wheel['label']}.whl") + ".whl" if wheel["label"] else name)
+    shutil.copyfile(dist / name, plain)  # pip does not know variants
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(folder / "site"), str(plain)]
+    if subprocess.run(pip, check=False).returncode:
+        return "cannot be installed"
+    with zipfile.ZipFile(plain) as archive:
+        modules = [match[1].replace("/", ".") for path in archive.namelist() if (match := _MODULE.fullmatch(path))]
+    cpu = "Haswell" if "v3" in (wheel["label"] or "") else "Nehalem"
+    run = subprocess.run(
+        ["qemu-x86_64", "-cpu", cpu, sys.executable, "-c", "; ".join(f"import {module}" for module in modules)],
+        env={"PYTHONPATH": str(folder / "site"), "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+    return f"passed, on {cpu}" if not run.returncode else f"fails on {cpu}: {run.stderr.strip().splitlines()[-1:]}"
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def test_a_survey_finds_what_a_recipe_names(tmp_path: Path) -> None:
     ("files", "module"),
     [
         ({"demo_x.egg-info/top_level.txt": "_demo\ndemo_x\n"}, "demo_x"),
-        ({"src/demo_x.egg-info/top_level.txt": "other\ntests\n"}, "other"),
+        ({"src/demo_x.egg-info/top_level.txt": "other\ntests\n", "src/other.py": ""}, "other"),
         ({"demo_x.egg-info/top_level.txt": "one\ntwo\n", "demo_x/__init__.py": ""}, ""),
         ({"src/Demo_X/__init__.py": ""}, "Demo_X"),
         ({"python/demo_x/__init__.py": "", "setup.py": ""}, "demo_x"),
@@ -173,6 +173,12 @@ def test_what_turns_compilation_on_is_set(tmp_path: Path, files: dict[str, str],
     assert found.is_compiled
     assert found.switches == (switch,)
     assert not surveyed(tree(tmp_path, {"fast.c": ""}), "demo").switches or "HATCH" in switch[0]
+
+
+def test_a_module_that_the_project_lists_and_has_not_is_not_tested(tmp_path: Path) -> None:
+    tree(tmp_path, {"k.c": "", "demo_clib.egg-info/top_level.txt": "_demo\ndemo\n"})
+    assert not surveyed(tmp_path, "demo-clib").module
+    assert surveyed(tree(tmp_path, {"demo/__init__.py": ""}), "demo-clib").module == "demo"
 
 
 def test_what_setup_py_imports_and_does_not_require_is_required(tmp_path: Path) -> None:

@@ -257,10 +257,16 @@ def _module(project: Path, name: str) -> str:
     for file in (*project.glob("*.egg-info/top_level.txt"), *project.glob("*/*.egg-info/top_level.txt")):
         listed = [line.strip() for line in _text(file).splitlines() if line.strip().isidentifier()]
         break
+    places = [project, *(project / name for name in ("src", "python", "lib"))]
     if listed:
         same = [each for each in listed if each.lower() == plain]
         shown = [each for each in listed if not each.startswith("_") and each not in _NOT_ITS_OWN]
-        return (same or (shown if len(shown) == 1 else [""]))[0]
-    places = [project, *(project / name for name in ("src", "python", "lib"))]
+        # some are of a namespace, or of what is compiled on other systems only
+        there = [
+            each
+            for each in shown
+            if any((place / f"{each}{suffix}").exists() for place in places for suffix in ("", ".py", *_LANGUAGES))
+        ]
+        return (same or (there if len(shown) == 1 else []) or [""])[0]
     packages = (path.parent.name for place in places for path in place.glob("*/__init__.py"))
     return next((package for package in packages if package.lower() == plain), "")
