@@ -27,6 +27,7 @@ from vbuild.build.frontend import Job
 from vbuild.build.identity import BuildKeys, Searched, build_keys, canonical, searched_files
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.source import digest, unpacked
+from vbuild.build.watching import Looked
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
@@ -207,6 +208,27 @@ def test_any_input_changed_changes_the_key(change: Callable[[Inputs], Inputs], t
 def test_no_two_changes_give_the_same_key(tmp_path: Path) -> None:
     keys = {change(inputs(tmp_path / "one")).key() for change in CHANGES.values()}
     assert len(keys) == len(CHANGES)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_compilers(rust=None), _configured, _plan(environment=(("CFLAGS", "-O3"), ("CARGO_BUILD_TARGET", "other")))],
+    ids=["no Rust", "cargo's configuration", "cargo's variables"],
+)
+def test_a_build_that_has_not_looked_for_rust_is_the_same_with_another(
+    change: Callable[[Inputs], Inputs], tmp_path: Path
+) -> None:
+    one = inputs(tmp_path / "one")
+    looks, not_looks = Looked({}, {"cargo": ()}, {}), Looked({}, {"make": ()}, {})
+    before = one.keys()
+    kept = looks.now("", before.rust)
+    after = change(one).keys()
+    assert after.bare == before.bare
+    assert not_looks.now("", after.rust) == not_looks.now("", before.rust)
+    assert looks.now("", after.rust) != kept
+    maturin = _plan(backend=BuildBackend.MATURIN)(inputs(tmp_path / "two"))
+    before = maturin.keys()
+    assert change(maturin).keys().bare != before.bare
 
 
 @pytest.mark.parametrize(

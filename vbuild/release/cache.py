@@ -105,7 +105,7 @@ class BuildCache(Struct, frozen=True):
         """
         key = keys.whole
         for earlier, looked in () if self.fresh else self._looked(keys.bare):
-            now = looked.now(keys.path)
+            now = looked.now(keys.path, keys.rust)
             if now == looked:
                 return earlier
             if earlier == keys.whole:
