@@ -323,6 +323,10 @@ SECTIONS = [
         '[bench]\ncommand = "true"\nmin-gain = "-3%"',
         "bench.min-gain: '-3%' is no percentage; expected one such as '3%'",
     ),
+    (
+        '[bench]\ncommand = "true"\npython = "3.1"',
+        f"bench.python: 3.1 is not in matrix.python; expected one of {sys.executable}",
+    ),
     ('[bench]\ncommand = "true"\nrounds = 1', "bench.rounds: found 1; expected 2 or more"),
     (
         '[bench]\ncommand = "true"\nrounds = 4\nmin-gain = "3%"',

@@ -36,7 +36,7 @@ from vbuild.recipe.source import (
     read_natives,
     read_source,
 )
-from vbuild.recipe.spelling import existing_file, located, pattern, requirement, variables
+from vbuild.recipe.spelling import existing_file, interpreter, located, pattern, requirement, variables
 from vbuild.recipe.target import Draft, Target, evaluated, merged, read_drafts
 from vbuild.recipe.variables import variable_pattern
 
@@ -200,7 +200,8 @@ class Check(Struct, frozen=True):
 class Bench(Struct, frozen=True):
     """A command or a Python script that prints how long something takes with the installed wheel, and what it needs.
 
-    Every wheel runs it so many *rounds*. A level that surely brings less than *min_gain*, a part of 1, is left out.
+    Every wheel for *python*, or for the first that is here, runs it so many *rounds*. A level that surely brings less
+    than *min_gain*, a part of 1, is left out.
     """
 
     command: str | None = None
@@ -208,6 +209,7 @@ class Bench(Struct, frozen=True):
     requires: tuple[str, ...] = ()
     rounds: int = 5
     min_gain: float | None = None
+    python: str = ""
 
     @classmethod
     def read(cls, table: Table, folder: Path) -> Self:
@@ -218,6 +220,7 @@ class Bench(Struct, frozen=True):
             table.parsed_texts("requires", requirement, ()),
             table.number("rounds", cls().rounds),
             None if table.raw("min-gain") is None else _share(table, "min-gain"),
+            table.optional_parsed("python", lambda text: interpreter(text, folder)) or "",
         )
         if bench.command and bench.script:
             raise table.refuse("script", "there is a command, too; expected one of the two")
@@ -397,6 +400,8 @@ class Recipe:
 def _checked(recipe: R) -> R:
     """*recipe*, after its targets were evaluated, which reports what is wrong with them."""
     recipe.namespaces()
+    if recipe.bench and (python := recipe.bench.python) and python not in (given := recipe.matrix.pythons):
+        raise RecipeError(f"bench.python: {python} is not in matrix.python; expected one of {', '.join(given)}")
     if recipe.natives:
         check_levels(recipe.natives, [target.cpu for target in recipe.targets])
     for index, native in enumerate(recipe.natives):

@@ -3,8 +3,8 @@
     products of one Python -> without GPU code, by the values of free axes -> the lowest level, higher ones, published
         -> `vbuild.verification.bench` -> BenchReport of each
 
-What one Python shows counts for all: their compiled code differs in next to nothing. What was measured is kept: another
-run with the same wheels decides the same, and takes no time.
+What one Python shows, the first or the one that the recipe names, counts for all: their compiled code differs in next
+to nothing. What was measured is kept: another run with the same wheels decides the same, and takes no time.
 """
 
 import json
@@ -66,7 +66,8 @@ def benched(context: ReleaseContext, wheels: ReleaseWheels, outcomes: Sequence[P
         return ReleaseBench()
     products = [outcome for outcome in outcomes if isinstance(outcome, Product) and _is_own(context, outcome)]
     reports, levels = [], set()
-    python, groups = _groups(wheels, products)
+    asked = [product for product in products if settings.python in {"", product.target.python}]
+    python, groups = _groups(wheels, asked)
     for group in groups:
         published = _published(context, group[0], note)
         if len(group) == 1 and not published:
