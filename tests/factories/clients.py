@@ -49,12 +49,15 @@ def taken_by_uv(
     prefix: tuple[str, ...] = (),
     driver: str | None = None,
     gpu: str | None = None,
+    alone: bool = True,
 ) -> str:
     """The wheel of *project* in *folder* that uv installs into *target*, or with ``--dry-run`` would.
 
-    *driver* and *gpu* are forced where given; *prefix* stands before the command.
+    *driver* and *gpu* are forced where given; *prefix* stands before the command. What it requires comes too, unless
+    it is wanted *alone*.
     """
-    command = [*prefix, UV, "pip", "install", "--verbose", "--preview-features", "wheel-variants", "--no-deps"]
+    command = [*prefix, UV, "pip", "install", "--verbose", "--preview-features", "wheel-variants"]
+    command += ["--no-deps"] if alone else []
     command += ["--offline", "--no-config", "--no-index", "--find-links", str(folder), "--target", str(target)]
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "NV_"))}
     forced = {FORCED_DRIVER: driver, FORCED_CAPABILITY: gpu, "UV_CACHE_DIR": str(target.with_name("uv-cache"))}
@@ -67,7 +70,8 @@ def taken_by_uv(
         env=environment,
     )
     assert not run.returncode, run.stderr
-    return str(_CHOICE.findall(run.stderr)[-1])
+    named = re.compile(rf"{re.escape(project)}-", re.IGNORECASE)
+    return str([found for found in _CHOICE.findall(run.stderr) if named.match(found)][-1])
 
 
 def installed_by_pip(project: str, folder: Path, target: Path) -> None:

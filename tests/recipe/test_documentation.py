@@ -21,6 +21,7 @@ EVERYTHING = f"""{SOURCE}
 cpu = ["x86-64", "x86-64-v3"]
 exclude = [{{ cpu = "x86-64-v3", axis = "second" }}]
 include = [{{ cpu = "x86-64-v3", axis = "second", label = "x" }}]
+requires = {{ project = ["1"] }}
 [[matrix.cuda]]
 toolkit = {{ path = ".", version = "13.0" }}
 gpus = {{ sm90 = "90" }}
@@ -66,6 +67,7 @@ CHOSEN = {
     "matrix.cuda[0]": "matrix.cuda[]",
     "build.cuda.files.glob": "build.cuda.files.<glob>",
     "matrix.axes.axis.value": "matrix.axes.<axis>.<value>",
+    "matrix.requires.project": "matrix.requires.<project>",
     "matrix.exclude[0].axis": "matrix.exclude[].<axis>",
     "matrix.include[0].axis": "matrix.include[].<axis>",
     "matrix.include[0].label": "matrix.include[].label",
@@ -131,7 +133,7 @@ def test_the_examples_show_a_source_of_each_kind(tmp_path: Path) -> None:
         path = tmp_path / "recipes" / "demo.toml"
         path.write_text(text)
         kinds.append(type(Recipe.load(path).source))
-    assert kinds == [Sdist, Folder, Git, Sdist, Sdist, Folder, Folder, Sdist]
+    assert kinds == [Sdist, Folder, Git, Sdist, Sdist, Folder, Folder, Folder, Sdist]
 
 
 def test_the_example_of_gpus_is_as_many_builds_and_wheels_as_it_says(tmp_path: Path) -> None:

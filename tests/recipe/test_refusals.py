@@ -118,7 +118,7 @@ def test_a_source_is_refused(tmp_path: Path, text: str, message: str) -> None:
 
 
 MATRICES = [
-    ("", "matrix: no axis to build along; expected cpu, cuda, or axes"),
+    ("", "matrix: no axis to build along; expected cpu, cuda, requires, or axes"),
     ("[matrix]\ncpu = []", "matrix.cpu: empty; name a value, or leave the key out"),
     ('[matrix]\ncpu = "x86-64"', "matrix.cpu: expected an array, got 'x86-64': write ['x86-64']"),
     (
@@ -145,7 +145,7 @@ MATRICES = [
         CPU + 'level = "v3"',
         (
             "matrix.level: no such key; known here: "
-            "axes, cpu, cuda, exclude, include, labels, plain, priority, python, zip"
+            "axes, cpu, cuda, exclude, include, labels, plain, priority, python, requires, zip"
         ),
     ),
     (CPU + 'zip = [["cpu", "blas"]]', "matrix.zip[0]: no axis 'blas'; there are cpu, python"),
@@ -374,9 +374,9 @@ def test_a_section_is_refused(tmp_path: Path, text: str, message: str) -> None:
 
 
 PROJECTS = [
-    ("", "tool.vbuild.matrix: no axis to build along; expected cpu, cuda, or axes"),
+    ("", "tool.vbuild.matrix: no axis to build along; expected cpu, cuda, requires, or axes"),
     ("[tool]\nvbuild = 1", "tool.vbuild: expected a table, got 1"),
-    ('[tool.vbuild]\nname = "x"', "tool.vbuild.matrix: no axis to build along; expected cpu, cuda, or axes"),
+    ('[tool.vbuild]\nname = "x"', "tool.vbuild.matrix: no axis to build along; expected cpu, cuda, requires, or axes"),
     (
         '[tool.vbuild.source]\npath = "."\n[tool.vbuild.matrix]\ncpu = ["x86-64"]',
         (

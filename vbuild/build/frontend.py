@@ -170,6 +170,9 @@ def prepared(
     """
     if not hasattr(os, "uname"):
         raise BuildError(f"wheels are built on Linux, and this is {sys.platform}")
+    # the newest release of each series: that of a value is what the wheel is held to
+    against = tuple(f"{project}=={version}.*" for project, version in target.requires)
+    settings = replace(settings, requires=(*settings.requires, *against))
     seen = passed(os.environ, settings.pass_env)
     environment = {**seen, **dict(target.env)}
     backend = recognised(project)

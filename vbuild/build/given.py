@@ -43,7 +43,7 @@ _DEFAULTS = {"x86_64": "x86-64-v3", "aarch64": "armv8.2-a"}
 _RECIPE = ".toml"
 _WHEEL = ".whl"
 _ARCHIVES = (".zip", ".tgz", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lzma")
-_AXES = frozenset({"cpu", "cuda", "axes"})
+_AXES = frozenset({"cpu", "cuda", "requires", "axes"})
 _SHOWN = 5
 # the packages whose version is that of the toolkit; cuda-toolkit requires the others since CUDA 13
 _TOOLKITS = frozenset({"cuda-toolkit", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11"})

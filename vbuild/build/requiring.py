@@ -27,6 +27,7 @@ from vbuild.elf.code import Elf
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, BuildError
 from vbuild.hardware.driver import Dotted
+from vbuild.recipe.matrix import local_label
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import Metadata, Renaming
 from vbuild.wheel.write import write_wheel
@@ -90,7 +91,7 @@ def tied(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[s
         if not asked and lines == list(before.requires_dist):
             return wheel
         name = source.name.normalised()
-        label = local_label(asked)
+        label = local_label(asked.items())
         if label:
             separator = "." if Version(name.version).local else "+"
             name = type(name)(
@@ -106,11 +107,6 @@ def tied(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[s
                 elif target is not None:
                     writer.copy(source, member, path=target)
     return writer.path
-
-
-def local_label(asked: Mapping[str, str]) -> str:
-    """What versions of wheels say of the values *asked* for: ``torch2.15.numpy2.4``."""
-    return ".".join(f"{re.sub('[^a-z0-9]', '', project)}{value}" for project, value in asked.items())
 
 
 def _pin(project: str, value: str | None, version: Version, site: Path) -> str:

@@ -19,13 +19,14 @@ The compiler of host code as a recipe asks for it.
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.utils import canonicalize_name
 
 from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import HardwareError, RecipeError, at
@@ -208,6 +209,8 @@ def _glibc(text: str) -> tuple[int, int]:
 
 _AXIS = re.compile(r"[a-z0-9_]+")
 _TAKEN = ("cpu", "cuda", "python", "label")
+_PROJECT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_VERSIONS = re.compile(r"(0|[1-9]\d{0,5})(\.(0|[1-9]\d{0,5})){0,3}", re.ASCII)
 
 
 class Plain(StrEnum):
@@ -238,6 +241,13 @@ class Axis(Struct, frozen=True):
     values: tuple[AxisValue, ...]
 
 
+class RequiredVersions(Struct, frozen=True):
+    """The *versions* of a *project*, as in 2.15, against each of which all wheels of the matrix are built."""
+
+    project: str
+    versions: tuple[str, ...]
+
+
 class MatrixRule(Struct, frozen=True):
     """An entry of ``exclude`` or ``include``: the axes it speaks of, each with the values it takes there."""
 
@@ -266,6 +276,7 @@ class Matrix(Struct, frozen=True):
     cuda: tuple[MatrixEntry, ...] = ()
     plain: Plain = Plain.CUDA
     lowest: Cpu | None = None
+    requires: tuple[RequiredVersions, ...] = ()
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -275,7 +286,8 @@ class Matrix(Struct, frozen=True):
         groups = (group.label for entry in self.cuda for group in entry.groups)
         cuda = {"cuda": (*without, *groups)} if self.cuda else {}
         free = {axis.name: tuple(value.name for value in axis.values) for axis in self.axes}
-        return {**cpus, **cuda, **free, "python": self.pythons}
+        required = {each.project: each.versions for each in self.requires}
+        return {**cpus, **cuda, **free, **required, "python": self.pythons}
 
 
 def read_matrix(table: Table, folder: Path) -> Matrix:
@@ -292,6 +304,7 @@ def read_matrix(table: Table, folder: Path) -> Matrix:
             cuda=_cuda(table, folder) if table.raw("cuda") is not None else (),
             plain=plain,
             lowest=lowest,
+            requires=tuple(_required(table, axes)),
         )
     for axis in ("cpu", "python"):
         if table.raw(axis) == []:
@@ -378,6 +391,38 @@ def _free_value(axis: Table, name: str) -> AxisValue:
             variables(value, "env"),
             value.settings("config-settings"),
         )
+
+
+def _required(matrix: Table, axes: Table) -> Iterator[RequiredVersions]:
+    """The axes of ``matrix.requires``; `RecipeError` for two values that give wheels of one version."""
+    labels: dict[str, str] = {}
+    with matrix.table("requires", optional=True) as projects:
+        for name in projects:
+            project = canonicalize_name(name)
+            if not _PROJECT.fullmatch(project) or project in _TAKEN or name in axes:
+                raise projects.refuse(name, "expected the name of a project that is no other axis of the matrix")
+            versions = projects.parsed_texts(name, _release)
+            if not versions:
+                raise projects.refuse(name, "empty; name a version, or leave the key out")
+            for value in versions:
+                label = local_label(((project, value),))
+                if (first := labels.setdefault(label, f"{name} {value}")) != f"{name} {value}" or versions.count(
+                    value
+                ) > 1:
+                    raise projects.refuse(name, f"{value!r} gives versions +{label}, as {first} does; expected it once")
+            yield RequiredVersions(project, versions)
+
+
+def local_label(values: Iterable[tuple[str, str]]) -> str:
+    """What versions of wheels say of the *values* of ``matrix.requires``: ``torch2.15.numpy2.4``."""
+    return ".".join(f"{re.sub('[^a-z0-9]', '', project)}{value}" for project, value in values)
+
+
+def _release(text: str) -> str:
+    """*text* if it is a version to build against; `RecipeError` for others."""
+    if not _VERSIONS.fullmatch(text):
+        raise RecipeError(f"{text!r} is no version to build against; expected numbers with dots, as in '2.15'")
+    return text
 
 
 class _Rules(Struct, frozen=True):

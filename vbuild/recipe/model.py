@@ -78,6 +78,10 @@ class BuildSettings(Struct, frozen=True):
         if matrix.cuda and host.compiler is HostCompiler.ZIG:
             what = "nvcc does not take zig as its host compiler; expected 'system' with matrix.cuda"
             raise table.refuse("host", what)
+        isolation = table.flag("isolation", default=True)
+        if matrix.requires and not isolation:
+            what = "false builds against what is installed, and matrix.requires names versions: leave one of them out"
+            raise table.refuse("isolation", what)
         cuda = CudaSettings()
         if table.raw("cuda") is not None:
             if not matrix.cuda:
@@ -89,7 +93,7 @@ class BuildSettings(Struct, frozen=True):
             config_settings=table.settings("config-settings"),
             before_build=table.texts("before-build", ()),
             patches=table.parsed_texts("patches", lambda text: existing_file("patch", text, folder), ()),
-            isolation=table.flag("isolation", default=True),
+            isolation=isolation,
             requires=table.parsed_texts("requires", requirement, ()),
             flags=FlagRules.read(table),
             profile=_profile(table, folder, host, matrix),
@@ -369,8 +373,8 @@ class Recipe:
         with table.table("matrix", optional=True) as matrix_table:
             matrix = read_matrix(matrix_table, path.parent)
         drafts = read_drafts(variant) if variant else ()
-        if not (matrix.cpus or matrix.cuda or matrix.axes or drafts):
-            raise table.refuse("matrix", "no axis to build along; expected cpu, cuda, or axes")
+        if not (matrix.cpus or matrix.cuda or matrix.axes or matrix.requires or drafts):
+            raise table.refuse("matrix", "no axis to build along; expected cpu, cuda, requires, or axes")
         with (
             table.table("build", optional=True) as build,
             table.table("verify", optional=True) as verify,

@@ -24,7 +24,7 @@ from vbuild.errors import RecipeError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList, GpuRequest
 from vbuild.recipe.cuda import Compress, CudaBuild, Strategy, ToolkitSpec, check_together
-from vbuild.recipe.matrix import NONE, AxisValue, GpuGroup, Matrix, MatrixEntry, MatrixRule, Plain
+from vbuild.recipe.matrix import NONE, AxisValue, GpuGroup, Matrix, MatrixEntry, MatrixRule, Plain, local_label
 from vbuild.recipe.spelling import baseline, label, variant_property
 
 _MOST = 4096  # combinations
@@ -35,7 +35,8 @@ _Build = tuple[ToolkitSpec | str | None, ...]
 class Target(Struct, frozen=True):
     """One wheel: for one Python, running on *cpu* and all above it, under *label*, or plain if that is None.
 
-    It is what a build with *cuda*, None for one without, leaves for *gpus*, None for all of it.
+    It is what a build with *cuda*, None for one without, leaves for *gpus*, None for all of it. *requires* are the
+    projects that it is built against, each with the version that the matrix has.
     """
 
     label: str | None
@@ -50,7 +51,7 @@ class Target(Struct, frozen=True):
     requires: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
-        return self.label or "plain"
+        return "+".join(filter(None, [self.label or "plain", local_label(self.requires)]))
 
     def is_level_of(self, plain: "Target") -> bool:
         """Whether it differs from *plain*, of the same Python, in a higher CPU level and nothing else."""
@@ -68,7 +69,8 @@ class Target(Struct, frozen=True):
     def build_key(self) -> tuple[str, ...]:
         """What the compiled code depends on: targets with the same key are one build under several names."""
         cuda = (self.cuda.key,) if self.cuda else ()
-        return (self.python, str(self.cpu), *(f"{axis}={value}" for axis, value in self.choices), *cuda)
+        choices = (f"{axis}={value}" for axis, value in (*self.choices, *self.requires))
+        return (self.python, str(self.cpu), *choices, *cuda)
 
 
 class Draft(Struct, frozen=True):
@@ -129,17 +131,19 @@ def evaluated(
     mine = [draft for draft in drafts if draft.cpu is None or draft.cpu.machine == base.machine]
     groups = _groups(matrix, compress) if matrix.cuda else {}
     values = {(axis.name, value.name): value for axis in matrix.axes for value in axis.values}
-    families: dict[str, list[_Point]] = defaultdict(list)
+    families: dict[tuple[str, ...], list[_Point]] = defaultdict(list)
     for point in points:
-        families[point.values["python"]].append(point)
+        families[point.values["python"], *(point.values[each.project] for each in matrix.requires)].append(point)
     targets: list[Target] = []
-    for python in matrix.pythons:
-        targets += _Family(matrix, base, groups, values, tuple(families[python])).targets()
+    for (python, *versions), members in sorted(families.items(), key=lambda one: matrix.pythons.index(one[0][0])):
+        requires = tuple((each.project, version) for each, version in zip(matrix.requires, versions, strict=True))
+        made = [*_Family(matrix, base, groups, values, tuple(members)).targets()]
         # the draft leaves the difference between variants to the build backend, so each is a build of its own
-        targets += [
+        made += [
             Target(draft.label, python, draft.cpu or base, draft.properties, (("variant", draft.label),))
             for draft in mine
         ]
+        targets += [replace(target, requires=requires) for target in made]
     _tell_apart(targets)
     if matrix.plain is Plain.HWCAPS:
         _check_levels(targets)
@@ -232,7 +236,7 @@ def _groups(matrix: Matrix, compress: Compress) -> Mapping[str, _Gpus]:
 
 
 class _Family(Struct, frozen=True):
-    """The points of one Python, and what their wheels are made from."""
+    """The points of one Python, and of one version of what they require, and what their wheels are made from."""
 
     matrix: Matrix
     base: Cpu
@@ -345,15 +349,15 @@ def _check_levels(targets: Iterable[Target]) -> None:
 
 def _tell_apart(targets: Iterable[Target]) -> None:
     """Refuse a label of two wheels of one Python, and labels and property sets that are not one to one (PEP 825)."""
-    seen: set[tuple[str, str | None]] = set()
+    seen: set[tuple[object, ...]] = set()
     properties: dict[str, frozenset[str]] = {}
     labels: dict[frozenset[str], str] = {}
     for target in targets:
-        if (target.python, target.label) in seen:
+        if (target.python, target.label, target.requires) in seen:
             raise RecipeError(
                 f"matrix: two wheels of Python {target.python} are labelled {target}; name one by include"
             )
-        seen.add((target.python, target.label))
+        seen.add((target.python, target.label, target.requires))
         if target.label is None:
             continue
         mine = frozenset(target.properties)

@@ -1,11 +1,13 @@
-"""What the plain wheel of a release lacks of another, mostly the published one of its version.
+"""What a release is compared with, and built against: published wheels.
 
+matrix.requires -> whether an index has these versions
 verify.against -> a wheel in a file, or on the index -> `vbuild.verification.published` -> findings
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
 from packaging.version import Version
 
@@ -39,6 +41,16 @@ def check_against(recipe: Recipe) -> None:
         if Version(against) not in there:
             newest = ", ".join(map(str, sorted(there, reverse=True)[:_SHOWN])) or "none"
             raise RecipeError(f"no index has a wheel of {recipe.name} {against}; the newest there: {newest}")
+
+
+def check_offered(recipe: Recipe, targets: Iterable[Target]) -> None:
+    """`RecipeError` if no index has a version that one of *targets* is to be built against."""
+    for project, value in dict.fromkeys(pair for target in targets for pair in target.requires):
+        with at(recipe.file), at(f"matrix.requires.{project}"):
+            there = {file.version for file in files_of(project, indexes=Indexes.configured()) if not file.is_yanked}
+            if not any(SpecifierSet(f"=={value}.*").filter(there)):
+                newest = ", ".join(map(str, sorted(there, reverse=True)[:_SHOWN])) or "none"
+                raise RecipeError(f"no index has {project} {value}; the newest there: {newest}")
 
 
 def lacking(

@@ -61,6 +61,10 @@ def check_request(recipe: Recipe, targets: Sequence[Target]) -> "SplitRequest | 
         from vbuild.release.against import check_against
 
         check_against(recipe)
+    if recipe.matrix.requires:
+        from vbuild.release.against import check_offered
+
+        check_offered(recipe, targets)
     if recipe.matrix.plain is Plain.HWCAPS:
         from vbuild.release.hwcaps_merge import check_chosen
 
@@ -162,7 +166,7 @@ def baseline_of(target: Target, others: Iterable[Target]) -> Target | None:
 
 def without_cpu(target: Target) -> tuple[object, ...]:
     """What the host code of *target* depends on, but for the CPU level; not on the GPUs that there is code for."""
-    return (target.python, target.choices, target.cuda.toolkit if target.cuda else None)
+    return (target.python, target.choices, target.requires, target.cuda.toolkit if target.cuda else None)
 
 
 def _made(

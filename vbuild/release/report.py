@@ -28,6 +28,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import CudaBuild, ToolkitSpec
+from vbuild.recipe.matrix import local_label
 from vbuild.recipe.target import Target
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
 from vbuild.verification.level_emulation import LevelRun
@@ -77,6 +78,7 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
     cpu: str
     properties: tuple[str, ...]
     choices: dict[str, str]
+    requires: dict[str, str]
     gpus: str | None
     compiled_for: str | None
     label: str | None
@@ -89,6 +91,7 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
             "cpu": str(target.cpu),
             "properties": target.properties,
             "choices": dict(target.choices),
+            "requires": dict(target.requires),
             "gpus": str(target.gpus) if target.gpus else None,
             "compiled_for": str(target.cuda.archs) if target.cuda else None,
             "label": label,
@@ -103,6 +106,7 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
             cpu=Cpu.parse(self.cpu),
             properties=self.properties,
             choices=tuple(self.choices.items()),
+            requires=tuple(self.requires.items()),
             cuda=CudaBuild(spec, GpuList.parse(self.compiled_for)) if self.compiled_for else None,
             gpus=GpuList.parse(self.gpus) if self.gpus else None,
         )
@@ -110,7 +114,7 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def title(self) -> str:
         """What people call it among those of its Python."""
-        return self.label or "plain"
+        return "+".join(filter(None, [self.label or "plain", local_label(self.requires.items())]))
 
     @property
     def target_key(self) -> Key:
@@ -120,7 +124,7 @@ class TargetEntry(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def _variant(self) -> Key:
-        return (self.cpu[:3], self.label, *sorted(self.choices.items()))  # x86, arm
+        return (self.cpu[:3], self.label, *sorted({**self.choices, **self.requires}.items()))  # x86, arm
 
 
 class ToolkitEntry(Struct, frozen=True):

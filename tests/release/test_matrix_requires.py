@@ -1,0 +1,152 @@
+"""Versions of a dependency as an axis: what wheels require, and that pip and uv take those for the version there is."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.factories.clients import UV, masked, taken_by_uv
+from tests.factories.gpu_projects import FRESH, TALLY, cuda
+from tests.factories.projects import setuptools_project
+from tests.factories.tools import needs
+from tests.factories.wheels import wheel
+from vbuild.errors import RecipeError
+from vbuild.publishing.local import Local
+from vbuild.publishing.publish import publish
+from vbuild.release.cache import BuildCache
+from vbuild.release.matrix import MatrixRequest, matrix
+from vbuild.release.model import ReleaseResult
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64"),
+    needs("gcc"),
+]
+LABELS = ("plain", "x86_64_v3")
+
+
+@pytest.fixture
+def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the releases of a project to build against, which pip and uv look into."""
+    folder = tmp_path / "engines"
+    for version in ("1.4.0", "1.4.1", "2.0.0"):
+        wheel(folder, f"engine-{version}-py3-none-any.whl", {"engine.py": f"VERSION = {version!r}\n"})
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def released(folder: Path, recipe: str, *, only: tuple[str, ...] = ()) -> ReleaseResult:
+    setuptools_project(folder / "project")
+    file = folder / "demo.toml"
+    file.write_text(f'name = "demo"\n[source]\npath = "{folder / "project"}"\n{recipe}')
+    return matrix(file, folder / "dist", MatrixRequest(jobs=2, only=only), store=BuildCache(folder / "store"))
+
+
+def installed(command: list[str], target: Path, *wanted: str) -> set[str]:
+    """The distributions that *command* installs into *target* for *wanted*."""
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(("UV_", "PIP_FIND"))}
+    subprocess.run([*command, "--target", str(target), *wanted], check=True, capture_output=True, env=environment)
+    return {path.name.removesuffix(".dist-info") for path in target.glob("*.dist-info")}
+
+
+def test_each_value_gives_wheels_that_are_held_to_it(engines: Path, tmp_path: Path) -> None:
+    recipe = '[matrix]\ncpu = ["x86-64-v3"]\n[matrix.requires]\nengine = ["1.4", "2.0"]\n'
+    release = released(tmp_path, recipe)
+    assert not release.failures
+    made = {(str(one.target), one.wheel.name.split("-")[1]) for one in release.products}
+    assert made == {(f"{label}+engine{one}", f"1.0+engine{one}") for label in LABELS for one in ("1.4", "2.0")}
+    for one in release.products:
+        with zipfile.ZipFile(one.wheel) as archive:
+            [name] = [name for name in archive.namelist() if name.endswith("/METADATA")]
+            assert f"Requires-Dist: engine=={dict(one.target.requires)['engine']}.*" in archive.read(name).decode()
+    assert {item.path.name for item in release.indexed} == {
+        f"demo-1.0+engine{one}-variants.json" for one in ("1.4", "2.0")
+    }
+    # a resolver goes back to the release that what is asked for admits
+    links = ["--no-index", "--find-links", str(engines), "--find-links", str(tmp_path / "dist")]
+    pip = [sys.executable, "-m", "pip", "install", "-q", *links]
+    uv = [UV, "pip", "install", "-q", "--no-config", "--python", sys.executable, *links]
+    for command in (pip, uv):
+        for asked, version in (("engine==1.4.0", "1.4.0"), ("engine", "2.0.0"), ("engine<2", "1.4.1")):
+            there = tmp_path / f"{Path(command[0]).name}-{version}-{asked[-1]}"
+            assert installed(command, there, "demo", asked) == {
+                f"demo-1.0+engine{version[:3]}",
+                f"engine-{version}",
+            }
+
+
+@pytest.mark.parametrize(
+    ("requires", "message"),
+    [
+        ('engine = ["9.9"]', "matrix.requires.engine: no index has engine 9.9; the newest there: 2.0.0, 1.4.1, 1.4.0"),
+        ('engine = ["1.4", "1.4"]', "matrix.requires.engine: '1.4' gives versions +engine1.4, as engine 1.4 does"),
+        ('en-gine = ["1"]\nengine = ["1"]', "matrix.requires.engine: '1' gives versions +engine1, as en-gine 1 does"),
+        ("engine = []", "matrix.requires.engine: empty; name a version, or leave the key out"),
+        ('engine = [">=1"]', "matrix.requires.engine[0]: '>=1' is no version to build against; expected numbers with"),
+        ('cpu = ["1"]', "matrix.requires.cpu: expected the name of a project that is no other axis"),
+    ],
+)
+def test_values_that_cannot_be_built_against_are_refused_before_anything_is_built(
+    requires: str, message: str, engines: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        released(tmp_path, f"[matrix.requires]\n{requires}\n")
+    assert message in str(caught.value)
+    assert engines.is_dir()
+    assert not list(tmp_path.glob("dist/*.whl"))
+
+
+def test_without_isolation_there_is_nothing_to_choose(tmp_path: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"isolation: false builds against what is installed, and matrix\.requires names"
+    ):
+        released(tmp_path, '[build]\nisolation = false\n[matrix.requires]\nengine = ["1"]\n')
+
+
+@pytest.mark.nightly
+def test_pip_and_uv_choose_among_two_versions_two_gpus_and_two_levels(engines: Path, tmp_path: Path) -> None:
+    text = f'{FRESH}{TALLY.rules}[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n[matrix.requires]\nengine = ["1.4", "2.0"]\n'
+    release = TALLY.released(tmp_path, text + cuda({"sm80": "80", "sm90": "90"}))
+    assert not release.failures
+    assert len(release.products) == 2 * (1 + 2 * 2)
+    dist, gpus = tmp_path / "dist", {"8.0": "sm80", "9.0": "sm90"}
+    levels = {"x86-64": "", "x86-64-v3": "x86_64_v3_"}
+    for engine in ("1.4", "2.0"):
+        for level, prefix in levels.items():
+            inside = masked(level, tmp_path)
+            for gpu, group in gpus.items():
+                taken = taken_by_uv(
+                    "tally",
+                    dist,
+                    tmp_path / f"uv-{engine}-{level}-{gpu}" / "target",  # with a cache of its own
+                    f"engine=={engine}.*",
+                    "--find-links",
+                    str(engines),
+                    prefix=inside,
+                    driver="13.0",
+                    gpu=gpu,
+                    alone=False,
+                )
+                assert taken.startswith(f"tally-1.0+engine{engine}-")
+                assert taken.endswith(f"-{prefix}{group}.whl")
+    # without variants: an index for each label, in each of which the version is chosen
+    publish([dist], tmp_path / "published", layouts=[Local()])
+    for engine in ("1.4", "2.0"):
+        for label in (f"{prefix}{group}" for prefix in levels.values() for group in gpus.values()):
+            index = (tmp_path / "published/local" / label / "simple").as_uri()
+            options = ["--index-url", index, "--find-links", str(engines)]
+            pip = [sys.executable, "-m", "pip", "install", "-q", *options]
+            uv = [UV, "pip", "install", "-q", "--no-config", "--python", sys.executable, *options]
+            for command in (pip, uv):
+                there = tmp_path / f"{Path(command[0]).name}-{engine}-{label}"
+                found = installed(command, there, "tally", f"engine=={engine}.*")
+                assert f"tally-1.0+engine{engine}.{label.replace('_', '.')}" in found
+
+
+def test_one_value_can_be_built_alone(engines: Path, tmp_path: Path) -> None:
+    assert engines.is_dir()
+    released(tmp_path, '[matrix.requires]\nengine = ["1.4", "2.0"]\n', only=("plain+engine1.4",))
+    assert [path.name.split("-")[1] for path in tmp_path.glob("dist/*.whl")] == ["1.0+engine1.4"]
