@@ -175,3 +175,8 @@ def clean_command(project: str) -> list[str]:
 def find_command(version: str) -> list[str]:
     """The command that prints the path of an installed Python of *version*."""
     return [find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", version]
+
+
+def managed_command() -> list[str]:
+    """The command that prints the folder of the Pythons that uv has installed, also those for other machines."""
+    return [find_uv_bin(), "python", "dir", "--no-config"]

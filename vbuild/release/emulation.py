@@ -11,15 +11,22 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from vbuild.build.trial import WheelTrial, environment_in
-from vbuild.errors import BuildError, WheelError
-from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.errors import BuildError, RepackageError, WheelError
+from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
+from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Check
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
 from vbuild.release.model import ReleaseContext
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.verification.emulator import Emulator
-from vbuild.verification.environments import WheelEnvironment
+from vbuild.verification.environments import (
+    WheelEnvironment,
+    WheelSources,
+    foreign_pythons,
+    is_foreign,
+    make_environment,
+)
 from vbuild.verification.level_emulation import NEVER, NO_EMULATOR, LevelMethod, LevelRun
 from vbuild.verification.level_runs import LevelSettings, emulated, python_for, why_not_here
 from vbuild.wheel.name import WheelName
@@ -30,13 +37,18 @@ _SECONDS = 300.0
 
 def check_emulator() -> None:
     """`BuildError` if the emulator, on which a recipe insists, is not installed."""
-    if Emulator.found() is None:
-        raise BuildError(f"test.emulate is 'always', and {NO_EMULATOR}")
+    machine = os.uname().machine
+    if Emulator.found(machine) is None:
+        raise BuildError(f"test.emulate is 'always', and {NO_EMULATOR.format(LevelMethod.emulator_of(machine))}")
 
 
-def emulator_name(check: Check) -> str | None:
-    """The emulator and its version if *check* asks for it and it is there."""
-    return str(Emulator.found() or "") or None if check.is_emulated else None
+def emulator_name(check: Check, machine: str) -> str | None:
+    """The emulator of *machine* and its version, with the Pythons for it, if *check* asks for it and it is there."""
+    emulator = Emulator.found(machine) if check.is_emulated else None
+    if emulator is None:
+        return None
+    pythons = foreign_pythons(machine) if machine != os.uname().machine else ()
+    return " ".join(map(str, (emulator, *pythons)))
 
 
 def why_unasked(check: Check) -> str:
@@ -48,10 +60,8 @@ def why_unasked(check: Check) -> str:
 
 def why_not(cpu: Cpu) -> str | None:
     """Why no emulator judges code for *cpu*, in a line, or None if one does."""
-    if cpu.machine != "x86_64":
-        return f"code for {cpu} is not emulated"
-    emulator = Emulator.found()
-    return emulator.why_not(cpu) if emulator else NO_EMULATOR
+    emulator = Emulator.found(cpu.machine)
+    return emulator.why_not(cpu) if emulator else NO_EMULATOR.format(LevelMethod.emulator_of(cpu.machine))
 
 
 def emulation_elsewhere(
@@ -63,14 +73,16 @@ def emulation_elsewhere(
     the wheel runs code above its level, `BuildError` if it cannot be installed.
     """
     name, check, log = WheelName.parse(wheel.name), context.recipe.test, context.log(target)
+    folder = context.place("emulated", target)
+    if target.cpu.machine != os.uname().machine:
+        return emulation_of(context, target, wheel, folder)
     why = why_not(target.cpu) or why_not_here(name)
     try:
         interpreter = Interpreter.at(python_for(name), os.environ) if why is None else None
     except WheelError as error:
         why, interpreter = str(error), None
     if interpreter is None:
-        return LevelRun(target.cpu.level, LevelMethod.QEMU, untried=why)
-    folder = context.place("emulated", target)
+        return LevelRun(target.cpu.level, LevelMethod.emulator_of(target.cpu.machine), untried=why)
     alone = replace(check, command=None)  # which only the emulator runs
     trial = WheelTrial(
         alone,
@@ -87,22 +99,26 @@ def emulation_elsewhere(
 
 
 def is_emulated(check: Check, cpu: Cpu) -> bool:
-    """Whether *check* asks for an emulator of *cpu*, and there is one."""
-    return check.is_emulated and why_not(cpu) is None
+    """Whether *check* asks for an emulator of *cpu*, a processor of this machine, and there is one."""
+    return check.is_emulated and cpu.machine == os.uname().machine and why_not(cpu) is None
 
 
 def emulation_of(context: ReleaseContext, target: Target, wheel: Path, folder: Path) -> LevelRun:
     """What becomes of *wheel*, that of *target*, in the emulator; its environment is that of the test in *folder*.
 
-    `WheelError` if the wheel runs code above its level.
+    For another machine than this one, it is made there. `WheelError` if the wheel runs code above its level.
     """
     recipe, cpu = context.recipe, target.cpu
-    if why := why_not(cpu):
-        return LevelRun(cpu.level, LevelMethod.QEMU, untried=why)
+    name = WheelName.parse(wheel.name)
+    if why := why_not(cpu) or (why_not_here(name) if is_foreign(name) else None):
+        return LevelRun(cpu.level, LevelMethod.emulator_of(cpu.machine), untried=why)
     context.on_progress(target, f"emulating {cpu}, {2 * _SECONDS:g} s at most")
+    try:
+        place = _environment(wheel, name, recipe.test, folder)
+    except RepackageError as error:
+        what = f"cannot be installed for {cpu.machine}: {error}"
+        return LevelRun(cpu.level, LevelMethod.emulator_of(cpu.machine), untried=what)
     environment = environment_in(folder)
-    root = environment.scripts.parent
-    [packages] = root.resolve().glob("lib/*/site-packages")
     settings = LevelSettings(
         check=recipe.test,
         cpu=cpu,
@@ -110,20 +126,33 @@ def emulation_of(context: ReleaseContext, target: Target, wheel: Path, folder: P
         log=context.log(target),
         variables=environment.variables(passed(os.environ, recipe.build.pass_env)),
     )
-    place = WheelEnvironment(root, packages, environment.python)
     run = first = emulated(wheel, place, settings, folder=folder.resolve())
-    for level in X86_64_LEVELS[cpu.rank + 1 :]:
+    levels = X86_64_LEVELS if cpu.machine == "x86_64" else AARCH64_VERSIONS
+    for level in levels[cpu.rank + 1 :]:
         if run.is_tried or why_not(above := Cpu.known(cpu.machine, level).with_extras(cpu.extras)):
             break
         # what the wheel requires, or Python, is for a higher level: the next one still shows something
         run = emulated(wheel, place, replace(settings, cpu=above), folder=folder.resolve())
     if run.is_tried and first.untried:
-        run = replace(run, instead=f"emulated as x86-64-{run.level}, and not as {cpu}: {first.untried}")
+        shown = Cpu.known(cpu.machine, run.level)
+        run = replace(run, instead=f"emulated as {shown}, and not as {cpu}: {first.untried}")
     run = run if run.is_tried else first
     if run.illegal:
-        what = f"code above {cpu} runs on a processor without it, as {Emulator.found()} shows"
+        what = f"code above {cpu} runs on a processor without it, as {Emulator.found(cpu.machine)} shows"
         advice = (
             f"let it run only after a check of the CPU, or build it without the flag: build.flags = 'strip'; {NEVER}"
         )
         raise WheelError(f"{wheel.name}: {what}: {'; '.join(run.grouped)}; {advice}")
     return run
+
+
+def _environment(wheel: Path, name: WheelName, check: Check, folder: Path) -> WheelEnvironment:
+    """The environment of the test in *folder*; made for *wheel* if that is for another machine than this one."""
+    if is_foreign(name):
+        folder.mkdir(parents=True, exist_ok=True)
+        sources = WheelSources((), Indexes.configured())
+        return make_environment(wheel, python_for(name), requires=check.requires, sources=sources, folder=folder)
+    environment = environment_in(folder)
+    root = environment.scripts.parent
+    [packages] = root.resolve().glob("lib/*/site-packages")
+    return WheelEnvironment(root, packages, environment.python)

@@ -151,7 +151,7 @@ def planned_wheel(builder: Builder, job: Job, build: str, baseline: str | None) 
         check=recipe.test,
         baseline=baseline,
         cpu=builder.cpu,
-        emulator=emulator_name(recipe.test) if job.target.cpu.machine == "x86_64" else None,
+        emulator=emulator_name(recipe.test, job.target.cpu.machine),
     )
     return PlannedWheel(job, build, baseline, product)
 

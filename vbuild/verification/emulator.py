@@ -1,6 +1,7 @@
 """An emulator that stops code above a CPU level, as a processor of that level does.
 
     qemu-x86_64 -cpu qemu64,+ssse3,...,-avx,...    has every feature of the level, and none above
+    qemu-aarch64 -cpu cortex-a76                   the processor with every feature of the version, and the fewest above
 
 Which instructions it runs and which it stops is not taken from its documentation: a program with one of each feature is
 run in it. What a process maps, and where a signal ended it, the emulator writes to a log when asked to:
@@ -12,11 +13,12 @@ run in it. What a process maps, and where a signal ended it, the emulator writes
 https://www.qemu.org/docs/master/user/main.html
 """
 
+import os
 import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,14 +31,18 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.records import MAGIC
 from vbuild.elf.regions import regions_of
 from vbuild.errors import BinaryError
-from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu, feature_rank
+from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
 from vbuild.verification.loader import mapped
 
-_QEMU = "qemu-x86_64"
 _SECONDS = 60.0
 _LONGEST = 15  # bytes of an instruction
 # what dispatch that knows processors by their numbers sees: an early Opteron, Nehalem, Haswell, Skylake
 _MODELS = {"v1": "", "v2": "6,model=26", "v3": "6,model=60", "v4": "6,model=85"}
+# qemu's Arm processors, with those of newer versions; features cannot be chosen one by one
+_ARM_MODELS = (
+    *("cortex-a53", "cortex-a76", "neoverse-n1", "a64fx", "neoverse-v1", "neoverse-n2"),
+    *("max,sve=off,sme=off", "max,sve=off", "max,sme=off", "max"),
+)
 # an instruction that needs the feature, and that a processor without it refuses
 _INSTRUCTIONS = {
     "CMPXCHG16B": "480fc70c24",
@@ -76,8 +82,20 @@ _INSTRUCTIONS = {
     "VPCLMULQDQ": "c4e37d44c000",
     "AVX_VNNI": "c4e27d50c0",
 }
+# the same, as numbers; x0 is the stack pointer, and x1 and x2 are 0
+_ARM_TABLE = """
+    CRC32 1ac14021 LOR 88df7c01 LSE b8210002 RDM 6e828420 FCMA 6e82e420 JSCVT 1e7e0001 LRCPC b8bfc001 PAUTH 9ac33041
+    DIT d503405f DOTPROD 4e829420 FLAGM d500401f LRCPC2 99400001 FLAGM2 d500405f FRINTTS 1e284000 SB d50330ff
+    BF16 6e42fc20 I8MM 4e829c20 WFXT d5031001 XS d503323f HBC 54000030 MOPS 19c20420 CSSC dac02021 FHM 4e22ec20
+    FP16 1ee22820 SVE 0420e3e1 SVE2 04068120 SVE2P1 4400c800 AES 4e284820 PMULL 0ee2e020 SHA1 5e280820 SHA256 5e282820
+    SHA512 cec08020 SHA3 ce020c20 SM3 ce62c020 SM4 cec08420 SME 04bf5821 MTE 9adf1041 RNG d53b2401 F32MM 64a2e420
+"""
+_ARM_INSTRUCTIONS = {match[1]: int(match[2], 16) for match in re.finditer(r"(\w+) (\w+)", _ARM_TABLE)}
 # an older processor takes the first for bsr; qemu has the second with RDRAND
 _NEVER_REFUSED = frozenset({"LZCNT", "RDSEED"})
+# where programs of the other machine find their loader and libraries: qemu's own place, Debian's, and cross compilers'
+_PREFIXES = ("/usr/gnemul/qemu-{}", "/etc/qemu-binfmt/{}", "/usr/{}-linux-gnu", "/")
+_LOADERS = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
 # system calls of x86-64 Linux: write, fork, exit, wait4
 _WRITE, _FORK, _EXIT, _WAIT = 1, 57, 60, 61
 _BASE, _HEAD = 0x400000, 64 + 56
@@ -89,27 +107,48 @@ _STOPPED = re.compile(r"--- SIGILL \{.*si_addr\s*=\s*(?P<address>0x[0-9a-f]+)")
 
 
 class Emulator(Struct, frozen=True):
-    """qemu's emulator of x86-64 processors for single programs: its *path*, and its *version* as it says it."""
+    """qemu's emulator of the processors of *machine* for single programs: its *path*, and its *version* as it says it.
+
+    *prefix* is the folder with the loader and the libraries of *machine*, where that is not this machine.
+    """
 
     path: Path
     version: str
+    machine: str = "x86_64"
+    prefix: Path | None = None
 
     @classmethod
-    def found(cls) -> Self | None:
-        """The emulator in PATH, or None if there is none."""
-        path = shutil.which(_QEMU)
-        return cls(Path(path), _version(path)) if path else None
+    def found(cls, machine: str = "x86_64") -> Self | None:
+        """The emulator of *machine* in PATH, or None if there is none."""
+        path = shutil.which(f"qemu-{machine}")
+        return cls(Path(path), _version(path), machine, _prefix(machine)) if path else None
 
     def __str__(self) -> str:
-        return f"{_QEMU} {self.version}"
+        return f"qemu-{self.machine} {self.version}"
 
     def command(self, cpu: Cpu) -> tuple[str, ...]:
-        """The command before a program that makes it see a processor with the features of *cpu* and no others."""
-        return (str(self.path), "-cpu", processor(cpu))
+        """The command before a program that makes it see a processor with the features of *cpu*.
+
+        It has no others if `passing` names none.
+        """
+        name = processor(cpu) if cpu.machine == "x86_64" else _arm_model(self, cpu)[0]
+        return (*self.widest[:-1], name)
+
+    @property
+    def widest(self) -> tuple[str, ...]:
+        """The command before a program that makes it see a processor with all features that are emulated."""
+        return (str(self.path), *(("-L", str(self.prefix)) if self.prefix else ()), "-cpu", "max")
 
     def why_not(self, cpu: Cpu) -> str | None:
-        """Why it cannot judge code for *cpu*, in a line, or None if it runs what such processors have and no more."""
+        """Why it cannot judge code for *cpu*, in a line, or None if it runs what such processors have.
+
+        Of x86-64, it runs no more then; of aarch64, what `passing` names.
+        """
         return _why_not(self, cpu)
+
+    def passing(self, cpu: Cpu) -> frozenset[str]:
+        """The features that its processor for *cpu* has, and *cpu* has not: code that needs one does not stop."""
+        return frozenset(_arm_model(self, cpu)[2]) if self.machine != "x86_64" else frozenset()
 
 
 class StoppedAt(Struct, frozen=True):
@@ -130,6 +169,15 @@ class StoppedAt(Struct, frozen=True):
         name = self.file.relative_to(packages) if self.file.is_relative_to(packages) else self.file
         needs = f" ({', '.join(self.features)})" if self.features else ""
         return f"{self.instruction}{needs} in {self.function} of {name}"
+
+
+def _prefix(machine: str) -> Path | None:
+    """The folder with the loader of *machine* and its libraries; None on such a machine, and where there is none."""
+    if os.uname().machine == machine:
+        return None
+    places = [os.environ["QEMU_LD_PREFIX"]] if os.environ.get("QEMU_LD_PREFIX") else []
+    places += [place.format(machine) for place in _PREFIXES]
+    return next((Path(place) for place in places if Path(place, _LOADERS[machine]).exists()), None)
 
 
 @cache
@@ -154,28 +202,50 @@ def processor(cpu: Cpu) -> str:
 
 def is_above(feature: str, cpu: Cpu) -> bool:
     """Whether processors of *cpu* may lack *feature*."""
-    return feature_rank(feature) > cpu.rank and feature not in {extra.name for extra in cpu.extra_features}
+    return feature not in cpu.features | {extra.name for extra in cpu.extra_features}
 
 
 @cache
 def _why_not(emulator: Emulator, cpu: Cpu) -> str | None:
-    runs = _run_by(emulator.command(cpu))
+    if cpu.machine == "aarch64":
+        _, lacking, _ = _arm_model(emulator, cpu)
+        return f"{emulator} cannot judge {cpu}: it does not run {', '.join(lacking)}" if lacking else None
+    runs = _run_by(emulator.command(cpu), _program(), _INSTRUCTIONS)
     if runs is None:
         return f"{emulator} knows no processor with the features of {cpu}; expected qemu 7.2 or newer"
     wanted = [feature.name for level in X86_64_LEVELS[1 : cpu.rank + 1] for feature in X86_64_FEATURES[level]]
     wanted += [feature.name for feature in cpu.extra_features]
-    if lacking := [name for name in wanted if name not in runs]:
+    if lacks := [name for name in wanted if name not in runs]:
         hint = "; expected qemu 7.2 or newer" if cpu == Cpu.parse("x86-64-v3") else ""
-        return f"{emulator} cannot judge {cpu}: it does not run {', '.join(lacking)}{hint}"
+        return f"{emulator} cannot judge {cpu}: it does not run {', '.join(lacks)}{hint}"
     passing = [name for name in runs if is_above(name, cpu) and name not in _NEVER_REFUSED]
     return f"{emulator} cannot judge {cpu}: it also runs {', '.join(passing)}" if passing else None
 
 
-def _run_by(command: Iterable[str]) -> tuple[str, ...] | None:
-    """The features whose instructions *command* runs; None if it does not even run a program."""
+@cache
+def _arm_runs(emulator: Emulator) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The features that each of its Arm processors has."""
+    before, program = emulator.widest[:-1], _arm_program()
+    found = ((name, _run_by((*before, name), program, _ARM_INSTRUCTIONS)) for name in _ARM_MODELS)
+    return tuple((name, runs) for name, runs in found if runs is not None)
+
+
+@cache
+def _arm_model(emulator: Emulator, cpu: Cpu) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The processor that is most like *cpu*, the features that it lacks, and those that it has beyond *cpu*'s."""
+    wanted = tuple(sorted(cpu.features))
+    found = [
+        (name, tuple(one for one in wanted if one not in runs), tuple(one for one in runs if is_above(one, cpu)))
+        for name, runs in _arm_runs(emulator)
+    ]
+    return min(found, key=lambda one: (len(one[1]), len(one[2])), default=("max", wanted or ("anything",), ()))
+
+
+def _run_by(command: Iterable[str], code: bytes, instructions: Collection[str]) -> tuple[str, ...] | None:
+    """Those of *instructions*, in the program *code*, that *command* runs; None if it does not even run a program."""
     with TemporaryDirectory(prefix="vbuild-emulator-") as folder:
         program = Path(folder, "probe")
-        program.write_bytes(_program())
+        program.write_bytes(code)
         program.chmod(0o755)
         # every SIGILL would leave a core file
         line = ["sh", "-c", 'ulimit -c 0; exec "$@"', "sh", *command, str(program)]
@@ -183,10 +253,33 @@ def _run_by(command: Iterable[str]) -> tuple[str, ...] | None:
             ran = subprocess.run(line, capture_output=True, check=False, timeout=_SECONDS, cwd=folder)
         except (OSError, subprocess.SubprocessError):
             return None
-    if ran.returncode or len(ran.stdout) != 8 * len(_INSTRUCTIONS):
+    if ran.returncode or len(ran.stdout) != 8 * len(instructions):
         return None
     ends = (status for (status,) in struct.iter_unpack("<i4x", ran.stdout))
-    return tuple(name for name, status in zip(_INSTRUCTIONS, ends, strict=True) if status == 0)
+    return tuple(name for name, status in zip(instructions, ends, strict=True) if status == 0)
+
+
+def _arm_program() -> bytes:
+    """The same as `_program` for aarch64, where instructions are words, and system calls have other numbers."""
+
+    def call(number: int, *arguments: int) -> list[int]:
+        # mov xN, argument; mov x8, number; svc 0
+        return [*(move(*each) for each in enumerate(arguments)), move(8, number), 0xD4000001]
+
+    def move(register: int, number: int) -> int:
+        return 0xD2800000 | number << 5 | register
+
+    words = [0xD11003FF]  # sub sp, sp, 1024
+    for number, instruction in enumerate(_ARM_INSTRUCTIONS.values()):
+        # mov x0, sp; mov x1, 0; mov x2, 0
+        child = [0x910003E0, move(1, 0), move(2, 0), instruction, *call(93, 0)]
+        # clone like fork; cbnz x0, behind the child
+        words += [*call(220, 17, 0, 0, 0, 0), 0xB5000000 | (len(child) + 1) << 5, *child]
+        # add x1, sp, 8 * number; mov x2, 0; mov x3, 0; wait4
+        words += [0x910003E1 | 8 * number << 10, move(2, 0), move(3, 0), *call(260)]
+    # mov x0, 1; mov x1, sp; mov x2, size; write; exit
+    words += [move(0, 1), 0x910003E1, move(2, 8 * len(_ARM_INSTRUCTIONS)), *call(64), *call(93, 0)]
+    return _executable(struct.pack(f"<{len(words)}I", *words), 183)
 
 
 def _program() -> bytes:
@@ -205,10 +298,14 @@ def _program() -> bytes:
     code += [struct.pack("<BIBI", 0xB8, _WRITE, 0xBF, 1), bytes.fromhex("4889e6")]
     code += [struct.pack("<BI", 0xBA, 8 * len(_INSTRUCTIONS)), bytes.fromhex("0f05")]
     code += [struct.pack("<BI", 0xB8, _EXIT), bytes.fromhex("31ff0f05")]
-    body = b"".join(code)
+    return _executable(b"".join(code), 62)
+
+
+def _executable(body: bytes, machine: int) -> bytes:
+    """The program *body* for the *machine* of that number in ELF."""
     size = _HEAD + len(body)
-    # ET_EXEC for x86-64 with one PT_LOAD, which is readable and executable
-    header = struct.pack("<4s3B9x2HI3QI6H", MAGIC, 2, 1, 1, 2, 62, 1, _BASE + _HEAD, 64, 0, 0, 64, 56, 1, 64, 0, 0)
+    # ET_EXEC with one PT_LOAD, which is readable and executable
+    header = struct.pack("<4s3B9x2HI3QI6H", MAGIC, 2, 1, 1, 2, machine, 1, _BASE + _HEAD, 64, 0, 0, 64, 56, 1, 64, 0, 0)
     return header + struct.pack("<2I6Q", 1, 5, 0, _BASE, _BASE, size, size, 4096) + body
 
 
@@ -243,10 +340,6 @@ def _stopped_at(log: Path) -> StoppedAt | None:
 
 def _place(file: Path, offset: int) -> StoppedAt:
     """The instruction at *offset* of *file*."""
-    from iced_x86 import Decoder, Formatter, FormatterSyntax
-
-    from vbuild.elf.isa import features_by_code
-
     try:
         with mapped(file) as data:
             image, elf = ElfImage.read(data), Elf.parse(data)
@@ -255,9 +348,23 @@ def _place(file: Path, offset: int) -> StoppedAt:
             address = next((one.p_vaddr + offset - one.p_offset for one in image.loads if offset in one.span), offset)
     except (BinaryError, OSError):
         return StoppedAt(file, f"the instruction at {offset:#x}", function="code that cannot be read")
-    instruction = next(iter(Decoder(64, code, ip=address)))
+    text, features = _instruction(code, elf.machine, address)
     region = next((one for one in regions_of(elf) if one.address <= address < one.address + len(one.data)), None)
-    text = Formatter(FormatterSyntax.INTEL).format(instruction)
-    features = tuple(sorted(features_by_code().get(instruction.code, ())))
     function = str(region.function) if region and region.function else "code without a name"
     return StoppedAt(file, f"{text} at {address:#x}", features, function)
+
+
+def _instruction(code: bytes, machine: str, address: int) -> tuple[str, tuple[str, ...]]:
+    """The first instruction of *code*, which stands at *address*, and the features that it needs."""
+    if machine == "aarch64":
+        from vbuild.elf import arm
+
+        word = int.from_bytes(code[:4], "little")
+        return arm.text_of(word), tuple(sorted(arm.needed_by(word) - {arm.INVALID}))
+    from iced_x86 import Decoder, Formatter, FormatterSyntax
+
+    from vbuild.elf.isa import features_by_code
+
+    instruction = next(iter(Decoder(64, code, ip=address)))
+    features = tuple(sorted(features_by_code().get(instruction.code, ())))
+    return Formatter(FormatterSyntax.INTEL).format(instruction), features

@@ -41,7 +41,7 @@ from packaging.utils import canonicalize_name
 from vbuild.config.requirements import read_requirement, required_project
 from vbuild.elf.catalogue import TOOLKIT, PlatformPolicy, is_official
 from vbuild.errors import RepackageError
-from vbuild.index_client.configuration import Indexes, install_command, venv_command
+from vbuild.index_client.configuration import Indexes, install_command, managed_command, venv_command
 from vbuild.recipe.variables import for_installers, passed, undisturbed
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
@@ -51,6 +51,7 @@ _USUAL_GLIBC, _NAMED_GLIBC = 28, (28, *range(31, 41))
 _OLDEST_GLIBC, _MUSL = 5, ("musllinux_1_2", "musllinux_1_1")
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _CPYTHON = re.compile(r"cp(?P<major>\d)(?P<minor>\d+)")
+_PYTHON = re.compile(r"python3\.\d+t?")
 _OTHER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)")
 
 
@@ -171,7 +172,7 @@ class WheelEnvironment(Struct, frozen=True):
     """Where a wheel is installed: *packages* is site-packages in *folder*; *python* is None if none here can run it.
 
     *left_out* are projects that the wheel requires and that are not installed, for the *reason* that the installer
-    gave.
+    gave. *machine* is that of the Python if it is another than this one.
     """
 
     folder: Path
@@ -179,6 +180,7 @@ class WheelEnvironment(Struct, frozen=True):
     python: Path | None = None
     left_out: tuple[str, ...] = ()
     reason: str = ""
+    machine: str = ""
 
 
 class WheelSources(Struct, frozen=True):
@@ -196,6 +198,20 @@ class WheelSources(Struct, frozen=True):
 def is_native(name: WheelName) -> bool:
     """Whether this Python, on this machine, takes the wheel called *name*."""
     return not name.tags.isdisjoint(sys_tags())
+
+
+def is_foreign(name: WheelName) -> bool:
+    """Whether the wheel called *name* is for other machines than this one, which qemu-user may emulate."""
+    return bool(name.machines) and os.uname().machine not in name.machines
+
+
+def foreign_pythons(machine: str) -> tuple[Path, ...]:
+    """The CPythons of *machine* on this one that were found: those of uv, and those in the folder QEMU_LD_PREFIX."""
+    ran = subprocess.run(managed_command(), capture_output=True, text=True, check=False)
+    prefix = os.environ.get("QEMU_LD_PREFIX")
+    found = [Path(ran.stdout.strip()).glob(f"cpython-*-linux-{machine}-gnu/bin/python3.*")] if ran.stdout else []
+    found += [Path(prefix).glob(f"{place}/bin/python3.*") for place in ("usr/local", "usr")] if prefix else []
+    return tuple(path for paths in found for path in sorted(paths) if _PYTHON.fullmatch(path.name))
 
 
 def installers(name: WheelName) -> tuple[Installer, ...]:
@@ -246,12 +262,22 @@ def make_environment(
 ) -> WheelEnvironment:
     """Return a new environment of *python* in *folder*, made by uv: *wheel*, and what it and its test *requires*.
 
-    Raises `RepackageError`, with the line in which uv says why, if it cannot be made.
+    That of a Python of another machine gets wheels only. Raises `RepackageError`, with the line in which uv says why,
+    if it cannot be made.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
-    client = _Client(Installer.UV, TargetPython.of(name), sources)
+    client = _Client(Installer.UV, target := TargetPython.of(name), sources)
     root = folder / "environment"
+    if target and is_foreign(name):
+        # uv cannot run this Python, and needs not for wheels
+        packages = root / "lib" / f"python{target.version}" / "site-packages"
+        packages.mkdir(parents=True)
+        (root / "bin").mkdir()
+        (root / "bin" / "python").symlink_to(python)
+        (root / "pyvenv.cfg").write_text(f"home = {python.parent}\nversion = {target.version}\n", encoding="utf-8")
+        client.install(WheelEnvironment(root, packages), str(plain), *requires)
+        return WheelEnvironment(root, packages, root / "bin" / "python", machine=target.platform.machine)
     client.run(venv_command(python, root))
     (packages,) = root.glob("lib/*/site-packages")
     environment = WheelEnvironment(root, packages, root / "bin" / "python")

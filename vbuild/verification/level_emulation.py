@@ -60,10 +60,19 @@ class LevelMethod(StrEnum):
     TUNABLES = "GLIBC_TUNABLES"
     MASK = "ld.so --glibc-hwcaps-mask"
     QEMU = "qemu-x86_64"
+    QEMU_ARM = "qemu-aarch64"
     NONE = "this machine as it is"
 
+    @classmethod
+    def emulator_of(cls, machine: str) -> Self:
+        return cls(f"qemu-{machine}")
 
-NO_EMULATOR = f"{LevelMethod.QEMU} is not installed; Debian and Ubuntu have it in qemu-user"
+    @property
+    def is_emulator(self) -> bool:
+        return self.startswith("qemu-")
+
+
+NO_EMULATOR = "{} is not installed; Debian and Ubuntu have it in qemu-user"
 NEVER = "test.emulate = 'never' leaves the emulator out"
 METHODS = (LevelMethod.TUNABLES, LevelMethod.MASK, LevelMethod.QEMU)
 
@@ -163,15 +172,24 @@ def with_evidence(verdict: Verdict, run: LevelRun | None, *, why_not: str = "") 
 
     Without a run, it says *why_not*.
     """
-    doubtful = sum(bool(one.doubt) for library in verdict.libraries for one in library.violations)
-    about = f"{counted(doubtful, 'function')} above {verdict.cpu} that may run without a check of the CPU"
-    level = Cpu.known("x86_64", run.level) if run else None
+    doubtful = [one for library in verdict.libraries for one in library.violations if one.doubt]
+    about = f"{{}} above {verdict.cpu} that may run without a check of the CPU"
+    level = Cpu.known("aarch64" if run.method is LevelMethod.QEMU_ARM else "x86_64", run.level) if run else None
     found = [run.instead] if run and run.instead else []
     lacking = why_not if run is None else run.untried or run.instead
     if doubtful and lacking:
-        found = [f"{about}: no emulator shows that none does: {lacking}"]
-    elif doubtful and run and run.works:
-        found.append(f"{about}: none ran in an emulator of {level} ({run.done}); this is evidence, and no proof")
+        found = [f"{about.format(counted(len(doubtful), 'function'))}: no emulator shows that none does: {lacking}"]
+    elif doubtful and run and level and run.works:
+        emulator = Emulator.found(level.machine)
+        passing = emulator.passing(level) if emulator else frozenset()
+        passed = [one for one in doubtful if not passing.isdisjoint(one.features)]
+        names = ", ".join(sorted(passing & {name for one in passed for name in one.features}))
+        if judged := len(doubtful) - len(passed):
+            what = f"none ran in an emulator of {level} ({run.done}); this is evidence, and no proof"
+            found.append(f"{about.format(counted(judged, 'function'))}: {what}")
+        if passed:
+            what = f"{emulator} does not show it, because its processor for {level} also runs {names}"
+            found.append(f"{about.format(counted(len(passed), 'function'))}: {what}")
     findings = [Finding(Severity.NOTE, VerifyRule.ISA_EMULATED, (), what) for what in found]
     if run and run.is_tried and run.failures:
         what = f"as {level} in the emulator, by no instruction above the level: {'; '.join(run.grouped)}"
@@ -228,7 +246,7 @@ class LevelReport(Struct, frozen=True):
 
     def evidence_for(self, verdict: Verdict) -> Verdict:
         """*verdict*, of the same wheel, with what the emulator shows of functions in doubt, if it was used."""
-        emulated = next((run for run in self.runs if run.method is LevelMethod.QEMU), None)
+        emulated = next((run for run in self.runs if run.method.is_emulator), None)
         return with_evidence(verdict, emulated) if emulated and not emulated.failures else verdict
 
     @property
@@ -256,7 +274,8 @@ class LevelReport(Struct, frozen=True):
 class LevelHost(Struct, frozen=True):
     """The C library and the machine that a Python runs on: its dynamic *loader*, and the *glibc* version, if any.
 
-    *program* is the Python's file, and *suffixes* are those of the extension modules that it imports.
+    *program* is the Python's file, and *suffixes* are those of the extension modules that it imports. *as_is* is how it
+    runs without a level: of another machine, in the emulator of all features.
     """
 
     program: Path
@@ -264,20 +283,25 @@ class LevelHost(Struct, frozen=True):
     loader: Path | None
     glibc: tuple[int, ...] | None
     suffixes: tuple[str, ...]
+    as_is: "Launch"
 
     @classmethod
-    def of(cls, python: Path) -> Self:
-        """Return the host of *python*; raises `WheelError` if that does not run."""
+    def of(cls, python: Path, *, emulator: Emulator | None = None) -> Self:
+        """Return the host of *python*, in *emulator* if that is given; raises `WheelError` if that does not run."""
+        program = Path(os.path.realpath(python))
+        as_is = Launch(before=emulator.widest, program=program) if emulator else Launch()
         try:
-            ran = _run([str(python), "-I", "-c", _PROBE], plain_environment())
-            ran.check_returncode()
+            ran = _run([*as_is.before, str(python), "-I", "-c", _PROBE], plain_environment())
             answer = json.loads(ran.stdout)
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            raise WheelError(f"{python}: not a Python that runs: {error}") from error
+        except ValueError as error:
+            *_, why = ("exit status " + str(ran.returncode), *ran.stderr.splitlines())
+            raise WheelError(f"{program}: not a Python that runs: {why}") from error
+        except (OSError, subprocess.SubprocessError) as error:
+            raise WheelError(f"{program}: not a Python that runs: {error}") from error
         version = answer["libc"].split()[-1] if answer["libc"] else ""
         glibc = tuple(map(int, re.findall(r"\d+", version)[:2])) or None
         loader = Path(answer["loader"][0]) if answer["loader"] else None
-        return cls(Path(os.path.realpath(python)), answer["machine"], loader, glibc, tuple(answer["suffixes"]))
+        return cls(program, answer["machine"], loader, glibc, tuple(answer["suffixes"]), as_is)
 
     @property
     def why_no_levels(self) -> str | None:
@@ -304,7 +328,7 @@ class LevelHost(Struct, frozen=True):
         highest = found[-1] if found else X86_64_LEVELS[0]
         if highest == level:
             return launch
-        where = "in qemu" if method is LevelMethod.QEMU else "on this machine"
+        where = "in qemu" if method.is_emulator else "on this machine"
         return f"{where} the loader searches for {highest}, not {level}"
 
     def searched(self, launch: "Launch") -> tuple[str, ...]:
@@ -317,6 +341,8 @@ class LevelHost(Struct, frozen=True):
         return tuple(sorted(_SEARCHED.findall(ran.stdout)))
 
     def _launch(self, method: LevelMethod, cpu: Cpu) -> "Launch | str":
+        if method.is_emulator:
+            return self._emulated(cpu)
         above = LEVELS[cpu.rank :]
         match method:
             case LevelMethod.TUNABLES:
@@ -327,15 +353,11 @@ class LevelHost(Struct, frozen=True):
                 # an empty list would mask nothing
                 options = ("--glibc-hwcaps-mask", ":".join(below) or "none")
                 return Launch(options=options, loader=self.loader, program=self.program)
-            case LevelMethod.QEMU:
-                return self._emulated(cpu)
-        return Launch()
+        return self.as_is
 
     def _emulated(self, cpu: Cpu) -> "Launch | str":
-        if self.machine != "x86_64":
-            return f"this machine is {self.machine}, and only programs for x86-64 are emulated"
-        if (emulator := Emulator.found()) is None:
-            return NO_EMULATOR
+        if (emulator := Emulator.found(cpu.machine)) is None:
+            return NO_EMULATOR.format(LevelMethod.emulator_of(cpu.machine))
         if why := emulator.why_not(cpu):
             return why
         return Launch(before=emulator.command(cpu), program=self.program)

@@ -23,15 +23,17 @@ from msgspec.structs import replace as replace_in
 
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
-from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
 from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes, find_command
 from vbuild.recipe.model import Check
-from vbuild.verification.emulator import StoppedAt, is_above, stopped_at
+from vbuild.verification.emulator import Emulator, StoppedAt, is_above, stopped_at
 from vbuild.verification.environments import (
     TargetPython,
     WheelEnvironment,
     WheelSources,
+    foreign_pythons,
+    is_foreign,
     is_native,
     make_environment,
     platforms_of,
@@ -40,6 +42,7 @@ from vbuild.verification.environments import (
 from vbuild.verification.installed_wheel import InstalledWheel
 from vbuild.verification.level_emulation import (
     METHODS,
+    NO_EMULATOR,
     Launch,
     LevelHost,
     LevelMethod,
@@ -53,13 +56,14 @@ from vbuild.verification.verify import claimed_cpu
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
+_DEBIAN = {"aarch64": "arm64", "x86_64": "amd64"}
 _TRACED = 3  # failures of a run for which the instruction is looked for
 
 
 OnProgress = Callable[[str], None]
 
 _MACHINE = "x86_64"
-_BASELINE = X86_64_LEVELS[0]
+_BASELINES = {"x86_64": X86_64_LEVELS[0], "aarch64": AARCH64_VERSIONS[0]}
 
 
 class LevelSettings(Struct, frozen=True, kw_only=True):
@@ -115,10 +119,10 @@ def run_levels(
             why_none = "no library has copies for CPU levels: run as it is"
         runs = [] if why_none else [*_run_each(runner, levels, wheel.name, on_progress)]
         if not runs:
-            runs = [runner.run(levels[0], LevelMethod.NONE)]
-            if LevelMethod.QEMU in settings.methods and installed.files:
-                on_progress(f"{wheel.name}: {levels[0]} by {LevelMethod.QEMU}")
-                runs.append(runner.run(levels[0], LevelMethod.QEMU))
+            runs = [] if is_foreign(name) else [runner.run(levels[0], LevelMethod.NONE)]
+            if LevelMethod.QEMU in settings.methods and (installed.files or not runs):
+                on_progress(f"{wheel.name}: {levels[0]} by {runner.emulator}")
+                runs.append(runner.run(levels[0], runner.emulator))
         notes = [*([why_none] if why_none else []), *runner.notes(runs)]
     return LevelReport(wheel.name, levels, tuple(runs), tuple(notes))
 
@@ -137,14 +141,15 @@ def emulated(wheel: Path, environment: WheelEnvironment, settings: LevelSettings
     """
     installed = InstalledWheel.of(environment.packages, WheelName.parse(wheel.name).project)
     runner = _LevelRunner.of(environment, installed, settings, folder=folder)
-    return runner.run(settings.cpu.level if settings.cpu else _BASELINE, LevelMethod.QEMU)
+    return runner.run(settings.cpu.level if settings.cpu else _BASELINES[runner.host.machine], runner.emulator)
 
 
 def levels_of(wheel: Path, cpu: Cpu | None = None) -> tuple[str, ...]:
     """Return the level of *cpu*, by default the baseline, and those that it has copies of libraries for."""
     with open_wheel(wheel) as source:
         found = {level for member in source.members if (level := level_of(member.path))}
-    own = cpu.level if cpu and cpu.machine == _MACHINE else _BASELINE
+    machine = next(iter(WheelName.parse(wheel.name).machines), _MACHINE)
+    own = cpu.level if cpu and cpu.machine == machine else _BASELINES[machine]
     return (own, *sorted(level for level in found if level > own))
 
 
@@ -153,6 +158,8 @@ def why_not_here(name: WheelName) -> str | None:
     here = os.uname().machine
     platforms = platforms_of(name)
     machines = {platform.machine for platform in platforms}
+    if is_foreign(name) and len(name.machines) == 1:
+        return _why_not_emulated(name)
     if machines and here not in machines:
         where = " or ".join(sorted(machines))
         return (
@@ -169,10 +176,43 @@ def why_not_here(name: WheelName) -> str | None:
     return None
 
 
+def _why_not_emulated(name: WheelName) -> str | None:
+    """Why no emulator runs the wheel called *name*, which is for another machine, or None if one does."""
+    [machine], target = name.machines, TargetPython.of(name)
+    what = f"for {machine}, and this machine is {os.uname().machine}: nothing was run"
+    if target is None or not target.uv_platform or target.platform.tag.startswith("musllinux"):
+        return f"{what}: only CPython's wheels for glibc are emulated"
+    emulator = Emulator.found(machine)
+    if emulator is None:
+        return f"{what}: {NO_EMULATOR.format(LevelMethod.emulator_of(machine))}"
+    if emulator.prefix is None:
+        libraries = f"libc6-{_DEBIAN[machine]}-cross"
+        return (
+            f"{what}: no libraries of {machine}; Debian has them in {libraries}, or QEMU_LD_PREFIX names their folder"
+        )
+    if _foreign_python(name) is None:
+        python = f"cpython-{target.version}-linux-{machine}-gnu"
+        return f"{what}: no Python {target.version} of {machine}; expected one of `uv python install {python}`"
+    return None
+
+
+def _foreign_python(name: WheelName) -> Path | None:
+    """A Python on this machine for the wheel called *name*, which is for another one."""
+    target = TargetPython.of(name)
+    [machine] = name.machines
+    found = (path for path in foreign_pythons(machine) if target and path.name == f"python{target.version}")
+    return next(found, None)
+
+
 def python_for(name: WheelName) -> Path:
-    """Return a Python of this machine for the wheel called *name*; raises `WheelError` if there is none."""
+    """Return a Python on this machine for the wheel called *name*; raises `WheelError` if there is none.
+
+    It may be of another machine if the wheel is.
+    """
     if is_native(name):
         return Path(sys.executable)
+    if is_foreign(name) and (found := _foreign_python(name)):
+        return found
     target = TargetPython.of(name)
     version = f"{target.version}{'t' if target.abi.endswith('t') else ''}" if target else ""
     command = find_command(version)
@@ -201,7 +241,7 @@ class _LevelRunner(Struct, frozen=True):
     ) -> Self:
         python = environment.python
         assert python  # noqa: S101 - `make_environment` gives one
-        host = LevelHost.of(python)
+        host = LevelHost.of(python, emulator=Emulator.found(environment.machine) if environment.machine else None)
         copies: dict[str, list[str]] = {}
         for path in installed.files:
             if level := level_of(path):
@@ -215,7 +255,7 @@ class _LevelRunner(Struct, frozen=True):
     def run(self, level: str, method: LevelMethod) -> LevelRun:
         """Run the wheel as processors of *level* see it, emulated by *method*."""
         here = cpu_here() if method is LevelMethod.NONE else None
-        if here and here.machine == _MACHINE and not here.runs(Cpu.known(_MACHINE, level)):
+        if here and here.machine == self.host.machine == _MACHINE and not here.runs(Cpu.known(_MACHINE, level)):
             return LevelRun(level, method, untried=f"this machine is {here.march}, below x86-64-{level}")
         cpu = self._cpu(level)
         launch = self._launch(method, cpu)
@@ -260,20 +300,24 @@ class _LevelRunner(Struct, frozen=True):
     def _cpu(self, level: str) -> Cpu:
         """The processors of *level*, with the features beyond it that the wheel may count on."""
         own = self.settings.cpu
-        return Cpu.known(_MACHINE, level).with_extras(own.extras if own else ())
+        return Cpu.known(self.host.machine, level).with_extras(own.extras if own else ())
+
+    @property
+    def emulator(self) -> LevelMethod:
+        return LevelMethod.emulator_of(self.host.machine)
 
     def _launch(self, method: LevelMethod, cpu: Cpu) -> Launch | str:
         if method is LevelMethod.NONE:
-            return Launch()
+            return self.host.as_is
         # without copies it is all one which folders the loader searches
-        return self.host.launch(method, cpu, is_for_loader=method is not LevelMethod.QEMU or bool(self.copies))
+        return self.host.launch(method, cpu, is_for_loader=not method.is_emulator or bool(self.copies))
 
     def _lost(self, results: Iterable[ImportResult], launch: Launch) -> list[ImportResult]:
         """Those of *results* that say something of the level: modules that failed and should not have."""
         lost = [one for one in results if one.error and not self._lacks(one.missing)]
         if not (launch.before and lost):
             return lost
-        with self._process(Launch(), "[as it is]") as process:
+        with self._process(self.host.as_is, "[as it is]") as process:
             # what this machine's own processor cannot import either says nothing of the level
             here_too = {one.name for one in import_each([one.name for one in lost], self.python, process) if one.error}
         return [one for one in lost if one.name not in here_too and not self._is_asked_for(one.name)]
@@ -350,8 +394,8 @@ class _LevelRunner(Struct, frozen=True):
             yield f"nothing loaded {', '.join(unseen)}: which copy is taken was not seen"
         never = [name for name in self.modules if not any(name in run.imported for run in tried)]
         failed = {failure.split(": ")[1] for run in tried for failure in run.failures if failure.startswith("import: ")}
-        emulated = [run for run in tried if run.method is LevelMethod.QEMU]
-        others = {name for run in tried if run.method is not LevelMethod.QEMU for name in run.imported}
+        emulated = [run for run in tried if run.method.is_emulator]
+        others = {name for run in tried if not run.method.is_emulator for name in run.imported}
         if emulated and (left := sorted(others.difference(failed, *(run.imported for run in emulated)))):
             yield f"not imported in the emulator, as Python code asks about the CPU before: {', '.join(left)}"
         if tried and (lacking := [name for name in never if name not in failed]):
@@ -366,8 +410,8 @@ class _LevelRunner(Struct, frozen=True):
 
     def _wrong_copies(self, level: str, taken: Sequence[str]) -> Iterator[str]:
         """Yield a failure for each library of which a processor of *level* should take another copy."""
-        rank = X86_64_LEVELS.index(level)
         for path in taken:
+            rank = X86_64_LEVELS.index(level)
             base = baseline_of(path)
             fitting = [name for name in self.copies[base] if X86_64_LEVELS.index(name) <= rank]
             expected = at_level(base, fitting[-1]) if fitting else base
