@@ -195,10 +195,17 @@ def test_a_python_that_is_not_here_is_said(tmp_path: Path) -> None:
     ("platform", "note"),
     [
         (
-            "manylinux_2_17_aarch64",
+            "manylinux_2_17_ppc64le",
             (
-                f"for aarch64, and this machine is {os.uname().machine}: nothing was run; "
-                f"expected a machine of aarch64, with its Python"
+                f"for ppc64le, and this machine is {os.uname().machine}: nothing was run; "
+                f"expected a machine of ppc64le, with its Python"
+            ),
+        ),
+        (
+            "musllinux_1_2_aarch64",
+            (
+                f"for aarch64, and this machine is {os.uname().machine}: nothing was run: "
+                f"only CPython's wheels for glibc are emulated"
             ),
         ),
         ("win_amd64", "for win_amd64, expected a Linux wheel: nothing was run"),

@@ -123,6 +123,8 @@ def _product_lines(product: "Product", built: set[tuple[str, ...]]) -> Iterator[
 def _tested(product: "Product") -> str:
     """What became of the test of *product*, and the level as which it also works in an emulator."""
     run = product.emulation
+    if run and run.works and run.is_tested and product.trial == "not run":
+        return f"passed as {run.level}"  # for another machine than this one
     works = f", as {run.level}" if run and run.works else ""
     return f"{product.trial}{works}"
 
