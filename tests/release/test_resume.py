@@ -170,7 +170,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
     missing = LEVELS[LEVELS.index(where) :] if where in LEVELS else []
     assert place.compiled() == missing
     if kept:
-        assert _kept(lines) == f"{kept}; matrix --fresh builds them again"
+        assert _kept(lines) == f"{kept}; --fresh builds them again"
     else:
         assert not [line for line in lines if "kept" in line]
     assert [line.split()[3] for line in lines if " MB " in line].count("kept") == 3 - len(missing)
@@ -228,7 +228,7 @@ def test_fresh_starts_over(place: Workplace, undisturbed: Workplace) -> None:
     assert not [line for line in lines if "kept" in line]
     assert wheels(place.dist) == wheels(undisturbed.dist)
     # what it made is kept
-    assert _kept(place.ran()) == "3 of 3 wheels; matrix --fresh builds them again"
+    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"
     assert place.started() == []
 
 
@@ -238,7 +238,7 @@ def test_one_more_level_is_all_that_is_built(place: Workplace) -> None:
     recipe.write_text(text.replace(', "x86-64-v3"', ""))
     place.ran()
     recipe.write_text(text)
-    assert _kept(place.ran()) == "2 of 3 wheels; matrix --fresh builds them again"
+    assert _kept(place.ran()) == "2 of 3 wheels; --fresh builds them again"
     assert place.compiled() == ["x86-64-v3"]
 
 
@@ -277,16 +277,16 @@ def test_a_header_counts_where_the_build_reads_it_or_has_looked_for_it(
     asks = "#if __has_include(<demo_absent.h>)\n#include <demo_absent.h>\n#endif\n"
     source.write_text(f"{asks}#include <demo_more.h>\n{source.read_text()}")
     place.ran()
-    assert _kept(place.ran()) == "3 of 3 wheels; matrix --fresh builds them again"
+    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"
     tree(headers, {"demo_other.h": "int other;", "demo_new.h": "", "demo/demo.h": ""})
     os.utime(headers / "demo_more.h", (1, 1))
-    assert _kept(place.ran()) == "3 of 3 wheels; matrix --fresh builds them again"
+    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"
     for name in ("demo_more.h", "demo_absent.h"):
         tree(headers, {name: "/* another */"})
         assert not [line for line in place.ran() if line.startswith("kept")]
         assert place.compiled() == LEVELS
     (headers / "demo_absent.h").unlink()
-    assert _kept(place.ran()) == "3 of 3 wheels; matrix --fresh builds them again"
+    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"
 
 
 def _can_trace() -> bool:
@@ -349,7 +349,7 @@ def test_two_runs_at_once_do_not_disturb_each_other(place: Workplace, undisturbe
                 "report.html",
                 "report.json",
             ]
-        assert _kept(place.ran(into=folders[0])) == "3 of 3 wheels; matrix --fresh builds them again"
+        assert _kept(place.ran(into=folders[0])) == "3 of 3 wheels; --fresh builds them again"
 
 
 def _programs(place: Workplace, *arguments: str) -> set[str]:
@@ -388,6 +388,6 @@ def test_a_cuda_run_killed_while_wheels_are_finished_compiles_nothing_more(tmp_p
     place.killed("test")
     lines = place.ran()
     assert place.started() == []
-    assert _kept(lines) == "1 build; matrix --fresh builds them again"
+    assert _kept(lines) == "1 build; --fresh builds them again"
     assert len(wheels(place.dist)) == 3
-    assert _kept(place.ran()) == "3 of 3 wheels; matrix --fresh builds them again"
+    assert _kept(place.ran()) == "3 of 3 wheels; --fresh builds them again"

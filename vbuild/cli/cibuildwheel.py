@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.argument("arguments", nargs=-1, metavar="[-- CIBUILDWHEEL'S ARGUMENTS]", type=click.UNPROCESSED)
 @options.folder
 @click.option("--variants", multiple=True, metavar="LABELS", help="Build only these, separated by commas; or 'plain'.")
+@click.option("--fresh", is_flag=True, help="Run cibuildwheel even where an earlier run with the same files is kept.")
 @click.option("--dry-run", is_flag=True, help="Print every run with its variables; build and write nothing.")
 @options.compare
 @options.schema
@@ -29,6 +30,7 @@ def cibuildwheel(
     folder: Path | None,
     *,
     variants: tuple[str, ...],
+    fresh: bool,
     dry_run: bool,
     compare: Path | None,
     schema: "Schema",
@@ -54,6 +56,7 @@ def cibuildwheel(
         variants=labels,
         compare=compare,
         schema=schema,
+        fresh=fresh,
         echo=None if as_json else terminal.pass_on,
     )
     show_release(release, as_json=as_json)

@@ -71,7 +71,7 @@ def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
         for text in lists[:_SHOWN]:
             yield from wrapped(f"  {text}", indent=6)
     if kept := _kept(release):
-        yield f"kept from an earlier run: {kept}; matrix --fresh builds them again"
+        yield f"kept from an earlier run: {kept}; --fresh builds them again"
     if release.split:
         yield from split_lines(release.split)
     if release.changes:

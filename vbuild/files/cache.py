@@ -78,8 +78,11 @@ class PartRule(Struct, frozen=True):
 
 RULES = {
     Part.BUILDS: PartRule(
-        "repaired builds, wheels that are verified and tested, and profiles of training",
-        tuple(f"{kind}/[!.]*" for kind in ("builds", "products", "joined", "profiles", "looked", "benches")),
+        "repaired builds, wheels that are verified and tested, profiles of training, runs of cibuildwheel",
+        tuple(
+            f"{kind}/[!.]*"
+            for kind in ("builds", "products", "joined", "profiles", "unrepaired", "runs", "looked", "benches")
+        ),
         most=50 * _GB,
         grace=0,  # builds get links or copies
     ),

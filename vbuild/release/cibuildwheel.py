@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vbuild.build.agreement import agreement, unused
+from vbuild.build.cibuildwheel.kept import KeptRuns
 from vbuild.build.cibuildwheel.making import (
     NOT_PUT,
     ContainerBuild,
@@ -81,6 +82,7 @@ def cibuildwheel(
     variants: Collection[str] = (),
     compare: Path | None = None,
     schema: Schema = Schema.PEP_850,
+    fresh: bool = False,
     on_progress: OnProgress = lambda _target, _step: None,
     echo: Echo | None = None,
 ) -> ReleaseResult:
@@ -88,8 +90,9 @@ def cibuildwheel(
 
     The project is the one that *arguments* name, and the working folder has it, as for cibuildwheel. *on_progress*
     hears of each step of each target, and *echo* what cibuildwheel prints. The folder gets the finished wheels, the
-    release's variants.json, the report, compared with the one at *compare*, and the logs of what failed. A
-    `VbuildError` is raised, and no wheel written, where no run can start.
+    release's variants.json, the report, compared with the one at *compare*, and the logs of what failed. Earlier runs
+    with the same sources, options and images are taken from the cache, unless *fresh*. A `VbuildError` is raised, and
+    no wheel written, where no run can start.
     """
     given = Arguments.parse(arguments)
     engine, identifiers = _asked(given)
@@ -115,7 +118,8 @@ def cibuildwheel(
         setup = ContainerSetup.made(outside / "kit")
         run_context = _run_context(given, setup.inside, FETCHED, on_progress)
         plan = runs(recipe, targets, identifiers, run_context)
-        runner = ContainerRunner(engine, given, os.environ, outside, setup, containers, echo)
+        finished = KeptRuns(engine, given, os.environ, containers.engine, str(outside), folder.resolve(), fresh)
+        runner = ContainerRunner(engine, given, os.environ, outside, setup, containers, echo, finished)
         with staging(folder) as stage:
             context = replace(context, stage=stage)
             training = trained_runs(
@@ -334,6 +338,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
             trial=TrialResult.NOT_RUN if target in cut and build.trial is TrialResult.PASSED else build.trial,
             emulation=emulation,
             profile=self._profile(made.run, target),
+            is_built=not made.is_kept,
         )
 
     def _profile(self, run: CibuildwheelRun, target: Target) -> ProfileEntry | None:

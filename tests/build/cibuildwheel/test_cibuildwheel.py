@@ -423,3 +423,13 @@ def test_one_build_for_all_gpus_becomes_the_wheel_of_each_group(tmp_path: Path) 
         assert not verify(product.wheel, cpu=product.target.cpu).failed
         with zipfile.ZipFile(product.wheel) as archive:
             assert not [name for name in archive.namelist() if "libcuda.so" in name]
+
+
+def test_a_run_with_the_same_files_is_not_run_again(made: Made) -> None:
+    before = {product.wheel: product.wheel.read_bytes() for product in made.release.products}
+    output: list[bytes] = []
+    with inside(made.project):
+        again = cibuildwheel(made.folder, echo=output.append)
+    assert output == []
+    assert [product.is_built for product in again.products] == [False, False, False]
+    assert {product.wheel: product.wheel.read_bytes() for product in again.products} == before

@@ -28,6 +28,7 @@ from packaging.tags import Tag
 
 import vbuild
 from vbuild.build.cibuildwheel.journal import BEFORE_BUILD, Journal
+from vbuild.build.cibuildwheel.kept import KeptRuns, RunFiles
 from vbuild.build.cibuildwheel.options import PROJECT, inside
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, failed
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, counting, trained
@@ -108,6 +109,10 @@ class ContainerSetup(Struct, frozen=True):
             logs / "objects",
         )
 
+    def logs(self, run: CibuildwheelRun) -> Path:
+        """The folder of what the compiler wrappers of *run* record."""
+        return self._of(run) / "logs"
+
     def _of(self, run: CibuildwheelRun) -> Path:
         return self.folder / "runs" / run.name
 
@@ -138,17 +143,24 @@ class ContainerBuild(Struct, frozen=True):
 
 
 class ContainerResult(Struct, frozen=True):
-    """What *run* has made, by identifier; *error* where it failed, for the identifier *at_work*. Its *log* is kept."""
+    """What *run* has made, by identifier; *error* where it failed, for the identifier *at_work*. Its *log* is kept.
+
+    It *is_kept* if an earlier run has made all of it.
+    """
 
     run: CibuildwheelRun
     log: Path
     builds: Mapping[str, ContainerBuild] = field(default_factory=dict)
     error: BuildError | None = None
     at_work: str = ""
+    is_kept: bool = False
 
 
 class ContainerRunner(Struct, frozen=True):
-    """Does runs of cibuildwheel: with which *arguments*, in which *folder*, with what variables."""
+    """Does runs of cibuildwheel: with which *arguments*, in which *folder*, with what variables.
+
+    What *kept* has is not run again.
+    """
 
     program: Cibuildwheel
     arguments: Arguments
@@ -157,6 +169,7 @@ class ContainerRunner(Struct, frozen=True):
     setup: ContainerSetup
     containers: Containers
     echo: Echo | None = None
+    kept: KeptRuns | None = None
 
     def made(self, run: CibuildwheelRun) -> ContainerResult:
         """The result of *run*; if it fails, with the wheels that it finished before."""
@@ -166,20 +179,15 @@ class ContainerRunner(Struct, frozen=True):
         for folder in (output, scratch):
             folder.mkdir(parents=True, exist_ok=True)
         environment = {**self.environment, **dict(run.variables), "TMPDIR": str(scratch)}
+        files = RunFiles(output, self.setup.logs(run), log)
+        key = self.kept.key(run) if self.kept else None
+        times = self.kept.taken(key, files) if self.kept and key else None
         failure: BuildError | None = None
-        start = time.time()
-        try:
-            with supervised():
-                self.program.run(
-                    self.arguments,
-                    output,
-                    environment=environment,
-                    containers=self.containers,
-                    log=log,
-                    echo=self.echo,
-                )
-        except BuildError as error:
-            failure = error
+        is_kept = times is not None
+        if times is None:
+            start = time.time()
+            failure = self._run(output, environment, log)
+            times = start, time.time()
         journal = Journal.parse(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else Journal()
         records = {identifier: self.setup.record(run, identifier) for identifier in run.identifiers}
         if failure:
@@ -192,8 +200,8 @@ class ContainerRunner(Struct, frozen=True):
             wheels = assigned(sorted(output.glob("*.whl")), run.identifiers)
         except BuildError as error:
             failure = failure or error
-        times = _seconds([records[identifier].started for identifier in run.identifiers], start, time.time())
-        seconds = dict(zip(run.identifiers, times, strict=True))
+        lengths = _seconds([records[identifier].started for identifier in run.identifiers], *times)
+        seconds = dict(zip(run.identifiers, lengths, strict=True))
         untested = TrialResult.NOT_RUN if journal.has_test else TrialResult.NONE
         builds = {
             identifier: ContainerBuild(
@@ -204,7 +212,24 @@ class ContainerRunner(Struct, frozen=True):
             )
             for identifier, wheel in wheels.items()
         }
-        return ContainerResult(run, log, builds, failure, journal.at_work)
+        if self.kept and key and not (failure or is_kept) and self.kept.key(run) == key:  # not edited meanwhile
+            self.kept.keep(key, files, times)
+        return ContainerResult(run, log, builds, failure, journal.at_work, is_kept)
+
+    def _run(self, output: Path, environment: Mapping[str, str], log: Path) -> BuildError | None:
+        try:
+            with supervised():
+                self.program.run(
+                    self.arguments,
+                    output,
+                    environment=environment,
+                    containers=self.containers,
+                    log=log,
+                    echo=self.echo,
+                )
+        except BuildError as error:
+            return error
+        return None
 
 
 class Training(Struct, frozen=True):
