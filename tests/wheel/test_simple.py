@@ -1,8 +1,10 @@
 import hashlib
+import io
 import json
 import re
 import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.factories.wheels import contents, wheel
+from tests.factories.workdir import file_digests
 from vbuild.errors import WheelError
 from vbuild.wheel.simple_index import write_simple
 
@@ -156,6 +159,143 @@ def test_a_folder_in_use_is_refused(dist: Path, tmp_path: Path) -> None:
             write_simple(dist, out)
     assert sorted(dist.iterdir()) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dist"]
+
+
+def listed(index: Path, project: str = "demo-pkg") -> list[str]:
+    """The files that the pages of *project* list, all of which are there with the hash and METADATA that they have."""
+    folder = index / project
+    files = json.loads((folder / "index.json").read_text())["files"]
+    for file in files:
+        assert hashlib.sha256((folder / file["filename"]).read_bytes()).hexdigest() == file["hashes"]["sha256"]
+    there = {path.name for path in folder.iterdir()} - {"index.html", "index.json"}
+    assert there == {name for file in files for name in names_of(file)}
+    assert [link["href"] for link in Links(folder / "index.html").found] == [
+        f"{file['url']}#sha256={file['hashes']['sha256']}" for file in files
+    ]
+    return [file["filename"] for file in files]
+
+
+def names_of(file: dict[str, Any]) -> list[str]:
+    return [file["filename"], *([f"{file['filename']}.metadata"] if "core-metadata" in file else [])]
+
+
+def test_an_index_that_is_there_keeps_other_releases_and_gets_the_new_one(dist: Path, tmp_path: Path) -> None:
+    write_simple(dist, tmp_path / "site")
+    (tmp_path / "site" / "CNAME").write_text("wheels.example\n")
+    wheel(tmp_path / "new", "demo_pkg-2.0-py3-none-any.whl", {"demo.py": "VALUE = 9\n"})
+    wheel(tmp_path / "new", "other-1.0-py3-none-any.whl", {"other.py": ""})
+    before = file_digests(tmp_path / "site")
+    assert write_simple(tmp_path / "new", tmp_path / "site") == ("demo-pkg", "other")
+    assert listed(tmp_path / "site") == sorted(
+        [*NAMES, "demo_pkg-1.0+cu12-variants.json", "demo_pkg-2.0-py3-none-any.whl"]
+    )
+    assert listed(tmp_path / "site", "other") == ["other-1.0-py3-none-any.whl"]
+    after = file_digests(tmp_path / "site")
+    assert [name for name in before if after.get(name) != before[name] and "index." not in name] == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dist", "new", "site"]
+
+
+def test_a_release_becomes_what_the_folder_has_of_it(dist: Path, tmp_path: Path) -> None:
+    """A wheel that is gone from the folder is gone from the index, and one that was built again is replaced."""
+    write_simple(dist, tmp_path / "site")
+    (dist / NAMES[1]).unlink()
+    (dist / NAMES[0]).unlink()  # it is one file with that in the index
+    wheel(dist, NAMES[0], {"demo.py": "VALUE = 7\n"})
+    write_simple(dist, tmp_path / "site")
+    assert listed(tmp_path / "site") == sorted([NAMES[0], NAMES[2], "demo_pkg-1.0+cu12-variants.json"])
+    assert (tmp_path / "site" / "demo-pkg" / NAMES[0]).read_bytes() == (dist / NAMES[0]).read_bytes()
+
+
+@pytest.mark.parametrize(("removed", "left"), [("Demo.pkg==0.9", 3), ("demo_pkg == 1.0+cu12", 1), ("demo-pkg", 0)])
+def test_a_release_can_be_removed(dist: Path, tmp_path: Path, removed: str, left: int) -> None:
+    write_simple(dist, tmp_path / "site")
+    (tmp_path / "empty").mkdir()
+    projects = write_simple(tmp_path / "empty", tmp_path / "site", remove=[removed])
+    assert projects == (("demo-pkg",) if left else ())
+    assert (len(listed(tmp_path / "site")) if left else 0) == left
+    assert (tmp_path / "site" / "demo-pkg").exists() is bool(left)
+
+
+@pytest.mark.parametrize(
+    ("removed", "said"),
+    [
+        ("demo-pkg==3", "has no demo-pkg==3 to remove; it has demo-pkg==0.9, demo-pkg==1.0+cu12"),
+        ("nothing", "has no nothing to remove"),
+        ("demo-pkg==one", "no version 'one'"),
+    ],
+)
+def test_what_is_not_there_is_not_removed(dist: Path, tmp_path: Path, removed: str, said: str) -> None:
+    write_simple(dist, tmp_path / "site")
+    before = file_digests(tmp_path / "site")
+    with pytest.raises(WheelError, match=re.escape(said)):
+        write_simple(dist, tmp_path / "site", remove=[removed])
+    assert file_digests(tmp_path / "site") == before
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"projects": [{"name": "../dist"}]}', '{"projects": [{"name": "x"}]}'])
+def test_an_index_of_others_is_refused(dist: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.json").write_text(text)
+    with pytest.raises(WheelError, match="exists and is no index that vbuild wrote"):
+        write_simple(dist, tmp_path / "site")
+    assert [path.name for path in (tmp_path / "site").iterdir()] == ["index.json"]
+
+
+def test_an_sdist_is_listed_with_the_pythons_it_is_for(dist: Path, tmp_path: Path) -> None:
+    info = b"Metadata-Version: 2.1\nName: demo-pkg\nVersion: 2.0\nRequires-Python: >=3.9\n"
+    with tarfile.open(dist / "demo_pkg-2.0.tar.gz", "w:gz") as archive:
+        member = tarfile.TarInfo("demo_pkg-2.0/PKG-INFO")
+        member.size = len(info)
+        archive.addfile(member, io.BytesIO(info))
+    (dist / "logs.tar.gz").write_bytes(b"")
+    write_simple(dist, tmp_path / "site")
+    page = json.loads((tmp_path / "site" / "demo-pkg" / "index.json").read_text())
+    (sdist,) = [file for file in page["files"] if file["filename"].endswith(".tar.gz")]
+    assert (sdist["filename"], sdist["requires-python"]) == ("demo_pkg-2.0.tar.gz", ">=3.9")
+    (dist / "demo_pkg-2.0.tar.gz").write_bytes(b"no archive")
+    with pytest.raises(WheelError, match=r"demo_pkg-2\.0\.tar\.gz: no sdist with a PKG-INFO"):
+        write_simple(dist, tmp_path / "other")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from vbuild.wheel.simple_index import write_simple
+dist, site, last = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+seen = 0
+def count(event, _):
+    global seen
+    if event in {"open", "os.rename", "os.remove", "os.mkdir", "os.link", "os.rmdir", "ctypes.dlsym", "os.scandir"}:
+        seen += 1
+        if seen == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(count)
+write_simple(dist, site)
+print(seen)
+"""
+
+
+def test_an_update_that_is_killed_leaves_the_old_index_or_the_new_one(dist: Path, tmp_path: Path) -> None:
+    wheel(tmp_path / "new", "demo_pkg-2.0-py3-none-any.whl", {"demo.py": "VALUE = 9\n"})
+
+    def updated(name: str, last: int) -> tuple[subprocess.CompletedProcess[str], Path]:
+        site = tmp_path / name / "site"
+        write_simple(dist, site)
+        command = [sys.executable, "-c", KILLED, str(tmp_path / "new"), str(site), str(last)]
+        return subprocess.run(command, capture_output=True, text=True, check=False), site
+
+    ran, site = updated("whole", 0)
+    new, count = file_digests(site), int(ran.stdout)
+    write_simple(dist, tmp_path / "before")
+    old = file_digests(tmp_path / "before")
+    found = set()
+    for last in sorted({*range(1, count, max(count // 8, 1)), count - 2}):
+        ran, site = updated(str(last), last)
+        assert ran.returncode == -9
+        there = file_digests(site)
+        assert there in (old, new), last
+        found.add(there == new)
+    assert found == {True, False}
 
 
 def test_an_index_that_cannot_be_made_is_refused(dist: Path) -> None:

@@ -239,15 +239,16 @@ def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) 
     )
 
 
-def index(folder: StrPath, *, simple: StrPath | None = None) -> "tuple[Indexed, ...]":
+def index(folder: StrPath, *, simple: StrPath | None = None, remove: str | Iterable[str] = ()) -> "tuple[Indexed, ...]":
     """Write the variants.json of each release whose variant wheels are in *folder*, and return what each lists.
 
-    *simple* is a new or empty folder that gets a static simple index (PEP 503, 691, 658) with copies of all files.
+    *simple* is a folder that gets a static simple index (PEP 503, 691, 658) with copies of all files. An index that is
+    there already keeps its other releases, but for those in *remove*: "demo==1.0", or "demo" for all of a project.
     `VariantError` if two wheels contradict each other, `WheelError` if one cannot be read; then nothing is written.
     """
     from vbuild.variants.index import index as verb
 
-    return verb(Path(folder), simple=path_of(simple))
+    return verb(Path(folder), simple=path_of(simple), remove=texts_of(remove))
 
 
 def select(

@@ -9,13 +9,26 @@ from vbuild.cli import options, terminal
 
 @click.command(epilog=options.example("vbuild index dist --simple site"))
 @click.argument("folder", type=options.FOLDER)
-@click.option("--simple", type=options.FOLDER, help="Also write a static simple index (PEP 503, 691, 658) there.")
+@click.option(
+    "--simple", type=options.FOLDER, help="Also write a static simple index (PEP 503, 691, 658) there, or update it."
+)
+@click.option(
+    "--remove",
+    multiple=True,
+    metavar="RELEASE",
+    help="With --simple: remove this release, as in demo==1.0. Repeatable.",
+)
 @options.as_json
-def index(folder: Path, *, simple: Path | None, as_json: bool) -> None:
-    """Write the variants.json of every release in a folder."""
+def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], as_json: bool) -> None:
+    """Write the variants.json of every release in a folder.
+
+    An index at --simple that is there already keeps its other releases. It is replaced in one step.
+    """
     from vbuild.variants.index import index as verb
 
-    indexed = verb(folder, simple=simple)
+    if remove and not simple:
+        raise click.UsageError("--remove goes with --simple, the index that has the release")
+    indexed = verb(folder, simple=simple, remove=remove)
     data = {"variants": [item.data() for item in indexed], "simple": str(simple) if simple else None}
     lines = [f"{item.path.name}: {', '.join(item.labels)}" for item in indexed] or [f"{folder}: no variant wheels"]
     terminal.show(data, [*lines, *([str(simple)] if simple else [])], as_json=as_json)

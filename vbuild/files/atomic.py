@@ -5,10 +5,12 @@ The same file under a second name, without a second copy of its bytes where the 
 Locks between processes and threads: held while a descriptor is open, so no process that ends keeps one.
 """
 
+import ctypes
 import errno
 import os
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +22,9 @@ from vbuild.process.signals import uninterrupted
 
 # what file systems say that have no locks: some network ones
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+
+# of renameat2(2)
+_HERE, _EXCHANGE = -100, 2
 
 _PAUSE = 0.05  # seconds between two tries: a thread that waits in the system hears no Ctrl-C
 
@@ -47,6 +52,22 @@ def linked(source: Path, target: Path) -> Path:
     except OSError:  # another file system, one without hard links, or a file with as many as it can have
         shutil.copy2(source, target)
     return target
+
+
+def exchange(new: Path, old: Path) -> None:
+    """Let the folder *new* take the name of the folder *old*, and *old* that of *new*; `OSError` if that cannot be.
+
+    On Linux both names change in one step. Elsewhere a process that is killed in the middle leaves *old* under its name
+    with ``.old`` behind it.
+    """
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    if call and not call(_HERE, os.fsencode(new), _HERE, os.fsencode(old), _EXCHANGE):
+        return
+    with uninterrupted():
+        aside = old.with_name(f"{old.name}.old")
+        old.rename(aside)
+        new.rename(old)
+        aside.rename(new)
 
 
 @contextmanager

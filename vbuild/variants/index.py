@@ -5,7 +5,7 @@
 Nothing is written unless every release is consistent. https://peps.python.org/pep-0825/#index-level-metadata
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from vbuild.variants.document import Document, combine
 from vbuild.wheel.archive import peek, wheels_in
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.simple_index import check_unused, write_simple
+from vbuild.wheel.simple_index import check_index, write_simple
 
 _MODE = 0o644
 
@@ -41,17 +41,18 @@ class Indexed(Struct, frozen=True):
         }
 
 
-def index(folder: Path, *, simple: Path | None = None) -> tuple[Indexed, ...]:
+def index(folder: Path, *, simple: Path | None = None, remove: Sequence[str] = ()) -> tuple[Indexed, ...]:
     """Write into *folder* the variants.json of each release whose variant wheels are there.
 
-    A file that says the same already is left alone. *simple* is a new or empty folder for a static simple index of
-    all of it. `VariantError` names the two wheels that contradict each other, or the one that contradicts its own file
-    name; `WheelError` the one that cannot be read, or a folder in use. Then nothing is written.
+    A file that says the same already is left alone. *simple* is a folder for a static simple index of all of it: one
+    that is there keeps its other releases, but for those in *remove*; see `write_simple`. `VariantError` names the two
+    wheels that contradict each other, or the one that contradicts its own file name; `WheelError` the one that cannot
+    be read, or a folder in use. Then nothing is written.
     """
     if not folder.is_dir():
         raise VariantError(f"{folder}: no such folder of wheels")
     if simple:
-        check_unused(simple)
+        check_index(simple)
     with indexing(folder):
         releases: dict[str, list[tuple[str, Document]]] = {}
         for name, document in _documents(folder):
@@ -66,7 +67,7 @@ def index(folder: Path, *, simple: Path | None = None) -> tuple[Indexed, ...]:
                 part.write_bytes(data)
                 part.chmod(_MODE)
     if simple:
-        write_simple(folder, simple)
+        write_simple(folder, simple, remove=remove)
     return tuple(
         Indexed(path, tuple(variant.label for variant in document.variants), len(releases[path.name]), path in changed)
         for path, document in documents.items()

@@ -13,23 +13,29 @@ import html
 import json
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from msgspec import Struct
-from packaging.utils import canonicalize_name
-from packaging.version import Version
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import WheelError
-from vbuild.files.atomic import linked
+from vbuild.files.atomic import exchange, linked, locked
 from vbuild.files.hashing import Digests
 from vbuild.wheel.archive import open_wheel, wheels_in
+from vbuild.wheel.metadata import Metadata
+from vbuild.wheel.name import WheelName
 
 _META = {"api-version": "1.1"}
 _VARIANTS = "-variants.json"
+_SDIST = ".tar.gz"
+_LARGEST = 1 << 23  # bytes of a PKG-INFO
 _PAGE = """<!DOCTYPE html>
 <html>
   <head>
@@ -43,6 +49,9 @@ _PAGE = """<!DOCTYPE html>
 """
 
 
+Release = tuple[str, str]
+
+
 class IndexedFile(Struct, frozen=True):
     """One file of a project as its page lists it; sizes in bytes, hashes SHA-256 in hex."""
 
@@ -52,6 +61,21 @@ class IndexedFile(Struct, frozen=True):
     sha256: str
     requires_python: str | None = None
     metadata_sha256: str | None = None
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Self:
+        """The file that a page lists as *data*; `ValueError`, `LookupError` or `TypeError` if that is none of ours."""
+        name = str(data["filename"])
+        if "/" in name or name in {"", ".", ".."}:
+            raise ValueError(f"no file name: {name!r}")
+        return cls(
+            filename=name,
+            version=_version_in(name),
+            size=int(data["size"]),
+            sha256=str(data["hashes"]["sha256"]),
+            requires_python=data.get("requires-python"),
+            metadata_sha256=data["core-metadata"]["sha256"] if "core-metadata" in data else None,
+        )
 
     def data(self) -> dict[str, Any]:
         """Returns the file as JSON (PEP 691)."""
@@ -77,25 +101,60 @@ class IndexedFile(Struct, frozen=True):
         return _link(self.filename, **attributes)
 
 
-def write_simple(folder: Path, out: Path) -> tuple[str, ...]:
-    """Write into *out*, new or empty, the index of the wheels and variants.json files in *folder*; gives the projects.
+def write_simple(folder: Path, out: Path, *, remove: Iterable[str] = ()) -> tuple[str, ...]:
+    """Write into *out* the index of the wheels, sdists and variants.json files in *folder*; gives all its projects.
 
-    `WheelError`, and nothing written, if *out* holds something or a wheel is damaged.
+    *out* is new, empty, or an index of before. Then each release in *folder* takes the place of the one there, those
+    called in *remove* go, as ``demo==1.0`` or ``demo`` for all of a project, and all else stays. Whoever reads *out*
+    meanwhile sees the old index or the new one, and so does who looks after this was killed. `WheelError`, and nothing
+    written, if *out* holds something else, a wheel is damaged, or *out* has nothing of what is to be removed.
     """
-    with Digests() as digests:
-        files = [*wheels_in(folder), *sorted(folder.glob(f"*{_VARIANTS}"))]
-        return write_index_of(files, out, digests=digests)
+    with Digests() as digests, ExitStack() as stack:
+        if out.is_dir():
+            with suppress(OSError):  # some network file systems have no locks
+                stack.enter_context(locked(out))
+        there = _read(out)
+        gone = {release for text in remove for release in _releases(text, there, out)}
+        files = [*wheels_in(folder), *_sdists(folder), *sorted(folder.glob(f"*{_VARIANTS}"))]
+        return _write(files, out, there, gone, digests=digests)
 
 
 def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tuple[str, ...]:
-    """As `write_simple`, for the wheels and variants.json *files* of any folders; *digests* may know them already."""
+    """As `write_simple`, for the wheels and variants.json *files* of any folders; *digests* may know them already.
+
+    *out* is new or empty.
+    """
     check_unused(out)
-    projects: dict[str, list[IndexedFile]] = {}
+    return _write(files, out, {}, set(), digests=digests)
+
+
+def check_index(out: Path) -> None:
+    """Refuse, as a `WheelError`, a place for an index that holds something else."""
+    _read(out)
+
+
+def _write(
+    files: Iterable[Path], out: Path, there: Mapping[str, list[IndexedFile]], gone: set[Release], *, digests: Digests
+) -> tuple[str, ...]:
+    new: dict[str, list[IndexedFile]] = {}
     with _complete(out) as index:
+        if there:
+            shutil.copytree(out, index, symlinks=True, copy_function=_linked, dirs_exist_ok=True)
         for path in files:
-            add = _add_document if path.name.endswith(_VARIANTS) else _add_wheel
-            project, file = add(path, index, digests=digests)
-            projects.setdefault(project, []).append(file)
+            project, file = _added(path, index, digests=digests)
+            new.setdefault(project, []).append(file)
+        gone |= {(project, file.version) for project, listings in new.items() for file in listings}
+        projects = {project: [*listings] for project, listings in new.items()}
+        for project, listings in there.items():
+            names = {file.filename for file in new.get(project, ())}
+            for file in listings:
+                if (project, file.version) not in gone:
+                    projects.setdefault(project, []).append(file)
+                elif file.filename not in names:
+                    for name in (file.filename, f"{file.filename}.metadata"):
+                        (index / project / name).unlink(missing_ok=True)
+            if project not in projects:
+                shutil.rmtree(index / project)
         for project, listings in projects.items():
             listings.sort(key=lambda file: file.filename)
             links = [file.link() for file in listings]
@@ -105,6 +164,43 @@ def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tup
         links = [project_link(project) for project in sorted(projects)]
         _write_pages(index, "Simple index", links, projects=[{"name": project} for project in sorted(projects)])
     return tuple(sorted(projects))
+
+
+def _read(out: Path) -> dict[str, list[IndexedFile]]:
+    """The projects of the index in *out* and their files; none if *out* is new or empty.
+
+    `WheelError` if it holds anything else.
+    """
+    if not (out / "index.json").is_file():
+        check_unused(out)
+        return {}
+    try:
+        names = [project["name"] for project in json.loads((out / "index.json").read_text("utf-8"))["projects"]]
+        if wrong := [name for name in names if name != canonicalize_name(name) or "/" in name]:
+            raise ValueError(f"no project: {wrong[0]!r}")  # noqa: TRY301 - as for what cannot be read
+        pages = {name: json.loads((out / name / "index.json").read_text("utf-8"))["files"] for name in names}
+        return {name: [IndexedFile.read(file) for file in files] for name, files in pages.items()}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise WheelError(f"{out}: exists and is no index that vbuild wrote ({error}); choose another folder") from error
+
+
+def _releases(text: str, there: Mapping[str, list[IndexedFile]], out: Path) -> set[Release]:
+    """The releases of the index *there* that *text* names; `WheelError` if there is none."""
+    name, _, version = (part.strip() for part in text.partition("=="))
+    project = canonicalize_name(name)
+    known = {file.version for file in there.get(project, ())}
+    found = {one for one in known if not version or one == version or Version(one) == _version(text, version)}
+    if not found:
+        has = ", ".join(f"{name}=={one}" for name, files in there.items() for one in sorted({f.version for f in files}))
+        raise WheelError(f"{out}: has no {text} to remove; it has {has or 'nothing'}")
+    return {(project, one) for one in found}
+
+
+def _version(text: str, version: str) -> Version:
+    try:
+        return Version(version)
+    except InvalidVersion as error:
+        raise WheelError(f"{text}: no version {version!r}; expected NAME==VERSION, or NAME for all of it") from error
 
 
 def project_link(project: str) -> str:
@@ -118,6 +214,14 @@ def check_unused(out: Path) -> None:
         raise WheelError(f"{out}: exists and is not an empty folder; choose another one")
 
 
+def _added(path: Path, index: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
+    """Put the file at *path* into *index*; its project and how it is listed."""
+    kinds = {_VARIANTS: _add_document, _SDIST: _add_sdist}
+    return next((add for end, add in kinds.items() if path.name.endswith(end)), _add_wheel)(
+        path, index, digests=digests
+    )
+
+
 def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
     """Put the wheel at *path* and its METADATA below *folder*; its project and how it is listed."""
     with open_wheel(path) as wheel:
@@ -126,8 +230,8 @@ def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, Inde
         packed = wheel.read(f"{wheel.dist_info}/METADATA")
     target = folder / name.project / path.name
     target.parent.mkdir(exist_ok=True)
-    linked(path.resolve(), target)
-    target.with_name(f"{path.name}.metadata").write_bytes(packed)
+    _linked(path.resolve(), target)
+    _written(target.with_name(f"{path.name}.metadata"), packed)
     listed = IndexedFile(
         filename=path.name,
         version=str(Version(name.version)),
@@ -137,6 +241,52 @@ def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, Inde
         metadata_sha256=hashlib.sha256(packed).hexdigest(),
     )
     return name.project, listed
+
+
+def _sdists(folder: Path) -> Iterator[Path]:
+    """The sdists in *folder*, by their names."""
+    for path in sorted(folder.glob(f"*{_SDIST}")):
+        with suppress(InvalidSdistFilename):
+            parse_sdist_filename(path.name)
+            yield path
+
+
+def _add_sdist(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
+    """Put the sdist at *path* below *folder*; its project and how it is listed."""
+    project, version = parse_sdist_filename(path.name)
+    try:
+        with tarfile.open(path) as archive:
+            member = archive.extractfile(f"{path.name.removesuffix(_SDIST)}/PKG-INFO")
+            requires = (
+                Metadata.parse(member.read(_LARGEST).decode("utf-8", "replace")).requires_python if member else None
+            )
+    except (OSError, KeyError, tarfile.TarError, EOFError, zlib.error) as error:
+        raise WheelError(f"{path}: no sdist with a PKG-INFO: {error}") from error
+    target = folder / project / path.name
+    target.parent.mkdir(exist_ok=True)
+    _linked(path.resolve(), target)
+    return project, IndexedFile(path.name, str(version), target.stat().st_size, digests.of(target), requires)
+
+
+def _version_in(name: str) -> str:
+    """The version that a file's *name* states, as pages list it; `ValueError` if it states none."""
+    if name.endswith(".whl"):
+        return str(Version(WheelName.parse(name).version))
+    if name.endswith(_SDIST):
+        return str(parse_sdist_filename(name)[1])
+    return str(Version(name.removesuffix(_VARIANTS).partition("-")[2]))
+
+
+def _linked(source: str | Path, target: str | Path) -> Path:
+    """*target*, now the file at *source*, whatever was there."""
+    Path(target).unlink(missing_ok=True)
+    return linked(Path(source), Path(target))
+
+
+def _written(path: Path, data: bytes) -> None:
+    """Write *data* to a new file at *path*: one that is there may be that of the index before, too."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
 
 
 def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
@@ -150,16 +300,15 @@ def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, I
     target = folder / project / path.name
     target.parent.mkdir(exist_ok=True)
     # a copy: the document in the folder is rewritten when wheels are added
-    shutil.copyfile(path, target)
+    _written(target, path.read_bytes())
     return project, IndexedFile(path.name, version, target.stat().st_size, digests.of(target))
 
 
 def _write_pages(folder: Path, title: str, links: list[str], **data: Any) -> None:  # noqa: ANN401 - whatever JSON holds
     """Write index.html of the *links*, and index.json of the *data*."""
     page = _PAGE.format(title=html.escape(title), links="\n".join(f"    {link}<br>" for link in links))
-    (folder / "index.html").write_text(page, encoding="utf-8")
-    text = json.dumps({"meta": _META, **data}, indent=2)
-    (folder / "index.json").write_text(f"{text}\n", encoding="utf-8")
+    _written(folder / "index.html", page.encode())
+    _written(folder / "index.json", f"{json.dumps({'meta': _META, **data}, indent=2)}\n".encode())
 
 
 def _link(text: str, **attributes: str) -> str:
@@ -174,9 +323,13 @@ def _complete(out: Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True)
         yield folder
-        if out.exists():
-            out.rmdir()
-        folder.rename(out)
+        if out.exists() and any(out.iterdir()):
+            exchange(folder, out)
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            if out.exists():
+                out.rmdir()
+            folder.rename(out)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise WheelError(f"{out}: cannot be written: {error.strerror}") from error
