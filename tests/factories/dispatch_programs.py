@@ -123,6 +123,32 @@ _WAYS = {
         __attribute__((constructor)) static void init@(void) { kept@ = calloc(1, sizeof *kept@); kept@->cpu.has = TEST; }
         NOINLINE static int inner@(struct ctx@ *c, int x) { return c->cpu.has ? YES@(x) : NO@(x); }
         int run@(int x) { return inner@(kept@, x); } int more@(int x) { set@(&kept@->cpu, x); return inner@(kept@, x); }""",
+    "heap-set": """struct ctx@ { char name[300]; int has; }; static struct ctx@ *kept@;
+        __attribute__((constructor)) static void init@(void) { kept@ = calloc(1, sizeof *kept@); kept@->has = TEST; }
+        NOINLINE static void set@(struct ctx@ *c, int has) { c->has = has; } NOINLINE static void keep@(struct ctx@ *c, int has) { c->name[3] = has; }
+        static void (*const sets@[])(struct ctx@ *, int) = {keep@, set@};
+        NOINLINE static int inner@(struct ctx@ *c, int x) { return c->has ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(kept@, x); } int more@(int x) { sets@[x & 1](kept@, x); return inner@(kept@, x); }""",
+    "heap-listed": """struct ctx@ { struct ctx@ *next; char name[300]; int has; }; static struct ctx@ *first@, *kept@;
+        __attribute__((constructor)) static void init@(void) { first@ = calloc(1, sizeof *first@); kept@ = calloc(1, sizeof *kept@);
+        first@->next = kept@; kept@->has = TEST; }
+        NOINLINE static int inner@(struct ctx@ *c, int x) { return c->has ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(kept@, x); }
+        int more@(int x) { for (struct ctx@ *c = first@; c; c = c->next) c->has = x; return inner@(kept@, x); }""",
+    "heap-exchanged": """struct ctx@ { char name[300]; int has; }; static struct ctx@ *kept@, *other@, *now@;
+        __attribute__((constructor)) static void init@(void) { kept@ = calloc(1, sizeof *kept@); other@ = calloc(1, sizeof *other@);
+        kept@->has = TEST; other@->has = 1; now@ = kept@; }
+        NOINLINE static int inner@(struct ctx@ *c, int x) { return c->has ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(now@, x); } int more@(int x) { struct ctx@ **where = &now@; *where = other@; return inner@(now@, x); }""",
+    "heap-filled": """struct ctx@ { char name[300]; int has; }; static struct ctx@ *kept@;
+        __attribute__((constructor)) static void init@(void) { kept@ = malloc(sizeof *kept@); __builtin_memset(kept@, 0, sizeof *kept@);
+        kept@->has = TEST; } NOINLINE static int inner@(struct ctx@ *c, int x) { return c->has ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(kept@, x); }
+        int more@(int x) { __builtin_memset(kept@, x, sizeof *kept@); return inner@(kept@, x); }""",
+    "flags-overwritten": """struct flags@ { int a, b, c, d; }; static struct flags@ flags@;
+        __attribute__((constructor)) static void init@(void) { flags@.b = TEST; }
+        NOINLINE static int inner@(int x) { return flags@.b ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(x); } int more@(int x) { struct flags@ f = {x, x, x, x}; flags@ = f; return inner@(x); }""",
     "told-by-fast": """NOINLINE static int choose@(int has, int x) { return has ? YES@(x) : NO@(x); }
         NOINLINE static int upper@(int x) { INLINE_YES; return choose@(1, x + 1) * 3; }
         int run@(int x) { return TEST ? upper@(x) : choose@(0, x); }""",
@@ -133,6 +159,13 @@ _WAYS = {
         NOINLINE static unsigned long detect@(void) { unsigned long f = 1UL << 63; if (TEST) f |= 128;
         if (__builtin_cpu_supports("sse3")) f |= 8; cache@ = f; return f; }
         int run@(int x) { unsigned long f = cache@; if (!f) f = detect@(); return f & 128 ? YES@(x) : NO@(x); }""",
+    "cached-byte": """static unsigned char cache@ = 255;
+        NOINLINE static int detect@(void) { unsigned char f = (TEST) != 0; cache@ = f; return f; }
+        int run@(int x) { unsigned char f = cache@; if (f == 1 || (f == 255 && detect@())) return YES@(x); return NO@(x); }""",
+    "cached-byte-set": """static unsigned char cache@ = 255;
+        NOINLINE static int detect@(void) { unsigned char f = (TEST) != 0; cache@ = f; return f; }
+        NOINLINE static int inner@(int x) { unsigned char f = cache@; if (f == 1 || (f == 255 && detect@())) return YES@(x); return NO@(x); }
+        int run@(int x) { return inner@(x); } int more@(int x) { cache@ = x; return inner@(x); }""",
     "flags-beside": """struct flags@ { int a, b, c, d; }; static struct flags@ flags@;
         NOINLINE static void fill@(struct flags@ *f) { unsigned a, b, c = 0, d; __get_cpuid(1, &a, &b, &c, &d);
         f->a = c & 1; f->b = (TEST) != 0; f->c = c >> 23 & 1; f->d = c >> 9 & 1; }
@@ -223,8 +256,7 @@ class DispatchProgram:
     @property
     def entries(self) -> tuple[str, ...]:
         names = [f"run{self.number}"]
-        if self.way in {"two-entries", "heap-copied-set", "heap-other", "heap-part", "told-by-any"}:
-            names.append(f"more{self.number}")
+        names += [f"{more}{self.number}" for more in ("more", "use") if f" {more}@(" in _WAYS[self.way]]
         if self.fault.startswith("also"):
             names.append(f"also{self.number}")
         if self.fault == "named":

@@ -16,9 +16,10 @@ from vbuild.elf.cpu_facts import ANY, ASKED, EVERY, FEATURES
 from vbuild.elf.cpu_questions import special
 from vbuild.elf.interpreter import Interpreter, TooMuchError
 from vbuild.elf.module import FIELDS, Piece, displacement_of, displacement_of_field, module_of_field
+from vbuild.elf.objects import NEAR, Objects, is_object
 from vbuild.elf.operands import Summary
-from vbuild.elf.program import LEAVES, PARAMETERS, Program
-from vbuild.elf.references import MOST_WRITERS, References, writes
+from vbuild.elf.program import PARAMETERS, Program
+from vbuild.elf.references import MOST_WRITERS, writes
 from vbuild.elf.values import Value, tag
 
 # instructions that are run, in all: so many, and one for so many bytes of code
@@ -35,8 +36,6 @@ _MOST_NESTED = 12
 # how often the value of a variable may change before it can be anything, and of one that tells nothing
 _MOST_FIELD_READERS = 200
 _MOST_CHANGES, _MOST_SILENT_CHANGES = 40, 4
-# how far in front of a variable without a symbol a pointer to its structure may point, in bytes
-_NEAR = 256
 # arguments of a function that are followed: in registers and on the stack
 _ARGUMENTS, _PARAMETERS = 18, 32
 # bytes of a field in which an answer is kept: wider ones mostly hold pointers and sizes
@@ -48,14 +47,13 @@ _WORD = 8
 _COPIES = frozenset({"memcpy", "memmove", "mempcpy", "__memcpy_chk", "__memmove_chk", "bcopy", "realloc", "read"})
 
 
-class Answers(References):
+class Answers(Objects):
     """The variables of a program and the functions that know something about the processor."""
 
     _interpreter: type[Interpreter] = Interpreter
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._variables: dict[tuple[int, int], Value] = {}
         self._changes: dict[tuple[int, int], int] = {}
         self._readers: dict[tuple[int, int], set[int]] = {}
         self._writers: dict[tuple[int, int], set[int]] = {}
@@ -64,6 +62,8 @@ class Answers(References):
         # variables to which their first value is written again
         self._restored: set[tuple[int, int]] = set()
         self._constants: dict[tuple[int, int], Value] = {}
+        # those that are copied to objects: what they have from the start counts
+        self._copied: set[tuple[int, int]] = set()
         # where something that tells was written, each byte; and what code points at that uses it
         self._telling: set[int] = set()
         self._telling_places: set[int] = set()
@@ -83,7 +83,6 @@ class Answers(References):
         self._callers: dict[int, set[int]] = {}
         self._queue: dict[int, Piece] = {}
         self._spread: dict[int, Piece] = {}
-        self._running: list[Piece] = []
         self._runs = self._steps = 0
         self._given_up: set[int] = set()
         # what each piece hands over to functions, by argument, and which arguments it has handed over in its last run
@@ -99,11 +98,12 @@ class Answers(References):
     # what the interpreter asks
 
     def load(self, address: int, size: int) -> Value:
-        if address >= LEAVES and tag(address) != tag(FIELDS):
+        is_field, is_variable = tag(address) == tag(FIELDS), self._is_variable(address)
+        if not (is_field or is_variable or is_object(address)):
             return self._special(address, size)
         if address in self._models:
             return self._special(self._models[address], size)
-        if tag(address) != tag(FIELDS):
+        if is_variable:
             module = self.program.module(address)
             place = address - module.base
             if module.is_constant(place):
@@ -113,8 +113,9 @@ class Answers(References):
         if self._running:
             self._readers.setdefault(key, set()).add(self._running[-1].address)
         if key not in self._variables:
-            is_field = tag(address) == tag(FIELDS)
-            if (is_field and not any(_is_within(key, one) for one in self._telling_fields)) or (
+            if is_variable and self._is_copied(key):
+                self._copied.add(key)
+            elif (is_field and not any(_is_within(key, one) for one in self._telling_fields)) or (
                 not is_field and self._telling.isdisjoint(range(address, address + size))
             ):
                 self._silent.add(key)
@@ -122,10 +123,13 @@ class Answers(References):
             self._track(key)
         return self._variables[key]
 
+    def _is_variable(self, address: int) -> bool:
+        return 0 < tag(address) <= len(self.program.modules)
+
     def first_value(self, address: int, size: int) -> int | None:
         """What stands in the variable from the start, if no code writes just that there; None if some may."""
         key = (address, size)
-        if key not in self._variables or key in self._restored or not 0 < tag(address) <= len(self.program.modules):
+        if key not in self._variables or key in self._restored or not self._is_variable(address):
             return None
         module = self.program.module(address)
         return int.from_bytes(module.bytes_at(address - module.base, size), "little")
@@ -175,23 +179,21 @@ class Answers(References):
                     self._writers[_parameter(address, number)] = set(callers)
         return self._closed[address]
 
-    def called(self, address: int, arguments: Sequence[Value], facts: int) -> None:
+    def called(self, address: int, arguments: Sequence[Value], facts: int) -> bool:
         if facts > ANY | ASKED or not (
             self._closed.get(address)
             or any(map(self._leads_to_answer, arguments))
             or (self._running and self._chooses(self._running[-1], address, arguments))
         ):
-            return
+            return False
         is_kept = not any(values.tells(value) & FEATURES for value in arguments)
         if not self._closed.get(address) and (
             not self.leads_above(address) or (is_kept and self._field_steps >= self._most_steps // _FIELD_SHARE)
         ):
             # only what can choose code above the level counts
-            return
-        if self._running and self._is_dead(self._running[0]):
-            return
-        if self._running and self._waits(self._running[-1]):
-            return
+            return False
+        if self._running and (self._is_dead(self._running[0]) or self._waits(self._running[-1])):
+            return True
         is_closed = self.is_closed(address, is_kept=is_kept)
         if is_closed:
             self._hand_over(_parameter(address, _FACTS), values.Choice.of(((0, facts), (1, facts))) if facts else None)
@@ -200,6 +202,7 @@ class Answers(References):
                 self._hand_over(_parameter(address, number), values.with_facts(value, facts), is_closed=is_closed)
             elif is_closed:
                 self._hand_over(_parameter(address, number), values.with_facts(value, facts))
+        return is_closed
 
     def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
         # it is run without this caller, too
@@ -227,10 +230,16 @@ class Answers(References):
             new = reduce(_met, found)
         address = (key[0] - PARAMETERS) // _PARAMETERS
         self._readers[key] = {address}
+        if not is_closed or new is None or isinstance(new, values.Word):
+            for value in found:
+                self.share(value)
         if key in self._variables and self._variables[key] == new:
             return
         self._changes[key] = self._changes.get(key, 0) + 1
-        self._variables[key] = new if self._changes[key] <= _MOST_CHANGES else None
+        if self._changes[key] > _MOST_CHANGES:
+            self.share(new)
+            new = None
+        self._variables[key] = new
         if is_closed:
             self._queue_again((address,))
         else:
@@ -239,9 +248,9 @@ class Answers(References):
 
     def _leads_to_answer(self, value: Value) -> bool:
         """Whether *value* tells something, or points at a structure in which something does."""
-        if isinstance(value, int) and 0 < tag(value) <= len(self.program.modules):
-            return not self._telling.isdisjoint(range(value, value + _NEAR))
-        return bool(values.tells(value) & ANY)
+        if isinstance(value, int) and self._is_variable(value):
+            return not self._telling.isdisjoint(range(value, value + NEAR))
+        return bool(values.tells(value) & ANY) or self.has_object(value)
 
     def _waits(self, piece: Piece) -> bool:
         """Whether all calls of *piece* are known, and none was seen so far: it is run again with what they know."""
@@ -323,10 +332,13 @@ class Answers(References):
         if tag(address) == tag(FIELDS):
             self._note_field((address, size), value, facts)
             return
-        if not values.tells(value) & ANY and (not facts or value is None):
+        if is_object(address):
+            self._note_written(address)
+        is_pointer = self.has_object(value) and self._hold((address, size), value)
+        if not is_pointer and not values.tells(value) & ANY and (not facts or value is None):
             return
         cases = values.cases_of(value)
-        if cases is not None and any(map(tag, cases)):
+        if not is_pointer and cases is not None and any(map(tag, cases)):
             # a pointer to a function is used, whatever it tells
             return
         new = set(range(address, address + size)) - self._telling
@@ -334,6 +346,10 @@ class Answers(References):
             return
         self._telling |= new
         self._wake(key for key in self._silent if not new.isdisjoint(range(key[0], key[0] + key[1])))
+        if is_object(address) and not is_pointer:
+            self._note_telling(address)
+        if is_object(address) or is_pointer:
+            return
         module = self.program.module(address)
         place = address - module.base
         around = module.table(place) if module.object_at(place) else range(place, place + size)
@@ -341,17 +357,32 @@ class Answers(References):
         if self._running:
             # a structure without a symbol: what points at its start
             targets = (target - module.base for target in self._targets(self._running[-1]))
-            places |= {target for target in targets if place - _NEAR < target < place}
+            places |= {target for target in targets if place - NEAR < target < place}
         for target in places:
             self._telling_places.add(module.base + target)
         self._spread.update(
             (one.address, one) for target in sorted(places) for one in self._users(module, range(target, target + 1))
         )
 
+    def _is_copied(self, key: tuple[int, int]) -> bool:
+        """Whether the piece that runs makes objects, and all that may write to the variable *key* can be run."""
+        return (
+            bool(self._running)
+            and any(self._running[-1].address in makers for makers in self._makers.values())
+            and self.is_private(key[0])
+        )
+
+    def _can_run(self, address: int) -> bool:
+        return address not in self._given_up and address not in self._discarded
+
+    def _run_too(self, pieces: dict[int, Piece]) -> None:
+        self._queue.update((address, piece) for address, piece in pieces.items() if address not in self._aware)
+        self._aware |= pieces.keys()
+
     def _never_written(self, key: tuple[int, int]) -> Value:
         """What stands in a variable from the start, if no code seems to write there."""
         address, size = key
-        if tag(address) == tag(FIELDS):
+        if not self._is_variable(address):
             return None
         module = self.program.module(address)
         place = address - module.base
@@ -422,17 +453,21 @@ class Answers(References):
         if tag(address) == tag(FIELDS):
             self._track_field(key)
             return
+        if is_object(address):
+            self._variables[key] = self.first_of_object(address) if self.is_private(address) else None
+            self._run_writers(key, self._writers_of_object(address))
+            return
         module = self.program.module(address)
         place = address - module.base
         self._variables[key] = int.from_bytes(module.bytes_at(place, size), "little")
         table = module.table(place)
-        starts = table if module.object_at(place) else range(place - _NEAR, place + size)
+        starts = table if module.object_at(place) else range(place - NEAR, place + size)
         pieces = {piece.address: piece for piece in self._writers_of(module, table, starts)}
         self._run_writers(key, pieces)
 
     def _run_writers(self, key: tuple[int, int], pieces: Mapping[int, Piece]) -> None:
         if len(pieces) > MOST_WRITERS:
-            self._variables[key] = None
+            self._set(key, None)
             return
         self._writers[key] = set(pieces)
         self._aware |= pieces.keys()
@@ -454,10 +489,13 @@ class Answers(References):
         self._set(key, None if self._changes[key] > most else new)
 
     def _set(self, key: tuple[int, int], value: Value) -> None:
-        if value is None and self._variables.get(key, 0) is None:
+        old = self._variables.get(key, 0)
+        if value is None and old is None:
             return
         self._variables[key] = value
         self._queue_again(self._readers.get(key, ()))
+        if value is None:
+            self.share(old)
 
     def _queue_again(self, addresses: Iterable[int]) -> None:
         for address in addresses:
@@ -486,7 +524,14 @@ class Answers(References):
                 self._follow_spread()
                 continue
             # a variable that says nothing about the processor can be anything
-            silent = [key for key, value in self._variables.items() if value is not None and not values.tells(value)]
+            silent = [
+                key
+                for key, value in self._variables.items()
+                if value is not None
+                and not values.tells(value)
+                and key not in self._copied
+                and not self.has_object(value)
+            ]
             if not silent:
                 return
             for key in silent:
@@ -517,6 +562,7 @@ class Answers(References):
             else:
                 self._given_up.add(piece.address)
             self._results.pop(piece.address, None)
+            self._lose_user(piece.address)
             for key, writers in self._writers.items():
                 if piece.address in writers and key[0] >= PARAMETERS:
                     self._calls.setdefault(key, {})[piece.address] = None

@@ -26,7 +26,7 @@ from vbuild.elf.machine_state import (
     negated,
     shown_by,
 )
-from vbuild.elf.operands import CLEARS_THE_REST
+from vbuild.elf.operands import CLEARS_THE_REST, is_address
 from vbuild.elf.values import MASK_64, Value, is_stack, tag
 from vbuild.elf.vectors import Vectors, is_followed
 
@@ -34,6 +34,7 @@ _M = Mnemonic
 _SHIFTS: dict[int, str] = {_M.SHL: "shl", _M.SHR: "shr", _M.SAR: "sar", _M.ROL: "rol", _M.ROR: "ror", _M.SAL: "shl"}
 _BITWISE: dict[int, str] = {_M.AND: "and", _M.OR: "or", _M.XOR: "xor"}
 _HALVES: dict[int, int] = {_M.CBW: 1, _M.CWDE: 2, _M.CDQE: 4}
+_COPIED: dict[int, int] = {_M.MOVSQ: 8, _M.MOVSD: 4, _M.MOVSW: 2, _M.MOVSB: 1}
 _UNITS: dict[int, int] = {_M.STOSQ: 8, _M.STOSD: 4, _M.STOSW: 2, _M.STOSB: 1}
 _SETTERS = {kind for name, kind in vars(Mnemonic).items() if name.startswith("SET") and isinstance(kind, int)}
 _MOVERS = {kind for name, kind in vars(Mnemonic).items() if name.startswith("CMOV") and isinstance(kind, int)}
@@ -150,9 +151,17 @@ class Instructions(Vectors):
         elif operation.is_twice:
             result = self._read(operation, 0, state)
         else:
-            result = values.bitwise(self._read(operation, 0, state), self._read(operation, 1, state), kind)
+            one, other = self._read(operation, 0, state), self._read(operation, 1, state)
+            result = values.bitwise(one, other, kind)
+            self._share(one, other, result)
         self._write(operation, 0, result, state)
         state.flags = Compared(values.truncated(result, size), 0, size)
+
+    def _share(self, one: Value, other: Value, result: Value) -> None:
+        """Note that an address is taken apart, and may be put together where it is not followed."""
+        for value in (one, other):
+            if value != result and is_address(value) and not is_address(result):
+                self._world.share(value)
 
     def _place(self, operation: Operation, state: State) -> int | None:
         """The register or place on the stack that the first operand is."""
@@ -214,6 +223,7 @@ class Instructions(Vectors):
         count = 1 if len(operation.operands) == 1 else self._read(operation, 1, state, 1)
         one = self._read(operation, 0, state)
         result = values.shifted(one, count, _SHIFTS[operation.mnemonic], size)
+        self._share(one, count, result)
         self._write(operation, 0, result, state)
         state.flags = Compared(result, 0, size, only=ZERO_SIGN)
 
@@ -294,14 +304,45 @@ class Instructions(Vectors):
         state.registers[RAX], state.registers[RDX] = values.word(XCR0_BITS), None
 
     def _fill(self, operation: Operation, state: State) -> None:
-        place, count = state.registers[7], state.registers[RCX]
-        unit = _UNITS[operation.mnemonic]
-        size = (
-            unit * count if isinstance(count, int) and operation.instruction.has_rep_prefix and not tag(count) else unit
-        )
-        if isinstance(place, int) and 0 < size < _MOST_FILLED:
-            self._store(place, size, 0 if state.registers[RAX] == 0 else None, state)
+        place, size = state.registers[7], self._length(operation, _UNITS[operation.mnemonic], state)
+        if not self._fill_memory(place, state.registers[RAX], size, state):
+            self._lose_memory(place, state)
         state.registers[7] = None
+        if operation.instruction.has_rep_prefix:
+            state.registers[RCX] = 0
+
+    @staticmethod
+    def _length(operation: Operation, unit: int, state: State) -> Value:
+        """The bytes that a string instruction works on."""
+        count = state.registers[RCX]
+        return values.shifted(count, unit.bit_length() - 1, "shl", 8) if operation.instruction.has_rep_prefix else unit
+
+    def _lose_memory(self, place: Value, state: State) -> None:
+        """Note that something is written from *place* on."""
+        self._lose(place, state.facts)
+        for start in values.cases_of(place) or ():
+            if is_stack(start):
+                self._spoil(start, state)
+
+    def _fill_memory(self, place: Value, value: Value, size: Value, state: State) -> bool:
+        """Fill *size* bytes with *value*, if it is known where and how many; False if not."""
+        if not isinstance(size, int) or not 0 < size < _MOST_FILLED or values.cases_of(place) is None:
+            return False
+        self._store(self._used_address(place), size, 0 if value == 0 else None, state)
+        return True
+
+    def _move_string(self, operation: Operation, state: State) -> None:
+        if not operation.instruction.is_string_instruction:
+            # the vector instruction of that name
+            self._vector_or_generic(operation, state)
+            return
+        size = self._length(operation, _COPIED[operation.mnemonic], state)
+        to, source = state.registers[7], state.registers[6]
+        if not self._copy(to, source, size, state):
+            self._lose_memory(to, state)
+            self._lose(source, state.facts)
+            size = None
+        state.registers[7], state.registers[6] = values.total(to, size), values.total(source, size)
         if operation.instruction.has_rep_prefix:
             state.registers[RCX] = 0
 
@@ -333,6 +374,7 @@ class Instructions(Vectors):
         **dict.fromkeys((_M.CBW, _M.CWDE, _M.CDQE), _widen),
         _M.CPUID: _cpuid,
         _M.XGETBV: _xgetbv,
+        **dict.fromkeys(_COPIED, _move_string),
         **dict.fromkeys((_M.STOSB, _M.STOSW, _M.STOSD, _M.STOSQ), _fill),
     }
 

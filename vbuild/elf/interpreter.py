@@ -19,7 +19,6 @@ from vbuild.elf.instructions import Instructions
 from vbuild.elf.machine_state import (
     ARGUMENTS,
     CC,
-    HANDED_OVER,
     LOST_IN_CALLS,
     RAX,
     RDX,
@@ -33,19 +32,28 @@ from vbuild.elf.machine_state import (
     shown_by,
 )
 from vbuild.elf.module import Piece
+from vbuild.elf.objects import ALLOCATORS, FREED
 from vbuild.elf.operands import Summary, World, is_address
 from vbuild.elf.program import LEAF_SIZE, LEAVES
 from vbuild.elf.values import MASK_64, STACK, Value, is_stack, tag
 
 _DEPTH, _RANGE = 6, 64
+# words on the stack that may be arguments of a function that is not known
+_MOST_WORDS = 8
 _FLAG_DEPTH = 3
 _ENDLESS = frozenset({"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__stack_chk_fail", "longjmp"})
 _ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "_ZSt9terminatev", "__fortify_fail"}
 _ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
 _ENVIRONMENT = frozenset({"getenv", "secure_getenv", "__secure_getenv"})
 # they only fill memory with zeros, or keep nothing but a mark that something was done
+_COPIES = frozenset({"memcpy", "memmove", "__memcpy_chk", "__memmove_chk"})
+_FILLS = frozenset({"memset", "__memset_chk"})
 _HARMLESS = frozenset({"memset", "bzero", "pthread_once", "__cxa_guard_acquire", "__cxa_guard_release", "call_once"})
-_HARMLESS |= {"pthread_mutex_lock", "pthread_mutex_unlock", "__cxa_guard_abort", "__cxa_atexit", "atexit"}
+_HARMLESS |= (
+    FREED
+    | ALLOCATORS.keys()
+    | {"pthread_mutex_lock", "pthread_mutex_unlock", "__cxa_guard_abort", "__cxa_atexit", "atexit"}
+)
 
 
 class TooMuchError(Exception):
@@ -345,16 +353,18 @@ class Interpreter(Instructions):
     def _not_followed(self, targets: Sequence[tuple[int | str, int]], state: State, stack: int) -> list[State]:
         """The state after a call of one of *targets*, of which at most a summary is known."""
         functions = [target for target, _ in targets if isinstance(target, int)]
+        is_followed = bool(functions) and len(functions) == len(targets)
         for target, facts in targets:
             if isinstance(target, int):
                 self._use(target, state.facts | facts)
-                self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
-        read = self._argument_registers
+                is_followed &= self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
+        read, words = self._argument_registers, _MOST_WORDS
         if functions and len(functions) == len(targets):
-            arguments = [self._world.registers(target).arguments for target in functions]
+            used = [self._world.registers(target) for target in functions]
             # what is left in the others from before goes nowhere
-            read = tuple(number for number in read if any(number in one for one in arguments))
-        self._hand_over(state, read)
+            read = tuple(number for number in read if any(number in one.arguments for one in used))
+            words = max(one.words for one in used)
+        self._hand_over(state, read, words, is_followed=is_followed)
         if len(targets) != 1 or not functions:
             self._forget(state, None)
             return [state]
@@ -377,35 +387,32 @@ class Interpreter(Instructions):
             flags = []
         if flags:
             return not self._world.is_closed(target) and (follows or len(self._followed) <= _FLAG_DEPTH)
+        if any(map(self._world.has_object, arguments)) or self._world.makes_objects(target):
+            is_near = len(self._followed) <= _FLAG_DEPTH and not self._world.leads_above(target)
+            return is_near and self._world.is_short(target)
         summary = self._world.summary(target) if follows else None
         # what it tells may depend on its arguments, or go where they point to
         return summary is not None and summary.tells and any(isinstance(value, int) for value in arguments)
 
-    def _hand_over(self, state: State, registers: Iterable[int]) -> None:
-        """Note what the arguments in *registers*, and on the stack, give to code that is not followed."""
+    def _hand_over(
+        self, state: State, registers: Iterable[int], words: int = _MOST_WORDS, *, is_followed: bool = False
+    ) -> None:
+        """Note what the arguments in *registers*, and *words* on the stack, give to code that is not followed.
+
+        Where it *is_followed* by itself, it is run with the objects that it is given.
+        """
         for number in registers:
             value = state.registers[number]
             if isinstance(value, int) and is_stack(value):
                 self._spoil(value, state)
             elif value not in self._bases:
-                self._lose(value, state.facts)
+                self._lose(value, state.facts, is_followed=is_followed)
         # arguments on the stack
         pointer = state.registers[self._pointer]
         if isinstance(pointer, int):
-            for place in range(pointer, pointer + 64, 8):
+            for place in range(pointer, pointer + 8 * words, 8):
                 if place in state.stack and isinstance(state.stack[place][1], values.Choice | int):
-                    self._lose(state.stack[place][1], state.facts)
-
-    def _spoil(self, start: int, state: State) -> None:
-        """Forget what is on the stack from *start*, to which code that is not followed has a pointer."""
-        # what the caller handed over on the stack is no part of what a function keeps there
-        length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
-        for place, (size, value) in list(state.stack.items()):
-            if start <= place < start + length:
-                self._lose(value, state.facts)
-                state.stack[place] = (size, None)
-        state.stack.setdefault(start, (length, None))
-        self._uneven.add(start)
+                    self._lose(state.stack[place][1], state.facts, is_followed=is_followed)
 
     def _forget(self, state: State, result: Value, lost: Iterable[int] | None = None) -> None:
         for number in self._lost_in_calls if lost is None else lost:
@@ -417,6 +424,12 @@ class Interpreter(Instructions):
     def _imported(self, name: str, state: State) -> list[State]:
         if name in _ENDLESS or (name.startswith("_ZSt") and "__throw_" in name):
             return []
+        to, source, size = (state.registers[number] for number in self._argument_registers[:3])
+        if (name in _COPIES and self._copy(to, source, size, state)) or (
+            name in _FILLS and self._fill_memory(to, source, size, state)
+        ):
+            self._forget(state, to)
+            return [state]
         if name not in _HARMLESS:
             self._hand_over(state, self._argument_registers)
         result: Value = None
@@ -425,6 +438,8 @@ class Interpreter(Instructions):
             result = values.flags(ANY)
         elif name == "__x86_get_cpuid_feature_leaf" and isinstance(leaf := state.registers[7], int):
             result = LEAVES + leaf * LEAF_SIZE
+        elif name in ALLOCATORS:
+            result = self._world.allocated((*self._followed, self._here), name)
         if (
             name in _HARMLESS
             and isinstance(place := state.registers[self._argument_registers[0]], int)

@@ -34,13 +34,12 @@ _POINTERS = frozenset(range(Register.RAX, Register.R15 + 1)) - {Register.RSP}
 _CALL, _LEA = 0xE8, 0x8D
 # pieces of which is kept what they point at
 _MOST_SHAPES = 1 << 13
+_start_of = attrgetter("ip")
 _branch_of, _is_relative = attrgetter("near_branch_target"), attrgetter("is_ip_rel_memory_operand")
 # bytes of instructions that are decoded together
 _AHEAD = 64
 # rep movs
 _COPY = re.compile(rb"\xf3\x48?[\xa4\xa5]")
-# bytes of an instruction in front of its displacement, at most
-_LONGEST_BEFORE = 9
 ENDS = frozenset(
     {FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH, FlowControl.INTERRUPT}
     | {FlowControl.EXCEPTION, FlowControl.CALL, FlowControl.INDIRECT_CALL}
@@ -86,6 +85,7 @@ class Module(Data):
         self._stub_places = [(code.address, code.end) for code in self._stubs]
         self._decoded: dict[int, Instruction | None] = {}
         self._shapes: dict[int, Shape] = {}
+        self._relative: dict[int, list[Instruction]] = {}
 
     @cached_property
     def _jumps(self) -> list[tuple[int, int]]:
@@ -250,13 +250,17 @@ class Module(Data):
 
     def instruction_with(self, site: int) -> Instruction | None:
         """The instruction of this file whose displacement to an address stands at *site*; None if there is none."""
-        for before in range(1, _LONGEST_BEFORE):
-            instruction = self.instruction(self.base + site - before)
-            if instruction is not None and instruction.is_ip_rel_memory_operand:
-                decoder = Decoder(_BITS, self.bytes_at(site - before, 15), ip=site - before)
-                if decoder.get_constant_offsets(decoder.decode()).displacement_offset == before:
-                    return instruction
-        return None
+        piece = self.piece(self.base + site)
+        if piece is None:
+            return None
+        if piece.address not in self._relative:
+            if len(self._relative) >= _MOST_SHAPES:
+                self._relative.clear()
+            self._relative[piece.address] = [one for one in self.instructions(piece) if one.is_ip_rel_memory_operand]
+        found = self._relative[piece.address]
+        # bytes in the middle of an instruction may be one, too
+        index = bisect_right(found, site, key=_start_of) - 1
+        return found[index] if index >= 0 and site < found[index].next_ip else None
 
     def decoded(self, address: int, data: bytes) -> Iterable[Instruction]:
         """The instructions of the code *data* at *address* of this file."""

@@ -26,8 +26,8 @@ from vbuild.elf.machine_state import (
     split_like,
 )
 from vbuild.elf.module import FIELDS, Module, displacement_of
-from vbuild.elf.program import LEAVES, Program
-from vbuild.elf.values import MASK_64, Value, is_stack, tag
+from vbuild.elf.program import HEAP, LEAVES, Program
+from vbuild.elf.values import MASK_64, STACK, Value, is_stack, tag
 
 _IMMEDIATES = {kind for name, kind in vars(OpKind).items() if isinstance(kind, int) and name.startswith("IMMEDIATE")}
 # what addresses by these registers belongs to a thread
@@ -36,6 +36,8 @@ _THREADS: frozenset[int] = frozenset({Register.FS, Register.GS})
 _VISITS, _FEW_VISITS = 12, 2
 # less than this is no address of a program
 _LOWEST_ADDRESS = 4096
+# bytes that are copied one after the other
+_MOST_COPIED = 4096
 # bytes: from here on writing to a register clears the rest of it; a pointer
 CLEARS_THE_REST, _WORD = 4, 8
 
@@ -75,8 +77,11 @@ class World(Protocol):
     def is_closed(self, address: int) -> bool:
         """Whether all calls of the function at *address* are known: it is run with what all of them hand over."""
 
-    def called(self, address: int, arguments: Sequence[Value], facts: int) -> None:
-        """Note a call of the function at *address* with *arguments*: in registers, then on the stack."""
+    def called(self, address: int, arguments: Sequence[Value], facts: int) -> bool:
+        """Note a call of the function at *address* with *arguments*: in registers, then on the stack.
+
+        True if it is run with all that any call hands over.
+        """
 
     def leads_above(self, address: int) -> bool:
         """Whether calls from the function at *address* on may lead to code above the level."""
@@ -86,6 +91,24 @@ class World(Protocol):
 
     def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
         """Note a call of the function at *address* that is run with its arguments, as in `called`."""
+
+    def allocated(self, way: tuple[int, ...], name: str) -> Value:
+        """What the allocator *name* returns where calls lead to it by that *way*."""
+
+    def makes_objects(self, address: int) -> bool:
+        """Whether the function at *address* is a short one that calls an allocator."""
+
+    def is_short(self, address: int) -> bool:
+        """Whether the function at *address* is short enough to follow it with an object."""
+
+    def has_object(self, value: Value) -> bool:
+        """Whether *value* may point at an object on the heap that only code which is run can reach."""
+
+    def is_private(self, address: int) -> bool:
+        """Whether what uses the variable or field at *address* can be found."""
+
+    def share(self, value: Value) -> None:
+        """Note that code which is not run may know the objects that *value* points at."""
 
     def arguments(self, address: int) -> Sequence[Value]:
         """What the function at *address* is called with, as in `called`."""
@@ -156,8 +179,19 @@ class Operands:
         key = (self._here if address is None else address, target)
         self.uses[key] = self.uses.get(key, EVERY) & facts
 
-    def _lose(self, value: Value, facts: int, address: int | None = None, *, is_written: bool = True) -> None:
-        """Note the addresses that *value* may be: from here on they are used, and written to, out of sight."""
+    def _lose(
+        self,
+        value: Value,
+        facts: int,
+        address: int | None = None,
+        *,
+        is_written: bool = True,
+        is_followed: bool = False,
+    ) -> None:
+        """Note the addresses that *value* may be: from here on they are used, and written to, out of sight.
+
+        Objects on the heap are not, where it *is_followed* to a place that is known.
+        """
         if value is None or isinstance(value, values.Word) or (isinstance(value, int) and not tag(value)):
             return
         for number, shown in (values.cases_of(values.known(value)) or {}).items():
@@ -166,6 +200,8 @@ class Operands:
                 module = self._program.module(number)
                 if is_written and not module.is_constant(number - module.base):
                     self._world.escape(number)
+        if not is_followed:
+            self._world.share(value)
 
     # operands
 
@@ -229,7 +265,18 @@ class Operands:
     def _location(self, memory: Memory, state: State) -> Value:
         """The address of the operand in memory, or of the field that it is of a structure anywhere."""
         found = self._address(memory, state)
-        return memory.field if found is None else found
+        used = self._used_address(found)
+        if used is not found and memory.base is not None and memory.index is None:
+            # after this the register points at memory
+            state.registers[memory.base] = values.total(used, -memory.displacement & MASK_64)
+        return memory.field if used is None else used
+
+    @staticmethod
+    def _used_address(address: Value) -> Value:
+        """*address* where memory there is used: no program uses that at zero."""
+        if not isinstance(address, values.Choice) or not is_address(address):
+            return address
+        return values.choice({place: facts for place, facts in address.cases if place >= _LOWEST_ADDRESS})
 
     def _read(self, operation: Operation, index: int, state: State, size: int = 0) -> Value:
         """What an operand holds; of a number only the low *size* bytes, if that is given."""
@@ -319,7 +366,8 @@ class Operands:
         if cases is not None and len(cases) == 1 and is_stack(next(iter(cases))):
             self._store_on_stack(next(iter(cases)), size, value, state)
             return
-        self._lose(value, state.facts)
+        is_followed = cases is not None and not any(is_stack(place) or tag(place) == tag(FIELDS) for place in cases)
+        self._lose(value, state.facts, is_followed=is_followed)
         if cases is None:
             self._hand_out(value, state)
         for place, shown in (cases or {}).items():
@@ -328,10 +376,25 @@ class Operands:
             elif tag(place) == tag(FIELDS):
                 self._hand_out(value, state)
                 self._world.store(place, size, value, state.facts)
+            elif tag(place) == tag(HEAP):
+                self._hand_out(value, state)
+                self._world.store(place, size, value, state.facts | shown)
             elif 0 < tag(place) <= len(self._program.modules):
                 self._world.store(place, size, value, state.facts | shown)
                 if len(cases or ()) == 1:
                     state.changed |= {(place, size)}
+
+    def _copy(self, to: Value, source: Value, size: Value, state: State) -> bool:
+        """Copy *size* bytes, if it is known where to and how many; False if not."""
+        if not isinstance(size, int) or not 0 <= size <= _MOST_COPIED or values.cases_of(to) is None:
+            return False
+        at = 0
+        while at < size:
+            length = next(one for one in (8, 4, 2, 1) if at + one <= size)
+            value = self._load(self._used_address(values.total(source, at)), length, state)
+            self._store(self._used_address(values.total(to, at)), length, value, state)
+            at += length
+        return True
 
     def _hand_out(self, value: Value, state: State) -> None:
         """Note that *value* is written somewhere."""
@@ -363,6 +426,17 @@ class Operands:
                 state.stack.update(rest)
                 self._uneven.update(rest)
         state.stack[place] = (size, value)
+
+    def _spoil(self, start: int, state: State) -> None:
+        """Forget what is on the stack from *start*, to which code that is not followed has a pointer."""
+        # what the caller handed over on the stack is no part of what a function keeps there
+        length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
+        for place, (size, value) in list(state.stack.items()):
+            if start <= place < start + length:
+                self._lose(value, state.facts)
+                state.stack[place] = (size, None)
+        state.stack.setdefault(start, (length, None))
+        self._uneven.add(start)
 
     # where paths meet
 

@@ -12,6 +12,8 @@ from vbuild.elf.module import Module
 
 # spaces of addresses that no file has: what __x86_get_cpuid_feature_leaf points at, libgcc's variables, and arguments
 LEAVES, MODEL, MODEL_FEATURES = 1 << 91, 3 << 90, 1 << 92
+# and objects on the heap, behind those for the fields of structures
+HEAP = 6 << 90
 PARAMETERS = 1 << 200
 LEAF_SIZE = 32
 _LIBGCC = {"__cpu_model": MODEL, "__cpu_features2": MODEL_FEATURES}

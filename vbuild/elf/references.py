@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from iced_x86 import FlowControl, Instruction, Mnemonic, OpAccess, OpKind, Register
+from iced_x86 import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register
 
 from vbuild.elf.cpu_questions import Questions
 from vbuild.elf.machine_state import ARGUMENTS, GENERAL, INFO, LOST_IN_CALLS, RAX, WRITES
@@ -229,7 +229,10 @@ class References(Questions):
             if instruction is None:
                 continue
             is_address = instruction.mnemonic == Mnemonic.LEA
-            if not is_address and (instruction.ip_rel_memory_address not in table or not writes(instruction)):
+            start = instruction.ip_rel_memory_address
+            # a vector may begin in front of it
+            is_near = start < table.stop and start + max(MemorySizeExt.size(instruction.memory_size), 1) > table.start
+            if not is_address and not (is_near and writes(instruction)):
                 continue
             piece = module.piece(module.base + site)
             if piece and not (

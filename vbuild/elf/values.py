@@ -339,6 +339,9 @@ def bitwise(one: Value, other: Value, kind: str) -> Value:
             # an aligned stack pointer
             return one & (other - (1 << 64)) if kind == "and" and tag(one) and other >> 63 and not tag(other) else None
         return {"and": one & other, "or": one | other, "xor": one ^ other}[kind]
+    if kind == "and" and isinstance(one, Choice) and isinstance(other, int) and other >> 63 and not tag(other):
+        # aligned addresses
+        return combined(lambda a, b: a & (b - (1 << 64)) if tag(a) else a & b, one, other)
     if isinstance(one, Choice | int) and isinstance(other, Choice | int):
         numbers = [number for value in (one, other) for number in (cases_of(value) or {})]
         if not any(map(tag, numbers)):

@@ -1,0 +1,199 @@
+"""Objects on the heap that only code which is run can reach: what their fields hold is known as of other variables.
+
+    made      a call of ``malloc`` and the like gives an object its own space of addresses, one for each way to the call
+    kept      its address stands in variables whose every user is run, and in fields of other such objects
+    shared    as soon as code that is not run may have its address: from then on anybody may write to it
+
+What nobody has written to memory from ``malloc`` is read by no program that works, so it counts as no value.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from iced_x86 import Mnemonic
+
+from vbuild.elf import values
+from vbuild.elf.module import Module, Piece
+from vbuild.elf.program import HEAP, Program
+from vbuild.elf.references import MOST_WRITERS, References
+from vbuild.elf.values import Value, tag
+
+# what gives memory, and whether it is filled with zeros
+ALLOCATORS = {"malloc": False, "calloc": True, "_Znwm": False, "_Znam": False, "aligned_alloc": False}
+FREED = frozenset({"free", "_ZdlPv", "_ZdlPvm", "_ZdaPv"})
+_SPACE, _ORIGIN = 40, 1 << 39
+# objects that are followed; bytes of code that makes one, or is given one, and is followed from its caller
+_MOST_OBJECTS, LONGEST_MAKER = 64, 2048
+# how far in front of a variable code may point that uses it, in bytes
+NEAR = 256
+_POINTER = 8
+_UNWRITTEN = values.choice({})
+Key = tuple[int, int]
+
+
+def objects_in(value: Value) -> frozenset[int]:
+    """The numbers of the objects that *value* may point at."""
+    cases = values.cases_of(values.known(value)) or ()
+    return frozenset(_object_of(number) for number in cases if is_object(number))
+
+
+def is_object(number: int) -> bool:
+    return tag(number) == tag(HEAP)
+
+
+def _object_of(address: int) -> int:
+    return (address - HEAP) >> _SPACE
+
+
+class Objects(References):
+    """The objects on the heap, and where their addresses are."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._variables: dict[Key, Value] = {}
+        self._running: list[Piece] = []
+        # by the calls that lead there, the last one the allocator's
+        self._objects: dict[tuple[int, ...], int] = {}
+        self._is_zero: list[bool] = []
+        self._shared: set[int] = set()
+        # the pieces that make an object, and that write to it
+        self._makers: dict[int, set[int]] = {}
+        self._object_writers: dict[int, set[int]] = {}
+        # the objects in which an answer is, the variables that hold their addresses, and what uses these variables
+        self._telling_objects: set[int] = set()
+        self._holders: dict[int, set[Key]] = {}
+        self._holder_users: dict[Key, set[int]] = {}
+        self._is_making: dict[int, bool] = {}
+
+    def allocated(self, way: tuple[int, ...], name: str) -> Value:
+        """What the allocator *name* returns where calls lead to it by that *way*: the address of an object, or zero."""
+        if way not in self._objects:
+            if len(self._objects) >= _MOST_OBJECTS:
+                return None
+            self._objects[way] = len(self._objects)
+            self._is_zero.append(ALLOCATORS[name])
+        number = self._objects[way]
+        self._makers.setdefault(number, set()).add(self._running[-1].address)
+        if number in self._shared:
+            return None
+        return values.choice({0: 0, HEAP + (number << _SPACE) + _ORIGIN: 0})
+
+    def makes_objects(self, address: int) -> bool:
+        """Whether the function at *address* is a short one that calls an allocator."""
+        if address not in self._is_making:
+            piece = self.program.module(address).piece(address)
+            self._is_making[address] = self.is_short(address) and any(
+                self.program.destination(one.target) in ALLOCATORS
+                or self.program.behind(self.program.module(address), one.target - self.program.module(address).base)
+                in ALLOCATORS
+                for one in (self.program.module(address).shape(piece).outward if piece else ())
+            )
+        return self._is_making[address]
+
+    def is_short(self, address: int) -> bool:
+        piece = self.program.module(address).piece(address)
+        return piece is not None and piece.address == address and piece.end - piece.address <= LONGEST_MAKER
+
+    def has_object(self, value: Value) -> bool:
+        """Whether *value* may point at an object that only code which is run can reach."""
+        return not objects_in(value) <= self._shared
+
+    def first_of_object(self, address: int) -> Value:
+        return 0 if self._is_zero[_object_of(address)] else _UNWRITTEN
+
+    def is_private(self, address: int) -> bool:
+        """Whether what uses the variable or field at *address* can be found, and is run if it must be."""
+        if is_object(address):
+            return _object_of(address) not in self._shared
+        module = self.program.module(address)
+        table = module.table(address - module.base)
+        return not module.exported_names(table) and not module.places_of(table.start, table.stop)
+
+    def share(self, value: Value) -> None:
+        """Note that code which is not run may know the objects that *value* points at."""
+        for number in objects_in(value) - self._shared:
+            self._shared.add(number)
+            for key, held in list(self._variables.items()):
+                if (is_object(key[0]) and _object_of(key[0]) == number) or number in objects_in(held):
+                    self._set(key, None)
+            self._queue_again(self._makers[number])
+
+    def _note_written(self, address: int) -> None:
+        """Note that the piece that runs writes to the object at *address*."""
+        self._object_writers.setdefault(_object_of(address), set()).add(self._running[-1].address)
+
+    def _writers_of_object(self, address: int) -> dict[int, Piece]:
+        module = self.program.module
+        found = self._object_writers.get(_object_of(address), ())
+        return {place: piece for place in found if (piece := module(place).piece(place))}
+
+    def _note_telling(self, address: int) -> None:
+        """Note that an answer is in the object at *address*: what uses variables that point at it has to be run."""
+        number = _object_of(address)
+        if number not in self._telling_objects:
+            self._telling_objects.add(number)
+            for key in list(self._holders.get(number, ())):
+                self._run_users(key)
+
+    def _hold(self, key: Key, value: Value) -> bool:
+        """Note that the variable *key* points at objects; False if it cannot be followed, and they are shared."""
+        address, size = key
+        is_lost = any(
+            held is None and one < address + size and address < one + length
+            for (one, length), held in self._variables.items()
+        )
+        if size != _POINTER or is_lost or not self.is_private(address):
+            self.share(value)
+            return False
+        for number in objects_in(value):
+            self._holders.setdefault(number, set()).add(key)
+            if number in self._telling_objects or is_object(address):
+                self._run_users(key)
+        return True
+
+    def _run_users(self, key: Key) -> None:
+        """Run all that uses the variable *key*, which points at an object with an answer."""
+        if key in self._holder_users:
+            return
+        if is_object(key[0]):
+            self._holder_users[key] = set()
+            return
+        module = self.program.module(key[0])
+        users = {piece.address: piece for piece in self._users_of_variable(module, key[0] - module.base)}
+        self._holder_users[key] = set(users)
+        if len(users) > MOST_WRITERS or not all(map(self._can_run, users)):
+            self._set(key, None)
+            return
+        self._run_too(users)
+
+    def _users_of_variable(self, module: Module, place: int) -> Iterator[Piece]:
+        """The pieces that use the variable at *place*, or make an address from which it may be reached."""
+        table = module.table(place)
+        low = table.start if module.object_at(place) else place - NEAR
+        for site in module.sites(min(low, table.start) - 4, table.stop):
+            instruction = module.instruction_with(site)
+            if instruction is None or not (
+                instruction.mnemonic == Mnemonic.LEA or instruction.ip_rel_memory_address in table
+            ):
+                continue
+            if piece := module.piece(module.base + site):
+                yield piece
+
+    def _lose_user(self, address: int) -> None:
+        """Note that the piece at *address* is not run after all."""
+        for key, users in list(self._holder_users.items()):
+            if address in users:
+                self._set(key, None)
+
+    # what the variables do
+
+    def _set(self, key: Key, value: Value) -> None:
+        raise NotImplementedError
+
+    def _queue_again(self, addresses: Iterable[int]) -> None:
+        raise NotImplementedError
+
+    def _can_run(self, address: int) -> bool:
+        raise NotImplementedError
+
+    def _run_too(self, pieces: dict[int, Piece]) -> None:
+        raise NotImplementedError
