@@ -15,6 +15,8 @@ from vbuild.build.repair import repaired
 from vbuild.build.requiring import check_cuda, outside, pins, tied
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
+from vbuild.verification.model import VerifyRule
+from vbuild.verification.verify import verify
 from vbuild.wheel.archive import open_wheel
 
 NAME = "demo-1.0-cp311-cp311-linux_x86_64.whl"
@@ -126,3 +128,18 @@ def test_a_framework_without_cuda_or_for_another_is_refused(said: str, message: 
         assert message in str(caught.value)
     else:
         check_cuda(there, Dotted(13, 2))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "found"),
+    [
+        ("", "needs libtorch.so and does not require torch"),
+        ("Requires-Dist: Torch>=2\n", "needs libtorch.so and requires Torch>=2"),
+        ("Requires-Dist: torch<2.16,>=2.15\n", None),
+        ("Requires-Dist: torch==2.15.*\n", None),
+    ],
+)
+def test_verify_warns_of_any_version_of_a_framework(metadata: str, found: str | None, tmp_path: Path) -> None:
+    verdict = verify(extension(tmp_path, *OF_TORCH, metadata=metadata))
+    warned = [one.what for one in verdict.findings if one.rule is VerifyRule.UNPINNED]
+    assert warned == ([f"{found}: another torch than it was built against may crash it"] if found else [])

@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, VariantError, at
 from vbuild.files.json_text import json_object
-from vbuild.variants.metadata import VariantMetadata, placed, read_namespaces, read_providers
+from vbuild.variants.metadata import VariantMetadata, placed, read_namespaces, read_providers, refuse_unread
 from vbuild.variants.model import Property, Variant, checked_name, checked_value
 from vbuild.variants.providers import check_values, metadata_for
 
@@ -100,7 +100,11 @@ class Document(Struct, frozen=True):
 
     @classmethod
     def of(cls, variant: Variant, metadata: VariantMetadata, *, schema: Schema = Schema.PEP_850) -> Self:
-        """What a wheel of *variant* carries; PEP 825 alone leaves the providers of *metadata* out."""
+        """What a wheel of *variant* carries; PEP 825 alone leaves the providers of *metadata* out.
+
+        `VariantError` if no installer would take such a wheel.
+        """
+        refuse_unread(variant)
         check_values(variant, metadata)
         kept = metadata if schema.has_providers else replace(metadata, providers=())
         return cls(schema, kept, (variant,))

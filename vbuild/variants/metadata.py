@@ -190,6 +190,20 @@ class VariantMetadata(Struct, frozen=True):
                 raise VariantError(f"{prop}: namespace missing from default-priorities, which lists {listed} (PEP 825)")
 
 
+UNREAD = (
+    "no installer reads it yet, and uv refuses every wheel of the release: it misses the namespace among "
+    "default-priorities, where the draft forbids it"
+)
+
+
+def refuse_unread(variant: Variant) -> None:
+    """Refuse a *variant* with an ABI dependency, as long as installers cannot have it."""
+    for prop in variant.properties:
+        if prop.namespace == ABI_DEPENDENCY:
+            what = f"expected Requires-Dist: {prop.feature}=={prop.value}.*, as matrix.requires writes it"
+            raise VariantError(f"{prop}: {UNREAD}; {what}")
+
+
 def read_namespaces(table: Table) -> tuple[str, ...]:
     """The key ``default-priorities.namespace`` of *table*."""
     with table.table("default-priorities") as priorities:

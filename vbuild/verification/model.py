@@ -61,6 +61,7 @@ class VerifyRule(StrEnum):
     RPATH = "rpath"
     SBOM = "sbom"
     SYMBOL_VERSION = "symbol-version"
+    UNPINNED = "unpinned"
 
 
 class Finding(Struct, frozen=True):

@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
+from packaging.utils import canonicalize_name
 
-from vbuild.elf.catalogue import PlatformPolicy, is_shared_object
+from vbuild.config.requirements import read_requirement
+from vbuild.elf.catalogue import PlatformPolicy, framework, is_shared_object
 from vbuild.elf.code import Elf
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.image import ElfImage
@@ -270,6 +272,8 @@ def _finder(wheel: Path) -> Iterator[Callable[[str], Elf | None]]:
 
 _WRITABLE_BY_ALL = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - refused, not used
 _SHOWN = 4
+# operators that leave later versions out
+_CLOSED = frozenset({"==", "===", "~=", "<", "<="})
 _FOUND = frozenset({Via.OWN, Via.INHERITED, Via.PLATFORM})
 # foo.cpython-311-x86_64-linux-gnu.so: only that Python looks for it (PEP 3149)
 _TAGGED = re.compile(r"\.cpython-(?P<version>\d+)(?P<flags>[a-z]*)-[\w-]+\.so$")
@@ -321,11 +325,11 @@ class LinkageCheck:
     """What the libraries of one wheel need from each other, and from the platforms of its tags."""
 
     def __init__(
-        self, libraries: Mapping[str, Elf], platforms: Sequence[PlatformPolicy], *, has_requirements: bool
+        self, libraries: Mapping[str, Elf], platforms: Sequence[PlatformPolicy], *, requires: Sequence[str]
     ) -> None:
         self._libraries = libraries
         self._platforms = platforms
-        self._has_requirements = has_requirements
+        self._requires = [found for line in requires if (found := read_requirement(line))]
         self._edges: dict[str, list[Edge]] = {path: [] for path in libraries}
         for edge in edges_of(libraries, self._platforms):
             self._edges[edge.consumer].append(edge)
@@ -338,7 +342,7 @@ class LinkageCheck:
     def of(cls, wheel: Wheel, libraries: Mapping[str, Elf]) -> Self:
         linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
         platforms = [platform for tag in wheel.name.platform.split(".") if (platform := PlatformPolicy.parse(tag))]
-        return cls(linked, platforms, has_requirements=bool(wheel.metadata().requires_dist))
+        return cls(linked, platforms, requires=wheel.metadata().requires_dist)
 
     def findings(self) -> Iterator[Finding]:
         """Yield what is wrong with each library."""
@@ -346,6 +350,23 @@ class LinkageCheck:
             yield from _rpath_findings(path, elf)
             yield from self._needed_findings(path, elf)
             yield from self._version_findings(path, elf)
+        yield from self._unpinned_findings()
+
+    def _unpinned_findings(self) -> Iterator[Finding]:
+        """Yield each framework whose libraries are needed and that any version of is admitted: its ABI changes."""
+        linked: dict[str, tuple[str, str]] = {}
+        for path, edges in self._edges.items():
+            for edge in edges:
+                if edge.via not in _FOUND and (found := framework(edge.name)):
+                    linked.setdefault(found.project, (path, edge.name))
+        for project, (path, name) in linked.items():
+            stated = [one for one in self._requires if canonicalize_name(one.name) == project]
+            if any(one.operator in _CLOSED for requirement in stated for one in requirement.specifier):
+                continue
+            found_there = f"requires {stated[0]}" if stated else f"does not require {project}"
+            what = f"needs {name} and {found_there}: another {project} than it was built against may crash it"
+            advice = f"require the one it was built against: {project}==X.Y.*; matrix.requires.{project} writes that"
+            yield Finding(Severity.WARNING, VerifyRule.UNPINNED, (path,), what, advice)
 
     def _needed_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
         for edge in self._edges[path]:
@@ -364,7 +385,7 @@ class LinkageCheck:
         if lacking:
             what = f"needs {name}, which is neither in the wheel nor part of {lacking[0]}"
             folders = searched(path, elf.search_path)
-            if self._has_requirements or any(folder.startswith("..") for folder in folders):
+            if self._requires or any(folder.startswith("..") for folder in folders):
                 yield Finding(Severity.WARNING, VerifyRule.NEEDED, (path,), f"{what}; expected from another package")
             else:
                 yield Finding(Severity.ERROR, VerifyRule.NEEDED, (path,), f"{what}; bundle it (auditwheel repair)")

@@ -94,6 +94,17 @@ def test_wheels_that_contradict_their_names_or_one_another_are_errors(tmp_path: 
     assert f"error variant: {V2}: variant.json: {missing}" in problems_found(tmp_path)
 
 
+def test_an_abi_dependency_is_an_error_as_long_as_uv_refuses_it(tmp_path: Path) -> None:
+    release_folder(tmp_path)
+    level = "x86_64 :: level :: v3"
+    variant_wheel(tmp_path, V3, document(variant("x86_64_v3", level, "abi_dependency :: torch :: 2.15")))
+    [line] = [line for line in problems_found(tmp_path) if " variant: " in line]
+    start = (
+        f"error variant: {V3}: abi_dependency :: torch :: 2.15: no installer reads it yet, and uv refuses every wheel"
+    )
+    assert line.startswith(start)
+
+
 def test_labels_that_stand_for_different_properties_are_an_error(tmp_path: Path) -> None:
     release_folder(tmp_path)
     other = V3.replace("311", "312")

@@ -52,6 +52,7 @@ from vbuild.publishing.lint.metadata import (
 )
 from vbuild.publishing.model import PublishRule
 from vbuild.variants.document import Document, combine
+from vbuild.variants.metadata import refuse_unread
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import VARIANT_JSON
 
@@ -254,6 +255,8 @@ def label_problems(release: LintedRelease) -> Iterator[Finding]:
                 document = Document.of_wheel(wheel.name.variant, wheel.variant_json)
             if document:
                 documents.append((wheel.file, document))
+                for variant in document.variants:
+                    refuse_unread(variant)
         except VariantError as error:
             advice = "stamp the wheel again: vbuild stamp"
             yield Finding(Severity.ERROR, PublishRule.VARIANT, (wheel.file,), str(error), advice)
