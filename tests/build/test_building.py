@@ -252,3 +252,23 @@ def test_two_processes_build_it_once(tmp_path: Path) -> None:
     ]
     assert [process.wait() for process in running] == [0, 0]
     assert (tmp_path / "count").read_text() == "built\n"
+
+
+def test_a_step_is_that_of_an_earlier_run_unless_something_is_new_that_it_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = step(script_library(tmp_path / "depth"), "script", "before-build = ['some-tool || true']")
+
+    def made(*programs: str) -> Prefix:
+        files = dict.fromkeys((f"{name}" for name in programs), "#!/bin/sh\n")
+        folder = tree(tmp_path / "-".join(("bin", *programs)), files)
+        for name in programs:
+            (folder / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{path}")
+        return Works.at(tmp_path / "works").built(text, "x86-64")[0]
+
+    path = os.environ["PATH"]
+    first = made()
+    assert made("caca-config", "cargo", "rustc") == first
+    assert made("some-tool") != first
+    assert made() == first

@@ -12,6 +12,7 @@ from vbuild.build.native import NativeBuilder, NativeCache, NativeSettings
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
+from vbuild.release.cache import BuildCache
 from vbuild.toolchain.toolkit_provision import FETCHED
 
 DEPTH = r"""
@@ -150,6 +151,7 @@ class Works:
             environments=Environments(stage / "environments", Indexes.configured().environment, logs=self.logs),
             machine=Machine.here().cpu,
             supply=FETCHED,
+            looked=BuildCache(self.folder / "builds"),
         )
         return NativeBuilder(settings)
 

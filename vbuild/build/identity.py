@@ -10,8 +10,8 @@ Two builds with one whole key may be one build. It is on the safe side: it holds
 noise, every compiler on PATH and what other programs builds start, by their bytes, and each header, library to link
 against and file of pkg-config and CMake that is found without a given path, as nobody can say beforehand what a
 project's build looks for. Afterwards it is known (`vbuild.build.watching`): a build with the same bare key, which would
-find what an earlier one has looked for as it was then, is that build, whatever else is installed. Native dependencies
-and profiles of training have whole keys only.
+find what an earlier one has looked for as it was then, is that build, whatever else is installed; so it is with native
+dependencies. Profiles of training have whole keys only.
 Where programs are has no part in the keys, nor has a variable that is held back.
 What they do not hold: which versions the package index offers for the build's requirements, if no lock has them;
 ``--fresh`` is for those.
@@ -36,7 +36,7 @@ from msgspec.structs import replace
 
 import vbuild
 from vbuild.build.frontend import Job
-from vbuild.build.plan import BuildBackend
+from vbuild.build.plan import BuildBackend, FlagPlan
 from vbuild.errors import BuildError
 from vbuild.files.hashing import key_of, program_digest, program_digests, sha256_of
 from vbuild.recipe.lock import Lock
@@ -105,42 +105,58 @@ def build_keys(
     """
     settings, compilers, interpreter = job.settings, job.compilers, job.interpreter
     known = {**counted(environment, settings.pass_env), **dict(job.target.env)}
-    of_cargo = {name: text for name, text in job.plan.environment if name.startswith(_OF_CARGO)}
-    plan = replace(job.plan, environment=tuple(one for one in job.plan.environment if one[0] not in of_cargo))
+    rust, plan = rust_key(compilers, known, job.plan)
     variables = known | dict(plan.environment)
-    path = variables.get("PATH", os.defpath)
     # a setting that only says how fast, and five that are here in full already
     profile = replace(settings.profile, files=())  # by what they led to
     how = replace(settings, cache="", patches=(), env=(), config_settings=(), pass_env=(), lock=None, profile=profile)
-    rust = ""
-    if compilers.rust:
-        named = canonical(replace(compilers.rust, rustc=Path("rustc")))
-        rust = key_of([named, of_cargo, _rust(known | of_cargo)])
+    content = {
+        "source": source,
+        "patches": [file_digest(patch) for patch in settings.patches],
+        "plan": canonical(plan),
+        "cuda": canonical(job.target.cuda),
+        "settings": canonical(how),
+        "repair": canonical(repair),
+        "profile": job.profile.sha256 if job.profile else None,
+        "toolkit": job.toolkit.identity if job.toolkit else None,
+        "natives": [prefix.key for prefix in job.prefixes],
+        "interpreter": canonical(interpreter),
+        # a static program, which cannot be watched, may be the one that looks for it
+        "rust": rust if plan.backend is BuildBackend.MATURIN else "",
+        "python": facts(interpreter.path),
+        "packages": () if settings.isolation else _packages(interpreter, variables),
+        "locked": locked(settings.lock, interpreter),
+    }
+    return keys_of(content, compilers, variables, rust=rust, searched=searched or searched_files)
+
+
+def keys_of(
+    content: Mapping[str, Any], compilers: Compilers, variables: Mapping[str, str], *, rust: str, searched: "Searched"
+) -> BuildKeys:
+    """The keys of what *content* says, built by *compilers* with *variables*, which lead to other programs."""
+    path = variables.get("PATH", os.defpath)
     bare = key_of(
         {
-            "source": source,
-            "patches": [file_digest(patch) for patch in settings.patches],
-            "plan": canonical(plan),
-            "cuda": canonical(job.target.cuda),
-            "settings": canonical(how),
-            "repair": canonical(repair),
-            "profile": job.profile.sha256 if job.profile else None,
-            "toolkit": job.toolkit.identity if job.toolkit else None,
-            "natives": [prefix.key for prefix in job.prefixes],
+            **content,
             "compilers": _chosen(replace(compilers, rust=None), f"{compilers.c} {compilers.cxx}".split()),
-            "interpreter": canonical(interpreter),
-            # a static program, which cannot be watched, may be the one that looks for it
-            "rust": rust if plan.backend is BuildBackend.MATURIN else "",
-            "python": facts(interpreter.path),
-            "packages": () if settings.isolation else _packages(interpreter, variables),
-            "locked": locked(settings.lock, interpreter),
             "variables": {name: text for name, text in variables.items() if name != "PATH"},
             "machine": [platform.machine(), platform.libc_ver()],
             "vbuild": ourselves(),
         }
     )
-    found = [rust, what_compiles(compilers, path), system(variables, searched or searched_files)]
+    found = [rust, what_compiles(compilers, path), system(variables, searched)]
     return BuildKeys(key_of([bare, *found]), bare, path, folders_of(variables), rust)
+
+
+def rust_key(compilers: Compilers, variables: Mapping[str, str], plan: FlagPlan) -> tuple[str, FlagPlan]:
+    """The key of the Rust of *compilers*, empty without, and *plan* without what is for Rust alone."""
+    of_cargo = {name: text for name, text in plan.environment if name.startswith(_OF_CARGO)}
+    others = tuple(one for one in plan.environment if one[0] not in of_cargo)
+    key = ""
+    if compilers.rust:
+        named = canonical(replace(compilers.rust, rustc=Path("rustc")))
+        key = key_of([named, of_cargo, _rust({**variables, **of_cargo})])
+    return key, replace(plan, environment=others)
 
 
 def counted(environment: Mapping[str, str], asked: Collection[str]) -> dict[str, str]:

@@ -23,18 +23,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from vbuild.build.caching import Running
 from vbuild.build.environment import Environments, Prefix, variables
+from vbuild.build.identity import BuildKeys
 from vbuild.build.kept_flags import KeptFlags
 from vbuild.build.native_step import BuildStep, Place, Planner, Speed, commands, made_fit, prefix_of
 from vbuild.build.plan import Rewriting
 from vbuild.build.profile import Profile
 from vbuild.build.source import copied, digest, fetched
+from vbuild.build.watching import Looked, Watch
 from vbuild.build.wrappers import BuildFolders, CompilerWrappers, Override, install, named
 from vbuild.errors import BinaryError, BuildError, at
 from vbuild.files.cache import ELSEWHERE, Cache, Part
@@ -145,7 +147,8 @@ class NativeSettings(Struct, frozen=True):
 
     What is built is kept in *cache*. *exclude* is a folder, that of the results, which is no part of a source around
     it. *machine* is the CPU that runs the steps; they see the user's variables that builds see, and those whose names
-    *pass_env* has. *lock* has the packages that they require. Those that ask for it are built by *profile*.
+    *pass_env* has. *lock* has the packages that they require. Those that ask for it are built by *profile*. *looked*
+    has what earlier ones have looked for.
     """
 
     natives: tuple[Native, ...]
@@ -160,6 +163,15 @@ class NativeSettings(Struct, frozen=True):
     pass_env: tuple[str, ...] = ()
     lock: Lock | None = None
     profile: ProfileSettings = ProfileSettings()
+    looked: "LookedFor | None" = None
+
+
+class LookedFor(Protocol):
+    """What keeps which files builds have looked for: `vbuild.release.cache.BuildCache`."""
+
+    def key(self, keys: BuildKeys) -> str: ...
+
+    def keep_looked(self, bare: str, key: str, looked: Looked) -> None: ...
 
 
 class NativeBuilder:
@@ -182,6 +194,7 @@ class NativeBuilder:
             settings.lock,
             self._learned,
             self._speed,
+            settings.looked.key if settings.looked else lambda keys: keys.whole,
         )
         self._lock = threading.Lock()
         self._digests: dict[str, str] = {}
@@ -289,10 +302,12 @@ class NativeBuilder:
             if self._settings.cache.has(step.prefix):  # another process had the lock
                 return
             on_progress(f"{step}: building")
+            # sccache's server, which no build starts, runs the compilers
+            looked = None if cache and cache.caching.is_server else self._settings.looked
             folder = self._settings.stage / "native" / step.label
             shutil.rmtree(folder, ignore_errors=True)  # what --fresh found to be damaged, and built a moment ago
             builder = _StepBuilder(
-                step, folder, self._log(step), self._settings.environments, cache, self._settings.pass_env
+                step, folder, self._log(step), self._settings.environments, cache, self._settings.pass_env, looked
             )
             tree = self._tree(step, folder)
             if step.native.profile:
@@ -332,12 +347,14 @@ class _StepBuilder(Struct, frozen=True):
     environments: Environments
     cache: Running | None
     pass_env: tuple[str, ...]
+    looked: LookedFor | None
 
     def build(self, tree: Path, native_cache: NativeCache) -> None:
         """Build the step in *tree*, which is used up, and put what is installed into *native_cache*."""
         step, place = self.step, Place(tree, self.folder / "root")
         self.log.unlink(missing_ok=True)  # an earlier run's
-        environment, wrappers = self._environment(tree)
+        watch = Watch.over(self.folder / "watch", step.compilers) if self.looked else None
+        environment, wrappers = self._environment(tree, watch)
         try:
             for command, own in commands(step, place, environment):
                 run(command, log=self.log, cwd=tree, environment={**environment, **own})
@@ -350,14 +367,20 @@ class _StepBuilder(Struct, frozen=True):
         found = wrappers.overrides()
         flags = OwnFlagsRecord(named(found, tree), KeptFlags.of(found, wrappers.compiled(), tree))
         native_cache.put(step.prefix, installed, flags)
+        if self.looked and watch:
+            keys = step.keys
+            looked = watch.looked(keys.path, keys.folders, stage=self.folder, project=tree, rust=keys.rust)
+            if looked:
+                self.looked.keep_looked(keys.bare, step.prefix.key, looked)
         self.log.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)  # gigabytes, of some projects
 
-    def _environment(self, tree: Path) -> tuple[dict[str, str], CompilerWrappers]:
+    def _environment(self, tree: Path, watch: Watch | None) -> tuple[dict[str, str], CompilerWrappers]:
         """The variables of the step's commands, and compiler wrappers: on PATH, with the packages that it requires."""
         step = self.step
         seen = undisturbed(passed(os.environ, self.pass_env))
         found = {**seen, **dict(step.native.env), **dict(step.plan.environment)}
+        found |= watch.variables(found) if watch else {}
         wrappers = install(
             step.plan.rewriting,
             step.compilers,

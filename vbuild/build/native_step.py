@@ -34,15 +34,15 @@ from msgspec.structs import replace
 
 from vbuild.build.environment import Prefix, variables
 from vbuild.build.identity import (
+    BuildKeys,
     Searched,
     canonical,
     counted,
     file_digest,
+    keys_of,
     locked,
-    ourselves,
+    rust_key,
     searched_files,
-    system,
-    what_compiles,
 )
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, Rewriting, planned
 from vbuild.build.profile import instrumented, optimised, trained
@@ -50,7 +50,6 @@ from vbuild.config.requirements import required_project
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BuildError, at
-from vbuild.files.hashing import key_of
 from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.process.run import run
 from vbuild.recipe.flags import ProfileSettings
@@ -80,7 +79,7 @@ class BuildStep(Struct, frozen=True):
     """A native dependency to be built by *plan*; *prefix* is where it will be, *before* what it is built against.
 
     *source* is the digest of its source as it was when the step was planned, and *profile* the folder or file of what
-    training left of it, or is to leave.
+    training left of it, or is to leave. One of *keys* is that of the prefix, if no earlier step's is.
     """
 
     native: Native
@@ -89,6 +88,7 @@ class BuildStep(Struct, frozen=True):
     compilers: Compilers
     interpreter: Interpreter
     prefix: Prefix
+    keys: BuildKeys
     before: tuple[Prefix, ...] = ()
     profile: Path | None = None
 
@@ -130,7 +130,7 @@ class Planner(Struct, frozen=True):
 
     Their commands see what builds see of the user's variables, those called as in *pass_env* among them. *learned* are
     the rules of steps, by their labels, whose own flags put code above the level, and *speed* tells what more there is
-    to do to a step.
+    to do to a step. *known* gives the key of a step, or of an earlier one that is the same.
     """
 
     host: HostSettings
@@ -142,6 +142,7 @@ class Planner(Struct, frozen=True):
     lock: Lock | None = None
     learned: Mapping[str, Rewriting] = field(default_factory=dict)
     speed: "Callable[[Native], Speed | None]" = lambda _native: None
+    known: Callable[[BuildKeys], str] = lambda keys: keys.whole
     searched: Searched = field(default_factory=lambda: cache(searched_files))
 
     def steps(
@@ -188,7 +189,7 @@ class Planner(Struct, frozen=True):
         source = self.digest_of(native)
         known = {**counted(os.environ, self.pass_env), **dict(native.env)}
         packages = locked(self.lock, interpreter) if native.requires else None
-        key = _key(
+        keys = _keys(
             native,
             plan,
             before,
@@ -200,10 +201,11 @@ class Planner(Struct, frozen=True):
             profile=speed.sha256 if speed else "",
         )
         about = " ".join([f"{native.source} by {native.system}", *native.arguments_for(cpu)])
+        key = self.known(keys)
         folder = self.root / f"{native.name}-{key[:_DIGITS]}"
         prefix = Prefix(native.name, key, folder / "prefix", cpu, about)
         place = speed.place if speed else None
-        return BuildStep(native, source, plan, compilers, interpreter, prefix, before, place)
+        return BuildStep(native, source, plan, compilers, interpreter, prefix, keys, before, place)
 
 
 def _check_programs(native: Native, environment: Mapping[str, str]) -> None:
@@ -244,7 +246,7 @@ def _planned(
     )
 
 
-def _key(
+def _keys(
     native: Native,
     plan: FlagPlan,
     before: Sequence[Prefix],
@@ -255,24 +257,20 @@ def _key(
     packages: Mapping[str, object] | None,
     searched: Searched,
     profile: str,
-) -> str:
-    """The key of *native*; *known* are the variables that tell its builds apart, *packages* those of a lock."""
-    return key_of(
-        {
-            "source": source,
-            "patches": [file_digest(patch) for patch in native.patches],
-            "native": [native.name, native.system, native.before_build, native.script, native.requires],
-            "arguments": native.arguments_for(plan.cpu),
-            "plan": canonical(replace(plan, environment=tuple(one for one in plan.environment if one[0] != "PATH"))),
-            "compilers": what_compiles(compilers, known.get("PATH", os.defpath)),
-            "before": [prefix.key for prefix in before],
-            "locked": packages,
-            "profile": profile,
-            "variables": {name: text for name, text in known.items() if name != "PATH"},
-            "system": system(known, searched),
-            "vbuild": ourselves(),
-        }
-    )
+) -> BuildKeys:
+    """The keys of *native*; *known* are the variables that tell its builds apart, *packages* those of a lock."""
+    rust, plan = rust_key(compilers, known, plan)
+    content = {
+        "source": source,
+        "patches": [file_digest(patch) for patch in native.patches],
+        "native": [native.name, native.system, native.before_build, native.script, native.requires],
+        "arguments": native.arguments_for(plan.cpu),
+        "plan": canonical(replace(plan, environment=tuple(one for one in plan.environment if one[0] != "PATH"))),
+        "before": [prefix.key for prefix in before],
+        "locked": packages,
+        "profile": profile,
+    }
+    return keys_of(content, compilers, known, rust=rust, searched=searched)
 
 
 PREFIX = "/dev/null/vbuild"

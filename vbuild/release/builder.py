@@ -217,6 +217,7 @@ class Builder(Struct, frozen=True):
                 pass_env=build.pass_env,
                 lock=build.lock,
                 profile=build.profile,
+                looked=context.cache,
             )
         )
 
