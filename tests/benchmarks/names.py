@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--axes", help="instead of --cpu v3, or --cuda 80,90 for those of CUDA")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     folder, unsound = given.folder.resolve(), 0
     print(HEAD, flush=True)
     for name in given.names or (*CPU, *CUDA):

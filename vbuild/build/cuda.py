@@ -1,6 +1,6 @@
 """The flag plan of a CUDA build: the same request in the words of every backend, and the rules of nvcc's wrapper.
 
-    CUDA_HOME, CUDA_PATH           the toolkit; in the build itself its double, whose nvcc is the compiler wrapper
+    CUDA_HOME, CUDA_PATH …         the toolkit; in the build itself its double, whose nvcc is the compiler wrapper
     CUDACXX                        nvcc by bare name, so that PATH leads to the compiler wrapper
     CUDAARCHS, CMAKE_CUDA_ARCHITECTURES   75-real;90a-real;120-real;120-virtual
     TORCH_CUDA_ARCH_LIST           7.5;9.0a;12.0+PTX

@@ -49,10 +49,15 @@ _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".C", ".f90", ".F90", ".f", ".m")
 # what compilers and linkers say of what is not there
 _LACKING = ("No such file", "file not found", "cannot find -l", "unrecognized", "unknown argument", "unsupported")
 
-# folders and files of build systems that only ask what the compiler can do
 
-# names that some tools read in the place of CUDA_HOME
-_HOMES = ("CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_BIN_PATH")
+# names that tools read in the place of CUDA_HOME
+_HOMES = ("CUDA_HOME", "CUDA_PATH", "CUDAHOME", "CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR")
+# many a project expects the toolkit where a compiler looks by itself, as packages of a distribution have it
+_SEARCHED = {
+    "LIBRARY_PATH": ("lib64", "lib64/stubs"),
+    "C_INCLUDE_PATH": ("include",),
+    "CPLUS_INCLUDE_PATH": ("include",),
+}
 
 
 class Override(Struct, frozen=True):
@@ -132,8 +137,8 @@ class CompilerWrappers(Struct, frozen=True):
         bins = [str(self.folder), *([str(self.cuda / "bin")] if self.cuda else [])]
         env = {"PATH": os.pathsep.join([*bins, before.get("PATH", os.defpath)])}
         if self.cuda:
-            homes = ("CUDA_HOME", "CUDA_PATH", *(name for name in _HOMES if name in before))
-            env |= dict.fromkeys(homes, str(self.cuda))
+            bin_path = ("CUDA_BIN_PATH",) if "CUDA_BIN_PATH" in before else ()
+            env |= dict.fromkeys((*_HOMES, *bin_path), str(self.cuda))
         if self.has_rust:
             env["RUSTC_WRAPPER"] = str(self.folder / compiler_program.RUSTC)
             # cargo does not see the flags that its wrapper adds: no two levels may share a folder of its results
@@ -220,6 +225,7 @@ def install(
             **dict(compilers.variables),
             **dict(wrapped.variables),
             **left_to_compilers(build.prefixes, environment),
+            **(_searched(cuda.nvcc.parents[1], environment) if cuda else {}),
             **{name: environment[name] for name in (PRELOAD,) if name in environment},  # a build may clear its own
             MARK: "1",
             # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
@@ -250,6 +256,15 @@ def install(
     modules = (zig_options.__file__,) if compilers.zig_target else ()
     compiler_wrapper.put(folder, settings, modules=modules, toolkit=cuda.nvcc.parents[1] if cuda else None)
     return wrappers
+
+
+def _searched(toolkit: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which compilers look into *toolkit* last of all."""
+    found = {}
+    for name, folders in _SEARCHED.items():
+        given = [environment[name]] if environment.get(name) else []
+        found[name] = os.pathsep.join([*given, *(str(toolkit / folder) for folder in folders)])
+    return found
 
 
 def overrides(log: Path) -> tuple[Override, ...]:

@@ -93,6 +93,7 @@ def check_identity(recipe: Recipe, project: Path) -> None:
         with at(recipe.file), at("PKG-INFO"):
             metadata = Metadata.parse(stated.read_text(encoding="utf-8", errors="replace"))
         if not same_project(metadata.name, source.name) or Version(metadata.version) != source.version:
-            raise RecipeError(
-                f"{recipe.file}: source.sdist: sha256 is of {metadata.name}=={metadata.version}, expected {source}"
-            )
+            found = f"{metadata.name}=={metadata.version}"
+            if source.file:
+                raise RecipeError(f"{source.file}: named {source}, but its PKG-INFO says {found}; expected the same")
+            raise RecipeError(f"{recipe.file}: source.sdist: sha256 is of {found}, expected {source}")
