@@ -175,6 +175,15 @@ def test_what_turns_compilation_on_is_set(tmp_path: Path, files: dict[str, str],
     assert not surveyed(tree(tmp_path, {"fast.c": ""}), "demo").switches or "HATCH" in switch[0]
 
 
+def test_libraries_of_cuda_stay_outside_unless_a_framework_brings_them(tmp_path: Path) -> None:
+    alone = given(tree(tmp_path / "alone", {**CUDA, "pyproject.toml": PROJECT.replace('"torch"', '"wheel"')}), GPUS)
+    assert "libcublas*.so.*" in alone.recipe.repair.exclude
+    assert alone.draft
+    assert alone.draft.values()["split"] == {"rpath": True, "share": False}
+    framework = given(tree(tmp_path / "torch", CUDA), GPUS).recipe
+    assert (framework.repair.exclude, framework.split) == ((), None)
+
+
 def test_a_module_that_the_project_lists_and_has_not_is_not_tested(tmp_path: Path) -> None:
     tree(tmp_path, {"k.c": "", "demo_clib.egg-info/top_level.txt": "_demo\ndemo\n"})
     assert not surveyed(tmp_path, "demo-clib").module

@@ -13,9 +13,14 @@ from typing import Any
 from msgspec import Struct
 
 from vbuild.build.survey import ProjectSurvey
+from vbuild.elf.catalogue import frameworks
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _WIDTH = 120
+_CUDA_LIBRARIES = (
+    *("cudart", "cublas*", "cufft*", "curand", "cusolver*", "cusparse*", "nvrtc*", "nvJitLink", "npp*", "nvjpeg"),
+    *("cudnn*", "nccl"),
+)
 
 
 class DraftKey(Struct, frozen=True):
@@ -67,7 +72,8 @@ class RecipeDraft(Struct, frozen=True):
 
 def drafted(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> RecipeDraft:
     """The keys of a recipe along the axes of *matrix* for the project that *survey* describes, without its source."""
-    return RecipeDraft((*_matrix(survey, matrix), *_build(survey, matrix), *_test(survey, matrix)))
+    parts = (_matrix, _build, _libraries_outside, _test)
+    return RecipeDraft(tuple(key for part in parts for key in part(survey, matrix)))
 
 
 def _matrix(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
@@ -107,6 +113,17 @@ def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKe
         yield DraftKey(
             "build", "cuda", {"archs": "replace"}, f"if none of its own list is asked for: {own}", is_offered=True
         )
+
+
+def _libraries_outside(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
+    """What keeps libraries of the toolkit out of the wheel, unless a framework brings them: they take gigabytes."""
+    if "cuda" in matrix and not {*survey.requires, *survey.imported}.intersection(frameworks()):
+        patterns = [f"lib{name}.so.*" for name in _CUDA_LIBRARIES]
+        yield DraftKey(
+            "repair", "exclude", patterns, "NVIDIA's packages have them, which it requires where it uses them"
+        )
+        yield DraftKey("split", "rpath", value=True, comment="and finds there")
+        yield DraftKey("split", "share", value=False)
 
 
 def _test(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
