@@ -11,7 +11,7 @@ from pathlib import Path
 from vbuild.errors import VariantError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Declaration, Document, Schema
-from vbuild.variants.metadata import VariantMetadata
+from vbuild.variants.metadata import VariantMetadata, refuse_unread
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel, open_wheel
@@ -37,6 +37,7 @@ def stamped(
     does not exist, `WheelError` if the wheel is damaged.
     """
     with open_wheel(wheel, check=check) as source, at(wheel.name):
+        refuse_unread(variant)
         _check_machine(variant, source.name)
         shared = metadata or metadata_for(_namespaces(variant, source.name))
         document = Document.of(variant, shared, schema=schema)
