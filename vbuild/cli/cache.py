@@ -13,7 +13,19 @@ if TYPE_CHECKING:
     from vbuild.files.cache import Removed
 
 # spelled out, as `vbuild --help` must not load the cache; a test compares them
-PARTS = ("builds", "native", "sdists", "commits", "toolkits", "zig", "cross", "official", "probes", "sccache")
+PARTS = (
+    "builds",
+    "native",
+    "sdists",
+    "commits",
+    "environments",
+    "toolkits",
+    "zig",
+    "cross",
+    "official",
+    "probes",
+    "sccache",
+)
 
 
 @click.group(cls=Commands, epilog=options.example("vbuild cache size"))

@@ -1,4 +1,4 @@
-"""`vbuild lock`: pin what a recipe is built from."""
+"""`vbuild lock`: pin what a recipe is built from, or what machines install of a release."""
 
 from pathlib import Path
 
@@ -7,17 +7,71 @@ import click
 from vbuild.cli import options, terminal
 
 
-@click.command(epilog=options.example("vbuild lock recipes/annoy.toml"))
-@click.argument("source", type=options.PATH)
+@click.command(
+    epilog=options.example(
+        "vbuild lock recipes/annoy.toml\n  vbuild lock annoy -f dist --machine h100.toml --machine cpu.toml -o locks"
+    )
+)
+@click.argument("source")
+@click.option(
+    "--machine",
+    "machines",
+    type=options.FILE,
+    multiple=True,
+    help="Write a pylock.toml for the machine in this file, as 'vbuild select' takes it. Repeatable.",
+)
+@click.option(
+    "-f",
+    "--find-links",
+    "places",
+    type=options.LISTED,
+    metavar="FOLDER|URL",
+    multiple=True,
+    help="With --machine: look for wheels in this folder, page of links or simple index. Repeatable.",
+)
+@click.option(
+    "--with",
+    "requires",
+    type=options.Value("requirement", "vbuild.recipe.spelling:requirement"),
+    metavar="REQUIREMENT",
+    multiple=True,
+    help="With --machine: install this, too, as in torch==2.14.*. Repeatable.",
+)
+@click.option(
+    "-o", "--output-dir", "folder", type=options.FOLDER, help="With --machine: write the locks into this folder."
+)
 @options.as_json
-def lock(source: Path, *, as_json: bool) -> None:
+def lock(
+    source: str,
+    machines: tuple[Path, ...],
+    places: tuple[Path | str, ...],
+    requires: tuple[str, ...],
+    folder: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     """Pin what a recipe is built from: sources, toolkits, packages.
 
     Writes a lock file next to SOURCE with the hash of everything. 'vbuild matrix' uses what the file names as long as
     it fits the recipe; with --locked it uses nothing else.
-    """
-    from vbuild.release.lock import lock as verb
 
-    with terminal.status(quiet=as_json) as on_progress:
-        written = verb(source, on_progress=on_progress)
-    terminal.show(written.data(), written.lines(), as_json=as_json)
+    With --machine, SOURCE is the name of a project: each machine gets a pylock.toml with its variant of it, and with
+    all that this requires, for 'pip install -r' and 'uv pip sync'.
+    """
+    if machines and not (places and folder):
+        raise click.UsageError("--machine: expected --find-links with the wheels, and --output-dir for the locks")
+    if not machines and (places or requires or folder):
+        raise click.UsageError("--find-links, --with and --output-dir go with --machine only")
+    if not machines:
+        from vbuild.release.lock import lock as verb
+
+        with terminal.status(quiet=as_json) as on_progress:
+            written = verb(Path(source), on_progress=on_progress)
+        terminal.show(written.data(), written.lines(), as_json=as_json)
+        return
+    from vbuild.release.machine_lock import lock_machines
+    from vbuild.variants.select import machine_at
+
+    described = {str(file): machine_at(file) for file in machines}
+    locks = lock_machines(source, places, described, folder or Path(), requires=requires)
+    terminal.show([one.data() for one in locks], [line for one in locks for line in one.lines()], as_json=as_json)

@@ -1,0 +1,107 @@
+"""Locks of a release with variants, one for each machine; pip and uv install what they say."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.factories.clients import UV
+from tests.factories.variants import document, variant
+from tests.factories.wheels import wheel
+from vbuild.errors import BuildError, VariantError
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.machine import Machine
+from vbuild.release.machine_lock import lock_machines
+from vbuild.variants.index import index
+from vbuild.variants.select import save_machine
+
+V3 = Cpu.parse("x86-64-v3")
+
+
+@pytest.fixture
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two releases with a plain wheel and a variant each, held to releases of an engine that pip and uv look for."""
+    folder, engines = tmp_path / "dist", tmp_path / "engines"
+    for engine in ("1.4.0", "2.0.0"):
+        wheel(engines, f"engine-{engine}-py3-none-any.whl", {"engine.py": ""})
+        name = f"demo-1.0+engine{engine[:3]}-py3-none-any"
+        held = f"Requires-Dist: engine=={engine[:3]}.*\n"
+        wheel(folder, f"{name}.whl", {"demo.py": "LABEL = None\n"}, metadata=held)
+        stamp = document(variant("x86_64_v3", "x86_64 :: level :: v3"))
+        stamped = f"demo-1.0+engine{engine[:3]}.dist-info/variant.json"
+        files: dict[str, bytes | str] = {"demo.py": "LABEL = 'v3'\n", stamped: stamp.pack()}
+        wheel(folder, f"{name}-x86_64_v3.whl", files, metadata=held)
+    index(folder)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(engines))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return folder
+
+
+def machine(cpu: Cpu) -> Machine:
+    return replace(Machine.here(), cpu=cpu)
+
+
+def test_each_machine_gets_its_variant_and_pip_and_uv_install_it(release: Path, tmp_path: Path) -> None:
+    machines = {"new.toml": machine(V3), "old machine.toml": machine(Cpu.parse("x86-64"))}
+    locks = lock_machines("demo", [release], machines, tmp_path / "locks")
+    assert [(one.machine, one.file.name, one.wheel, one.packages) for one in locks] == [
+        ("new", "pylock.new.toml", "demo-1.0+engine2.0-py3-none-any-x86_64_v3.whl", 1),
+        ("old-machine", "pylock.old-machine.toml", "demo-1.0+engine2.0-py3-none-any.whl", 1),
+    ]
+    for one in locks:
+        said = tomllib.loads(one.file.read_text())
+        assert {found["name"]: found["version"] for found in said["packages"]} == {
+            "demo": "1.0+engine2.0",
+            "engine": "2.0.0",
+        }
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path / f"pip {one.machine}")]
+        uv = [UV, "pip", "install", "-q", "--no-config", "--preview-features", "pylock", "--python", sys.executable]
+        uv += ["--target", str(tmp_path / f"uv {one.machine}")]
+        for command in (pip, uv):
+            subprocess.run([*command, "-r", str(one.file)], check=True, capture_output=True)
+            there = Path(command[-1])
+            assert {path.name for path in there.glob("*.dist-info")} == {
+                "demo-1.0+engine2.0.dist-info",
+                "engine-2.0.0.dist-info",
+            }
+            stamped = there / "demo-1.0+engine2.0.dist-info/variant.json"
+            assert stamped.exists() == (one.machine == "new")
+
+
+def test_what_else_is_asked_for_decides_the_version(release: Path, tmp_path: Path) -> None:
+    [lock] = lock_machines("demo", [release], {"m": machine(V3)}, tmp_path / "locks", requires=["engine<2"])
+    assert lock.wheel == "demo-1.0+engine1.4-py3-none-any-x86_64_v3.whl"
+    with pytest.raises(BuildError, match=r"m: demo-1\.0\+engine2\.0-\S+: uv pip compile failed"):
+        lock_machines("demo", [release], {"m": machine(V3)}, tmp_path / "more", requires=["engine==3"])
+    assert not (tmp_path / "more").exists()
+
+
+def test_a_machine_that_nothing_serves_leaves_no_lock_for_the_others_either(release: Path, tmp_path: Path) -> None:
+    other = replace(machine(V3), tags=("cp311-cp311-win_amd64",))
+    with pytest.raises(VariantError, match=r"w\.toml: demo: none of 2 wheels fits this machine: .*none of its tags"):
+        lock_machines("demo", [release], {"m.toml": machine(V3), "w.toml": other}, tmp_path / "locks")
+    assert not (tmp_path / "locks").exists()
+    with pytest.raises(VariantError, match="absent: no wheel of it in"):
+        lock_machines("absent", [release], {"m": machine(V3)}, tmp_path / "locks")
+    with pytest.raises(VariantError, match="two of them give the same name of a lock"):
+        lock_machines("demo", [release], {"a b": machine(V3), "a-b": machine(V3)}, tmp_path / "locks")
+
+
+def test_the_command_line_takes_machines_as_files(release: Path, tmp_path: Path) -> None:
+    save_machine(machine(V3), tmp_path / "h.toml")
+    command = [sys.executable, "-m", "vbuild", "lock", "demo", "--machine", str(tmp_path / "h.toml")]
+    more = ["-f", str(release), "-o", str(tmp_path / "locks")]
+    ran = subprocess.run([*command, *more], check=False, capture_output=True, text=True)
+    assert ran.stdout.splitlines() == [
+        f"{tmp_path}/locks/pylock.h.toml: demo-1.0+engine2.0-py3-none-any-x86_64_v3.whl",
+        "  and 1 packages that it requires",
+    ]
+    with zipfile.ZipFile(tmp_path / "locks/h/demo-1.0+engine2.0-py3-none-any.whl") as archive:
+        assert "demo-1.0+engine2.0.dist-info/variant.json" in archive.namelist()
+    ran = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert "--machine: expected --find-links with the wheels, and --output-dir for the locks" in ran.stderr

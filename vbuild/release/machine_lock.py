@@ -1,0 +1,181 @@
+"""`vbuild lock --machine`: for each machine a pylock.toml (PEP 751) of its variant of a project, and what it requires.
+
+    NAME, places -> `vbuild.variants.select` for the machine -> its wheel's requirements, and what else is asked for
+                 -> uv pip compile for its Python and platform -> pylock.h100.toml
+                                                                  h100/demo-1.0-….whl
+
+The newest version counts whose requirements can be met. The wheel stands beside the lock under its plain name: pip
+takes no file with a label, and no installer emits locks for variants. https://peps.python.org/pep-0751/
+"""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from vbuild.errors import BuildError, FetchError, VariantError, VbuildError, WheelError, at
+from vbuild.files.hashing import sha256_of
+from vbuild.hardware.machine import Machine
+from vbuild.index_client.configuration import Indexes, compile_command
+from vbuild.index_client.located import fetched, files_at
+from vbuild.process.run import run, supervised
+from vbuild.recipe.variables import for_installers
+from vbuild.variants.select import Selection, select
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.name import WheelName
+
+_PLATFORM = re.compile(r"(?P<kind>many|musl)linux_(?P<major>\d+)_(?P<minor>\d+)_(?P<machine>x86_64|aarch64)$")
+# those that uv has words for, manylinux_2_x
+_GLIBCS = (17, 28, *range(31, 41))
+_HEADER = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = ">={python}"\n'
+
+
+class MachineLock(Struct, frozen=True):
+    """The lock in *file* for the machine called *machine*: the *wheel* it gets, and how many packages come along."""
+
+    machine: str
+    file: Path
+    wheel: str
+    packages: int
+
+    def data(self) -> dict[str, Any]:
+        """The lock as JSON holds it."""
+        return {"machine": self.machine, "file": str(self.file), "wheel": self.wheel, "packages": self.packages}
+
+    def lines(self) -> Iterator[str]:
+        """The lock for people."""
+        yield f"{self.file}: {self.wheel}"
+        yield f"  and {self.packages} packages that it requires"
+
+
+class _Found(Struct, frozen=True):
+    """What is locked for a machine: the wheel at *path*, its plain *name*, the lock of the rest as *text*."""
+
+    called: str
+    selection: Selection
+    path: Path
+    name: WheelName
+    text: str
+
+
+def lock_machines(
+    project: str,
+    places: Sequence[str | Path],
+    machines: Mapping[str, Machine],
+    folder: Path,
+    *,
+    requires: Collection[str] = (),
+) -> tuple[MachineLock, ...]:
+    """Write into *folder* a lock of *project*, out of *places*, for each of *machines*, by what these are called.
+
+    What *requires* names is installed as well, and decides which versions fit. `VariantError` for a machine for which
+    nothing fits, `BuildError` if what is required cannot be had; nothing is written then.
+    """
+    names = {called: re.sub(r"[^A-Za-z0-9_-]+", "-", Path(called).stem) for called in machines}
+    if len(set(names.values())) != len(names):
+        raise VariantError(
+            f"{', '.join(machines)}: two of them give the same name of a lock; expected other file names"
+        )
+    with tempfile.TemporaryDirectory(prefix="vbuild-lock-") as text, supervised():
+        found = []
+        for called, machine in machines.items():
+            with at(called):
+                stage = Path(text, names[called])
+                stage.mkdir()
+                found.append(_locked(project, places, machine, stage, requires, called=names[called]))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return tuple(_written(one, folder) for one in found)
+        except OSError as error:
+            raise BuildError(f"{folder}: cannot be written: {error.strerror}") from error
+
+
+def _locked(
+    project: str, places: Sequence[str | Path], machine: Machine, stage: Path, requires: Collection[str], *, called: str
+) -> _Found:
+    """The newest release of *project* that fits *machine*, and whose requirements can be met along with *requires*."""
+    refused: list[VbuildError] = []
+    for version in _versions(project, places):
+        try:
+            selection = select(project, places, machine=machine, version=version)
+        except VariantError as error:
+            refused.append(error)
+            continue
+        path = fetched(selection.url, stage) if selection.url else selection.wheel
+        with open_wheel(path) as wheel:
+            lines = [*wheel.metadata().requires_dist, *requires]
+        try:
+            text = _resolved(lines, machine, stage)
+        except BuildError as error:
+            refused.append(BuildError(f"{selection.name}: {error}"))
+            continue
+        return _Found(called, selection, path, selection.name.plain(), text)
+    if not refused:
+        raise VariantError(f"{project}: no wheel of it in {', '.join(map(str, places))}")
+    raise refused[0]
+
+
+def _versions(project: str, places: Sequence[str | Path]) -> list[Version]:
+    """The versions of *project* in *places*, the newest first, pre-releases last."""
+    found = set()
+    for file in (file for place in places for file in files_at(place, project) if file.name.endswith(".whl")):
+        try:
+            name = WheelName.parse(file.name)
+        except WheelError:  # installers pass such files over
+            continue
+        if name.project == canonicalize_name(project):
+            found.add(Version(name.version))
+    return sorted(found, key=lambda version: (not version.is_prerelease, version), reverse=True)
+
+
+def _resolved(lines: Sequence[str], machine: Machine, stage: Path) -> str:
+    """The text of the lock of what *lines* require on *machine*; `BuildError`, in uv's words, if that is impossible."""
+    python = ".".join(machine.python.split(".")[:2])
+    if not lines:
+        return _HEADER.format(python=python)
+    wanted, found = stage / "wanted.txt", stage / "pylock.toml"
+    wanted.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    options = ["--quiet", "--no-header", "--format=pylock.toml", "--no-python-downloads", "--python-version", python]
+    options += ["--python-platform", _platform(machine)]
+    command = compile_command(python, wanted, found, *options)
+    # the machine's own Python need not be here
+    del command[command.index("--python") : command.index("--python") + 2]
+    environment = {**for_installers(os.environ, ()), **Indexes.configured().environment()}
+    run(command, log=stage / "log", environment=environment, name="uv pip compile")
+    return found.read_text(encoding="utf-8").replace('created-by = "uv"', 'created-by = "vbuild"', 1)
+
+
+def _platform(machine: Machine) -> str:
+    """The platform of *machine* in uv's words: that of its best tag."""
+    for tag in machine.tags:
+        if match := _PLATFORM.search(tag):
+            if match["kind"] == "musl":
+                return f"{match['machine']}-unknown-linux-musl"
+            fitting = [minor for minor in _GLIBCS if minor <= int(match["minor"])]
+            return f"{match['machine']}-manylinux_2_{max(fitting)}" if fitting else f"{match['machine']}-manylinux2014"
+    raise VariantError(f"no tag of Linux among {', '.join(machine.tags[:3])}; locks are for machines with Linux")
+
+
+def _written(found: _Found, folder: Path) -> MachineLock:
+    place = folder / found.called
+    place.mkdir(exist_ok=True)
+    wheel = place / str(found.name)
+    try:
+        shutil.copyfile(found.path, wheel)
+    except OSError as error:
+        raise FetchError(f"{found.path}: cannot be copied: {error.strerror}") from error
+    name, version = found.name.project, str(Version(found.name.version))
+    entry = f'path = {json.dumps(f"{found.called}/{wheel.name}")}, hashes = {{ sha256 = "{sha256_of(wheel)}" }}'
+    own = f'\n[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = [{{ {entry} }}]\n'
+    file = folder / f"pylock.{found.called}.toml"
+    file.write_text(f"{found.text.rstrip()}\n{own}", encoding="utf-8")
+    count = found.text.count("[[packages]]")
+    return MachineLock(found.called, file, found.selection.wheel.name, count)
