@@ -20,9 +20,14 @@ from vbuild.files.wording import wrapped
     help="Write the recipe into this file. [default: NAME.toml, or the pyproject.toml of a project]",
 )
 @options.axes
+@click.option(
+    "--emit",
+    type=click.Choice(["github"]),
+    help="Write workflows for the project in the folder SOURCE: wheels of all Pythons, release, index, PyPI.",
+)
 @click.option("--check", is_flag=True, help="Say what a build would meet on this machine; write nothing.")
 @options.as_json
-def init(source: str, file: Path | None, *, check: bool, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - axes
+def init(source: str, file: Path | None, *, emit: str | None, check: bool, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - axes
     """Write a recipe for a project, with what its files say.
 
     SOURCE is the folder of a project, an sdist, or a name on the package index. The recipe names the source and its
@@ -31,6 +36,14 @@ def init(source: str, file: Path | None, *, check: bool, as_json: bool, **asked:
     from vbuild.api.arguments import axes_of
 
     options.check_axes(asked)
+    if emit:
+        if check or file or any(asked.values()):
+            raise click.UsageError("--emit writes what the project's [tool.vbuild] says; expected SOURCE alone with it")
+        from vbuild.release.emit import write_workflows
+
+        made = [str(path) for path in write_workflows(Path(source))]
+        terminal.show({"workflows": made}, made, as_json=as_json)
+        return
     axes = axes_of(**asked)
     if check:
         if file:

@@ -49,27 +49,53 @@ the tasks of one before may still be running.
 import json
 import re
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
+from vbuild.build.cibuildwheel.program import Arguments
 from vbuild.errors import BuildError
+from vbuild.files.atomic import replacing
 from vbuild.files.staging import STAGE
+from vbuild.recipe.model import Recipe
 from vbuild.release.emit_jobs import CHECK, INSTALL, VARIABLE, Jobs, chunks, rendered
 
 GITHUB_MATRIX = 256
 _GITHUB_FILE = 500_000  # bytes
 
 _RUNNERS = {"x86_64": "ubuntu-24.04", "aarch64": "ubuntu-24.04-arm"}
+# where cibuildwheel builds the wheels that have no variants
+_OTHERS = {
+    "x86_64": "ubuntu-24.04",
+    "aarch64": "ubuntu-24.04-arm",
+    "macos": "macos-15",
+    "windows": "windows-2025",
+}
 _REUSABLE = "uses: .../vbuild/.github/workflows/vbuild.yml"
 
 # the names of Pythons that actions/setup-python knows
 _CPYTHON = re.compile(r"(?:c?python@?)?(\d+(?:\.\d+){0,2}t?)")
 _PYPY = re.compile(r"pypy@?(\d+\.\d+)")
+
+
+class ActionPins(Struct, frozen=True):
+    """The actions of a project's workflow, by the commits of their versions."""
+
+    checkout: str = "actions/checkout@08c6903cd8c0fde910a37f88322edcfb5dd907a8 # v5.0.0"
+    python: str = "actions/setup-python@e797f83bcb11b83ae66e0230d6156d7c80228e7c # v6.0.0"
+    cache: str = "actions/cache@0057852bfaa89a56745cba8c7296529d2fc39830 # v4.3.0"
+    upload: str = "actions/upload-artifact@330a01c490aca151604b8cf639adc76d48f6c5d4 # v5.0.0"
+    download: str = "actions/download-artifact@634f93cb2916e3fdff6788551b99b062d0335ce0 # v5.0.0"
+    pages: str = "actions/upload-pages-artifact@7b1f4a764d45c48632c6b24a0339c27f5614fb0b # v4.0.0"
+    deploy: str = "actions/deploy-pages@d6db90164ac5ed86f2b6aed7e0febac5b3c0c03e # v4.0.5"
+    pypi: str = "pypa/gh-action-pypi-publish@ed0c53931b1dc9bd32cbe73a98c7f6766f8a527e # v1.13.0"
 
 
 def workflow(jobs: Jobs) -> str:
@@ -86,6 +112,7 @@ def workflow(jobs: Jobs) -> str:
     text = rendered(
         "github.yml.jinja",
         jobs=jobs,
+        actions=ActionPins(),
         title=f"wheels of {jobs.name}",
         runner=jobs.runner or _RUNNERS[jobs.machine],
         builds=list(chunks(entries, GITHUB_MATRIX)),
@@ -113,6 +140,80 @@ def set_up(version: str) -> str:
     if match := _PYPY.fullmatch(version):
         return f"pypy{match.group(1)}"
     return ""
+
+
+def project_workflows(project: Path) -> Mapping[Path, str]:
+    """The workflows of *project*, whose table says what its variants are, by their files.
+
+    One builds with cibuildwheel for all its Pythons, one the variants with CUDA if there are any, and one puts the
+    files of a tag into its release, and serves those of all releases as an index. `RecipeError` if the table is wrong,
+    `BuildError` if *project* is none with a table.
+    """
+    recipe = Recipe.load(project)
+    if recipe.file.name != "pyproject.toml":
+        raise BuildError(
+            f"{project}: a recipe besides its project; expected the folder of a project with [tool.vbuild]"
+        )
+    given = Arguments(package=recipe.file.parent).configuration
+    machine = recipe.targets[0].cpu.machine
+    # every label once, the Pythons being cibuildwheel's
+    targets = {str(target): target for target in recipe.targets}
+    values = {
+        "name": recipe.name,
+        "actions": ActionPins(),
+        "machine": machine,
+        "runner": _RUNNERS[machine],
+        "others": json.dumps([name for kind, name in _OTHERS.items() if kind != machine]),
+        # one Mac builds for both kinds, unless the project says for which
+        "macs": not any("archs" in options for options in (given, given.get("macos", {}))),
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "cibuildwheel": _pinned("cibuildwheel"),
+        "frontend": _pinned("build"),
+        "install": INSTALL,
+        "check": CHECK,
+    }
+    found = {}
+    for file, is_cuda in (("wheels.yml", False), ("wheels-cuda.yml", True)):
+        labels = [label for label, target in targets.items() if bool(target.cuda) is is_cuda]
+        if labels or not is_cuda:
+            chosen = [] if len(labels) == len(targets) else ["--variants", ",".join(labels)]
+            command = shlex.join(["vbuild", "cibuildwheel", "-o", "dist", *chosen, "--", "--only"])
+            build = f'{command} "$IDENTIFIER"' if labels else ""  # the plain wheel may have CUDA, too
+            own = {"cuda": is_cuda, "file": file, "title": f"wheels of {recipe.name}{' with CUDA' if is_cuda else ''}"}
+            found[file] = rendered("wheels.yml.jinja", **values, **own, build=build)
+    title = f"release of {recipe.name}"
+    found["release.yml"] = rendered("release.yml.jinja", **values, title=title, cuda=len(found) > 1)
+    folder = recipe.file.parent / ".github" / "workflows"
+    return {folder / file: text for file, text in found.items()}
+
+
+def write_workflows(project: Path) -> tuple[Path, ...]:
+    """Write the workflows of *project*, complete or not at all; gives their files.
+
+    `BuildError`, besides what `project_workflows` raises, if one is there already.
+    """
+    found = project_workflows(project)
+    for file in found:
+        if file.exists():
+            raise BuildError(
+                f"{file}: exists; expected none: move it away, or compare it with what is written elsewhere"
+            )
+    try:
+        with ExitStack() as stack:
+            for file, text in found.items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(replacing(file)).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BuildError(f"{error.filename}: cannot be written: {error.strerror}") from error
+    return tuple(found)
+
+
+def _pinned(name: str) -> str:
+    """The requirement of the package *name* in the version that is here, or any if it is not."""
+    try:
+        return f"{name}=={version(name)}"
+    except PackageNotFoundError:
+        return name
 
 
 GITLAB_MATRIX = 200

