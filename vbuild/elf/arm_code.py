@@ -25,6 +25,8 @@ from vbuild.elf.cpu_facts import features
 from vbuild.elf.module import ENDS, Module, Piece, Reference, Shape
 
 _WORD, _PAGE = 4, 12
+# two addresses in one number
+_HIGH, _LOW = 40, (1 << 40) - 1
 _NOP = 0xD503201F
 _LINK = 30
 # words behind one that makes a page, in which its use is looked for: while the register keeps it, and after that
@@ -65,16 +67,21 @@ def page_of(word: int, address: int) -> int:
     return (address >> _PAGE << _PAGE) + (offset << _PAGE) if word >> 31 else address + offset
 
 
-def _flow(word: int, address: int) -> tuple[int, int]:  # noqa: PLR0911  # one for each kind of branch
+def _distance(word: int) -> int:
+    """How far the branch *word* leads, in bytes."""
+    top = word >> 24
+    if top & 0x7C == 0x14:
+        return _WORD * signed(word, 26)
+    return _WORD * (signed(word >> 5, 14) if top & 0x7E == 0x36 else signed(word >> 5, 19))
+
+
+def _flow(word: int, address: int) -> tuple[int, int]:
     """The flow of control of *word*, and where it branches to, or 0."""
     top = word >> 24
     if top & 0x7C == 0x14:
-        target = address + _WORD * signed(word, 26)
-        return (FlowControl.CALL if top & 0x80 else FlowControl.UNCONDITIONAL_BRANCH), target
-    if top == 0x54 or top & 0x7E == 0x34:
-        return FlowControl.CONDITIONAL_BRANCH, address + _WORD * signed(word >> 5, 19)
-    if top & 0x7E == 0x36:
-        return FlowControl.CONDITIONAL_BRANCH, address + _WORD * signed(word >> 5, 14)
+        return (FlowControl.CALL if top & 0x80 else FlowControl.UNCONDITIONAL_BRANCH), address + _distance(word)
+    if top == 0x54 or top & 0x7C == 0x34:
+        return FlowControl.CONDITIONAL_BRANCH, address + _distance(word)
     if top & 0xFE == 0xD6:
         kind = word >> 21 & 7
         if kind == 0:
@@ -181,17 +188,18 @@ class ArmModule(Module):
     """One aarch64 file of a program."""
 
     def decoded(self, address: int, data: bytes) -> Iterator[ArmInstruction]:  # type: ignore[override]
+        points = self._points(address, address + len(data))
         for index, word in enumerate(_words(data)):
             place = address + _WORD * index
-            yield decoded(word, place, self._points.get(place, 0))
+            yield decoded(word, place, points.get(place, 0))
 
     def instruction(self, address: int) -> ArmInstruction | None:  # type: ignore[override]
         place = address - self.base
         data = self.bytes_at(place, _WORD) if self.is_code(place) else b""
         if len(data) < _WORD:
             return None
-        found = decoded(int.from_bytes(data, "little"), place)
-        return found if self._is_valid(found) else None
+        word = int.from_bytes(data, "little")
+        return found if self._is_valid(found := decoded(word, place)) else None
 
     @staticmethod
     def _is_valid(instruction: ArmInstruction) -> bool:
@@ -211,8 +219,7 @@ class ArmModule(Module):
     def needing(self, piece: Piece) -> Iterator[ArmInstruction]:  # type: ignore[override]
         start = piece.address - self.base
         code = CodeSection("", start, self.bytes_at(start, piece.end - piece.address))
-        found = (decoded(word, place, self._points.get(place, 0)) for place, word in arm.telling_words(code))
-        return takewhile(self._is_valid, found)
+        return takewhile(self._is_valid, (decoded(word, place) for place, word in arm.telling_words(code)))
 
     def needed_in(self, data: bytes) -> int:
         return features(arm.needed_in(data))
@@ -225,10 +232,11 @@ class ArmModule(Module):
         found = []
         for code in self._stubs:
             place = 0
+            points = self._points(code.address, code.end)
             for index, word in enumerate(_words(code.data)):
                 address = code.address + _WORD * index
                 if word & 0xFFC0001F == 0xF9400011:
-                    place = self._points.get(address, 0)
+                    place = points.get(address, 0)
                 elif word & 0xFEFFFC00 == 0xD61F0000 and place:
                     found.append((address, place))
                     place = 0
@@ -241,9 +249,9 @@ class ArmModule(Module):
 
     def sites_and_targets(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Where something leads to the addresses from *start* to *stop*, which is excluded, and where it leads to."""
-        low = bisect_left(self.references, start << 40)
-        for number in self.references[low : bisect_left(self.references, stop << 40, low)]:
-            yield number & 0xFFFFFFFFFF, number >> 40
+        low = bisect_left(self.references, start << _HIGH)
+        for number in self.references[low : bisect_left(self.references, stop << _HIGH, low)]:
+            yield number & _LOW, number >> _HIGH
 
     def may_write(self, site: int, *, is_pointer: bool = False) -> bool:
         """Whether code at *site*, which refers to a variable or to a pointer to it, may write the variable."""
@@ -269,7 +277,7 @@ class ArmModule(Module):
 
     @cached_property
     def references(self) -> list[int]:
-        found = [target << 40 | site for site, target, _ in self._pointing if target >= 0]
+        found = [(one & _LOW) << _HIGH | one >> _HIGH for one in self._pointing[0]]
         for code in self.elf.code:
             found += self._branches(code)
         found.sort()
@@ -281,14 +289,15 @@ class ArmModule(Module):
         words = _words(code.data)
         index, low, high = 0, -1, -1
         for match in _BRANCHES.finditer(code.data[3 : _WORD * len(words) : _WORD]):
-            address = code.address + _WORD * match.start()
+            place = match.start()
+            address, word = code.address + _WORD * place, words[place]
             if address >= high and starts:
                 index = bisect_right(starts, address, index)
                 low = starts[index - 1] if index else -1
                 high = starts[index] if index < len(starts) else sys.maxsize
-            _, target = _flow(words[match.start()], address)
+            target = address + _distance(word)
             if target > 0 and not low < target < high:
-                yield target << 40 | address
+                yield target << _HIGH | address
 
     def _shape(self, piece: Piece) -> Shape:
         start, end, base = piece.address - self.base, piece.end - self.base, self.base
@@ -303,17 +312,13 @@ class ArmModule(Module):
             flow, target = _flow(words[match.start()], start + _WORD * match.start())
             if target and not start <= target < end:
                 found.append(Reference(base + target, flow, is_branch=True, is_comparing=False))
-        low = bisect_left(self._pointing_sites, start)
-        for site in self._pointing_sites[low : bisect_left(self._pointing_sites, start + _WORD * stop, low)]:
-            target = self._points[site]
-            if target and not start <= target < end:
-                found.append(Reference(base + target, FlowControl.NEXT, is_branch=False, is_comparing=False))
+        found += (
+            Reference(base + target, FlowControl.NEXT, is_branch=False, is_comparing=False)
+            for target in self._points(start, start + _WORD * stop).values()
+            if target and not start <= target < end
+        )
         last = next((at for at in range(stop - 1, -1, -1) if words[at] not in {_NOP, 0}), None)
         return Shape(tuple(found), last is not None and _flow(words[last], 0)[0] not in ENDS)
-
-    @cached_property
-    def _pointing_sites(self) -> list[int]:
-        return sorted(self._points)
 
     @cached_property
     def _called(self) -> set[int]:
@@ -323,7 +328,7 @@ class ArmModule(Module):
             for match in re.finditer(b"[\x94-\x97]", code.data[3 : _WORD * len(words) : _WORD]):
                 address = code.address + _WORD * match.start()
                 found.add(address + _WORD * signed(words[match.start()], 26))
-        return found | {target for _, target, is_address in self._pointing if is_address}
+        return found | self._pointing[1]
 
     @cached_property
     def _known(self) -> frozenset[int]:
@@ -332,17 +337,27 @@ class ArmModule(Module):
         return frozenset(starts | set(self._object_starts) | self.pointers.keys() | self.imports.keys())
 
     @cached_property
-    def _pointing(self) -> list[tuple[int, int, bool]]:
-        """What points somewhere in all code, as in `_pointing_in`."""
-        return [one for code in self.elf.code for one in self._pointing_in(code)]
+    def _pointing(self) -> tuple[list[int], set[int]]:
+        """What points somewhere in all code, and where, in one number each, in order; and what it makes addresses of.
 
-    @cached_property
-    def _points(self) -> dict[int, int]:
-        return {site: target for site, target, _ in self._pointing}
+        No tuples: a large library has millions.
+        """
+        found, made = list[int](), set[int]()
+        for code in self.elf.code:
+            for site, target, is_address in self._pointing_in(code):
+                if target >= 0:
+                    found.append(site << _HIGH | target)
+                    if is_address:
+                        made.add(target)
+        # what one site may point at stays in order: the nearest page is the last
+        found.sort(key=lambda one: one >> _HIGH)
+        return found, made
 
-    @cached_property
-    def _functions(self) -> frozenset[int]:
-        return frozenset(symbol.address for symbol in self.elf.functions)
+    def _points(self, start: int, stop: int) -> dict[int, int]:
+        """Where each instruction from *start* to *stop*, which is excluded, points that does so."""
+        found, _ = self._pointing
+        low = bisect_left(found, start << _HIGH)
+        return {one >> _HIGH: one & _LOW for one in found[low : bisect_left(found, stop << _HIGH, low)]}
 
     def _pointing_in(self, code: CodeSection) -> Iterator[tuple[int, int, bool]]:
         """Each instruction in *code* that points somewhere, where, and whether it makes an address of it."""
@@ -357,6 +372,11 @@ class ArmModule(Module):
                 following = bisect_right(starts, address, following)
             # another function starts there
             end = min(len(words), index + _LIVE, (starts[following] - code.address + _WORD - 1) // _WORD)
+            register = words[index] & 0x1F
+            if index + 1 < end and words[index + 1] & 0xFFC003FF == 0xF9400000 | register << 5 | register:
+                # most often the page is gone with its first use
+                yield address + _WORD, page_of(words[index], address) + (words[index + 1] >> 7 & 0x7FF8), False
+                continue
             yield from self._uses_of_page(words, tops, range(index, end), code.address)
         for match in re.finditer(b"[\x10\x30\x50\x70]", tops):
             address = code.address + _WORD * match.start()
