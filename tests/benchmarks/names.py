@@ -4,11 +4,12 @@
 
 runs `vbuild matrix NAME==VERSION` with `--cpu v3` or `--cuda 80,90` for the projects of `CPU` and `CUDA`, or those
 named, one after the other, and prints a row of a Markdown table for each as soon as it is there. Where that fails,
-`vbuild init` writes the recipe, with the line of `LINES` in it if there is one for the project. FOLDER/NAME keeps the
-logs, the recipe and the wheels. The exit status is 1 if a project comes to nothing.
+`vbuild init` writes the recipe. FOLDER/NAME keeps the logs, the recipe and the wheels. The exit status is 1 if some
+project comes to nothing.
 
 Imports are those that vbuild makes in qemu at the level of each wheel; where it makes none, pip installs the wheel, and
-every compiled module of it is imported here, in qemu on a processor of that level.
+every compiled module of it is imported here, in qemu on a processor of that level. A wheel for some GPUs has the host
+code of the plain one; what counts of it is the verdict on its GPU code.
 """
 
 import argparse
@@ -28,22 +29,18 @@ from typing import Any
 from packaging.requirements import Requirement
 
 HEAD = """\
-| project | result | seconds | wheels | import | why, what to write |
+| project | result | seconds | wheels | import | why |
 |---|---|---|---|---|---|"""
 LIMIT, TIMED_OUT = 900, 124
 CPU = (
-    *("markupsafe", "pyyaml", "charset-normalizer", "wrapt", "propcache", "frozenlist", "multidict", "yarl", "aiohttp"),
-    *("psutil", "msgpack", "greenlet", "coverage", "regex", "websockets", "simplejson", "ujson", "lz4", "xxhash"),
-    *("setproctitle", "httptools", "hiredis", "tornado", "cffi", "zstandard", "kiwisolver", "sqlalchemy", "bcrypt"),
-    *("rpds-py", "jiter", "watchfiles", "tiktoken", "orjson", "safetensors", "pydantic-core", "cryptography"),
-    *("tokenizers", "protobuf", "lxml", "pillow", "contourpy", "numpy", "pynacl", "uvloop", "rapidfuzz", "asyncpg"),
+    *("charset-normalizer", "pyyaml", "cffi", "markupsafe", "aiohttp", "yarl", "multidict", "propcache", "frozenlist"),
+    *("rpds-py", "greenlet", "wrapt", "websockets", "sqlalchemy", "psutil", "regex", "watchfiles", "jiter", "coverage"),
+    *("msgpack", "httptools", "bcrypt", "kiwisolver", "xxhash", "zstandard", "tornado", "pymongo", "lz4", "brotli"),
+    *("ruamel-yaml-clib", "safetensors", "ujson", "fastuuid", "argon2-cffi-bindings", "setproctitle", "mmh3"),
+    *("simplejson", "zope-interface", "msgspec", "thrift", "hiredis"),
 )
-CUDA = (
-    *("pycuda", "cupy-xarray", "gpurir", "warprnnt-numba"),
-    *("causal-conv1d", "torch-scatter", "torch-cluster", "torch-sparse", "torch-spline-conv"),
-)
+CUDA = ("pycudwt", "crispr", "cuimgops", "pycuda", "cuda-slic", "cetra", "cudagrad")
 _MODULE = re.compile(r"((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)(?:\.cpython-[\w-]+|\.abi3)?\.so")
-LINES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +94,8 @@ def tried(name: str, axes: Sequence[str], folder: Path) -> tuple[list[str], bool
     written = vbuild(["init", name, *axes, "-o", str(recipe)], folder / "init.log", folder)
     if written:
         return [shown, "not", *first.cells, first.error], False
-    line = LINES.get(Requirement(name).name, "")
-    if line:
-        recipe.write_text(f"{recipe.read_text(encoding='utf-8')}\n{line}\n", encoding="utf-8")
     second = ran([str(recipe)], folder / "with-recipe")
-    result = ("with one line" if line else "with init") if second.is_whole else "not"
-    return [shown, result, *second.cells, "; ".join(filter(None, (first.error, line)))], second.is_whole
+    return [shown, "with init" if second.is_whole else "not", *second.cells, first.error], second.is_whole
 
 
 def ran(arguments: Sequence[str], folder: Path) -> Outcome:
@@ -133,6 +126,8 @@ def vbuild(arguments: Sequence[str], log: Path, folder: Path) -> int:
 def _imported(wheel: Mapping[str, Any], dist: Path) -> str:
     """What becomes of the modules of *wheel*, one of the folder *dist*, on a processor of its level."""
     found = wheel["emulation"]
+    if wheel["gpus"]:
+        return f"GPU code {wheel['verdict']['gpu']}"
     if found and (found["tested"] or found["imported"]):
         return f"passed, as {found['level']}"
     name = wheel["wheel"]
