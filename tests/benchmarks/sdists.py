@@ -54,11 +54,12 @@ _FEATURES = {
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project of the index, code that uses it, and what that code needs."""
+    """A project of the index, code that uses it, what that code needs, and variables that its build needs."""
 
     requirement: str
     test: str
     requires: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -146,6 +147,32 @@ PROJECTS = (
     Project("bcrypt==5.0.0", "import bcrypt; assert bcrypt.checkpw(b'a', bcrypt.hashpw(b'a', bcrypt.gensalt(4)))"),
     Project("pysimdjson==7.0.2", "import simdjson; assert simdjson.loads(b'[1, 2.5, {\\x22a\\x22: null}]')[1] == 2.5"),
     Project("stringzilla==5.3.2", "import stringzilla as s; assert s.Str('abc' * 999).find('ca') == 2"),
+    Project(
+        "orjson==3.13.0",
+        "import orjson; assert orjson.loads(orjson.dumps({'a': ['é' * 99, 1.5]})) == {'a': ['é' * 99, 1.5]}",
+    ),
+    Project(
+        "blake3==1.0.11",
+        "from blake3 import blake3; assert blake3(bytes(99999)).digest() != blake3(b'').digest(); "
+        "assert blake3(b'').hexdigest().startswith('af1349b9')",
+    ),
+    Project("tiktoken==0.14.0", "import tiktoken, tiktoken._tiktoken"),
+    Project(
+        "cryptography==50.0.2",
+        "from cryptography.fernet import Fernet as F; f = F(F.generate_key()); t = f.encrypt(b'a'); "
+        "assert f.decrypt(t) == b'a'",
+    ),
+    Project(
+        "rapidfuzz==3.14.6",
+        "from rapidfuzz import fuzz, process; assert fuzz.ratio('abcd' * 9, 'abcd' * 9) == 100; "
+        "assert process.extractOne('ab', ['xy', 'abc'])[0] == 'abc'; import rapidfuzz.fuzz_cpp",
+    ),
+    Project(
+        "numcodecs==0.16.6",
+        "from numcodecs import Blosc, Zstd; d = bytes(9999); "
+        "assert all(bytes(c.decode(c.encode(d))) == d for c in (Blosc(), Zstd()))",
+        ("numpy",),
+    ),
     Project("argon2-cffi-bindings==26.2.0", "import _argon2_cffi_bindings as a; assert a.lib.ARGON2_VERSION_NUMBER"),
     # without
     Project(
@@ -181,6 +208,21 @@ PROJECTS = (
     ),
     Project("fnv-hash-fast==2.0.3", "import fnv_hash_fast as f; assert f.fnv1a_32(b'a') == 0xE40C292C"),
     Project("pynanoid==0.2.0", "import pynanoid; assert len(pynanoid.generate()) == 21"),
+    Project(
+        "aiohttp==3.14.5",
+        "import aiohttp, aiohttp._http_parser, aiohttp._websocket.mask as m; assert m._websocket_mask_cython",
+    ),
+    Project("editdistance==0.8.1", "import editdistance as e; assert e.eval('banana', 'bahama') == 2"),
+    Project(
+        "black==26.10.1",
+        "import black; assert black.__file__.endswith('.so'); assert black.format_str('a  = 1', mode=black.Mode())",
+        env=(("HATCH_BUILD_HOOKS_ENABLE", "1"),),
+    ),
+    Project(
+        "pywavelets==1.9.0",
+        "import pywt; a, d = pywt.dwt([1.0, 2, 3, 4], 'db2'); assert len(a) == 3",
+        ("numpy",),
+    ),
     Project("cffi==2.1.1", "import cffi; assert cffi.FFI().sizeof('long') == 8"),
     Project(
         "kiwisolver==1.5.1", "import kiwisolver as k; x = k.Variable('x'); s = k.Solver(); s.addConstraint(x == 3)"
@@ -258,6 +300,8 @@ cpu = ["x86-64", "x86-64-v3"]
 command = '''python -c "{project.test}"'''
 requires = {json.dumps(project.requires)}
 """
+    if project.env:
+        text += "\n".join(["", "[build.env]", *(f"{name} = {json.dumps(value)}" for name, value in project.env), ""])
     path = folder / f"{project.name}.toml"
     path.write_text(text, encoding="utf-8")
     return name, path
