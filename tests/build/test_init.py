@@ -194,9 +194,10 @@ def test_what_setup_py_imports_and_does_not_require_is_required(tmp_path: Path) 
     tree(
         tmp_path,
         {
-            "setup.py": "import os, numpy, mine\nfrom torch.utils import x\nfrom setuptools import setup\n"
+            "setup.py": "import os, numpy, mine, own\nfrom torch.utils import x\nfrom setuptools import setup\n"
             "try:\n    import sphinx\nexcept ImportError:\n    pass\n",
             "mine.py": "",
+            "src/own/__init__.py": "",
             "pyproject.toml": '[build-system]\nrequires = ["numpy>=2"]\n[project]\nname = "demo"\n',
             "k.c": "",
         },

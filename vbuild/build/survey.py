@@ -66,6 +66,7 @@ _COMPILERS = frozenset(
 )
 # modules that are not called as their project is
 _PROJECTS = {"git": "gitpython", "skbuild": "scikit-build", "yaml": "pyyaml", "setuptools_rust": "setuptools-rust"}
+_PLACES = ("src", "python", "lib")  # in which a project has its packages, if not at its top
 _OF_SETUPTOOLS = frozenset({"setuptools", "pkg_resources", "distutils", "_distutils_hack"})
 _NATIVE = re.compile(r"-m(?:arch|tune|cpu)=native")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?P<header>[\w./+-]+)>", re.MULTILINE)
@@ -243,7 +244,8 @@ def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
         for name in (each.partition(".")[0] for each in names):
-            is_own = (project / name).is_dir() or (project / f"{name}.py").is_file()
+            places = [project / place / name for place in ("", *_PLACES)]
+            is_own = any(place.is_dir() or place.with_name(f"{name}.py").is_file() for place in places)
             needed = _PROJECTS.get(name, canonicalize_name(name))
             if name not in seen and not is_own and needed not in requires:
                 yield needed
@@ -257,7 +259,7 @@ def _module(project: Path, name: str) -> str:
     for file in (*project.glob("*.egg-info/top_level.txt"), *project.glob("*/*.egg-info/top_level.txt")):
         listed = [line.strip() for line in _text(file).splitlines() if line.strip().isidentifier()]
         break
-    places = [project, *(project / name for name in ("src", "python", "lib"))]
+    places = [project, *(project / name for name in _PLACES)]
     if listed:
         same = [each for each in listed if each.lower() == plain]
         shown = [each for each in listed if not each.startswith("_") and each not in _NOT_ITS_OWN]
