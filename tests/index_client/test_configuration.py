@@ -1,6 +1,7 @@
 """pip's configuration: read from pip itself, and handed on."""
 
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from tests.factories.sources import index, pinned, sdist, served
 from vbuild.build.source import fetched
 from vbuild.errors import FetchError
-from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.configuration import Indexes, find_python
 
 
 def _env(tmp_path: Path, conf: str = "", **more: str) -> dict[str, str]:
@@ -165,3 +166,24 @@ def test_pip_is_asked_once_and_again_when_its_files_change(tmp_path: Path) -> No
     assert time.perf_counter() - begin < asked / 10
     (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://other.example/simple\n")
     assert Indexes.configured(env).index_url == "https://other.example/simple"
+
+
+def test_a_python_of_pyenv_is_found_wherever_its_shims_lead(tmp_path: Path) -> None:
+    """A shim of a version that is not chosen ends with a message; other shims are left to uv."""
+    name = "python{}.{}".format(*sys.version_info)
+    (shim := tmp_path / "shims" / name).parent.mkdir()
+    shim.write_text(f"#!/bin/sh\necho 'pyenv: {name}: command not found' >&2\nexit 127\n")
+    shim.chmod(0o755)
+    installed = tmp_path / "versions" / platform.python_version() / "bin" / name
+    installed.parent.mkdir(parents=True)
+    installed.symlink_to(Path(sys.base_prefix, "bin", name))
+    environment = {
+        "PATH": str(shim.parent),
+        "PYENV_ROOT": str(tmp_path),
+        "UV_PYTHON_INSTALL_DIR": str(tmp_path / "none"),
+    }
+    version = name.removeprefix("python")
+    ran = find_python(version, environment)
+    assert (ran.returncode, ran.stdout.strip()) == (0, str(installed)), ran.stderr
+    installed.unlink()
+    assert find_python(version, environment).returncode

@@ -177,6 +177,31 @@ def find_command(version: str) -> list[str]:
     return [find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", version]
 
 
+def find_python(version: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """What uv says where the Python of *version* is, for a process with *environment*: the path, or why there is none.
+
+    Those that pyenv has installed count, whichever its shims lead to now.
+    """
+    path = environment.get("PATH", os.defpath).split(os.pathsep)
+    root = Path(environment.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    installed = sorted(root.glob("versions/*/bin"), key=lambda folder: _numbers(folder.parent.name), reverse=True)
+    # a shim of a version that is not chosen only says so, and ends the search
+    beyond = [*(folder for folder in path if Path(folder) != root / "shims"), *map(str, installed)]
+    ran = _ran(find_command(version), environment)
+    if ran.returncode and installed:
+        again = _ran(find_command(version), {**environment, "PATH": os.pathsep.join(beyond)})
+        return ran if again.returncode else again
+    return ran
+
+
+def _ran(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", name)))
+
+
 def managed_command() -> list[str]:
     """The command that prints the folder of the Pythons that uv has installed, also those for other machines."""
     return [find_uv_bin(), "python", "dir", "--no-config"]

@@ -23,7 +23,7 @@ from msgspec import Struct
 from vbuild.errors import BuildError
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import key_of
-from vbuild.index_client.configuration import find_command
+from vbuild.index_client.configuration import find_python
 
 T = TypeVar("T")
 
@@ -85,8 +85,7 @@ class Interpreter(Struct, frozen=True):
         """
         if python in {"", sys.executable}:
             return cls.at(Path(sys.executable), environment)
-        command = find_command(python)
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        ran = find_python(python, environment)
         if ran.returncode:
             reason = next((line for line in ran.stderr.splitlines() if line.startswith("error:")), "error: not found")
             why = reason.removeprefix("error: ")

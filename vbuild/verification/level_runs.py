@@ -9,7 +9,6 @@ the process. A level that this machine cannot emulate is not tried, and the repo
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +24,7 @@ from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
 from vbuild.hardware.machine import cpu_here
-from vbuild.index_client.configuration import Indexes, find_command
+from vbuild.index_client.configuration import Indexes, find_python
 from vbuild.recipe.model import Check
 from vbuild.verification.emulator import Emulator, StoppedAt, is_above, stopped_at
 from vbuild.verification.environments import (
@@ -215,8 +214,7 @@ def python_for(name: WheelName) -> Path:
         return found
     target = TargetPython.of(name)
     version = f"{target.version}{'t' if target.abi.endswith('t') else ''}" if target else ""
-    command = find_command(version)
-    ran = subprocess.run(command, env=variables(), capture_output=True, text=True, check=False)
+    ran = find_python(version, variables())
     if ran.returncode:
         raise WheelError(f"no Python {version} on this machine; expected one that takes {name.python}-{name.abi}")
     return Path(ran.stdout.strip())
