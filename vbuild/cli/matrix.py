@@ -157,6 +157,8 @@ def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
         yield from wrapped(f"  link-time optimisation: {' '.join(rules.everywhere)}", indent=4)
     for prefix in job.prefixes:
         yield from wrapped(f"  native {prefix}", indent=4)
+    for project, version in job.target.requires:
+        yield from wrapped(f"  built against {project} {version}, which it requires", indent=4)
     if cuda := job.target.cuda:
         where = "" if job.toolkit and job.toolkit.root.exists() else ", which will be fetched"
         yield from wrapped(f"  CUDA {cuda.toolkit}{where}: compiled for {cuda.archs}", indent=4)

@@ -86,7 +86,7 @@ def _code_lines(release: "ReleaseResult") -> Iterator[str]:
     for product in release.products:
         for finding in product.verdict.findings:
             if finding.rule in {"isa-gain", "isa-emulated"} and finding.severity == "warning":
-                yield from wrapped(f"{product.label or 'plain'}: {finding.what}")
+                yield from wrapped(f"{product.title}: {finding.what}")
     if removed := release.removed:
         yield from wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
     for flag, files in release.kept_flags:
@@ -98,7 +98,7 @@ def _emulation_lines(release: "ReleaseResult") -> Iterator[str]:
     untried: dict[str, list[str]] = {}
     for product in release.products:
         if product.emulation and product.emulation.untried:
-            untried.setdefault(product.emulation.untried, []).append(product.label or "plain")
+            untried.setdefault(product.emulation.untried, []).append(product.title)
     for why, labels in untried.items():
         yield from wrapped(f"not emulated: {', '.join(labels)}: {why}")
 
@@ -110,7 +110,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _product_lines(product: "Product", built: set[tuple[str, ...]]) -> Iterator[str]:
     size, seconds = f"{product.size / 1e6:.2f} MB", _built(product, built)
-    label = product.label or "plain"
+    label = product.title
     if len(label) > _LABEL:
         yield label
         label = ""

@@ -17,6 +17,7 @@ from vbuild.errors import VbuildError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import LOGS
 from vbuild.hardware.driver import Dotted
+from vbuild.recipe.matrix import local_label
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildCache
@@ -72,6 +73,11 @@ class Product(Struct, frozen=True):
     is_built: bool = True
     is_kept: bool = False
     profile: ProfileEntry | None = None
+
+    @property
+    def title(self) -> str:
+        """What people call it among those of its Python: ``x86_64_v3``, ``plain+torch2.15``."""
+        return "+".join(filter(None, [self.label or "plain", local_label(self.target.requires)]))
 
     @property
     def size(self) -> int:
