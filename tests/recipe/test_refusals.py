@@ -277,7 +277,7 @@ SECTIONS = [
         (
             "build.flag: no such key; known here: "
             "before-build, cache, config-settings, cuda, env, flags, glibc, host, isolation, keep-flags, pass-env, "
-            "patches, profile, requires, strip-flags"
+            "patches, profile, requires, strip-flags; did you mean 'flags'?"
         ),
     ),
     (
@@ -336,7 +336,7 @@ SECTIONS = [
         "[tests]",
         (
             "tests: no such key; known here: "
-            "bench, build, matrix, name, native, repair, source, split, test, variant, verify"
+            "bench, build, matrix, name, native, repair, source, split, test, variant, verify; did you mean 'test'?"
         ),
     ),
     ("[variant.variants.x]", "variant.variants.x: has no properties; only 'null' may"),
