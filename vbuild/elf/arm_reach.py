@@ -308,6 +308,9 @@ class ArmReach(Reach):
     def is_result_used(self, _: int) -> bool:
         return True
 
+    def callers_use(self, _: int, __: int) -> bool:
+        return True
+
     def _found_registers(self, _: int, __: int) -> Registers:
         return Registers(frozenset(range(9)), frozenset((*range(19), 30)))
 

@@ -17,7 +17,7 @@ from vbuild.elf.cpu_questions import special
 from vbuild.elf.interpreter import Interpreter, TooMuchError
 from vbuild.elf.module import FIELDS, Piece, displacement_of, displacement_of_field, module_of_field
 from vbuild.elf.objects import NEAR, Objects, is_object
-from vbuild.elf.operands import Summary
+from vbuild.elf.operands import ENVIRONMENT, Summary, is_address
 from vbuild.elf.program import PARAMETERS, Program
 from vbuild.elf.references import MOST_WRITERS, writes
 from vbuild.elf.values import Value, tag
@@ -75,6 +75,8 @@ class Answers(Objects):
         self._field_readers: set[int] = set()
         self._field_writers: dict[int, set[int]] = {}
         self._kept_fields: set[tuple[int, int]] = set()
+        # numbers that are written to fields without any question
+        self._plain: set[tuple[tuple[int, int], Value]] = set()
         # what is run only because of such fields, as far as it is; and the steps that took
         self._only_fields: set[int] = set()
         self._discarded: set[int] = set()
@@ -166,7 +168,10 @@ class Answers(Objects):
         """
         if address not in self._closed:
             callers = self._known_callers(address)
-            if callers is not None and not (self._given_up | self._discarded).isdisjoint(callers):
+            if callers is not None and (
+                not (self._given_up | self._discarded).isdisjoint(callers) or any(map(self._is_known, callers.values()))
+            ):
+                # some are not run
                 callers = None
             self._closed[address] = callers is not None
             if callers is not None and (piece := self.program.module(address).piece(address)):
@@ -192,7 +197,7 @@ class Answers(Objects):
         ):
             # only what can choose code above the level counts
             return False
-        if self._running and (self._is_dead(self._running[0]) or self._waits(self._running[-1])):
+        if self._running and (self._is_dead(self._running[0]) or self.waits(self._running[-1].address)):
             return True
         is_closed = self.is_closed(address, is_kept=is_kept)
         if is_closed:
@@ -250,11 +255,12 @@ class Answers(Objects):
         """Whether *value* tells something, or points at a structure in which something does."""
         if isinstance(value, int) and self._is_variable(value):
             return not self._telling.isdisjoint(range(value, value + NEAR))
-        return bool(values.tells(value) & ANY) or self.has_object(value)
+        is_answer = bool(values.tells(value) & ANY) and value is not ENVIRONMENT and not is_address(value)
+        return is_answer or self.has_object(value)
 
-    def _waits(self, piece: Piece) -> bool:
-        """Whether all calls of *piece* are known, and none was seen so far: it is run again with what they know."""
-        return bool(self._closed.get(piece.address)) and _parameter(piece.address, _FACTS) not in self._variables
+    def waits(self, address: int) -> bool:
+        """Whether all calls of the function at *address* are known, and none was seen: it is run after them."""
+        return bool(self._closed.get(address)) and _parameter(address, _FACTS) not in self._variables
 
     def _chooses(self, piece: Piece, address: int, arguments: Sequence[Value]) -> bool:
         """Whether *piece*, which is above the level, tells the function at *address* by a number to use such code, too.
@@ -335,7 +341,7 @@ class Answers(Objects):
         if is_object(address):
             self._note_written(address)
         is_pointer = self.has_object(value) and self._hold((address, size), value)
-        if not is_pointer and not values.tells(value) & ANY and (not facts or value is None):
+        if not is_pointer and not values.tells(value) & ANY and (not facts & ANY or value is None):
             return
         cases = values.cases_of(value)
         if not is_pointer and cases is not None and any(map(tag, cases)):
@@ -402,9 +408,15 @@ class Answers(Objects):
     def _note_field(self, key: tuple[int, int], value: Value, facts: int) -> None:
         # what is known wherever the function is called is no answer that it keeps
         known = self.facts_at(self._running[-1].address) if self._running else 0
-        if key[1] > _LONGEST_ANSWER or not _is_answer(value, 0 if known else facts):
+        if isinstance(value, int) and not facts & FEATURES:
+            self._plain.add((key, value))
+        # a number that is written there whatever the processor has is no answer, either
+        if key[1] > _LONGEST_ANSWER or not _is_answer(value, 0 if known else facts) or (key, value) in self._plain:
             return
         if not values.tells(value) & FEATURES & ~known and not isinstance(value, int):
+            return
+        if self._running and self.is_closed(self._running[-1].address) and self.waits(self._running[-1].address):
+            # it is run again with what all its callers hand over
             return
         places = range(key[0], key[0] + key[1])
         if self._running:
@@ -518,7 +530,7 @@ class Answers(Objects):
         while True:
             while self._queue:
                 address, piece = self._queue.popitem()
-                if address not in self._given_up and address not in self._discarded:
+                if not (address in self._given_up or address in self._discarded or self.waits(address)):
                     self._run(piece)
             if self._spread:
                 self._follow_spread()
@@ -528,6 +540,7 @@ class Answers(Objects):
                 key
                 for key, value in self._variables.items()
                 if value is not None
+                and key[0] < PARAMETERS
                 and not values.tells(value)
                 and key not in self._copied
                 and not self.has_object(value)

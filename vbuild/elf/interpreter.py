@@ -9,12 +9,13 @@ Code that compilers write for x86-64 Linux is meant: calls keep the stack and th
 """
 
 from collections.abc import Container, Iterable, Sequence
+from functools import cached_property
 from heapq import heappop, heappush
 
 from iced_x86 import ConditionCode, FlowControl
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import ANY, EVERY
+from vbuild.elf.cpu_facts import EVERY
 from vbuild.elf.instructions import Instructions
 from vbuild.elf.machine_state import (
     ARGUMENTS,
@@ -33,7 +34,7 @@ from vbuild.elf.machine_state import (
 )
 from vbuild.elf.module import Piece
 from vbuild.elf.objects import ALLOCATORS, FREED
-from vbuild.elf.operands import Summary, World, is_address
+from vbuild.elf.operands import ENVIRONMENT, Summary, World, is_address
 from vbuild.elf.program import LEAF_SIZE, LEAVES
 from vbuild.elf.values import MASK_64, STACK, Value, is_stack, tag
 
@@ -78,28 +79,35 @@ class Interpreter(Instructions):
         self.guesses = False
         self._most = self._most_steps
         self._followed: list[int] = []
+        self._entry = 0
         self._at_calls = EVERY
         self._at_jumps: int | None = None
         self._return: State | None = None
         self._end: State | None = None
 
-    @property
+    @cached_property
     def summary(self) -> Summary:
         """What the piece that was run tells a caller, whatever the arguments."""
         end = self._end
         if end is None:
             return Summary(None, None, 0, returns=False, hands_out=self._hands_out)
+        first, other = self._results
         result, second = (
             None if isinstance(value, int) and tag(value) else value
-            for value in (end.registers[number] for number in self._results)
+            for value in (end.registers[first], end.registers[other])
         )
-        return Summary(result, second, end.facts, returns=True, hands_out=self._hands_out)
+        if values.tells(second) and not self._world.callers_use(self._entry, other):
+            second = None
+        # what is known wherever it is called, its callers know themselves
+        return Summary(result, second, end.facts & ~self._known, returns=True, hands_out=self._hands_out)
 
     def run_piece(self, piece: Piece, *, most: int) -> None:
         """Run *piece* from its start, then what of it was not reached from there, such as code that handles errors."""
         self._most = min(most, self._most_steps + piece.end - piece.address)
-        start, registers = self._unknown(self._world.facts_at(piece.address)), self._argument_registers
+        self._entry, self._known = piece.address, self._world.facts_at(piece.address)
+        start, registers = self._unknown(self._known), self._argument_registers
         for number, value in enumerate(self._world.arguments(piece.address)):
+            self._is_given_addresses |= isinstance(value, int) and tag(value) != 0
             if number < len(registers):
                 start.registers[registers[number]] = value
             elif value is not None:
@@ -326,6 +334,8 @@ class Interpreter(Instructions):
             ((target, facts),) = known
             if isinstance(target, str):
                 return self._imported(target, state)
+            if self._world.waits(target):
+                self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
             if self._is_followed(target, state):
                 pointer = state.registers[self._pointer]
                 self._world.followed(target, self._arguments(target, state, stack), state.facts | facts)
@@ -382,7 +392,9 @@ class Interpreter(Instructions):
         arguments = [state.registers[number] for number in self._world.registers(target).arguments]
         follows = self._world.follows(target)
         # what is given a flag may test it
-        flags = [value for value in arguments if not isinstance(value, int) and values.tells(value)]
+        flags = [
+            value for value in arguments if values.tells(value) and not is_address(value) and value is not ENVIRONMENT
+        ]
         if all(isinstance(value, values.Kept) for value in flags) and not self._world.leads_above(target):
             flags = []
         if flags:
@@ -435,7 +447,7 @@ class Interpreter(Instructions):
         result: Value = None
         if name in _ENVIRONMENT:
             # what somebody sets for this one program is that person's choice
-            result = values.flags(ANY)
+            result = ENVIRONMENT
         elif name == "__x86_get_cpuid_feature_leaf" and isinstance(leaf := state.registers[7], int):
             result = LEAVES + leaf * LEAF_SIZE
         elif name in ALLOCATORS:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import EVERY, as_kept
+from vbuild.elf.cpu_facts import ANY, EVERY, as_kept
 from vbuild.elf.machine_state import (
     GENERAL,
     HANDED_OVER,
@@ -74,8 +74,14 @@ class World(Protocol):
     def is_result_used(self, address: int) -> bool:
         """Whether some caller of the function at *address* may use what it returns."""
 
+    def callers_use(self, address: int, register: int) -> bool:
+        """Whether some call of the function at *address* may use what it returns in the *register* of that number."""
+
     def is_closed(self, address: int) -> bool:
         """Whether all calls of the function at *address* are known: it is run with what all of them hand over."""
+
+    def waits(self, address: int) -> bool:
+        """Whether all calls of the function at *address* are known, and none was seen: it is run after them."""
 
     def called(self, address: int, arguments: Sequence[Value], facts: int) -> bool:
         """Note a call of the function at *address* with *arguments*: in registers, then on the stack.
@@ -137,10 +143,14 @@ class Summary(Struct, frozen=True):
 
     @property
     def tells(self) -> bool:
-        return bool(values.tells(self.result) or values.tells(self.second) or self.facts or self.hands_out)
+        results = (value for value in (self.result, self.second) if not is_address(value))
+        # an address that is returned is used where it is, whatever a caller does with it
+        return bool(any(map(values.tells, results)) or self.facts or self.hands_out)
 
 
 _OTHER = Operand(_WORD)
+# a variable of the environment: if it is set, then somebody has chosen
+ENVIRONMENT = values.flags(ANY)
 
 
 @cache
@@ -168,6 +178,10 @@ class Operands:
         # tables that were read: their address in a register is no argument of the call of what was read
         self._bases: set[int] = set()
         self._hands_out = False
+        # the facts wherever the piece that is run is called
+        self._known = 0
+        # whether all its callers hand over an address that is known: then it may be where it writes to
+        self._is_given_addresses = False
         self._module: Module = self._program.modules[0]
         self._here = 0
         # places that some stack has, with all that `is_uneven`
@@ -380,6 +394,8 @@ class Operands:
                 self._hand_out(value, state)
                 self._world.store(place, size, value, state.facts | shown)
             elif 0 < tag(place) <= len(self._program.modules):
+                if self._is_given_addresses:
+                    self._hand_out(value, state)
                 self._world.store(place, size, value, state.facts | shown)
                 if len(cases or ()) == 1:
                     state.changed |= {(place, size)}
@@ -398,7 +414,8 @@ class Operands:
 
     def _hand_out(self, value: Value, state: State) -> None:
         """Note that *value* is written somewhere."""
-        self._hands_out |= bool(values.tells(value) or (state.facts and isinstance(value, int) and not tag(value)))
+        is_number = isinstance(value, int) and not tag(value)
+        self._hands_out |= bool(state.facts & ~self._known if is_number else values.tells(value))
 
     def _store_somewhere(self, memory: Memory, size: int, value: Value, state: State) -> None:
         """Write *value* to a place that is not known of the table at the base of the operand in memory."""

@@ -32,7 +32,7 @@ class References(Questions):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._registers: dict[int, Registers] = {}
-        self._results_used: dict[int, bool] = {}
+        self._results_used: dict[tuple[int, int], bool] = {}
         self._dead: dict[int, bool] = {}
 
     def registers(self, address: int, depth: int = 0) -> Registers:
@@ -182,30 +182,43 @@ class References(Questions):
 
     def is_result_used(self, address: int) -> bool:
         """Whether some caller of the function at *address* may use what it returns."""
-        if address not in self._results_used:
+        module = self.program.module(address)
+        place = address - module.base
+        places = module.places_of(place, place + 1)
+        return (
+            address in module.entries
+            or not all(module.is_start_or_end(one) for one in places)
+            or self.callers_use(address, RAX)
+        )
+
+    def callers_use(self, address: int, register: int) -> bool:
+        """Whether code that refers to the function at *address* may use what it returns in the *register*, a number."""
+        key = (address, register)
+        if key not in self._results_used:
             module = self.program.module(address)
             place = address - module.base
-            places = module.places_of(place, place + 1)
-            self._results_used[address] = (
-                address in module.entries
-                or not all(module.is_start_or_end(one) for one in places)
-                or any(self._uses_result(user, address) for user in self._users(module, range(place, place + 1)))
-            )
-        return self._results_used[address]
+            users = {one.address: one for one in self._users(module, range(place, place + 1))}
+            if piece := module.piece(address):
+                users |= {one.address: one for one in module.pieces_near(piece) if one is not piece}
+            self._results_used[key] = any(self._uses_result(user, address, register) for user in users.values())
+        return self._results_used[key]
 
-    def _uses_result(self, piece: Piece, address: int) -> bool:
-        """Whether *piece* may read what the function at *address* returns, or hands its address on."""
+    def _uses_result(self, piece: Piece, address: int, register: int) -> bool:
+        """Whether *piece* may read what the function at *address* returns in *register*, or hands its address on."""
         module = self.program.module(piece.address)
         is_returned = False
         for instruction in module.instructions(piece):
             if is_returned:
                 used = [
-                    one.access for one in INFO.info(instruction).used_registers() if _number_of(one.register) == RAX
+                    one.access
+                    for one in INFO.info(instruction).used_registers()
+                    if _number_of(one.register) == register
                 ]
-                if any(access != OpAccess.WRITE for access in used) or instruction.flow_control == FlowControl.RETURN:
+                is_end = instruction.flow_control == FlowControl.RETURN and register == RAX
+                if is_end or any(access != OpAccess.WRITE for access in used):
                     return True
                 is_returned = not used and instruction.flow_control == FlowControl.NEXT
-                if not used and not is_returned and instruction.flow_control not in _CALLS:
+                if not used and not is_returned and instruction.flow_control not in _CALLS | {FlowControl.RETURN}:
                     return True
             target = instruction.near_branch_target or instruction.ip_rel_memory_address
             if target and self.program.destination(module.base + target) == address:
