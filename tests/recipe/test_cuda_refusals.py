@@ -263,7 +263,7 @@ AROUND = [
     (CPU + "[build]\ncache = true", "build.cache: expected a string, got True"),
     (
         CPU + '[build]\ncache = "fscache"',
-        "build.cache: found 'fscache'; expected 'auto', 'ccache', 'sccache' or 'none'",
+        "build.cache: found 'fscache'; expected 'auto', 'ccache', 'sccache' or 'none'; did you mean 'sccache'?",
     ),
 ]
 
