@@ -12,8 +12,13 @@ import pytest
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.errors import VariantError, VbuildError, WheelError
+from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Declaration, Document, Schema
+from vbuild.variants.index import index
+from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import NULL, Property
+from vbuild.variants.providers import metadata_for
+from vbuild.variants.select import select
 from vbuild.variants.stamp import declaration_at, described, stamped, unstamped
 
 LEVEL_3 = Property.parse("x86_64 :: level :: v3")
@@ -134,6 +139,39 @@ def test_uv_installs_what_was_stamped(tmp_path: Path) -> None:
     environment = {"UV_CACHE_DIR": str(tmp_path / "cache"), "PATH": os.environ["PATH"]}
     subprocess.run(command, check=True, env=environment, capture_output=True)
     assert (tmp_path / "site/demo-1.0.dist-info/variant.json").is_file()
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("static", [None, {"level": ["v4", "v3", "v2", "v1"], "avx512_bf16": ["on"], "aes": ["on"]}])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("v1", "v1+avx512_bf16"),
+        ("v1", "v1+aes", "v1+aes+avx512_bf16"),
+        ("v2+aes", "v2+avx512_bf16", "v1"),
+        ("v1+avx512_bf16",),
+    ],
+)
+def test_uv_and_vbuild_choose_the_same_of_wheels_that_differ_by_a_feature(
+    tmp_path: Path, asked: tuple[str, ...], static: dict[str, list[str]] | None
+) -> None:
+    dist = tmp_path / "dist"
+    plain = wheel(dist, files={"demo/__init__.py": ""})
+    about = metadata_for(["x86_64"], {"x86_64": VariantProvider.static(static)} if static else {})
+    for text in asked:
+        level, *extras = text.split("+")
+        properties = (f"x86_64 :: level :: {level}", *(f"x86_64 :: {extra} :: on" for extra in extras))
+        stamped(plain, dist, variant=variant(text.replace("+", "_"), *properties), metadata=about)
+    index(dist)
+    install = ["pip", "install", "--preview-features", "wheel-variants", "--no-index", "--find-links", str(dist)]
+    command = [sys.executable, "-m", "uv", *install, "--target", str(tmp_path / "site"), "demo"]
+    environment = {"UV_CACHE_DIR": str(tmp_path / "cache"), "PATH": os.environ["PATH"]}
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    described_in = tmp_path / "site/demo-1.0.dist-info/variant.json"
+    label = next(iter(json.loads(described_in.read_text())["variants"])) if described_in.is_file() else None
+    assert select("demo", [dist], machine=Machine.here()).name.variant == label
+    # uv's own provider answers for levels alone
+    assert ("_" in (label or "")) == (static is not None)
 
 
 def test_wheel_unpack_and_twine_take_what_was_stamped(tmp_path: Path) -> None:
