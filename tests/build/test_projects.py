@@ -48,13 +48,18 @@ ALL = (SETUPTOOLS, SCIKIT_BUILD_CORE, MESON_PYTHON)
 
 
 def built(project: Project, folder: Path, text: str) -> ReleaseResult:
-    """The release of *project* in *folder* that a recipe with *text* gives, of builds of its own."""
+    """The release of *project* in *folder* that a recipe with *text* gives, of builds of its own, without failures."""
+    release = tried(project, folder, text)
+    assert not release.failures
+    return release
+
+
+def tried(project: Project, folder: Path, text: str) -> ReleaseResult:
+    """The same, with failures if there are some."""
     recipe = folder / f"{project.name}.toml"
     source = f'[source]\npath = "{PROJECTS / project.folder}"\n'
     recipe.write_text(f'name = "{project.name}"\n{source}{text}{TEST.format(name=project.name)}')
-    release = matrix(recipe, folder / "dist", MatrixRequest(jobs=2), store=BuildCache(folder / "store"))
-    assert not release.failures
-    return release
+    return matrix(recipe, folder / "dist", MatrixRequest(jobs=2), store=BuildCache(folder / "store"))
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +147,10 @@ def test_the_variant_for_the_gpu_at_hand_runs_its_kernels(project: Project, tmp_
     ).stdout
     assert float(ran.split()[0]) == project.answer
     assert gpu in ran
+
+
+def test_groups_that_get_the_same_code_are_refused(tmp_path: Path) -> None:
+    release = tried(MESON_PYTHON, tmp_path, f'{TOOLKIT}gpus = {{ sm80 = "80", sm86 = "86" }}\n')
+    assert not release.products
+    for failure in release.failures:
+        assert "would be the same wheel, with code for sm_80: the same code serves both; " in str(failure.error)
