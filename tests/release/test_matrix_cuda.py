@@ -236,13 +236,12 @@ def test_a_hard_coded_list_that_lacks_a_gpu_fails_and_names_the_file(tmp_path: P
     release = TALLY.released(tmp_path, f"{cuda()}{FRESH}")
     assert not release.products
     assert not list((tmp_path / "dist").glob("*.whl"))
-    [said] = {re.sub(r"cp3\d+", "cp", failure.error) for failure in release.failures}
-    # hopper.cu is not among them: it is for sm_90a by its nature
-    assert said == (
-        "tally-1.0-cp-cp-linux_x86_64.whl: src/sums.cu: compiled for sm_80, sm_90 only, "
-        "asked for sm_75, sm_120, compute_120; the project's list is hard-coded: "
-        "set build.cuda.archs = 'replace', or a rule in build.cuda.files"
+    [said] = {failure.error for failure in release.failures}
+    assert said.startswith(
+        "src/sums.cu: compiled for sm_80, sm_90 only, asked for sm_75, sm_120, compute_120; the project's list is "
+        "hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files\n"
     )
+    assert "hopper.cu: compiled" not in said  # it is for sm_90a by its nature
 
 
 @pytest.mark.nightly

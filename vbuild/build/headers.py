@@ -81,6 +81,7 @@ _TOOLKIT_HEADERS = {
     "nvml": "nvml",
     "nvJitLink": "nvjitlink",
     "cuda_profiler_api": "profiler",
+    "cudaProfiler": "profiler",
     "thrust/": "cccl",
     "cub/": "cccl",
     "cuda/std/": "cccl",

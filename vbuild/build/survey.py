@@ -128,9 +128,7 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         module=_module(project, name),
         languages=tuple(sorted(found.languages)),
         archs=tuple(sorted(found.archs, key=lambda arch: (int(arch.rstrip("af")), arch))),
-        libraries=tuple(sorted({library for header in found.headers if (library := toolkit_library(header))}))
-        if "CUDA" in found.languages
-        else (),
+        libraries=tuple(sorted({library for header in found.headers if (library := toolkit_library(header))})),
         switches=tuple(sorted(switches.items())),
         dispatch=tuple(sorted(found.dispatch)),
         native=tuple(sorted(found.native)),

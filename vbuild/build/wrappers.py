@@ -45,7 +45,7 @@ _CALLS = "calls"
 _USUAL = ("-I", "-L", "-O", "-g", "-W", "-f", "-D", "-U", "-isystem", "-march=x86-64", "-mtune=", "-pipe", "-pthread")
 _LONGEST = 160
 _MOST = 200
-_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".C", ".f90", ".F90", ".f", ".m")
+_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".C", ".cu", ".f90", ".F90", ".f", ".m")
 # what compilers and linkers say of what is not there
 _LACKING = ("No such file", "file not found", "cannot find -l", "unrecognized", "unknown argument", "unsupported")
 
