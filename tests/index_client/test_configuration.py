@@ -168,8 +168,9 @@ def test_pip_is_asked_once_and_again_when_its_files_change(tmp_path: Path) -> No
     assert Indexes.configured(env).index_url == "https://other.example/simple"
 
 
-def test_a_python_of_pyenv_is_found_wherever_its_shims_lead(tmp_path: Path) -> None:
+def test_a_python_of_pyenv_is_found_wherever_its_shims_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shim of a version that is not chosen ends with a message; other shims are left to uv."""
+    monkeypatch.chdir(tmp_path)  # uv looks for an environment in the working folder first
     name = "python{}.{}".format(*sys.version_info)
     (shim := tmp_path / "shims" / name).parent.mkdir()
     shim.write_text(f"#!/bin/sh\necho 'pyenv: {name}: command not found' >&2\nexit 127\n")
