@@ -39,7 +39,7 @@ CPU = (
     *("ruamel-yaml-clib", "safetensors", "ujson", "fastuuid", "argon2-cffi-bindings", "setproctitle", "mmh3"),
     *("simplejson", "zope-interface", "msgspec", "thrift", "hiredis"),
 )
-CUDA = ("pycudwt", "crispr", "cuimgops", "pycuda", "cuda-slic", "cetra", "cudagrad")
+CUDA = ("pycudwt", "crispr", "cuimgops", "pycuda", "cuda-slic")
 _MODULE = re.compile(r"((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)(?:\.cpython-[\w-]+|\.abi3)?\.so")
 
 
