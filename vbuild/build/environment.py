@@ -238,7 +238,8 @@ def _changed(folder: Path) -> tuple[str, ...] | None:
         there = dict(_state(folder))
     except (OSError, ValueError):
         return None
-    return tuple(path for path in made.keys() | there.keys() if made.get(path) != there.get(path))
+    # what is new there is a package's own cache, as Python's is: another build may be at work with it
+    return tuple(path for path, state in made.items() if there.get(path) != state)
 
 
 def _set_apart(folder: Path) -> None:
