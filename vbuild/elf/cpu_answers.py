@@ -123,7 +123,7 @@ class Answers(Objects):
                 self._silent.add(key)
                 return self._never_written(key)
             self._track(key)
-        return self._variables[key]
+        return self.see(self._variables[key])
 
     def _is_variable(self, address: int) -> bool:
         return 0 < tag(address) <= len(self.program.modules)
@@ -190,13 +190,13 @@ class Answers(Objects):
             or any(map(self._leads_to_answer, arguments))
             or (self._running and self._chooses(self._running[-1], address, arguments))
         ):
-            return False
+            return not any(map(self.has_telling_object, arguments))
         is_kept = not any(values.tells(value) & FEATURES for value in arguments)
         if not self._closed.get(address) and (
             not self.leads_above(address) or (is_kept and self._field_steps >= self._most_steps // _FIELD_SHARE)
         ):
             # only what can choose code above the level counts
-            return False
+            return not any(map(self.has_telling_object, arguments))
         if self._running and (self._is_dead(self._running[0]) or self.waits(self._running[-1].address)):
             return True
         is_closed = self.is_closed(address, is_kept=is_kept)
@@ -256,7 +256,7 @@ class Answers(Objects):
         if isinstance(value, int) and self._is_variable(value):
             return not self._telling.isdisjoint(range(value, value + NEAR))
         is_answer = bool(values.tells(value) & ANY) and value is not ENVIRONMENT and not is_address(value)
-        return is_answer or self.has_object(value)
+        return is_answer or self.has_telling_object(value)
 
     def waits(self, address: int) -> bool:
         """Whether all calls of the function at *address* are known, and none was seen: it is run after them."""
@@ -292,7 +292,7 @@ class Answers(Objects):
         return values.shown(self._variables.get(_parameter(address, _FACTS)), lambda _: True) or 0
 
     def arguments(self, address: int) -> Sequence[Value]:
-        return [self._variables.get(_parameter(address, number)) for number in range(_ARGUMENTS)]
+        return [self.see(self._variables.get(_parameter(address, number))) for number in range(_ARGUMENTS)]
 
     def store_in_table(self, address: int, size: int, value: Value, facts: int) -> None:
         if facts > ANY | ASKED:

@@ -114,6 +114,7 @@ class Interpreter(Instructions):
                 start.stack[STACK + 8 * (number - len(registers) + 1)] = (8, value)
         self._end = self._follow(piece.address, start)
         module = self._program.module(piece.address)
+        self._is_handler = True
         for instruction in module.instructions(piece):
             address = module.base + instruction.ip
             if address in self.ran or not (
@@ -306,6 +307,8 @@ class Interpreter(Instructions):
         result = state.registers[RAX]
         if len(self._followed) == 1 and (not is_address(result) or self._world.is_result_used(self._followed[0])):
             self._lose(result, state.facts, is_written=False)
+        if len(self._followed) == 1:
+            self._world.share(state.registers[self._results[1]])
         before = self._return
         self._return = state.copy() if before is None else self._joined(before, state, self._here, visits=0)
 
@@ -399,7 +402,8 @@ class Interpreter(Instructions):
             flags = []
         if flags:
             return not self._world.is_closed(target) and (follows or len(self._followed) <= _FLAG_DEPTH)
-        if any(map(self._world.has_object, arguments)) or self._world.makes_objects(target):
+        is_with_object = any(map(self._world.has_object if follows else self._world.has_telling_object, arguments))
+        if is_with_object or self._world.makes_objects(target):
             is_near = len(self._followed) <= _FLAG_DEPTH and not self._world.leads_above(target)
             return is_near and self._world.is_short(target)
         summary = self._world.summary(target) if follows else None

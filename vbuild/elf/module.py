@@ -256,11 +256,22 @@ class Module(Data):
         if piece.address not in self._relative:
             if len(self._relative) >= _MOST_SHAPES:
                 self._relative.clear()
-            self._relative[piece.address] = [one for one in self.instructions(piece) if one.is_ip_rel_memory_operand]
+            self._relative[piece.address] = list(self._relative_in(piece))
         found = self._relative[piece.address]
         # bytes in the middle of an instruction may be one, too
         index = bisect_right(found, site, key=_start_of) - 1
         return found[index] if index >= 0 and site < found[index].next_ip else None
+
+    def _relative_in(self, piece: Piece) -> Iterator[Instruction]:
+        """The instructions of *piece* with a displacement to an address, also behind bytes that are none."""
+        start, end = piece.address, piece.end
+        while start < end:
+            following = start
+            for instruction in self.instructions(Piece(start, end, None)):
+                following = self.base + instruction.next_ip
+                if instruction.is_ip_rel_memory_operand:
+                    yield instruction
+            start = following + 1
 
     def decoded(self, address: int, data: bytes) -> Iterable[Instruction]:
         """The instructions of the code *data* at *address* of this file."""

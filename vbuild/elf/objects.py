@@ -40,6 +40,10 @@ def is_object(number: int) -> bool:
     return tag(number) == tag(HEAP)
 
 
+def _address_of(number: int) -> int:
+    return HEAP + (number << _SPACE) + _ORIGIN
+
+
 def _object_of(address: int) -> int:
     return (address - HEAP) >> _SPACE
 
@@ -55,6 +59,7 @@ class Objects(References):
         self._objects: dict[tuple[int, ...], int] = {}
         self._is_zero: list[bool] = []
         self._shared: set[int] = set()
+        self._seen_objects: dict[int, set[int]] = {}
         # the pieces that make an object, and that write to it
         self._makers: dict[int, set[int]] = {}
         self._object_writers: dict[int, set[int]] = {}
@@ -75,7 +80,7 @@ class Objects(References):
         self._makers.setdefault(number, set()).add(self._running[-1].address)
         if number in self._shared:
             return None
-        return values.choice({0: 0, HEAP + (number << _SPACE) + _ORIGIN: 0})
+        return self.see(values.choice({0: 0, _address_of(number): 0}))
 
     def makes_objects(self, address: int) -> bool:
         """Whether the function at *address* is a short one that calls an allocator."""
@@ -97,6 +102,10 @@ class Objects(References):
         """Whether *value* may point at an object that only code which is run can reach."""
         return not objects_in(value) <= self._shared
 
+    def has_telling_object(self, value: Value) -> bool:
+        """Whether *value* may point at such an object in which an answer is."""
+        return not objects_in(value).isdisjoint(self._telling_objects - self._shared)
+
     def first_of_object(self, address: int) -> Value:
         return 0 if self._is_zero[_object_of(address)] else _UNWRITTEN
 
@@ -107,6 +116,17 @@ class Objects(References):
         module = self.program.module(address)
         table = module.table(address - module.base)
         return not module.exported_names(table) and not module.places_of(table.start, table.stop)
+
+    def see(self, value: Value) -> Value:
+        """*value*, noted as one that the piece that runs uses."""
+        if self._running and (found := objects_in(value)):
+            self._seen_objects.setdefault(self._running[-1].address, set()).update(found)
+        return value
+
+    def share_seen(self) -> None:
+        """Note that code which is not run may know the objects that the piece that runs uses."""
+        for number in self._seen_objects.get(self._running[-1].address, ()):
+            self.share(_address_of(number))
 
     def share(self, value: Value) -> None:
         """Note that code which is not run may know the objects that *value* points at."""
@@ -133,6 +153,8 @@ class Objects(References):
             self._telling_objects.add(number)
             for key in list(self._holders.get(number, ())):
                 self._run_users(key)
+            # where they hand it to is followed, or it is shared
+            self._queue_again([address for address, seen in self._seen_objects.items() if number in seen])
 
     def _hold(self, key: Key, value: Value) -> bool:
         """Note that the variable *key* points at objects; False if it cannot be followed, and they are shared."""

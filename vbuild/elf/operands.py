@@ -110,8 +110,14 @@ class World(Protocol):
     def has_object(self, value: Value) -> bool:
         """Whether *value* may point at an object on the heap that only code which is run can reach."""
 
+    def has_telling_object(self, value: Value) -> bool:
+        """Whether *value* may point at such an object in which an answer is."""
+
     def is_private(self, address: int) -> bool:
         """Whether what uses the variable or field at *address* can be found."""
+
+    def share_seen(self) -> None:
+        """Note that code which is not run may know the objects that the piece that runs uses."""
 
     def share(self, value: Value) -> None:
         """Note that code which is not run may know the objects that *value* points at."""
@@ -182,6 +188,8 @@ class Operands:
         self._known = 0
         # whether all its callers hand over an address that is known: then it may be where it writes to
         self._is_given_addresses = False
+        # whether code is run that was not reached from the start
+        self._is_handler = False
         self._module: Module = self._program.modules[0]
         self._here = 0
         # places that some stack has, with all that `is_uneven`
@@ -315,6 +323,9 @@ class Operands:
             if operation.memory.index is not None and values.cases_of(address) is None:
                 self._store_somewhere(operation.memory, operand.size, value, state)
             self._store(address, operand.size, value, state)
+            if operation.memory.field is not None and self._world.has_object(address):
+                # what may get to the same object by another way finds it there
+                self._world.store(operation.memory.field, operand.size, value, state.facts)
 
     def _set(self, register: int, value: Value, state: State) -> None:
         if register not in GENERAL:
@@ -384,6 +395,9 @@ class Operands:
         self._lose(value, state.facts, is_followed=is_followed)
         if cases is None:
             self._hand_out(value, state)
+        if self._is_handler and not is_followed:
+            # code that handles errors may have any address that the rest has
+            self._world.share_seen()
         for place, shown in (cases or {}).items():
             if is_stack(place):
                 self._store_on_stack(place, size, None, state)
@@ -452,6 +466,9 @@ class Operands:
             if start <= place < start + length:
                 self._lose(value, state.facts)
                 state.stack[place] = (size, None)
+            elif place >= start:
+                # in a long structure
+                self._world.share(value)
         state.stack.setdefault(start, (length, None))
         self._uneven.add(start)
 
@@ -501,6 +518,8 @@ class Operands:
             elif here[0] == there[0]:
                 found[place] = here[0], joined(here[1], there[1])
             else:
+                self._lose(here[1], one.facts, address)
+                self._lose(there[1], other.facts, address)
                 found[place] = max(here[0], there[0]), None
         for place in second.keys() - first.keys():
             found[place] = self._joined_place(place, other, one, address)
