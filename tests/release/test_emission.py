@@ -145,7 +145,9 @@ def test_neither_a_runner_nor_a_python_is_of_two_lines(folder: Path, system: CiS
 
 
 def test_recipes_that_are_wrong_are_refused_as_everywhere(folder: Path) -> None:
-    with pytest.raises(RecipeError, match=r"demo\.toml: matrix: no axis to build along; expected cpu, cuda, or axes"):
+    with pytest.raises(
+        RecipeError, match=r"demo\.toml: matrix: no axis to build along; expected cpu, cuda, requires, or axes"
+    ):
         emitted(written_recipe(folder, ""), CiSystem.JSON)
     with pytest.raises(RecipeError, match=r"nothing\.toml"):
         emitted(Path("nothing.toml"), CiSystem.JSON)

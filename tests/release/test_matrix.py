@@ -391,7 +391,9 @@ def test_a_dry_run_with_zig_fetches_and_writes_nothing(tmp_path: Path, monkeypat
 def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
     source = recipe(tmp_path, f"[matrix]\n{LEVELS}\n")
     said = refusal(source, tmp_path / "dist", only=["x86_64_v9"])
-    assert said == "DIR/demo.toml: no target 'x86_64_v9'; there are plain, x86_64_v2, x86_64_v3"
+    assert (
+        said == "DIR/demo.toml: no target 'x86_64_v9'; there are plain, x86_64_v2, x86_64_v3; did you mean 'x86_64_v3'?"
+    )
 
 
 @pytest.mark.nightly
