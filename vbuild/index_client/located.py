@@ -136,7 +136,9 @@ def files_at(place: str | Path, project: str) -> tuple[LocatedFile, ...]:
     bare = urlsplit(place)._replace(query="", fragment="").geturl()
     own = f"{bare.rstrip('/')}/{canonicalize_name(project)}/"
     with client_of(Indexes.configured(), problems.note) as client:
-        for url in (own, place):
+        # the page of all projects of an index is no page of links: that of PyPI has 40 MB
+        is_index = urlsplit(bare).path.rstrip("/").endswith("/simple")
+        for url in (own,) if is_index else (own, place):
             try:
                 page = fetch_page(cast("Fetcher", client), Link(url))
                 links = tuple(_links(page))
@@ -157,7 +159,9 @@ def files_at(place: str | Path, project: str) -> tuple[LocatedFile, ...]:
                 if link.yank_reason is None and is_url(link.url)
             }
             return tuple(files[name] for name in sorted(files))
-    raise FetchError(f"{shown}: {problems[-1]}; expected a folder, a page of links, or a simple index")
+    raise FetchError(
+        f"{shown}: nothing of {project}: {problems[-1]}; expected a folder, a page of links, or a simple index"
+    )
 
 
 @contextmanager
