@@ -99,9 +99,8 @@ def test_a_hard_coded_list_is_replaced_on_request(project: Project, tmp_path: Pa
     release = built(project, tmp_path, groups + rules + files)
     found = {product.label: codes(product, tmp_path, cuobjdump) for product in release.products}
     hopper = {"sm_90a.cubin"} if project is SETUPTOOLS else set()
-    ptx = set() if project is SCIKIT_BUILD_CORE else {"sm_120.ptx"}  # the device linker leaves none
     assert found["sm86"] == {"sm_86.cubin"} | hopper
-    assert found["sm120"] == {"sm_120.cubin"} | ptx | hopper
+    assert found["sm120"] == {"sm_120.cubin", "sm_120.ptx"} | hopper
 
 
 def test_a_file_for_one_architecture_alone_keeps_it(tmp_path: Path, cuobjdump: Path) -> None:
