@@ -322,6 +322,24 @@ def test_a_later_run_takes_an_environment_as_it_was_made_and_no_other(tmp_path: 
     assert not folder.exists()
 
 
+def test_scripts_of_an_environment_run_wherever_its_cache_was_reached_from_or_moved_to(tmp_path: Path) -> None:
+    python = Interpreter.found(sys.executable, dict(os.environ))
+
+    def said(cache: Path) -> str:
+        kept = Cache.of(Part.ENVIRONMENTS, cache)
+        run = Environments(tmp_path / "own", Indexes.configured().environment, cache=kept)
+        return output(run.having(["meson"], python).scripts / "meson", "--version")
+
+    real, link, moved = tmp_path / "real", tmp_path / "link", tmp_path / "moved"
+    real.mkdir()
+    link.symlink_to(real)
+    version = said(link)
+    link.unlink()
+    assert said(real) == version
+    real.rename(moved)
+    assert said(moved) == version
+
+
 def test_a_requirement_that_cannot_be_installed_fails_every_build_that_needs_it(tmp_path: Path) -> None:
     environments = Environments(tmp_path / "environments", lambda: {"UV_NO_INDEX": "1"})
     for name in ("one", "another"):

@@ -101,7 +101,8 @@ class Environments:
     ) -> None:
         self._cache = cache if cache and _is_writable(cache) else None
         self._own = folder.absolute()
-        self.folder = self._cache.folder.absolute() if self._cache else self._own
+        # scripts in an environment name its Python by its path: one through a link may be gone tomorrow
+        self.folder = self._cache.folder.resolve() if self._cache else self._own
         self._logs = (logs or folder).absolute()
         self._configuration = configuration
         self._asked = tuple(asked)
@@ -145,7 +146,8 @@ class Environments:
                 self._give_up(folder, changed or ())
                 self._make(folder, requirements, interpreter, pinned)
                 _set_apart(folder)
-                (folder / _STAMP).write_text(json.dumps(dict(_state(folder))), encoding="utf-8")
+                stamp = {"folder": str(folder), "files": dict(_state(folder))}
+                (folder / _STAMP).write_text(json.dumps(stamp), encoding="utf-8")
             self._cache.mark(folder)
         return BuildEnvironment(folder / "bin" / "python", folder / "bin")
 
@@ -232,11 +234,16 @@ def _state(folder: Path) -> Iterator[tuple[str, list[int]]]:
 
 
 def _changed(folder: Path) -> tuple[str, ...] | None:
-    """The files in *folder*, an environment, that are not as they were made; None if it is not complete."""
+    """The files in *folder*, an environment, that are not as they were made; None if it was not made whole, and there.
+
+    Its scripts name its Python by its path: a cache that was moved has none that runs.
+    """
     try:
-        made = json.loads((folder / _STAMP).read_bytes())
-        there = dict(_state(folder))
-    except (OSError, ValueError):
+        stamp = json.loads((folder / _STAMP).read_bytes())
+        made, there = stamp["files"], dict(_state(folder))
+    except (OSError, ValueError, KeyError):
+        return None
+    if stamp["folder"] != str(folder):
         return None
     # what is new there is a package's own cache, as Python's is: another build may be at work with it
     return tuple(path for path, state in made.items() if there.get(path) != state)
