@@ -317,6 +317,8 @@ class Interpreter(Instructions):
         if operation.target:
             destination = self._program.destination(operation.target)
             return [] if destination is None else [(destination, 0)]
+        if not operation.operands:  # to address 0, in broken code
+            return []
         if operation.memory.fixed is not None:
             behind = self._program.behind(self._module, operation.memory.fixed - self._module.base)
             if isinstance(behind, str):
