@@ -6,6 +6,7 @@
 Facts about a processor only get fewer on the way to the end, and what is not followed is unknown.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 
@@ -279,13 +280,13 @@ class Answers(Objects):
         found = [self.program.module(target).piece(target) for target in self._targets(piece)]
         return any(one and self._is_above(one) for one in found)
 
+    @abstractmethod
     def leads_above(self, address: int) -> bool:
         """Whether calls from the function at *address* on may lead to code above the level."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _is_above(self, piece: Piece) -> bool:
         """Whether *piece* has instructions above the level."""
-        raise NotImplementedError
 
     def facts_at(self, address: int) -> int:
         """What is known of the processor whenever the function at *address* is called."""

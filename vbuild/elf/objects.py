@@ -7,6 +7,7 @@
 What nobody has written to memory from ``malloc`` is read by no program that works, so it counts as no value.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
 from iced_x86 import Mnemonic
@@ -48,7 +49,7 @@ def _object_of(address: int) -> int:
     return (address - HEAP) >> _SPACE
 
 
-class Objects(References):
+class Objects(References, ABC):
     """The objects on the heap, and where their addresses are."""
 
     def __init__(self, program: Program) -> None:
@@ -208,14 +209,14 @@ class Objects(References):
 
     # what the variables do
 
-    def _set(self, key: Key, value: Value) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _set(self, key: Key, value: Value) -> None: ...
 
-    def _queue_again(self, addresses: Iterable[int]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _queue_again(self, addresses: Iterable[int]) -> None: ...
 
-    def _can_run(self, address: int) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _can_run(self, address: int) -> bool: ...
 
-    def _run_too(self, pieces: dict[int, Piece]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _run_too(self, pieces: dict[int, Piece]) -> None: ...
