@@ -85,8 +85,11 @@ def test_each_value_gives_wheels_that_are_held_to_it(engines: Path, tmp_path: Pa
         ('engine = ["1.4", "1.4"]', "matrix.requires.engine: '1.4' gives versions +engine1.4, as engine 1.4 does"),
         ('en-gine = ["1"]\nengine = ["1"]', "matrix.requires.engine: '1' gives versions +engine1, as en-gine 1 does"),
         ("engine = []", "matrix.requires.engine: empty; name a version, or leave the key out"),
-        ('engine = [">=1"]', "matrix.requires.engine[0]: '>=1' is no version to build against; expected numbers with"),
-        ('cpu = ["1"]', "matrix.requires.cpu: expected the name of a project that is no other axis"),
+        (
+            'engine = [">=1"]',
+            "matrix.requires.engine[0]: '>=1' is not a version to build against; expected numbers with",
+        ),
+        ('cpu = ["1"]', "matrix.requires.cpu: expected the name of a project that is not another axis"),
     ],
 )
 def test_values_that_cannot_be_built_against_are_refused_before_anything_is_built(

@@ -236,7 +236,7 @@ def test_what_is_not_there_is_not_removed(dist: Path, tmp_path: Path, removed: s
 def test_an_index_of_others_is_refused(dist: Path, tmp_path: Path, text: str) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "index.json").write_text(text)
-    with pytest.raises(WheelError, match="exists and is no index that vbuild wrote"):
+    with pytest.raises(WheelError, match="exists and is not an index that vbuild wrote"):
         write_simple(dist, tmp_path / "site")
     assert [path.name for path in (tmp_path / "site").iterdir()] == ["index.json"]
 

@@ -201,7 +201,7 @@ def resolved(
 ) -> tuple[str, ...]:
     """The packages that *requirements* stand for now with *interpreter*, each as in a lock, with its hashes.
 
-    uv, which sees *environment*, chooses them. `BuildError`, and a *log*, if there is no such thing.
+    uv, which sees *environment*, chooses them. `BuildError`, and a *log*, if nothing fits.
     """
     if not requirements:
         return ()

@@ -20,15 +20,7 @@ from vbuild.cli import options, terminal
     multiple=True,
     help="Write a pylock.toml for the machine in this file, as 'vbuild select' takes it. Repeatable.",
 )
-@click.option(
-    "-f",
-    "--find-links",
-    "places",
-    type=options.LISTED,
-    metavar="FOLDER|URL",
-    multiple=True,
-    help="With --machine: look for wheels in this folder, page of links or simple index. Repeatable.",
-)
+@options.find_links("With --machine: look")
 @click.option(
     "--with",
     "requires",

@@ -145,6 +145,12 @@ def check_axes(asked: Mapping[str, Any]) -> None:
         raise click.UsageError("--toolkit compiles for GPUs; expected --cuda with them, as in --cuda 80,90")
 
 
+def find_links(when: str = "Look") -> Callable[[F], F]:
+    """``--find-links``, the places of wheels as *places*; *when* begins its help text."""
+    text = f"{when} for wheels in this folder, page of links or simple index. Repeatable."
+    return click.option("-f", "--find-links", "places", type=LISTED, metavar="FOLDER|URL", multiple=True, help=text)
+
+
 def example(command: str) -> str:
     """The end of a help text: *command*, its lines kept as they are."""
     return f"\b\nExample:\n  {command}"

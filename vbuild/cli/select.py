@@ -22,15 +22,7 @@ _GPU_OPTIONS = "--gpu, --driver, --glibc and --python-version go with --cpu, as 
 
 @click.command(epilog=options.example("vbuild select annoy --find-links dist"))
 @click.argument("name", required=False)
-@click.option(
-    "-f",
-    "--find-links",
-    "places",
-    type=options.LISTED,
-    metavar="FOLDER|URL",
-    multiple=True,
-    help="Look for wheels in this folder, page of links or simple index. Repeatable.",
-)
+@options.find_links()
 @click.option(
     "--machine",
     "machines",

@@ -407,11 +407,11 @@ class Answers(Objects):
             self._queue_again(self._readers.get(key, ()))
 
     def _note_field(self, key: tuple[int, int], value: Value, facts: int) -> None:
-        # what is known wherever the function is called is no answer that it keeps
+        # what is known wherever the function is called is not an answer that it keeps
         known = self.facts_at(self._running[-1].address) if self._running else 0
         if isinstance(value, int) and not facts & FEATURES:
             self._plain.add((key, value))
-        # a number that is written there whatever the processor has is no answer, either
+        # a number that is written there whatever the processor has is not an answer, either
         if key[1] > _LONGEST_ANSWER or not _is_answer(value, 0 if known else facts) or (key, value) in self._plain:
             return
         if not values.tells(value) & FEATURES & ~known and not isinstance(value, int):

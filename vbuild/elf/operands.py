@@ -460,7 +460,7 @@ class Operands:
 
     def _spoil(self, start: int, state: State) -> None:
         """Forget what is on the stack from *start*, to which code that is not followed has a pointer."""
-        # what the caller handed over on the stack is no part of what a function keeps there
+        # what the caller handed over on the stack is not part of what a function keeps there
         length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
         for place, (size, value) in list(state.stack.items()):
             if start <= place < start + length:

@@ -162,7 +162,7 @@ class References(Questions):
             )
             if any(isinstance(place, int) and piece.address <= place < piece.end for place in places):
                 return True
-        # behind bytes that are no instruction nobody knows what stands
+        # behind bytes that are not an instruction nobody knows what stands
         return end < user.end
 
     @staticmethod

@@ -400,7 +400,7 @@ def _required(matrix: Table, axes: Table) -> Iterator[RequiredVersions]:
         for name in projects:
             project = canonicalize_name(name)
             if not _PROJECT.fullmatch(project) or project in _TAKEN or name in axes:
-                raise projects.refuse(name, "expected the name of a project that is no other axis of the matrix")
+                raise projects.refuse(name, "expected the name of a project that is not another axis of the matrix")
             versions = projects.parsed_texts(name, _release)
             if not versions:
                 raise projects.refuse(name, "empty; name a version, or leave the key out")
@@ -421,7 +421,7 @@ def local_label(values: Iterable[tuple[str, str]]) -> str:
 def _release(text: str) -> str:
     """*text* if it is a version to build against; `RecipeError` for others."""
     if not _VERSIONS.fullmatch(text):
-        raise RecipeError(f"{text!r} is no version to build against; expected numbers with dots, as in '2.15'")
+        raise RecipeError(f"{text!r} is not a version to build against; expected numbers with dots, as in '2.15'")
     return text
 
 

@@ -121,7 +121,7 @@ def _requirements(builder: Builder, jobs: Iterable[Job], on_progress: Callable[[
 
 
 def _resolved(builder: Builder, requires: tuple[str, ...], interpreter: Interpreter) -> LockedRequirement:
-    """What uv makes of *requires* for *interpreter*; `BuildError` if there is no such thing."""
+    """What uv makes of *requires* for *interpreter*; `BuildError` if nothing fits."""
     variables = {**for_installers(os.environ, builder.context.recipe.build.pass_env), **builder.configuration()}
     log = Path(tempfile.mkdtemp(dir=builder.context.stage, prefix="resolving-"), "log")
     with at(interpreter.kind):

@@ -181,7 +181,9 @@ def _read(out: Path) -> dict[str, list[IndexedFile]]:
         pages = {name: json.loads((out / name / "index.json").read_text("utf-8"))["files"] for name in names}
         return {name: [IndexedFile.read(file) for file in files] for name, files in pages.items()}
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise WheelError(f"{out}: exists and is no index that vbuild wrote ({error}); choose another folder") from error
+        raise WheelError(
+            f"{out}: exists and is not an index that vbuild wrote ({error}); choose another folder"
+        ) from error
 
 
 def _releases(text: str, there: Mapping[str, list[IndexedFile]], out: Path) -> set[Release]:

@@ -110,7 +110,7 @@ BROKEN: dict[str, tuple[str, Callable[[], bytes]]] = {
         "the other segments cover the same addresses",
         lambda: with_segment(of_type(SegmentType.DYNAMIC), p_filesz=64),
     ),
-    "bytes behind the end": ("the file is no larger", lambda: AFTER + bytes(len(BEFORE.data))),
+    "bytes behind the end": ("the file has not grown", lambda: AFTER + bytes(len(BEFORE.data))),
 }
 
 

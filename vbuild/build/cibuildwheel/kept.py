@@ -48,7 +48,7 @@ class RunFiles(Struct, frozen=True):
 class KeptRuns(Struct, frozen=True):
     """The runs that are kept, in the user's cache. With *fresh*, those that are there are passed over and replaced.
 
-    *engine* is the program of the containers. *without* is a folder that is no part of the project, as is *setup*,
+    *engine* is the program of the containers. *without* is a folder that is not part of the project, nor is *setup*,
     whose name is another each time.
     """
 

@@ -297,5 +297,5 @@ INVARIANTS: dict[str, Callable[[_Case], None]] = {
     "every section is loaded from its place with its permissions": _sections_are_loaded,
     "every other byte, relocation and symbol is the same": _same_bytes,
     "the other segments cover the same addresses": _same_segments,
-    "the file is no larger": _is_no_larger,
+    "the file has not grown": _is_no_larger,
 }
