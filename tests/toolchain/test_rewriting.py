@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.factories.plans import rules
@@ -37,7 +37,7 @@ def changed(command: str, flags: tuple[str, ...] = STRIP, **more: tuple[str, ...
         ("-mavx2 -xc input", f"-xc input {OURS}"),
         ("-mavx2 -x none input", f"-x none input {OURS}"),
         ("-x c -x none input", "-x c -x none input"),
-        ("-c a.c -Xarch_x86_64", f"-c a.c -Xarch_x86_64 {OURS}"),
+        ("-c a.c -Xarch_x86_64", f"{OURS} -c a.c -Xarch_x86_64"),
         ("-mavx2 -x c -", f"-x c - {OURS}"),
         ("-c -Wa,-march=haswell a.c", f"-c -Wa,-march=haswell a.c {OURS}"),
         # the value of an option is neither a flag nor a source
@@ -205,6 +205,9 @@ FLAGS = (
 WORDS = st.sampled_from((*FLAGS, "-o", "-x", "c", "a.c", "b.cpp", "a.S", "a.o", "-lm", "-Xlinker", "-DX", "-I"))
 
 
+@example(["a.S", "-o", "-march=x86-64-v2", "-o", "-march=native"])
+@example(["a.c", "-o"])
+@example(["a.S", "-Xarch_host", "-march=x86-64-v2", "-march=native"])
 @given(st.lists(WORDS, max_size=8))
 def test_a_rewritten_command_is_not_rewritten_again(words: list[str]) -> None:
     once = rewritten(words, rules("v2"))

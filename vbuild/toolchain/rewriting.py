@@ -7,6 +7,7 @@ and none of the rest of vbuild: the rules come as a mapping of tuples.
 # pathlib alone costs more than all the rest
 # ruff: noqa: PTH100, PTH123, PTH202, PLC0415
 
+import itertools
 import os
 
 TYPE_CHECKING = False
@@ -94,13 +95,9 @@ def rewritten(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
     sources, assembles = _sources(arguments)
     result = RewrittenCommand((), sources)
     verdict = _verdict(sources, rules, assembles=assembles)
-    words = iter(arguments)
-    for word in words:
-        taken = [word]
-        if word in _TAKES_VALUE or word.startswith("-Xarch_"):
-            taken += [value for value in [next(words, None)] if value is not None]
-        flag = taken[-1] if word.startswith("-Xarch_") else word
-        if word in rules["dropped"]:
+    for taken in _options(arguments):
+        flag = taken[-1] if taken[0].startswith("-Xarch_") else taken[0]
+        if taken[0] in rules["dropped"]:
             continue
         if not flag.startswith(_CHOOSES) or flag in (*rules["implied"], *rules["compile"]):
             result.arguments += taken
@@ -223,11 +220,24 @@ def chooses_instructions(flag: str) -> bool:
 
 def _add(result: RewrittenCommand, flags: "Sequence[str]", *, first: bool) -> None:
     """Put our flags where they win: last; before those of a source that keeps its own, which add to ours."""
-    result.added = [flag for flag in flags if flag not in result.arguments]
-    if first:
-        result.arguments = [*flags, *(word for word in result.arguments if word not in flags)]
-    elif tuple(result.arguments[-len(flags) :]) != tuple(flags):
+    options, ours = list(_options(result.arguments)), [[flag] for flag in flags]
+    result.added = [flag for flag in flags if [flag] not in options]
+    # an option whose value is missing would take ours for it
+    if first or (options and len(options[-1]) == 1 and _takes_value(options[-1][0])):
+        result.arguments = [*flags, *(word for taken in options if taken not in ours for word in taken)]
+    elif options[-len(ours) :] != ours:
         result.arguments += flags
+
+
+def _options(arguments: "Sequence[str]") -> "Iterator[list[str]]":
+    """Each option of a C, C++ or Fortran compiler with its value, and each other word: one word, or two."""
+    words = iter(arguments)
+    for word in words:
+        yield [word, *itertools.islice(words, int(_takes_value(word)))]
+
+
+def _takes_value(word: str) -> bool:
+    return word in _TAKES_VALUE or word.startswith("-Xarch_")
 
 
 def _sources(arguments: "Sequence[str]") -> tuple[list[str], bool]:
@@ -238,11 +248,9 @@ def _sources(arguments: "Sequence[str]") -> tuple[list[str], bool]:
     """
     sources: list[str] = []
     language = ""
-    words = iter(arguments)
-    for word in words:
-        if word in _TAKES_VALUE:
-            value = next(words, "")
-            language = value if word == "-x" else language
+    for word, *value in _options(arguments):
+        if value:
+            language = value[0] if word == "-x" else language
         elif word == "-" or (not word.startswith("-") and (language or word.endswith((*_SOURCES, *ASSEMBLY_FILES)))):
             sources.append(word)
         elif word.startswith("-x") and len(word) > len("-x"):
