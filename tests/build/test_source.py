@@ -251,7 +251,7 @@ def test_links_through_links_do_not_lead_outside(tmp_path: Path) -> None:
         unpacked(archive, tmp_path / "tree")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_archive_is_refused_or_unpacked(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

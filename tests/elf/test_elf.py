@@ -112,7 +112,7 @@ def test_what_is_no_elf_file_is_refused(data: bytes, message: str) -> None:
     assert str(caught.value) == message
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_damage_gives_a_value_or_a_binary_error(data: st.DataObject) -> None:
     whole = bytearray(library())

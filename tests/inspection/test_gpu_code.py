@@ -52,7 +52,7 @@ offers = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.lists(offers, max_size=4), min_size=1, max_size=5))
 def test_containers_of_any_sort_add_up_to_themselves(
     drawn: Sequence[Sequence[tuple[FatbinKind, int, FatbinFlag, int]]],

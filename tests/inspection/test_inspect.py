@@ -210,7 +210,7 @@ def test_a_wheel_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         inspect(path)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, len(GPU) - 1), st.binary(min_size=1, max_size=8))
 def test_flipped_bytes_are_told_or_change_nothing(
     tmp_path_factory: pytest.TempPathFactory, place: int, new: bytes
@@ -282,7 +282,7 @@ def test_a_library_whose_versions_are_damaged_is_left_out_of_the_closure_alone(t
 
 
 @pytest.mark.nightly
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, len(HOST) - 1), st.binary(min_size=1, max_size=8))
 def test_flipped_bytes_in_a_closure_are_told_or_change_nothing(
     tmp_path_factory: pytest.TempPathFactory, place: int, new: bytes

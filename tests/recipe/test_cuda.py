@@ -298,7 +298,7 @@ def _matrices(draw: st.DrawFn) -> Matrix:
     return Matrix(matrix.cpus, matrix.pythons, axes, (), (MatrixRule("rule", gone),), cuda=entries, plain=plain)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(_matrices())
 def test_a_build_has_what_its_wheels_are_cut_to_and_no_more(matrix: Matrix) -> None:
     targets = evaluated(matrix)

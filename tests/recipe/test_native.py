@@ -174,7 +174,7 @@ DAMAGE = (
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(lines=st.lists(st.sampled_from([*DAMAGE, *_step("script = []").splitlines()]), max_size=6))
 def test_any_step_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     text = CPU + "[[native]]\n" + "\n".join(lines)

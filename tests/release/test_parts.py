@@ -55,7 +55,7 @@ labels = st.text("abc_.1", min_size=1, max_size=5).filter(lambda label: label !=
 
 
 @pytest.mark.nightly
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     pythons=st.lists(
         st.sampled_from(["3.9", "3.10", "3.12", "3.12.1", "3.13t", "pypy3.10", "cpython@3.12"]), unique=True

@@ -149,7 +149,7 @@ def served(packed: Sequence[bytes], device: Arch) -> Service:
     return service([one.offer for one in read(packed)], device)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(fat(), gpus, cuts)
 def test_what_is_left_is_the_same_library_and_serves_each_gpu_as_before(fat: Fat, wanted: GpuList, how: Cuts) -> None:
     how = replace(how, unsupported=True)
@@ -172,7 +172,7 @@ def test_what_is_left_is_the_same_library_and_serves_each_gpu_as_before(fat: Fat
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(fat())
 def test_keeping_everything_changes_nothing(fat: Fat) -> None:
     everything = GpuList(tuple(GpuRequest(Arch(number), ptx=True) for number in fat.archs))
@@ -183,7 +183,7 @@ def test_keeping_everything_changes_nothing(fat: Fat) -> None:
 
 
 @pytest.mark.nightly
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(fat())
 def test_the_members_of_a_family_together_are_the_whole(fat: Fat) -> None:
     assume(fat.archs)
@@ -197,7 +197,7 @@ def test_the_members_of_a_family_together_are_the_whole(fat: Fat) -> None:
 
 
 @pytest.mark.nightly
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(fat(), gpus)
 def test_code_that_is_compressed_again_is_the_same_code(fat: Fat, wanted: GpuList) -> None:
     plain, _ = slimmed(fat.data, Share(wanted), Cuts(unsupported=True))
@@ -214,7 +214,7 @@ def inflated(packed: Sequence[bytes]) -> list[tuple[str, str, bytes]]:
     return [(one.kind, str(one.arch), decompressed(whole, one).rstrip(b"\0")) for one in read(packed)]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(fat(), gpus, cuts)
 def test_it_loads(fat: Fat, wanted: GpuList, how: Cuts) -> None:
     after, _ = slimmed(fat.data, Share(wanted), replace(how, unsupported=True))

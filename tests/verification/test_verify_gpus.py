@@ -271,7 +271,7 @@ def test_the_verdict_on_gpus_is_json(tmp_path: Path) -> None:
 DAMAGED = bytes((SAMPLES / "balance.so").read_bytes())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, len(DAMAGED) - 1), st.integers(0, 255)), max_size=8),
     st.integers(0, len(DAMAGED)),

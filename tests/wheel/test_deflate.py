@@ -53,7 +53,7 @@ ropes = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(ropes)
 def test_any_rope_is_pressed_to_its_bytes(parts: list[range | bytes]) -> None:
     rope = EditedFile.of(SOURCE, parts)

@@ -388,7 +388,8 @@ class LinkageCheck:
             if self._requires or any(folder.startswith("..") for folder in folders):
                 yield Finding(Severity.WARNING, VerifyRule.NEEDED, (path,), f"{what}; expected from another package")
             else:
-                yield Finding(Severity.ERROR, VerifyRule.NEEDED, (path,), f"{what}; bundle it (auditwheel repair)")
+                advice = "bundle it (auditwheel repair), or require the package that has it"
+                yield Finding(Severity.ERROR, VerifyRule.NEEDED, (path,), f"{what}; {advice}")
 
     def _version_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
         for platform in self._platforms:

@@ -194,7 +194,7 @@ SHAPES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shape=SHAPES, data=st.data())
 def test_a_whole_release_is_sound_and_one_that_lacks_a_wheel_is_not(
     shape: dict[str, list[str]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -211,7 +211,7 @@ def test_a_whole_release_is_sound_and_one_that_lacks_a_wheel_is_not(
         assert check(folder).problems
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(names=st.permutations([PLAIN, V2, V3]))
 def test_the_order_in_which_files_came_does_not_count(
     names: list[str], tmp_path_factory: pytest.TempPathFactory

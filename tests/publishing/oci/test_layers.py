@@ -141,7 +141,7 @@ def record(data: bytes) -> str:
     return record_of({**everything("demo-1.0-py3-none-any.whl"), "demo/x": data}, "demo-1.0.dist-info")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.dictionaries(paths, st.binary(max_size=2000), max_size=8))
 def test_what_is_put_in_comes_out(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
     folders = {path.rsplit("/", end)[0] for path in files for end in range(1, path.count("/") + 1)}

@@ -177,7 +177,7 @@ def test_a_table_that_is_too_deep_is_told(laid: Path) -> None:
 
 
 @pytest.mark.nightly
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.sampled_from(["file", "size", "sha256", "tags", "python", "label", "fields", "order"]),
     st.recursive(
