@@ -55,7 +55,13 @@ class Objects(References, ABC):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._variables: dict[Key, Value] = {}
+        # what is run: pieces that ask, that use answers, or that write to variables with answers; and what waits for it
         self._running: list[Piece] = []
+        self._aware: set[int] = set()
+        self._queue: dict[int, Piece] = {}
+        # what takes too much: whether that counts as not followed, or as what does not ask at all
+        self._given_up: set[int] = set()
+        self._discarded: set[int] = set()
         # by the calls that lead there, the last one the allocator's
         self._objects: dict[tuple[int, ...], int] = {}
         self._is_zero: list[bool] = []
@@ -207,16 +213,19 @@ class Objects(References, ABC):
             if address in users:
                 self._set(key, None)
 
-    # what the variables do
+    # what is run
+
+    def _queue_again(self, addresses: Iterable[int]) -> None:
+        for address in addresses:
+            if piece := self.program.module(address).piece(address):
+                self._queue[address] = piece
+
+    def _can_run(self, address: int) -> bool:
+        return address not in self._given_up and address not in self._discarded
+
+    def _run_too(self, pieces: dict[int, Piece]) -> None:
+        self._queue.update((address, piece) for address, piece in pieces.items() if address not in self._aware)
+        self._aware |= pieces.keys()
 
     @abstractmethod
     def _set(self, key: Key, value: Value) -> None: ...
-
-    @abstractmethod
-    def _queue_again(self, addresses: Iterable[int]) -> None: ...
-
-    @abstractmethod
-    def _can_run(self, address: int) -> bool: ...
-
-    @abstractmethod
-    def _run_too(self, pieces: dict[int, Piece]) -> None: ...
