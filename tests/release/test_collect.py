@@ -114,7 +114,11 @@ def test_a_release_is_collected_with_its_recipe_and_told_as_matrix_tells_it(
     release = collect([parts / "0", parts / "1"], tmp_path, recipe=source)
     assert (titles(release), release.failures, release.notes) == ([None, "x86_64_v2", "x86_64_v3"] * 2, (), ())
     assert release.source == str(source.parent / "project")
-    assert any("x86_64_v2, x86_64_v3" in line for line in release_lines(release))
+    lines = list(release_lines(release))
+    assert any("x86_64_v2, x86_64_v3" in line for line in lines)
+    # the table has a part for each Python
+    pythons = [sys.executable, other_python()]
+    assert [line for line in lines if line.startswith("Python ")] == [f"Python {python}" for python in pythons]
 
 
 def test_what_no_part_has_is_missing(parted: tuple[Path, Path], tmp_path: Path) -> None:

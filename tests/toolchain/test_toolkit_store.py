@@ -295,7 +295,8 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, wheels: Path
         text=True,
         check=False,
     )
-    assert ran.stderr == f"{tmp_path}/store/components: cannot be written: File too large\n"
+    advice = "point XDG_CACHE_HOME at a folder that can be"
+    assert ran.stderr == f"{tmp_path}/store/components: cannot be written: File too large; {advice}\n"
     assert not [entry for entry in _entries(tmp_path / "store") if "runtime" in entry or "cuda-13.0" in entry]
 
 

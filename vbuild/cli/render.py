@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from vbuild.cli import terminal
@@ -32,12 +33,19 @@ def show_release(release: "ReleaseResult", *, as_json: bool) -> None:
 
 
 def release_lines(release: "ReleaseResult") -> Iterator[str]:
-    """The release as a table of 80 columns: two lines a wheel, and one for its GPU code; then what failed."""
+    """The release as a table of 80 columns: two lines a wheel, and one for its GPU code; then what failed.
+
+    Wheels for several Pythons stand below the name of theirs.
+    """
     if release.products:
         yield f"{'variant':<{_LABEL}} {'size':>9} {'build':>8}  {'instruction sets':<22} test"
     built: set[tuple[str, ...]] = set()
-    for product in release.products:
-        yield from _product_lines(product, built)
+    pythons = dict.fromkeys(product.target.python for product in release.products)
+    for python, products in groupby(release.products, key=lambda product: product.target.python):
+        if len(pythons) > 1:
+            yield f"Python {python}"
+        for product in products:
+            yield from _product_lines(product, built)
     for report in release.bench:
         yield from _bench_lines(report)
     for indexed in release.indexed:
@@ -83,10 +91,14 @@ def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
 
 def _code_lines(release: "ReleaseResult") -> Iterator[str]:
     """Levels that bring nothing, and what became of the flags of the project's own."""
-    for product in release.products:
-        for finding in product.verdict.findings:
-            if finding.rule in {"isa-gain", "isa-emulated"} and finding.severity == "warning":
-                yield from wrapped(f"{product.title}: {finding.what}")
+    found = [
+        f"{product.title}: {finding.what}"
+        for product in release.products
+        for finding in product.verdict.findings
+        if finding.rule in {"isa-gain", "isa-emulated"} and finding.severity == "warning"
+    ]
+    for line in dict.fromkeys(found):  # once for all Pythons
+        yield from wrapped(line)
     if removed := release.removed:
         yield from wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
     for flag, files in release.kept_flags:
@@ -100,7 +112,7 @@ def _emulation_lines(release: "ReleaseResult") -> Iterator[str]:
         if product.emulation and product.emulation.untried:
             untried.setdefault(product.emulation.untried, []).append(product.title)
     for why, labels in untried.items():
-        yield from wrapped(f"not emulated: {', '.join(labels)}: {why}")
+        yield from wrapped(f"not emulated: {', '.join(dict.fromkeys(labels))}: {why}")
 
 
 def _some(names: Sequence[str]) -> str:
