@@ -4,6 +4,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.factories.arm import arm_library, arm_object, arm_programs, bare
 from tests.factories.tools import needs
 from vbuild.elf import arm
 from vbuild.elf.code import CodeSection, Elf
-from vbuild.elf.dispatch import Dispatch, Reason, scan
+from vbuild.elf.dispatch import Baseline, Dispatch, Reason, scan
 from vbuild.hardware.cpu import Cpu
 
 _LLVM = "llvm-mc-19"
@@ -192,6 +193,29 @@ def test_a_version_has_what_those_it_includes_have(version: str, flags: str, abo
     found = {feature for region in isa.regions for feature in region.above(Cpu.parse(version).rank)}
     assert found <= {"SVE", "SVE2"}
     assert bool(found) == above
+
+
+@pytest.mark.parametrize("finish", [bytes, bare])
+def test_a_verdict_needs_no_disassembler_of_x86_64(tmp_path: Path, finish: Callable[[bytes], bytes]) -> None:
+    _, sources = zip(*arm_programs(), strict=True)
+    library = tmp_path / "libdemo.so"
+    library.write_bytes(finish(arm_object(arm_library(sources), "-Wl,-soname,libdemo.so")))
+    program = "import sys; sys.modules['iced_x86'] = None\nfrom tests.elf.test_arm import verdicts\n"
+    program += "print(verdicts(open(sys.argv[1], 'rb').read()))"
+    command: list[str | Path] = [sys.executable, "-c", program, library]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed == f"{verdicts(library.read_bytes())}\n"
+    assert len(printed) > len(sources)
+
+
+def test_the_code_of_a_baseline_without_names_is_known_again() -> None:
+    source = f"static __attribute__((noinline)) {ATOMIC} int more(int *p) {{ return add(p) + 1; }}"
+    texts = (f"int before(int x) {{ return x * 3 + 7; }} {source}", source.replace("p, 1", "p, 2"))
+    moved, other = (Elf.parse(bare(arm_object(text, "-march=armv8.1-a"))) for text in texts)
+    (region,) = scan(Elf.parse(bare(arm_object(source, "-march=armv8.1-a")))).regions
+    assert not region.region.function or not region.region.function.names
+    assert Baseline(moved).has(region, region.features)
+    assert not Baseline(other).has(region, region.features)
 
 
 # what each lacks: all but Armv8-A; dot products and SVE; SVE and products of mixed signs; those only

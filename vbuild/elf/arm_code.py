@@ -17,11 +17,10 @@ from functools import cached_property
 from itertools import takewhile
 from typing import NamedTuple
 
-from iced_x86 import FlowControl
-
 from vbuild.elf import arm
 from vbuild.elf.code import CodeSection
 from vbuild.elf.cpu_facts import features
+from vbuild.elf.iced import FlowControl
 from vbuild.elf.module import ENDS, Module, Piece, Reference, Shape
 
 _WORD, _PAGE = 4, 12
@@ -178,6 +177,23 @@ def _read_by_access(word: int) -> set[int]:
     if word & 0x3B200C00 == 0x38200800:
         return {first, second} | (set() if word & 1 << 26 or word >> 22 & 3 else {last})
     return {first, second, third, last}
+
+
+def without_addresses(data: bytes) -> bytes:
+    """The words of the code *data* without what in them leads to another address, or may be a part of one."""
+    return b"".join((word & ~_address_bits(word)).to_bytes(_WORD, "little") for word in _words(data))
+
+
+def _address_bits(word: int) -> int:
+    if word >> 26 & 0x1F == 5:
+        return 0x03FFFFFF
+    if word & 0x1F000000 == 0x10000000:
+        return 0x60FFFFE0
+    if word >> 24 in {0x54, 0x34, 0x35, 0xB4, 0xB5} or word & 0x3B000000 == 0x18000000:
+        return 0x00FFFFE0
+    if word & 0x7E000000 == 0x36000000:
+        return 0x0007FFE0
+    return 0x003FFC00 if _is_add(word) or word & 0x3B000000 == 0x39000000 else 0
 
 
 def _is_add(word: int) -> bool:

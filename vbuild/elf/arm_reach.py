@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 
-from iced_x86 import FlowControl
 from msgspec.structs import replace
 
 from vbuild.elf import values
 from vbuild.elf.arm_code import ArmModule, read_by, writes
 from vbuild.elf.arm_instructions import CONDITIONS, FULL, HALF, ZERO, ArmInstructions
 from vbuild.elf.cpu_facts import facts_of, features
+from vbuild.elf.iced import FlowControl
 from vbuild.elf.interpreter import Interpreter
 from vbuild.elf.machine_state import CC, Compared, Operation, State
 from vbuild.elf.module import Module, Piece

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache, reduce
 from operator import attrgetter, or_
 
-from iced_x86 import Decoder
-
 from vbuild.elf import arm
+from vbuild.elf.iced import Decoder
 from vbuild.elf.isa import INVALID, features_by_code
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS
 

@@ -5,11 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from iced_x86 import Mnemonic
-
 from vbuild.elf import values
 from vbuild.elf.code import CodeSection
 from vbuild.elf.cpu_facts import CPUID_BITS, GLIBC_LEAVES, MODEL_FEATURES, MODEL_SUBTYPES, MODEL_TYPES
+from vbuild.elf.iced import Mnemonic
 from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import LEAF_SIZE, LEAVES, MODEL, Program
 from vbuild.elf.program import MODEL_FEATURES as MODEL_WORDS

@@ -11,12 +11,11 @@ from concurrent.futures import Executor
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from operator import attrgetter
 
 from msgspec import Struct
 
 from vbuild.elf import arm
-from vbuild.elf.arm_code import ArmModule
+from vbuild.elf.arm_code import ArmModule, without_addresses
 from vbuild.elf.arm_reach import ArmReach
 from vbuild.elf.code import Elf
 from vbuild.elf.cpu_facts import implied, names_of
@@ -61,7 +60,6 @@ _LONE_WORDS = {
 }
 # what compilers append to the name of a function that they split or copied
 _SPLIT = re.compile(r"(?:\.(?:cold|isra|constprop|part|lto_priv|localalias|llvm)(?:\.\d+)*)+$")
-_code_of = attrgetter("code")
 
 
 @lru_cache(maxsize=1 << 18)
@@ -223,5 +221,8 @@ def _names(region: RegionIsa) -> tuple[str, ...]:
 
 def _fingerprint(region: RegionIsa) -> bytes:
     """A digest of the instructions without their operands, which hold addresses."""
-    codes = map(_code_of, instructions_of(region.region))
-    return blake2b(b"".join(code.to_bytes(2, "little") for code in codes), digest_size=16).digest()
+    if isinstance(region, arm.ArmRegion):
+        data = without_addresses(region.region.data)
+    else:
+        data = b"".join(one.code.to_bytes(2, "little") for one in instructions_of(region.region))
+    return blake2b(data, digest_size=16).digest()

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from iced_x86 import Instruction, Mnemonic, OpAccess, OpKind, RegisterExt
-
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import ASKED, CPUID_BITS, SUBLEAVES, XCR0_BITS
+from vbuild.elf.iced import Instruction, Mnemonic, OpAccess, OpKind, RegisterExt
 from vbuild.elf.machine_state import (
     CARRY,
     CC,

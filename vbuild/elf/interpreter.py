@@ -12,10 +12,9 @@ from collections.abc import Container, Iterable, Sequence
 from functools import cached_property
 from heapq import heappop, heappush
 
-from iced_x86 import ConditionCode, FlowControl
-
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import EVERY
+from vbuild.elf.iced import ConditionCode, FlowControl
 from vbuild.elf.instructions import Instructions
 from vbuild.elf.machine_state import (
     ARGUMENTS,

@@ -9,9 +9,6 @@ outside any function: it is kept apart as *doubtful*.
 `vbuild.hardware.cpu.X86_64_FEATURES` says which x86-64 level has the CPU feature that an instruction needs. AES, SHA,
 VAES, GFNI, the other AVX-512s and AMX belong to no level. Instructions that older processors execute as something
 harmless, or with which a program asks what the processor has, count for no level.
-
-This module and those that import it need iced-x86, which has no wheels for some machines that vbuild runs on; the rest
-of vbuild imports them only where there is x86-64 code to judge.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,9 +19,8 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple, Self
 
-from iced_x86 import Code, CpuidFeature, Decoder, EncodingKind, Formatter, FormatterSyntax, Instruction
-
 from vbuild.elf.code import Elf
+from vbuild.elf.iced import Code, CpuidFeature, Decoder, EncodingKind, Formatter, FormatterSyntax, Instruction
 from vbuild.elf.regions import Region, regions_of, spread
 from vbuild.hardware.cpu import feature_rank
 
@@ -44,8 +40,8 @@ _NAMES = {
 }
 _CODES = {name: number for name, number in vars(Code).items() if isinstance(number, int)}
 
-INVALID = _CODES["INVALID"]
-CPUID = _CODES["CPUID"]
+INVALID: int = Code.INVALID
+CPUID: int = Code.CPUID
 
 
 @cache

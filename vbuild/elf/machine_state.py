@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from iced_x86 import ConditionCode, InstructionInfoFactory, OpAccess, Register, RegisterExt
 from msgspec import Struct, field
 
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import EVERY, as_kept
+from vbuild.elf.iced import ConditionCode, InstructionInfoFactory, OpAccess, Register, RegisterExt
 from vbuild.elf.values import STACK, Value, tag
 
 RAX, RCX, RDX, RBX, RSP = range(5)

@@ -16,11 +16,19 @@ from operator import attrgetter, or_
 from struct import Struct
 from typing import Any, NamedTuple
 
-from iced_x86 import Decoder, FlowControl, Formatter, FormatterSyntax, Instruction, MemorySizeExt, Mnemonic, Register
-
 from vbuild.elf.code import CodeSection, Elf, Symbol
 from vbuild.elf.cpu_facts import by_code, needed_by
 from vbuild.elf.data import Data
+from vbuild.elf.iced import (
+    Decoder,
+    FlowControl,
+    Formatter,
+    FormatterSyntax,
+    Instruction,
+    MemorySizeExt,
+    Mnemonic,
+    Register,
+)
 from vbuild.elf.regions import Region, regions_of
 
 _BITS = 64

@@ -10,9 +10,8 @@ What nobody has written to memory from ``malloc`` is read by no program that wor
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
-from iced_x86 import Mnemonic
-
 from vbuild.elf import values
+from vbuild.elf.iced import Mnemonic
 from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import HEAP, Program
 from vbuild.elf.references import MOST_WRITERS, References

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol
 
-from iced_x86 import Instruction, MemorySizeExt, OpKind, Register, RegisterExt
 from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import ANY, EVERY, as_kept
+from vbuild.elf.iced import Instruction, MemorySizeExt, OpKind, Register, RegisterExt
 from vbuild.elf.machine_state import (
     GENERAL,
     HANDED_OVER,

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from iced_x86 import FlowControl
-
 from vbuild.elf.code import Elf
 from vbuild.elf.data import MODULE_ENTRIES
+from vbuild.elf.iced import FlowControl
 from vbuild.elf.machine_state import Operation
 from vbuild.elf.module import Module
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
 
-from iced_x86 import FlowControl, Instruction
 from msgspec import Struct
 
 from vbuild.elf.cpu_answers import Answers
 from vbuild.elf.cpu_facts import ASKED, EVERY, facts_of, features, kept, names_of, of_level
+from vbuild.elf.iced import FlowControl, Instruction
 from vbuild.elf.interpreter import Interpreter
 from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import LEAVES, Program

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from iced_x86 import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register
-
 from vbuild.elf.cpu_questions import Questions
+from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register
 from vbuild.elf.machine_state import ARGUMENTS, GENERAL, INFO, LOST_IN_CALLS, RAX, WRITES
 from vbuild.elf.module import Module, Piece, module_of_field
 from vbuild.elf.operands import Registers

@@ -23,6 +23,8 @@ _MOST_CASES = 64
 # of a table of functions
 _MOST_ADDRESSES = 256
 _MOST_PAIRS = 4096
+# bytes from an address, beyond which nothing of its file or object is
+_FURTHEST = 1 << 36
 _FULL = 8
 _SHORT = 4
 MASK_64 = (1 << 64) - 1
@@ -316,12 +318,13 @@ def combined(operation: Callable[[int, int], int | None], one: Value, other: Val
 
 
 def add(a: int, b: int) -> int | None:
-    """The sum of two numbers, at most one of which is an address."""
+    """The sum of two numbers, at most one of which is an address; None for what is far from anything there."""
     if tag(a) and tag(b):
         return None
     if tag(a) or tag(b):
         address, number = (a, b) if tag(a) else (b, a)
-        return address + (number - (1 << 64) if number >> 63 else number)
+        number -= number >> 63 << 64
+        return address + number if abs(number) < _FURTHEST else None
     return (a + b) & MASK_64
 
 

@@ -9,11 +9,10 @@ A variable that says nothing of the processor can hold anything.
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 
-from iced_x86 import Instruction, MemorySizeExt, Mnemonic
-
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import ANY, ASKED, EVERY, FEATURES
 from vbuild.elf.cpu_questions import special
+from vbuild.elf.iced import Instruction, MemorySizeExt, Mnemonic
 from vbuild.elf.module import FIELDS, Piece, displacement_of, displacement_of_field, module_of_field
 from vbuild.elf.objects import NEAR, Key, Objects, is_object
 from vbuild.elf.program import Program

@@ -6,9 +6,8 @@ nothing about its neighbour.
 
 from collections.abc import Callable, Sequence
 
-from iced_x86 import EncodingKind, Instruction, Mnemonic
-
 from vbuild.elf import values
+from vbuild.elf.iced import EncodingKind, Instruction, Mnemonic
 from vbuild.elf.machine_state import NO_LANES, Lanes, Operation, State
 from vbuild.elf.operands import Operands
 from vbuild.elf.values import Value

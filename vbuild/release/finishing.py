@@ -173,13 +173,13 @@ def verified(
     from vbuild.verification.verify import verify
 
     verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=context.recipe.verify.allow)
-    if target.label is None and can_disassemble():
+    if target.label is None and can_disassemble(target.cpu.machine):
         from vbuild.release.against import lacking
 
         verdict = replace(verdict, findings=(*verdict.findings, *lacking(context, verdict, target, failed)))
     if context.is_part:
         return verdict
-    if baseline and target.cpu.machine == "x86_64" and can_disassemble():
+    if baseline and target.cpu.machine == "x86_64" and can_disassemble(target.cpu.machine):
         from vbuild.verification.gain import code_gain
 
         verdict = replace(verdict, findings=(*verdict.findings, *code_gain(wheel, baseline).findings))

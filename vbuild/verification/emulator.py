@@ -26,8 +26,11 @@ from typing import Self
 
 from msgspec import Struct
 
+from vbuild.elf import arm
 from vbuild.elf.code import Elf
+from vbuild.elf.iced import Decoder, Formatter, FormatterSyntax, is_installed
 from vbuild.elf.image import ElfImage
+from vbuild.elf.isa import features_by_code
 from vbuild.elf.records import MAGIC
 from vbuild.elf.regions import regions_of
 from vbuild.errors import BinaryError
@@ -357,14 +360,10 @@ def _place(file: Path, offset: int) -> StoppedAt:
 def _instruction(code: bytes, machine: str, address: int) -> tuple[str, tuple[str, ...]]:
     """The first instruction of *code*, which stands at *address*, and the features that it needs."""
     if machine == "aarch64":
-        from vbuild.elf import arm
-
         word = int.from_bytes(code[:4], "little")
         return arm.text_of(word), tuple(sorted(arm.needed_by(word) - {arm.INVALID}))
-    from iced_x86 import Decoder, Formatter, FormatterSyntax
-
-    from vbuild.elf.isa import features_by_code
-
+    if not is_installed:
+        return f"an instruction that starts with {code[:4].hex(' ')}", ()
     instruction = next(iter(Decoder(64, code, ip=address)))
     features = tuple(sorted(features_by_code().get(instruction.code, ())))
     return Formatter(FormatterSyntax.INTEL).format(instruction), features

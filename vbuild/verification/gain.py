@@ -9,10 +9,10 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
-from iced_x86 import Decoder, EncodingKind, Instruction, RegisterExt
 from msgspec import Struct
 
 from vbuild.elf.code import Elf
+from vbuild.elf.iced import Decoder, EncodingKind, Instruction, RegisterExt
 from vbuild.elf.regions import processes, regions_of, spread
 from vbuild.errors import BinaryError
 from vbuild.process.threads import OncePerKey

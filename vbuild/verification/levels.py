@@ -14,22 +14,21 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
-from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, msgpack
 
+from vbuild.elf import dispatch
 from vbuild.elf.code import Elf
+from vbuild.elf.dispatch import Baseline, Judged, named_rank
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of, missing_base, soname_fault
+from vbuild.elf.iced import is_installed
+from vbuild.elf.isa import Isa
+from vbuild.elf.reach import Doubt
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, level_of_features
 from vbuild.process.threads import OncePerKey
 from vbuild.verification.gpu_code import DEVICE_SECTIONS
 from vbuild.verification.model import Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
 from vbuild.verification.python_tests import is_asked_for
-
-if TYPE_CHECKING:
-    from vbuild.elf.dispatch import Judged
-    from vbuild.elf.isa import Isa
 
 _MACHINE = "x86_64"
 _V3 = X86_64_LEVELS.index("v3")
@@ -55,9 +54,9 @@ _UNCHECKED = (
 )
 
 
-def can_disassemble() -> bool:
-    """Whether iced-x86 is installed: there are no wheels of it for Apple silicon and Arm's Linux."""
-    return find_spec("iced_x86") is not None
+def can_disassemble(machine: str) -> bool:
+    """Whether code for *machine* can be judged: for x86-64, iced-x86 is needed, which is not installed everywhere."""
+    return machine != _MACHINE or is_installed
 
 
 class Claim(Struct, frozen=True):
@@ -103,10 +102,10 @@ class _Judgement(Struct, frozen=True):
     CPU what it has.
     """
 
-    isa: "Isa"
+    isa: Isa
     accepted: tuple[tuple[str, int], ...]
     dispatched: frozenset[str]
-    unexplained: "tuple[Judged, ...]"
+    unexplained: tuple[Judged, ...]
     asks: bool
 
 
@@ -138,7 +137,7 @@ class Levels:
         self._executor = executor
         self._sources = sources
         self._extras = frozenset(feature.name for feature in claim.cpu.extra_features)
-        self._judged = _JUDGEMENTS.get(self._key(), self._judgements) if can_disassemble() else {}
+        self._judged = _JUDGEMENTS.get(self._key(), self._judgements) if can_disassemble(claim.cpu.machine) else {}
         self._isas = {path: judged.isa for path, judged in self._judged.items()}
 
     def _key(self) -> bytes:
@@ -161,8 +160,6 @@ class Levels:
     def _judgements(self) -> Mapping[str, _Judgement]:
         """Scan and judge the code of each library that is for the claim's machine, x86-64 or aarch64."""
         mine = {path: elf for path, elf in self._libraries.items() if elf.machine == self._claim.cpu.machine}
-        from vbuild.elf import dispatch
-
         isas = {path: dispatch.scan(elf, self._executor) for path, elf in mine.items()}
         judge = dispatch.Dispatch(
             {path: (mine[path], one) for path, one in isas.items()}, is_open=self._is_open, extras=self._extras
@@ -237,7 +234,7 @@ class Levels:
             what += ", or made no difference"
         yield Finding(Severity.ERROR if is_sure else Severity.NOTE, VerifyRule.ISA_FLAGS, (), what, _BYPASSED)
 
-    def _arm_findings(self, own: "Mapping[str, Isa]", size: int) -> Iterator[Finding]:
+    def _arm_findings(self, own: Mapping[str, Isa], size: int) -> Iterator[Finding]:
         """Yield a note if the *own* libraries of an aarch64 wheel make no use of its version, as is often right."""
         if same := self._as_baseline(tuple(own)):
             lacking = f"the code of {same} is that of the baseline build"
@@ -258,7 +255,7 @@ class Levels:
                 return None
         return own[0] if len(own) == 1 else f"all {len(own)} libraries"
 
-    def _verdict(self, path: str, elf: Elf, isa: "Isa") -> tuple[LibraryIsa, tuple[Finding, ...]]:
+    def _verdict(self, path: str, elf: Elf, isa: Isa) -> tuple[LibraryIsa, tuple[Finding, ...]]:
         claim, judged = self._claim.on(path), self._judged[path]
         unexplained = judged.unexplained
         doubts = self._doubts(path, unexplained)
@@ -296,10 +293,8 @@ class Levels:
         name = posixpath.basename(path)
         return not (is_grafted(path) and any(name in elf.needed for elf in self._libraries.values()))
 
-    def _doubts(self, path: str, unexplained: "Sequence[Judged]") -> Iterator[str]:
+    def _doubts(self, path: str, unexplained: Sequence[Judged]) -> Iterator[str]:
         """Yield for each violation why it may be none; an empty text if it is shown to run without a test."""
-        from vbuild.elf.dispatch import Baseline
-
         other = self._build_for_all(path) if unexplained else None
         baseline = Baseline(other, self._executor) if other else None
         is_asked = cache(lambda: is_asked_for(posixpath.basename(path).partition(".")[0], self._sources()))
@@ -316,8 +311,6 @@ class Levels:
 
     def _violation_findings(self, path: str, violations: Sequence[Violation]) -> Iterator[Finding]:
         """Yield one finding for what is shown to run without a test, and one for each doubt about the rest."""
-        from vbuild.elf.reach import Doubt
-
         claim = self._claim.on(path)
         groups: dict[str, list[Violation]] = {}
         for violation in violations:
@@ -331,7 +324,7 @@ class Levels:
             advice = f"{_TESTED}: verify.allow = {_accepting(path, group)}" if severity is Severity.ERROR else ""
             yield Finding(severity, VerifyRule.ISA_ABOVE, (path,), what, advice)
 
-    def _library_findings(self, path: str, isa: "Isa") -> Iterator[Finding]:
+    def _library_findings(self, path: str, isa: Isa) -> Iterator[Finding]:
         claim = self._claim.on(path)
         has = claim.cpu.features | self._extras
         beyond = ((one.region, one.doubtful - has) for one in isa.regions)
@@ -340,7 +333,7 @@ class Levels:
             what = f"{len(doubtful)} places above {claim} may be data and were not judged, {doubtful[0]} first"
             yield Finding(Severity.NOTE, VerifyRule.ISA_DOUBTFUL, (path,), what)
 
-    def _copy_findings(self, path: str, elf: Elf, isa: "Isa") -> Iterator[Finding]:
+    def _copy_findings(self, path: str, elf: Elf, isa: Isa) -> Iterator[Finding]:
         """Yield what is wrong with the copy of a library at *path* or makes it useless."""
         base, rank = baseline_of(path), self._claim.on(path).cpu.rank
         lower = [at_level(base, name) for name in reversed(X86_64_LEVELS[1:rank])]
@@ -408,10 +401,8 @@ def _code(elf: Elf) -> list[bytes]:
     return [code.data for code in elf.code]
 
 
-def _uses_vex(path: str, isa: "Isa") -> bool:
+def _uses_vex(path: str, isa: Isa) -> bool:
     """Whether code that is not merely chosen at run time has a VEX or EVEX instruction."""
-    from vbuild.elf.dispatch import named_rank
-
     if named_rank(path.rpartition("/")[2]):
         return False
     return any(
@@ -421,7 +412,7 @@ def _uses_vex(path: str, isa: "Isa") -> bool:
     )
 
 
-def _violation(one: "Judged", doubt: str, *, show: bool) -> Violation:
+def _violation(one: Judged, doubt: str, *, show: bool) -> Violation:
     region = one.isa.region
     uses = (one.uses or one.isa.uses(one.features)) if show else ()
     instructions, features = tuple(map(str, uses)), tuple(sorted(one.features))
