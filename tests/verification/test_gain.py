@@ -7,6 +7,7 @@ import pytest
 from tests.factories.extensions import library
 from tests.factories.wheels import wheel
 from vbuild.verification.gain import CodeGain, WheelGain, code_gain
+from vbuild.verification.model import LibraryIsa, Verdict
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 SUM = "float f(const float *x, int n) { float s = 0; for (int i = 0; i < n; i++) s += x[i]; return s; }\n"
@@ -33,6 +34,28 @@ def test_a_level_that_changes_nothing_is_said_to(tmp_path: Path) -> None:
     found = gain(tmp_path, CALLS, "-march=x86-64-v3")
     assert found.whole.changed == 0
     assert next(found.findings).what == "the level brings nothing here: the code is that of the plain build"
+
+
+@pytest.mark.parametrize("flag", ["-O1", "-mtune=znver3"])
+def test_code_that_is_arranged_otherwise_without_an_instruction_of_the_level_brings_nothing(
+    flag: str, tmp_path: Path
+) -> None:
+    source = CALLS.replace("+ 1", "* 77 / 5") + "int k(int x) { return h(x) % 7 * g(x); }\n"
+    found = gain(tmp_path, source, flag)
+    assert found.whole.changed
+    (finding,) = found.findings
+    assert finding.severity == "warning"
+    assert finding.what.startswith("the level brings nothing here: ")
+    assert finding.what.endswith(" differs from the plain build's, by no instruction that is the level's own")
+    verdict = Verdict(Path(NAME), None, claimed=True, findings=(finding,), libraries=(LibraryIsa("c", "x", 1, "v1"),))
+    assert verdict.isa == "ok, brings nothing"
+
+
+def test_functions_that_the_plain_build_also_has_for_newer_processors_are_no_gain(tmp_path: Path) -> None:
+    dispatched = SUM.replace("float f", '__attribute__((target("avx2"))) float f')
+    found = gain(tmp_path, dispatched + CALLS, plain=dispatched.replace("s = 0", "s = 1") + CALLS)
+    assert found.whole.is_nothing
+    assert not gain(tmp_path / "more", dispatched + CALLS, plain=CALLS).whole.is_nothing
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,13 @@ from concurrent.futures import Executor
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from vbuild.elf.code import Elf
 from vbuild.elf.iced import Decoder, EncodingKind, Instruction, RegisterExt
+from vbuild.elf.isa import features_by_code
 from vbuild.elf.regions import processes, regions_of, spread
 from vbuild.errors import BinaryError
 from vbuild.process.threads import OncePerKey
@@ -25,25 +27,38 @@ _NEXT_TO_NOTHING = 0.01
 
 
 class CodeGain(Struct, frozen=True):
-    """Bytes of code, those in functions that the plain build does not have, and vector instructions in these."""
+    """Bytes of code, those in functions that the plain build does not have, and vector instructions in these.
+
+    Of instructions that not every processor has, *beyond* are the bytes in these functions, less those in functions
+    that only the plain build has.
+    """
 
     size: int
     changed: int
     vector: int
+    beyond: int
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the code makes no more use than the plain build's of what not every processor has."""
+        return self.beyond <= 0
 
     @property
     def is_little(self) -> bool:
-        """Whether less than a hundredth of the code differs."""
-        return self.changed < _NEXT_TO_NOTHING * self.size
+        """Whether less than a hundredth of the code differs, or no instruction of it is the level's own."""
+        return self.changed < _NEXT_TO_NOTHING * self.size or self.is_nothing
 
     def finding(self, path: str | None = None) -> Finding:
         """The figures as a note; of a whole wheel as a warning if the level brings next to nothing."""
         if not self.changed:
             what = "the level brings nothing here: the code is that of the plain build"
         else:
-            little = "the level brings next to nothing here: " if self.is_little else ""
-            shares = f"{self.changed / self.size:.1%} of the code differs from the plain build's"
-            what = f"{little}{shares}, and {self.vector / self.size:.1%} is vector code in it"
+            what = f"{self.changed / self.size:.1%} of the code differs from the plain build's"
+            if self.is_nothing:
+                what = f"the level brings nothing here: {what}, by no instruction that is the level's own"
+            else:
+                little = "the level brings next to nothing here: " if self.is_little else ""
+                what = f"{little}{what}, and {self.vector / self.size:.1%} is vector code in it"
         severity = Severity.WARNING if self.is_little and not path else Severity.NOTE
         return Finding(severity, VerifyRule.ISA_GAIN, (path,) if path else (), what)
 
@@ -84,34 +99,54 @@ def code_gain(wheel: Path, plain: Path, *, jobs: int | None = None) -> WheelGain
     *jobs* processes disassemble, by default as many as there are cores. `WheelError` if one cannot be read.
     """
     with processes(jobs) as executor:
-        known = frozenset(digest for library in _libraries(plain, executor) for digest, _, _ in library.functions)
-        ours = tuple(_libraries(wheel, executor))
-    marked = any(library.is_marked for library in ours)
+        theirs = {library.path: library for library in _libraries(plain, executor)}
+        ours = {library.path: library for library in _libraries(wheel, executor)}
+    known, shared = (frozenset().union(*(one.digests for one in found.values())) for found in (theirs, ours))
+    marked = any(library.is_marked for library in ours.values())
     bypassed = (
         library.path
-        for library in ours
+        for library in ours.values()
         if marked and not library.is_marked and library.is_module and known.issuperset(library.digests)
     )
-    return WheelGain({library.path: library.gain(known) for library in ours}, tuple(bypassed))
+    lost = {path: sum(one.beyond for one in library.without(shared)) for path, library in theirs.items()}
+    gains = {path: library.gain(known, lost=lost.get(path, 0)) for path, library in ours.items()}
+    return WheelGain(gains, tuple(bypassed))
+
+
+class _Function(NamedTuple):
+    """The digest of a function's instructions, its bytes, and those of vector instructions and above the baseline."""
+
+    digest: bytes
+    size: int
+    vector: int
+    beyond: int
 
 
 class _Library(Struct, frozen=True):
-    """A library of a wheel: each function's digest of instructions, its bytes, and those of its vector instructions."""
+    """A library of a wheel, and its functions."""
 
     path: str
     is_marked: bool
     is_module: bool
-    functions: tuple[tuple[bytes, int, int], ...]
+    functions: tuple[_Function, ...]
 
     @property
     def digests(self) -> frozenset[bytes]:
-        return frozenset(digest for digest, _, _ in self.functions)
+        return frozenset(one.digest for one in self.functions)
 
-    def gain(self, known: frozenset[bytes]) -> CodeGain:
-        """What is not *known* of its functions."""
-        changed = [(size, vector) for digest, size, vector in self.functions if digest not in known]
-        size = sum(size for _, size, _ in self.functions)
-        return CodeGain(size, sum(size for size, _ in changed), sum(vector for _, vector in changed))
+    def without(self, known: frozenset[bytes]) -> list[_Function]:
+        """The functions that are not *known*."""
+        return [one for one in self.functions if one.digest not in known]
+
+    def gain(self, known: frozenset[bytes], *, lost: int) -> CodeGain:
+        """What is not *known* of its functions; the plain build's own have *lost* bytes above the baseline."""
+        changed = self.without(known)
+        return CodeGain(
+            sum(one.size for one in self.functions),
+            changed=sum(one.size for one in changed),
+            vector=sum(one.vector for one in changed),
+            beyond=sum(one.beyond for one in changed) - lost,
+        )
 
 
 def _libraries(wheel: Path, executor: Executor | None) -> Iterator[_Library]:
@@ -141,16 +176,18 @@ def _library(path: str, data: bytes, executor: Executor | None) -> _Library | No
 _READ: OncePerKey[tuple[str, bytes], _Library | None] = OncePerKey(most=64)
 
 
-def _digests(pieces: Iterable[tuple[int, bytes]]) -> list[tuple[bytes, int, int]]:
-    """Of each of *pieces*: a digest of its instructions, its bytes, and those of its vector instructions."""
-    found = []
+def _digests(pieces: Iterable[tuple[int, bytes]]) -> list[_Function]:
+    """The functions whose address and bytes are *pieces*."""
+    found, above = [], features_by_code()
     for address, data in pieces:
-        text, vector = bytearray(data), 0
+        text, vector, beyond = bytearray(data), 0, 0
         decoder = Decoder(_BITS, data, ip=address)
         for instruction in decoder:
             start = instruction.ip - address
             if _is_vector(instruction):
                 vector += instruction.len
+            if instruction.code in above:
+                beyond += instruction.len
             offsets = decoder.get_constant_offsets(instruction)
             if instruction.is_ip_rel_memory_operand:
                 first = start + offsets.displacement_offset
@@ -158,7 +195,7 @@ def _digests(pieces: Iterable[tuple[int, bytes]]) -> list[tuple[bytes, int, int]
             if instruction.near_branch_target and offsets.immediate_size:
                 first = start + offsets.immediate_offset
                 text[first : first + offsets.immediate_size] = bytes(offsets.immediate_size)
-        found.append((blake2b(text, digest_size=16).digest(), len(data), vector))
+        found.append(_Function(blake2b(text, digest_size=16).digest(), len(data), vector, beyond))
     return found
 
 

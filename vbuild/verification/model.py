@@ -256,7 +256,8 @@ class Verdict(Struct, frozen=True):
         accepted = sum(count for library in self.libraries for _, count in library.accepted)
         dispatched = (f"{accepted} dispatched",) if accepted else ()
         copies = (f"with {', '.join(self.levels)}",) if self.levels else ()
-        return ", ".join(("ok", *dispatched, *copies))
+        idle = any(one.rule is VerifyRule.ISA_GAIN and one.severity is Severity.WARNING for one in self.findings)
+        return ", ".join(("ok", *dispatched, *copies, *(("brings nothing",) if idle else ())))
 
     @property
     def levels(self) -> tuple[str, ...]:
