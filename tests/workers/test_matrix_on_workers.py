@@ -26,7 +26,7 @@ from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.model import ReleaseResult
 
 LEVELS = '[matrix]\ncpu = ["x86-64", "x86-64-v2", "x86-64-v3"]\n'
-TEST = "[test]\ncommand = \"python -c 'import demo'\"\n"
+TEST = "[test]\ncommand = \"python -c 'import demo'\"\nemulate = 'never'\n"
 BROKEN = "#ifdef __AVX2__\n#error no AVX2, please\n#endif\nvoid kernel(float *a, const float *b) { *a = *b; }\n"
 pytestmark = [
     pytest.mark.network,
@@ -248,7 +248,7 @@ def test_two_targets_with_one_file_name_are_one_wheel_and_one_failure(two: Clust
 @pytest.mark.nightly
 def test_a_test_goes_to_a_worker_that_declares_the_level(tmp_path: Path) -> None:
     where = tmp_path / "tested on"
-    text = f"[matrix]\ncpu = ['x86-64-v2']\n[test]\ncommand = 'echo $WORKER >> \"{where}\"'\n"
+    text = f"[matrix]\ncpu = ['x86-64-v2']\n[test]\ncommand = 'echo $WORKER >> \"{where}\"'\nemulate = 'never'\n"
     source = recipe(tmp_path, f"[build]\npass-env = ['WORKER']\n{text}")
     with clustered(tmp_path / "dask") as cluster:
         for name in ("silent", "hushed"):
