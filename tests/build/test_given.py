@@ -67,6 +67,7 @@ def test_a_name_is_the_newest_sdist_that_fits_and_is_not_yanked(
         ("demo==4.0", "demo==4.0: 4.0 has wheels and no sdist; there are sdists of 3.0, 2.0, 1.0"),
         ("demo==9", "demo==9: no such version, or yanked; there are sdists of 3.0, 2.0, 1.0"),
         ("demo[fast]", "demo[fast]: expected a name with or without versions, as in mmh3 or mmh3==5.3.1"),
+        ("", "no source is named; expected a recipe, a folder, an sdist, or a name"),
         ("./demo", "./demo: no such file or folder"),
         ("demo.tar.gz", "demo.tar.gz: no such file or folder"),
         ("demo.toml", "demo.toml: cannot be read: No such file or directory"),
