@@ -218,9 +218,17 @@ def test_the_code_of_a_baseline_without_names_is_known_again() -> None:
     assert not Baseline(other).has(region, region.features)
 
 
+def test_an_address_far_from_an_object_on_the_heap_is_none_of_another_object() -> None:
+    source = f"""#include <stdio.h>
+    #include <stdlib.h>
+    __attribute__((noinline)) static {ATOMIC}
+    int ask(int n) {{ char *p = malloc(32); if (p) puts(p + (1ul << 62)); return add(&n); }}"""
+    assert set(verdicts(arm_object(source, "-march=armv8.1-a")).values()) == {None}
+
+
 # what each lacks: all but Armv8-A; dot products and SVE; SVE and products of mixed signs; those only
 _PROCESSORS = ("cortex-a53", "cortex-a72", "cortex-a76", "neoverse-n1", "a64fx")
-_MOST_ALARMS = 0.03
+_MOST_ALARMS = 0.02
 _MAIN = """
 #include <stdio.h>
 #include <sys/wait.h>
@@ -286,5 +294,5 @@ def test_the_proof_suspects_what_fails_on_some_processor(tmp_path: Path, finish:
         if one.reason is None:
             suspected.add(int(re.sub(r"\D", "", name.partition(".")[0])))
     assert [names[number] for number in sorted(ends - suspected)] == []
-    # two programs whose variables or tables gcc addresses from those of others
+    # a program whose table gcc addresses from that of another
     assert len(suspected - ends) <= _MOST_ALARMS * len(names), [names[number] for number in sorted(suspected - ends)]

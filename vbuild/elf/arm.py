@@ -13,6 +13,7 @@ own, everything. The names are those of the manual, without ``FEAT_``. Hints, wh
 import re
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -251,8 +252,6 @@ _BASELINE = "-"
 _WORD, _LANES, _BYTE = 4, 4, 256
 # words that are looked at in one step; what one step works on stays in a core's own cache
 _CHUNK = 1 << 14
-# behind all words
-_NONE = (1 << 64, 0)
 _HIT = re.compile(rb"[^\0]")
 
 
@@ -395,21 +394,17 @@ class ArmRegion(RegionIsa):
 
 def scan(elf: Elf) -> Isa:
     """The instruction sets that an aarch64 *elf* needs."""
-    regions = list(regions_of(elf))
-    words = chain.from_iterable(map(telling_words, elf.code))
-    address, word = next(words, _NONE)
+    addresses, words = array("Q"), array("I")
+    for address, word in chain.from_iterable(map(telling_words, elf.code)):
+        addresses.append(address)
+        words.append(word)
     isas = []
-    invalid = 0
-    for region in regions:
-        end = region.address + len(region.data)
-        while address < region.address:
-            address, word = next(words, _NONE)
-        if address >= end:
+    invalid = low = 0
+    for region in regions_of(elf, addresses):
+        low = bisect_left(addresses, region.address, low)
+        found = words[low : bisect_left(addresses, region.address + len(region.data), low)]
+        if not found:
             continue
-        found = []
-        while address < end:
-            found.append(word)
-            address, word = next(words, _NONE)
         certain, doubtful = _needs(found)
         is_broken = doubtful is not None
         invalid += is_broken
@@ -422,7 +417,7 @@ def scan(elf: Elf) -> Isa:
     return Isa(elf.code_size, tuple(isas), (), invalid)
 
 
-def _needs(words: list[int]) -> tuple[frozenset[str], frozenset[str] | None]:
+def _needs(words: "array[int]") -> tuple[frozenset[str], frozenset[str] | None]:
     """What the instructions need: those before the first word that is none, and those behind it, if there is one."""
     stop = len(words)
     for word in (kinds := set(words)):

@@ -18,16 +18,32 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from vbuild.elf import arm
+from vbuild.elf.arm_words import (
+    distance,
+    flow_of,
+    is_add,
+    is_load,
+    offset_in,
+    page_of,
+    read_by,
+    signed,
+    words_of,
+    writes,
+)
 from vbuild.elf.code import CodeSection
 from vbuild.elf.cpu_facts import features
 from vbuild.elf.iced import FlowControl
 from vbuild.elf.module import ENDS, Module, Piece, Reference, Shape
 
-_WORD, _PAGE = 4, 12
+_WORD = 4
 # two addresses in one number
 _HIGH, _LOW = 40, (1 << 40) - 1
 _NOP = 0xD503201F
-_LINK = 30
+# registers in which a call may hand over something
+_ARGUMENTS = 9
+# bytes that one instruction stores, at most
+_WIDEST = 64
+_LEAVES = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL, FlowControl.RETURN})
 # words behind one that makes a page, in which its use is looked for: while the register keeps it, and after that
 _LIVE, _STALE = 512, 128
 _ADRP = re.compile(b"[\x90\xb0\xd0\xf0]")
@@ -54,150 +70,9 @@ class ArmInstruction(NamedTuple):
         return self.ip_rel_memory_address != 0
 
 
-def signed(number: int, bits: int) -> int:
-    """The low *bits* of *number* with their sign."""
-    sign = 1 << (bits - 1)
-    return ((number & ((sign << 1) - 1)) ^ sign) - sign
-
-
-def page_of(word: int, address: int) -> int:
-    """What ``adr`` and ``adrp`` make at *address*."""
-    offset = signed(word >> 3 & 0x1FFFFC | word >> 29 & 3, 21)
-    return (address >> _PAGE << _PAGE) + (offset << _PAGE) if word >> 31 else address + offset
-
-
-def _distance(word: int) -> int:
-    """How far the branch *word* leads, in bytes."""
-    top = word >> 24
-    if top & 0x7C == 0x14:
-        return _WORD * signed(word, 26)
-    return _WORD * (signed(word >> 5, 14) if top & 0x7E == 0x36 else signed(word >> 5, 19))
-
-
-def _flow(word: int, address: int) -> tuple[int, int]:
-    """The flow of control of *word*, and where it branches to, or 0."""
-    top = word >> 24
-    if top & 0x7C == 0x14:
-        return (FlowControl.CALL if top & 0x80 else FlowControl.UNCONDITIONAL_BRANCH), address + _distance(word)
-    if top == 0x54 or top & 0x7C == 0x34:
-        return FlowControl.CONDITIONAL_BRANCH, address + _distance(word)
-    if top & 0xFE == 0xD6:
-        kind = word >> 21 & 7
-        if kind == 0:
-            return FlowControl.INDIRECT_BRANCH, 0
-        return (FlowControl.INDIRECT_CALL if kind == 1 else FlowControl.RETURN), 0
-    # brk, hlt; udf
-    if word & 0xFFE0001F in {0xD4200000, 0xD4400000} or not word >> 16:
-        return FlowControl.EXCEPTION, 0
-    return FlowControl.NEXT, 0
-
-
 def decoded(word: int, address: int, points_at: int = 0) -> ArmInstruction:
-    flow, target = _flow(word, address)
+    flow, target = flow_of(word, address)
     return ArmInstruction(address, word, flow, target, points_at)
-
-
-def writes(word: int, register: int) -> bool:
-    """Whether *word* certainly writes to the general *register*."""
-    kind = word >> 25 & 0xF
-    if word & 0x1F == register:
-        if kind in {8, 9}:
-            return True
-        if kind in {5, 13}:
-            return word & 0x1FE00000 != 0x1A400000
-        if word & 0x3B000000 in {0x39000000, 0x38000000}:
-            return not word & 1 << 26 and word >> 22 & 3 != 0
-        if word & 0x3B000000 == 0x18000000:
-            return not word & 1 << 26
-    if word & 0x3E400000 == 0x28400000:
-        return register in {word & 0x1F, word >> 10 & 0x1F}
-    is_call = word >> 26 == 0x25 or word & 0xFFFFFC1F == 0xD63F0000
-    return is_call and (register <= 18 or register == _LINK)
-
-
-def offset_in(word: int) -> int | None:
-    """How far from the register that *word* uses as an address it points; None if it does not use one so."""
-    if word & 0xFFC00000 == 0x91000000:
-        return word >> 10 & 0xFFF
-    if word & 0x3B000000 == 0x39000000:
-        scale = word >> 30 | (word >> 21 & 4 if word & 1 << 26 else 0)
-        return (word >> 10 & 0xFFF) << scale
-    if word & 0x3B000000 == 0x29000000:
-        scale = 2 + (word >> 30 if word & 1 << 26 else word >> 31)
-        return signed(word >> 15, 7) << scale
-    if word & 0x3F000000 == 0x08000000 or word & 0x3B200C00 == 0x38200000:
-        return 0
-    if word & 0x3B200C00 == 0x38000000:
-        return signed(word >> 12, 9)
-    return None
-
-
-def _is_load(word: int) -> bool:
-    """Whether *word*, which uses a register as an address, reads there and does no more."""
-    if word & 0x3B000000 == 0x39000000 or word & 0x3B200C00 == 0x38000000:
-        return bool(word & 1 << 22) if word & 1 << 26 else bool(word >> 22 & 3)
-    return word & 0x3B000000 in {0x29000000, 0x08000000} and bool(word & 1 << 22)
-
-
-def read_by(word: int) -> frozenset[int]:
-    """The general registers that *word* may read, 31 for none of them or the stack pointer."""
-    kind = word >> 25 & 0xF
-    first, second, third, last = (word >> at & 0x1F for at in (5, 16, 10, 0))
-    found = {first, second, third, last}
-    if kind in {8, 9}:
-        how, step = word >> 29 & 3, word >> 23 & 7
-        changes = {last} if (step == 5 and how == 3) or (step == 6 and how == 1) else set()
-        found = changes | ({first} if step not in {0, 1, 5} else set()) | ({second} if step == 7 else set())
-    elif kind in {5, 13}:
-        found = {first, second} | ({third} if word >> 24 & 0x1F == 0x1B else set())
-    elif kind in {10, 11}:
-        found = {last} if _is_test(word) or word & 0xFFF00000 == 0xD5100000 else set()
-        found = {first} if word & 0xFE000000 == 0xD6000000 else found
-        found = set(range(9)) if word >> 24 == 0xD4 else found
-    elif kind & 5 == 4:
-        found = _read_by_access(word)
-    elif kind & 7 == 7:
-        is_moved = word & 0x5F20FC00 == 0x1E200000 or word & 0x5F200000 == 0x1E000000
-        found = {first} if is_moved or word & 0xBFE0FC00 in {0x0E000C00, 0x0E001C00} else set()
-    return frozenset(found)
-
-
-def _read_by_access(word: int) -> set[int]:
-    """The general registers that a load or store reads."""
-    first, second, third, last = (word >> at & 0x1F for at in (5, 16, 10, 0))
-    if word & 0x3B000000 == 0x18000000:
-        return set()
-    is_vector = bool(word & 1 << 26)
-    if word & 0x3A000000 == 0x28000000:
-        return {first} | (set() if is_vector or word & 1 << 22 else {last, third})
-    if word & 0x3B000000 == 0x39000000 or word & 0x3B200000 == 0x38000000:
-        return {first} | (set() if is_vector or word >> 22 & 3 else {last})
-    if word & 0x3F400000 == 0x08400000:
-        return {first}
-    if word & 0x3B200C00 == 0x38200800:
-        return {first, second} | (set() if word & 1 << 26 or word >> 22 & 3 else {last})
-    return {first, second, third, last}
-
-
-def without_addresses(data: bytes) -> bytes:
-    """The words of the code *data* without what in them leads to another address, or may be a part of one."""
-    return b"".join((word & ~_address_bits(word)).to_bytes(_WORD, "little") for word in _words(data))
-
-
-def _address_bits(word: int) -> int:
-    if word >> 26 & 0x1F == 5:
-        return 0x03FFFFFF
-    if word & 0x1F000000 == 0x10000000:
-        return 0x60FFFFE0
-    if word >> 24 in {0x54, 0x34, 0x35, 0xB4, 0xB5} or word & 0x3B000000 == 0x18000000:
-        return 0x00FFFFE0
-    if word & 0x7E000000 == 0x36000000:
-        return 0x0007FFE0
-    return 0x003FFC00 if _is_add(word) or word & 0x3B000000 == 0x39000000 else 0
-
-
-def _is_add(word: int) -> bool:
-    return word & 0xFFC00000 == 0x91000000
 
 
 class ArmModule(Module):
@@ -205,7 +80,7 @@ class ArmModule(Module):
 
     def decoded(self, address: int, data: bytes) -> Iterator[ArmInstruction]:  # type: ignore[override]
         points = self._points(address, address + len(data))
-        for index, word in enumerate(_words(data)):
+        for index, word in enumerate(words_of(data)):
             place = address + _WORD * index
             yield decoded(word, place, points.get(place, 0))
 
@@ -249,7 +124,7 @@ class ArmModule(Module):
         for code in self._stubs:
             place = 0
             points = self._points(code.address, code.end)
-            for index, word in enumerate(_words(code.data)):
+            for index, word in enumerate(words_of(code.data)):
                 address = code.address + _WORD * index
                 if word & 0xFFC0001F == 0xF9400011:
                     place = points.get(address, 0)
@@ -260,8 +135,8 @@ class ArmModule(Module):
 
     def is_taken(self, site: int) -> bool:
         """Whether the instruction at *site* makes an address, and does not read or write there."""
-        word = int.from_bytes(self.bytes_at(site, _WORD), "little")
-        return _is_add(word) or word & 0x9F000000 == 0x10000000
+        word = self._word(site)
+        return is_add(word) or word & 0x9F000000 == 0x10000000
 
     def sites_and_targets(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Where something leads to the addresses from *start* to *stop*, which is excluded, and where it leads to."""
@@ -269,27 +144,47 @@ class ArmModule(Module):
         for number in self.references[low : bisect_left(self.references, stop << _HIGH, low)]:
             yield number & _LOW, number >> _HIGH
 
-    def may_write(self, site: int, *, is_pointer: bool = False) -> bool:
-        """Whether code at *site*, which refers to a variable or to a pointer to it, may write the variable."""
-        word = int.from_bytes(self.bytes_at(site, _WORD), "little")
-        if is_pointer or self.is_taken(site):
-            return not self._only_reads(site + _WORD, word & 0x1F)
-        return not _is_load(word)
+    def may_write(self, site: int, target: int, table: range, results: int, *, is_pointer: bool = False) -> bool:
+        """Whether code at *site*, which refers to *target*, or to a pointer to it, may write to *table*.
 
-    def _only_reads(self, start: int, register: int) -> bool:
-        """Whether the code from *start* only loads from the address in *register*, until it has another value."""
-        data = self.bytes_at(start, _WORD * _STALE)
-        for word in _words(data):
-            if word >> 5 & 0x1F == register and offset_in(word) is not None:
-                if not _is_load(word):
-                    return False
-            elif register in read_by(word):
+        Its callers get so many *results*, in registers.
+        """
+        word = self._word(site)
+        if is_pointer or self.is_taken(site):
+            # a store may begin in front of what it writes to
+            offsets = range(table.start - target - _WIDEST, table.stop - target)
+            return not self._spares(site + _WORD, word & 0x1F, offsets, results)
+        return target in table and not is_load(word)
+
+    def _word(self, place: int) -> int:
+        return int.from_bytes(self.bytes_at(place, _WORD), "little")
+
+    def _spares(self, start: int, register: int, offsets: range, results: int) -> bool:
+        """Whether the code from *start* writes nothing at *offsets* from the address in *register*, nor hands it on."""
+        waiting, seen = [start], set[int]()
+        while waiting:
+            place = waiting.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            word = self._word(place)
+            flow, target = flow_of(word, place)
+            offset = offset_in(word) if word >> 5 & 0x1F == register else None
+            if offset is not None and not is_add(word):
+                is_stored = register in {word & 0x1F, word >> 10 & 0x1F}
+                is_followed = is_load(word) or (offset not in offsets and not is_stored)
+            else:
+                is_followed = register not in read_by(word) and flow != FlowControl.INDIRECT_BRANCH
+            is_handed_over = register < (results if flow == FlowControl.RETURN else _ARGUMENTS)
+            if not is_followed or len(seen) > _STALE or (flow in _LEAVES and is_handed_over):
                 return False
-            if writes(word, register):
-                return word & 0x7C000000 != 0x14000000 or register > 7
-            if word & 0xFE000000 == 0xD6000000 or word & 0x7C000000 == 0x14000000:
-                return word & 0xFFFFFC1F == 0xD65F0000
-        return False
+            if flow == FlowControl.CONDITIONAL_BRANCH:
+                waiting += [place + _WORD, target]
+            elif flow == FlowControl.UNCONDITIONAL_BRANCH:
+                waiting.append(target)
+            elif flow not in {FlowControl.RETURN, FlowControl.EXCEPTION} and not writes(word, register):
+                waiting.append(place + _WORD)
+        return True
 
     @cached_property
     def references(self) -> list[int]:
@@ -302,7 +197,7 @@ class ArmModule(Module):
     def _branches(self, code: CodeSection) -> Iterator[int]:
         """Branches that seem to leave their function, as in `references`."""
         starts = [symbol.address for symbol in self.elf.functions]
-        words = _words(code.data)
+        words = words_of(code.data)
         index, low, high = 0, -1, -1
         for match in _BRANCHES.finditer(code.data[3 : _WORD * len(words) : _WORD]):
             place = match.start()
@@ -311,21 +206,21 @@ class ArmModule(Module):
                 index = bisect_right(starts, address, index)
                 low = starts[index - 1] if index else -1
                 high = starts[index] if index < len(starts) else sys.maxsize
-            target = address + _distance(word)
+            target = address + distance(word)
             if target > 0 and not low < target < high:
                 yield target << _HIGH | address
 
     def _shape(self, piece: Piece) -> Shape:
         start, end, base = piece.address - self.base, piece.end - self.base, self.base
         data = self.bytes_at(start, end - start)
-        words = _words(data)
+        words = words_of(data)
         tops = data[3 : _WORD * len(words) : _WORD]
         # words that are no instruction have few first bytes
         ends = (one.start() for one in _SUSPECT.finditer(tops))
         stop = next((at for at in ends if not self._is_valid(decoded(words[at], 0))), len(words))
         found = []
         for match in _BRANCHES.finditer(tops, 0, stop):
-            flow, target = _flow(words[match.start()], start + _WORD * match.start())
+            flow, target = flow_of(words[match.start()], start + _WORD * match.start())
             if target and not start <= target < end:
                 found.append(Reference(base + target, flow, is_branch=True, is_comparing=False))
         found += (
@@ -334,13 +229,13 @@ class ArmModule(Module):
             if target and not start <= target < end
         )
         last = next((at for at in range(stop - 1, -1, -1) if words[at] not in {_NOP, 0}), None)
-        return Shape(tuple(found), last is not None and _flow(words[last], 0)[0] not in ENDS)
+        return Shape(tuple(found), last is not None and flow_of(words[last], 0)[0] not in ENDS)
 
     @cached_property
     def _called(self) -> set[int]:
         found = set()
         for code in self.elf.code:
-            words = _words(code.data)
+            words = words_of(code.data)
             for match in re.finditer(b"[\x94-\x97]", code.data[3 : _WORD * len(words) : _WORD]):
                 address = code.address + _WORD * match.start()
                 found.add(address + _WORD * signed(words[match.start()], 26))
@@ -377,7 +272,7 @@ class ArmModule(Module):
 
     def _pointing_in(self, code: CodeSection) -> Iterator[tuple[int, int, bool]]:
         """Each instruction in *code* that points somewhere, where, and whether it makes an address of it."""
-        words = _words(code.data)
+        words = words_of(code.data)
         tops = code.data[3 : _WORD * len(words) : _WORD]
         starts = [*(symbol.address for symbol in self.elf.functions), sys.maxsize]
         following = 0
@@ -423,10 +318,10 @@ class ArmModule(Module):
             source, made = word >> 5 & 0x1F, -1
             if (source in live or source in stale) and (offset := offset_in(word)) is not None:
                 target = live.get(source, stale.get(source, 0)) + offset
-                is_add = _is_add(word)
-                if source in live or (target in self._known and (is_add or word & 0xFFC00000 == 0xF9400000)):
-                    yield base + _WORD * number, target, is_add
-                    made = target if is_add else -1
+                is_made = is_add(word)
+                if source in live or (target in self._known and (is_made or word & 0xFFC00000 == 0xF9400000)):
+                    yield base + _WORD * number, target, is_made
+                    made = target if is_made else -1
             elif word >> 16 & 0x1F in live or source in live:
                 if word & 0xFFE0FFE0 == 0xAA0003E0 and word >> 16 & 0x1F in live:
                     made = live[word >> 16 & 0x1F]
@@ -458,14 +353,3 @@ def _kind(top: int) -> int:
 
 
 _KINDS = bytes(map(_kind, range(256)))
-
-
-def _is_test(word: int) -> bool:
-    return word & 0x7C000000 == 0x34000000
-
-
-def _words(data: bytes) -> "array[int]":
-    found = array("I", data[: len(data) // _WORD * _WORD])
-    if sys.byteorder == "big":
-        found.byteswap()
-    return found

@@ -5,7 +5,7 @@ the encodings.
 """
 
 from vbuild.elf import values
-from vbuild.elf.arm_code import offset_in, page_of, signed
+from vbuild.elf.arm_words import offset_in, page_of, signed
 from vbuild.elf.machine_state import CC, NO_LANES, ZERO_SIGN, Chained, Compared, State, negated, shown_by
 from vbuild.elf.operands import Operands
 from vbuild.elf.values import MASK_64, Value, tag

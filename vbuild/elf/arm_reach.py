@@ -14,8 +14,9 @@ from functools import cache, cached_property
 from msgspec.structs import replace
 
 from vbuild.elf import values
-from vbuild.elf.arm_code import ArmModule, read_by, writes
+from vbuild.elf.arm_code import ArmModule
 from vbuild.elf.arm_instructions import CONDITIONS, FULL, HALF, ZERO, ArmInstructions
+from vbuild.elf.arm_words import read_by, writes
 from vbuild.elf.cpu_facts import facts_of, features
 from vbuild.elf.iced import FlowControl
 from vbuild.elf.interpreter import Interpreter
@@ -305,11 +306,11 @@ class ArmReach(Reach):
         """Arguments are not followed into functions that others may call."""
         return False
 
-    def is_result_used(self, _: int) -> bool:
-        return True
-
-    def callers_use(self, _: int, __: int) -> bool:
-        return True
+    def callers_use(self, address: int, _: int) -> bool:
+        """Whether there seem to be callers: what they do with results is not followed."""
+        module = self.program.module(address)
+        place = address - module.base
+        return any(True for _ in self._users(module, range(place, place + 1)))
 
     def _found_registers(self, _: int, __: int) -> Registers:
         return Registers(frozenset(range(9)), frozenset((*range(19), 30)))
@@ -318,18 +319,25 @@ class ArmReach(Reach):
         assert isinstance(module, ArmModule)  # noqa: S101  # a program has files of one machine
         low, high = min(table.start, starts.start), max(table.stop, starts.stop)
         for site, target in module.sites_and_targets(low, high):
-            if (target in table or module.is_taken(site)) and module.may_write(site):
-                yield from filter(None, (module.piece(module.base + site),))
+            yield from self._writing(module, site, target, table)
         # through a pointer that is kept in data
         for place in module.places_of(table.start, table.stop):
             if module.object_at(place):
                 yield from self._users(module, module.table(place))
             for site in module.sites(place, place + 1):
-                if module.may_write(site, is_pointer=True):
-                    yield from filter(None, (module.piece(module.base + site),))
+                yield from self._writing(module, site, module.pointers[place], table, is_pointer=True)
         for other, place in self.program.importers(module.exported_names(table)):
             if other is not module:
                 yield from self._users_of_place(other, place)
+
+    def _writing(
+        self, module: ArmModule, site: int, target: int, table: range, *, is_pointer: bool = False
+    ) -> Iterator[Piece]:
+        """The piece with *site* if it may write to *table*, as in `ArmModule.may_write`."""
+        if piece := module.piece(module.base + site):
+            results = 2 * self.is_result_used(piece.address)
+            if module.may_write(site, target, table, results, is_pointer=is_pointer):
+                yield piece
 
     def _doubt(self, address: int) -> Doubt | None:
         """In a file that asks the processor nothing is shown to be unguarded: less is understood than of x86-64."""

@@ -15,8 +15,9 @@ from hashlib import blake2b
 from msgspec import Struct
 
 from vbuild.elf import arm
-from vbuild.elf.arm_code import ArmModule, without_addresses
+from vbuild.elf.arm_code import ArmModule
 from vbuild.elf.arm_reach import ArmReach
+from vbuild.elf.arm_words import without_addresses
 from vbuild.elf.code import Elf
 from vbuild.elf.cpu_facts import implied, names_of
 from vbuild.elf.isa import FeatureUse, Isa, RegionIsa, instructions_of

@@ -92,8 +92,12 @@ class Region:
         return str(self.function) if self.function else f"{self.address:#x}, outside any known function"
 
 
-def regions_of(elf: Elf) -> Iterator[Region]:
-    """The code of *elf*, cut at the starts and ends of functions; padding and objects that lie in code left out."""
+def regions_of(elf: Elf, holding: Sequence[int] | None = None) -> Iterator[Region]:
+    """The code of *elf*, cut at the starts and ends of functions; padding and objects that lie in code left out.
+
+    Of those between two such places, the ones with an address that is in *holding*, in order, if that is given.
+    """
+    at = 0
     for code in elf.code:
         starts = {symbol.address: symbol for symbol in _within(code, elf.functions)}
         skipped = {symbol.address: symbol for symbol in _within(code, elf.objects) if symbol.size}
@@ -102,6 +106,10 @@ def regions_of(elf: Elf) -> Iterator[Region]:
         for start, end in pairwise(cuts):
             if (symbol := starts.get(start)) and (outer is None or symbol.end > outer.end):
                 outer = symbol
+            if holding is not None:
+                at = bisect_left(holding, start, at)
+                if at == len(holding) or holding[at] >= end:
+                    continue
             inner = skipped.get(start) if symbol is None else symbol
             known = min(end, inner.end if inner and inner.size else end) if inner else start
             if symbol:
