@@ -153,7 +153,10 @@ def test_a_project_that_calls_another_nvcc_is_told() -> None:
 
 
 def test_a_build_without_gpu_code_is_told() -> None:
-    message = "no library has GPU code: set what switches the project's CUDA on in build.config-settings or build.env"
+    message = (
+        "no library has GPU code: set what switches the project's CUDA on in build.config-settings or build.env; "
+        "if it calls CUDA's libraries alone, leave matrix.cuda[].gpus out"
+    )
     nothing: list[dict[str, Fatbins]] = [{}, {"demo.so": {}}]
     for libraries in nothing:
         found = agreement([], libraries, GpuList.parse("80"))
@@ -184,6 +187,16 @@ def test_code_for_a_family_is_found_under_the_name_that_nvcc_gives_it() -> None:
 def test_paths_are_those_of_the_log() -> None:
     found = judged([command(str(Path("/elsewhere/a.cu")), "sm_80")], "sm_80", request="90")
     assert found.shortfalls[0].what == "/elsewhere/a.cu"
+
+
+def test_kernels_in_a_wheel_for_no_gpus_are_refused() -> None:
+    library: dict[str, Fatbins] = {"demo.so": {offers("sm_75"): 1}}
+    found = agreement([command("a.cu", "sm_75")], library, GpuList(()))
+    advice = "a wheel with kernels says which GPUs it is for: matrix.cuda[].gpus, or --cuda 80,90"
+    assert found.lines == (f"a.cu: compiled for sm_75 only, asked for no GPU; {advice}",)
+    assert agreement([], {"demo.so": {}}, GpuList(()))
+    # of a library that is linked statically, such as cuBLAS's
+    assert agreement([], library, GpuList(()))
 
 
 def test_a_link_is_not_blamed_for_its_objects() -> None:

@@ -137,7 +137,7 @@ def test_what_is_asked_for_stands_instead_of_the_recipes_own(tmp_path: Path) -> 
     own = '[tool.vbuild.matrix]\ncpu = ["x86-64-v2"]\npython = ["3.12", "3.13"]\npriority = ["x86_64", "nvidia"]\n'
     tree(tmp_path, {"pyproject.toml": f"{PROJECT}{own}"})
     assert labels(given(tmp_path, NO_AXES))[:2] == ["plain", "x86_64_v2"]
-    asked = AskedAxes(gpus=GpuList.parse("A100,90a,90,120+ptx"), toolkit=Dotted(13, 0), pythons=("3.13",))
+    asked = AskedAxes(gpus=GpuList.parse("A100,90a,90,120+ptx"), toolkits=(Dotted(13, 0),), pythons=("3.13",))
     found = given(tmp_path, asked)
     (entry,) = found.recipe.matrix.cuda
     assert str(entry.toolkit) == "13.0"
@@ -161,8 +161,35 @@ def test_gpus_that_no_toolkit_compiles_for_together_are_refused(tmp_path: Path) 
     with pytest.raises(VbuildError, match=r"--cuda sm_70,sm_110: no installed toolkit compiles for all, and none of"):
         fitting_toolkit(GpuList.parse("70,110"), {})
     tree(tmp_path, {"pyproject.toml": PROJECT})
-    with pytest.raises(VbuildError, match="--toolkit: for no GPUs"):
-        given(tmp_path, AskedAxes(toolkit=Dotted(13, 0)))
+    with pytest.raises(VbuildError, match="--toolkit: several; expected one with --cuda"):
+        given(tmp_path, AskedAxes(gpus=GpuList.parse("80"), toolkits=(Dotted(12, 9), Dotted(13, 0))))
+
+
+def test_code_that_calls_cudas_libraries_alone_is_built_for_each_toolkit_whatever_the_gpu(tmp_path: Path) -> None:
+    setup = "from setuptools import setup, Extension\nsetup(ext_modules=[Extension(name='x')])"
+    calls = "#include <cublas_v2.h>\nint main() { return 0; }"
+    tree(tmp_path, {"pyproject.toml": PROJECT, "setup.py": setup, "x.cpp": calls})
+    both = given(tmp_path, AskedAxes(toolkits=(Dotted(12, 9), Dotted(13, 0)))).recipe
+    bounds = [f"nvidia :: cuda_version_lower_bound :: {major}.0" for major in (12, 13)]
+    assert [(str(target), *target.properties) for target in both.targets] == [
+        ("plain",),
+        ("cu12", bounds[0]),
+        ("cu13", bounds[1]),
+    ]
+    assert not any(target.gpus or target.cuda.archs.requests for target in both.targets if target.cuda)
+    assert both.targets[1].cuda == both.targets[0].cuda != both.targets[2].cuda
+    # also if GPUs are asked for: there is nothing to compile for them
+    found = given(tmp_path, AskedAxes(gpus=GpuList.parse("80,90"), toolkits=(Dotted(13, 0),)))
+    assert [str(target) for target in found.recipe.targets] == ["plain", "cu13"]
+    assert found.notes[0] == "it calls CUDA's libraries and has no kernels: one wheel for all GPUs"
+    # files for run time are no kernels of its own, and what a script names for nvcc is
+    tree(tmp_path, {"demo/x.cu": "", "demo/load.py": "open('x.cu')"})
+    assert (
+        given(tmp_path, AskedAxes(gpus=GpuList.parse("80"), toolkits=(Dotted(13, 0),))).recipe.targets[1].gpus is None
+    )
+    tree(tmp_path, {"CMakeLists.txt": "add_library(x MODULE x.cu)"})
+    kernels = given(tmp_path, AskedAxes(gpus=GpuList.parse("80"), toolkits=(Dotted(13, 0),)))
+    assert [str(target) for target in kernels.recipe.targets] == ["plain", "sm80"]
 
 
 @pytest.mark.parametrize(

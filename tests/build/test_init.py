@@ -82,7 +82,8 @@ def test_a_draft_is_the_recipe_that_its_text_is(tmp_path: Path) -> None:
     assert Recipe.load(written).build.env == (("DEMO_FORCE_BUILD", "TRUE"), ("FORCE_CUDA", "1"))
     (entry,) = Recipe.load(written).matrix.cuda
     assert entry.toolkit.libraries == ("cccl", "cublas")
-    assert draft.values()["build"] == {"env": {"DEMO_FORCE_BUILD": "TRUE", "FORCE_CUDA": "1"}}
+    env = {"DEMO_FORCE_BUILD": "TRUE", "FORCE_CUDA": "1"}
+    assert draft.values()["build"] == {"env": env, "cuda": {"archs": "complete"}}
     assert "# command = \"python -c 'import demo'\"" in draft.text()  # it brings torch
 
 

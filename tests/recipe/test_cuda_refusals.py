@@ -92,7 +92,6 @@ ENTRIES = [
     ),
 ]
 GROUPS = [
-    (_cuda("toolkit = '13.0'"), "matrix.cuda[0].gpus: missing; expected a table"),
     (_gpus("{}"), "matrix.cuda[0].gpus: has no groups; expected labels with their GPUs, as in sm90 = '90'"),
     (
         _gpus("{ sm90 = '' }"),
@@ -220,7 +219,7 @@ AROUND = [
     (CUDA + "[build.cuda]\nptx = true", "build.cuda.ptx: no such key; known here: archs, compress, files, lineinfo"),
     (
         CUDA + '[build.cuda]\narchs = "drop"',
-        "build.cuda.archs: found 'drop'; expected 'intersect', 'replace' or 'keep'",
+        "build.cuda.archs: found 'drop'; expected 'intersect', 'complete', 'replace' or 'keep'",
     ),
     (
         CUDA + '[build.cuda]\ncompress = "zstd"',
@@ -235,8 +234,8 @@ AROUND = [
     ),
     (CUDA + "[build.cuda]\nlineinfo = 1", "build.cuda.lineinfo: expected true or false, got 1"),
     (
-        CUDA + '[build.cuda.files]\n"*.cu" = "drop"',
-        "build.cuda.files.\"*.cu\": found 'drop'; expected 'intersect', 'replace', 'keep', or GPUs as in '80,90a'",
+        CUDA + '[build.cuda.files]\n"a" = "drop"',
+        "build.cuda.files.a: found 'drop'; expected 'intersect', 'complete', 'replace', 'keep', or GPUs as in '80,90a'",
     ),
     (
         CUDA + '[build.cuda.files]\n"*.cu" = "70"',

@@ -138,7 +138,7 @@ RECIPES = {
     ),
     "a word for what becomes of lists": (
         f'{TWO}\n[build.cuda]\narchs = "override"',
-        "build.cuda.archs: found 'override'; expected 'intersect', 'replace' or 'keep'",
+        "build.cuda.archs: found 'override'; expected 'intersect', 'complete', 'replace' or 'keep'",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,22 @@ def test_replacing_puts_the_request() -> None:
     found = run("-c -arch=sm_70 a.cu -gencode arch=compute_75,code=sm_75", cuda("80,120+ptx", Archs.REPLACE))
     assert found.words == ("-c", "a.cu", SM80, "-gencode=arch=compute_120,code=[sm_120,compute_120]", *OURS)
     assert str(found.command) == "a.cu: sm_75,sm_70,compute_70 -> sm_80,sm_120,compute_120"
+
+
+def test_completing_puts_the_request_but_for_files_that_are_for_one_gpu_or_family() -> None:
+    for theirs in ("sm_75,compute_75", "compute_75", "sm_80", "sm_70,sm_90a"):
+        options = " ".join(f"-gencode=arch=compute_{code.partition('_')[2]},code={code}" for code in theirs.split(","))
+        assert lists(f"-c a.cu {options}", cuda("80,90", Archs.COMPLETE)) == (theirs, "sm_80,sm_90")
+    assert lists("-c a.cu", cuda("80,90", Archs.COMPLETE)) == ("", "sm_80,sm_90")
+    hopper = "-gencode=arch=compute_90a,code=sm_90a"
+    assert lists(f"-c a.cu {hopper}", cuda("80,90", Archs.COMPLETE)) == ("sm_90a", "sm_90a")
+
+
+def test_without_gpus_asked_for_every_list_stays() -> None:
+    settings = CudaRules.of_data(CudaRules(Path("/cuda/bin/nvcc"), GpuList(())).data())
+    for mode in Archs:
+        assert lists("-c a.cu -arch=sm_75", replace(settings, mode=mode)) == ("sm_75,compute_75", "sm_75,compute_75")
+        assert lists("-c a.cu", replace(settings, mode=mode)) == ("", "")
 
 
 @pytest.mark.parametrize("options", ["", "-arch=native", "-arch=sm_60"])

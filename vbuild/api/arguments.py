@@ -10,6 +10,7 @@ from vbuild.api.options import Layout, MatrixOptions, PublishOptions, StrPath
 if TYPE_CHECKING:
     from vbuild.build.given import AskedAxes
     from vbuild.hardware.cpu import Cpu
+    from vbuild.hardware.driver import Dotted
     from vbuild.hardware.gpu import GpuList
     from vbuild.hardware.machine import Machine
     from vbuild.publishing.model import PublishLayout
@@ -130,16 +131,24 @@ def gpus_of(asked: "str | Iterable[str | GpuList] | GpuList") -> "GpuList | None
     return GpuList.asked(",".join(map(str, several))) if several else None
 
 
+def toolkits_of(asked: "str | Dotted | Iterable[str | Dotted] | None") -> "tuple[Dotted, ...]":
+    """The versions of CUDA that are *asked* for, each once: ``12.9,13.0``; `HardwareError` for others."""
+    from vbuild.hardware.driver import Dotted
+
+    several = asked.split(",") if isinstance(asked, str) else () if asked is None else asked
+    found = (several,) if isinstance(several, Dotted) else several
+    return tuple(dict.fromkeys(value_of(each, Dotted.parse) for each in found))
+
+
 def axes_of(cpu: Any, cuda: Any, toolkit: Any, python: Any) -> "AskedAxes":  # noqa: ANN401 - as MatrixOptions has them
     from vbuild.build.given import AskedAxes
-    from vbuild.hardware.driver import Dotted
     from vbuild.hardware.machine import cpus_asked
 
     levels = ",".join(map(str, texts_of(cpu)))
     return AskedAxes(
         cpus=cpus_asked(levels) if levels else (),
         gpus=gpus_of(cuda or ()),
-        toolkit=value_of(toolkit, Dotted.parse),
+        toolkits=toolkits_of(toolkit),
         pythons=texts_of(python),
     )
 

@@ -72,7 +72,7 @@ def init(
     output: StrPath | None = None,
     cpu: "str | Iterable[str | Cpu] | None" = None,
     cuda: "str | Iterable[str] | GpuList | None" = None,
-    toolkit: "str | Dotted | None" = None,
+    toolkit: "str | Dotted | Iterable[str | Dotted] | None" = None,
     python: str | Iterable[str] | None = None,
 ) -> "WrittenRecipe":
     """Write a recipe for *source*, as `matrix` takes it, into the file *output*; by default as ``vbuild init`` does.

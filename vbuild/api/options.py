@@ -29,7 +29,8 @@ class MatrixOptions(TypedDict, total=False):
     python       Pythons to build for: some of the recipe's, any if it names none; all
     cpu          CPU levels, as "v2,v3", to build for instead of the recipe's
     cuda         GPUs, as "80,90+ptx" or "H100", to build for instead of the recipe's, a wheel for each
-    toolkit      the version of CUDA that compiles for these; the newest that can
+    toolkit      the version of CUDA that compiles for these, the newest that can; without GPUs, a wheel for each of
+                 these versions, whose libraries are called by code without kernels
     part         leave what is for the whole release to `collect`
     fresh        build everything again, also what an earlier run built
     locked       use nothing but what the recipe's lock file names
@@ -47,7 +48,7 @@ class MatrixOptions(TypedDict, total=False):
     python: Iterable[str]
     cpu: "str | Iterable[str | Cpu] | None"
     cuda: "str | Iterable[str] | GpuList | None"
-    toolkit: "str | Dotted | None"
+    toolkit: "str | Dotted | Iterable[str | Dotted] | None"
     part: bool
     fresh: bool
     locked: bool

@@ -10,7 +10,7 @@ only if a GPU gets nothing from all of it together.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
 from msgspec import Struct
@@ -39,11 +39,15 @@ _MAKES_FATBINS = frozenset({NvccOutput.OBJECT, NvccOutput.FATBIN, *LINKS})
 
 _NOT_REPLACED = "their commands take no list of several: see the commands of nvcc in the log of the build"
 _OLDER = "link a library that was compiled for them, or leave them out of the request"
+_UNASKED = "a wheel with kernels says which GPUs it is for: matrix.cuda[].gpus, or --cuda 80,90"
 _BYPASSED = (
     "no command passed the wrapper of nvcc: the project calls another one by its path, and has to be told to take "
     "CUDA_HOME's or CUDACXX"
 )
-_NO_CODE = "no library has GPU code: set what switches the project's CUDA on in build.config-settings or build.env"
+_NO_CODE = (
+    "no library has GPU code: set what switches the project's CUDA on in build.config-settings or build.env; if it "
+    "calls CUDA's libraries alone, leave matrix.cuda[].gpus out"
+)
 
 
 class Shortfall(Struct, frozen=True):
@@ -100,6 +104,8 @@ def agreement(
     The fatbins of a library are numbers of containers by what they offer. *mode* is the recipe's for all files.
     """
     own = [command for command in commands if not is_trial(command.sources)]
+    if not archs.requests:
+        return Agreement(tuple(_unasked(own)) if any(libraries.values()) else ())
     if not any(libraries.values()) and not any(command.output in _FILES for command in own):
         return Agreement(is_empty=True)
     makers = _makers(own)
@@ -128,6 +134,13 @@ def agreement(
             else:
                 notes.append(shortfall)
     return Agreement(tuple(short[what] for what in sorted(short)), tuple(notes))
+
+
+def _unasked(commands: Iterable[Command]) -> Iterator[Shortfall]:
+    """The files of *commands* that became kernels in a wheel that is for no GPUs."""
+    for command in commands:
+        if command.sources and command.output in _MAKES_FATBINS | _FILES:
+            yield Shortfall(", ".join(command.sources), command.ours or ("nvcc's default",), ("no GPU",), _UNASKED)
 
 
 def unused(files: Iterable[FileRule], commands: Iterable[Command]) -> tuple[str, ...]:

@@ -56,21 +56,15 @@ def cuda_plan(
     config_settings: Settings = (),
 ) -> CudaPlan:
     """The plan that adds the request of *build* to what *environment* and *config_settings* say; *home*: CUDA_HOME."""
-    cmake = ";".join(_for_cmake(build.archs))
-    knobs = {
-        "CUDAARCHS": cmake,
-        "TORCH_CUDA_ARCH_LIST": ";".join(_for_torch(build.archs)),
-        "CUPY_NVCC_GENERATE_CODE": ";".join(
-            f"arch={codegen.virtual},code={codegen.code}" for codegen in requested(build.archs)
-        ),
-    }
+    knobs = _knobs(build.archs) if build.archs.requests else {}
     variables = {
         **dict.fromkeys(("CUDA_HOME", "CUDA_PATH"), str(home)),
         **dict.fromkeys(("CUDACXX", *(name for name in ("NVCC", "PYTORCH_NVCC") if name in environment)), "nvcc"),
         **{name: value for name, value in knobs.items() if not environment.get(name)},
     }
     more: Settings = ()
-    if not _names_architectures(environment, config_settings):
+    if knobs and not _names_architectures(environment, config_settings):
+        cmake = knobs["CUDAARCHS"]
         if backend is BuildBackend.SCIKIT_BUILD_CORE:
             more = ((f"cmake.define.{_ARCHITECTURES}", cmake),)
         elif backend in {BuildBackend.SETUPTOOLS, BuildBackend.OTHER}:
@@ -78,6 +72,16 @@ def cuda_plan(
             given = environment.get("CMAKE_ARGS", "")
             variables["CMAKE_ARGS"] = f"{given} -D{_ARCHITECTURES}={cmake}".strip()
     return CudaPlan(tuple(variables.items()), more, _rules(build, settings, home, compilers))
+
+
+def _knobs(archs: GpuList) -> dict[str, str]:
+    return {
+        "CUDAARCHS": ";".join(_for_cmake(archs)),
+        "TORCH_CUDA_ARCH_LIST": ";".join(_for_torch(archs)),
+        "CUPY_NVCC_GENERATE_CODE": ";".join(
+            f"arch={codegen.virtual},code={codegen.code}" for codegen in requested(archs)
+        ),
+    }
 
 
 class HostChoice(Struct, frozen=True):

@@ -80,13 +80,17 @@ def _matrix(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftK
     for key, value in matrix.items():
         if key == "cuda":
             entries = [{**entry, **_libraries(survey)} for entry in value]
-            yield DraftKey("matrix", key, entries, "a wheel for each group, and a plain one for all")
+            each = "each group, and a plain one for all" if "gpus" in value[0] else "each, and a plain one"
+            yield DraftKey("matrix", key, entries, f"a wheel for {each}")
         else:
             yield DraftKey("matrix", key, value, "the plain wheel is built as well" if key == "cpu" else "")
     if "python" not in matrix:
         stated = f", and it wants {survey.requires_python}" if survey.requires_python else ""
         offered = ["3.12", "3.13", "3.14"]
         yield DraftKey("matrix", "python", offered, f"the Python that runs vbuild otherwise{stated}", is_offered=True)
+    if survey.only_calls_cuda and "cuda" not in matrix:
+        called = {"toolkit": "13.0", **_libraries(survey)}
+        yield DraftKey("matrix", "cuda", [called], "it calls CUDA's libraries, and has no kernels", is_offered=True)
     if survey.has_cuda and "cuda" not in matrix:
         groups = {"sm80": "80,86,89", "sm90": "90", "sm100": "100", "sm120": "120+ptx"}
         own = f"; its own list: {', '.join(survey.archs)}" if survey.archs else ""
@@ -108,11 +112,10 @@ def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKe
     if survey.native:
         kept = 'its -march=native is taken out; "keep" and "strip" are the other choices'
         yield DraftKey("build", "flags", "auto", kept, is_offered=True)
-    if "cuda" in matrix and survey.archs:
-        own = ", ".join(survey.archs)
-        yield DraftKey(
-            "build", "cuda", {"archs": "replace"}, f"if none of its own list is asked for: {own}", is_offered=True
-        )
+    if "cuda" in matrix and "gpus" in matrix["cuda"][0]:
+        own = f", which is for {', '.join(survey.archs)}" if survey.archs else ""
+        what = f"of a list of its own{own}, what is asked for takes the place"
+        yield DraftKey("build", "cuda", {"archs": "complete"}, what)
 
 
 def _libraries_outside(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:

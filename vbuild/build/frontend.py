@@ -327,6 +327,8 @@ def _toolkit(
     environment: Mapping[str, str],
 ) -> Toolkit:
     toolkit = toolkits(spec)
+    if not spec.has_kernels:
+        return toolkit
     if toolkit.root.exists():  # unless it is only foreseen
         check_nvcc(toolkit.nvcc)
     if host := host_of(compilers, environment):

@@ -51,24 +51,30 @@ _SERIES = re.compile(r"\d+\.\d+")
 
 
 class AskedAxes(Struct, frozen=True):
-    """The CPU levels, GPUs, CUDA toolkit and Pythons asked for besides the source, each empty if it is not."""
+    """The CPU levels, GPUs, CUDA toolkits and Pythons asked for besides the source, each empty if it is not."""
 
     cpus: tuple[Cpu, ...] = ()
     gpus: GpuList | None = None
-    toolkit: Dotted | None = None
+    toolkits: tuple[Dotted, ...] = ()
     pythons: tuple[str, ...] = ()
 
     def keys(self) -> dict[str, Any]:
-        """Those of ``[matrix]`` that say the same; `RecipeError` for a toolkit without GPUs to compile for."""
-        if self.toolkit and not self.gpus:
-            raise RecipeError("--toolkit: for no GPUs; expected --cuda with those to compile for, as in --cuda 80,90")
+        """Those of ``[matrix]`` that say the same: of toolkits without GPUs, a wheel for each.
+
+        `RecipeError` for several toolkits to compile for GPUs, whose wheels nothing would tell apart.
+        """
+        if self.gpus and len(self.toolkits) > 1:
+            raise RecipeError("--toolkit: several; expected one with --cuda, or none for code without kernels")
         keys: dict[str, Any] = {"cpu": [str(cpu) for cpu in self.cpus]} if self.cpus else {}
         if self.gpus:
             groups = {
                 f"sm{device.number}": [str(each) for each in self.gpus if each.device == device]
                 for device in self.gpus.devices
             }
-            keys["cuda"] = [{"toolkit": str(self.toolkit or fitting_toolkit(self.gpus)), "gpus": groups}]
+            version = self.toolkits[0] if self.toolkits else fitting_toolkit(self.gpus)
+            keys["cuda"] = [{"toolkit": str(version), "gpus": groups}]
+        elif self.toolkits:
+            keys["cuda"] = [{"toolkit": str(version)} for version in self.toolkits]
         return keys
 
 
@@ -159,13 +165,18 @@ def _axes(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any]
 
 def _keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The keys for *axes* alone, with the toolkit that the build requirements of *survey* are made for; and lines."""
-    if not axes.gpus or axes.toolkit:
-        return axes.keys(), ()
-    if found := _cuda_of_requirements((*survey.lines, *survey.imported), axes.pythons) if survey else None:
-        version, package = found
-        why = f"CUDA {version}, which {package} of the build requirements is made for; --toolkit takes another"
-        return replace(axes, toolkit=version).keys(), (why,)
-    return axes.keys(), (f"CUDA {fitting_toolkit(axes.gpus)} compiles for these GPUs; --toolkit takes another",)
+    notes: tuple[str, ...] = ()
+    if axes.gpus and not axes.toolkits:
+        found = _cuda_of_requirements((*survey.lines, *survey.imported), axes.pythons) if survey else None
+        version, why = fitting_toolkit(axes.gpus), "compiles for these GPUs"
+        if found:
+            version, why = found[0], f"which {found[1]} of the build requirements is made for"
+        axes = replace(axes, toolkits=(version,))
+        notes = (f"CUDA {version}{',' if found else ''} {why}; --toolkit takes another",)
+    if axes.gpus and survey and survey.only_calls_cuda:
+        axes = replace(axes, gpus=None)
+        notes = (*notes, "it calls CUDA's libraries and has no kernels: one wheel for all GPUs")
+    return axes.keys(), notes
 
 
 def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tuple[Dotted, str] | None:
@@ -195,6 +206,8 @@ def _met(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
     """What the user should know of a project whose recipe vbuild wrote."""
     if survey.has_cuda and "cuda" not in matrix:
         yield "it has CUDA code, and --cuda is not asked for"
+    elif survey.only_calls_cuda and "cuda" not in matrix:
+        yield "it calls CUDA's libraries; --toolkit 12.9,13.0 builds with these, a wheel for each"
     for name, value in survey.switches:
         if "cuda" in matrix or not name.endswith("FORCE_CUDA"):
             yield f"{name}={value} is set, so that it is built here"
@@ -223,9 +236,10 @@ def fitting_toolkit(gpus: GpuList, environment: Mapping[str, str] = os.environ) 
     for here in installed(environment):
         if _compiles(here.version, gpus) and not here.lacks():
             return here.version
-    if fitting := [version for version in releases() if _compiles(version, gpus)]:
+    fetched = [version for version, release in releases().items() if release.compiles]
+    if fitting := [version for version in fetched if _compiles(version, gpus)]:
         return max(fitting)
-    oldest, newest = min(releases()), max(releases())
+    oldest, newest = min(fetched), max(fetched)
     raise RecipeError(
         f"--cuda {gpus}: no installed toolkit compiles for all, and none of {oldest} to {newest} on the package index; "
         "expected CUDA_HOME of one that does, or fewer GPUs"

@@ -88,6 +88,15 @@ _TOOLKIT_HEADERS = {
 }
 
 
+def is_of_cuda(header: str) -> bool:
+    """Whether *header* is of the CUDA driver, its runtime, or a library of the toolkit that is more than headers."""
+    return header.startswith(("cuda.h", "cuda_", "cudaGL", "cudaEGL")) or toolkit_library(header) not in {
+        None,
+        "cccl",
+        "nvtx",
+    }
+
+
 def debian_package(header: str) -> str | None:
     """The Debian package that has *header*; None if it is of no library that projects commonly want."""
     return next((package for name, package in _PACKAGES.items() if header == name or _is_in(header, name)), None)

@@ -21,10 +21,11 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.build.frontend import recognised, wanted_python
-from vbuild.build.headers import toolkit_library
+from vbuild.build.headers import is_of_cuda, toolkit_library
 from vbuild.build.plan import BuildBackend
 from vbuild.config.requirements import required_project
 from vbuild.config.table import Table
+from vbuild.elf.catalogue import frameworks
 from vbuild.errors import RecipeError
 
 _LANGUAGES = {
@@ -33,7 +34,7 @@ _LANGUAGES = {
     **dict.fromkeys((".cu", ".cuh"), "CUDA"),
     **dict.fromkeys((".f", ".for", ".f90", ".f95", ".f03"), "Fortran"),
     **dict.fromkeys((".rs",), "Rust"),
-    **dict.fromkeys((".pyx",), "Cython"),
+    **dict.fromkeys((".pyx", ".pxd"), "Cython"),
 }
 _HEADERS = (".h", ".hh", ".inc")
 _SCRIPTS = (".py", ".cmake", ".toml", ".cfg", "CMakeLists.txt", "meson.build")
@@ -69,7 +70,12 @@ _PROJECTS = {"git": "gitpython", "skbuild": "scikit-build", "yaml": "pyyaml", "s
 _PLACES = ("src", "python", "lib")  # in which a project has its packages, if not at its top
 _OF_SETUPTOOLS = frozenset({"setuptools", "pkg_resources", "distutils", "_distutils_hack"})
 _NATIVE = re.compile(r"-m(?:arch|tune|cpu)=native")
+# that nvcc compiles something, be it called .cu or not
+_KERNELS = re.compile(r"CUDAExtension|enable_language\s*\(\s*CUDA|LANGUAGES[^)]*\bCUDA\b|cuda_add_|\.cu\b|-x cu\b")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?P<header>[\w./+-]+)>", re.MULTILINE)
+_QUOTED = re.compile(
+    r"""^[ \t]*(?:#[ \t]*include|cdef[ \t]+extern[ \t]+from)[ \t]*["']<?(?P<header>[\w./+-]+)""", re.MULTILINE
+)
 
 
 class ProjectSurvey(Struct, frozen=True, kw_only=True):
@@ -97,10 +103,17 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     headers: tuple[str, ...] = ()
     imported: tuple[str, ...] = ()
     has_extensions: bool = False
+    has_kernels: bool = False
+    calls_cuda: bool = False
 
     @property
     def has_cuda(self) -> bool:
         return "CUDA" in self.languages
+
+    @property
+    def only_calls_cuda(self) -> bool:
+        """Whether it needs the toolkit's libraries, and no code for GPUs is compiled: some bring files for run time."""
+        return self.calls_cuda and not self.has_kernels
 
     @property
     def is_compiled(self) -> bool:
@@ -135,6 +148,8 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         headers=tuple(sorted(found.headers - found.own)),
         imported=tuple(_imported(project, requires)),
         has_extensions=found.has_extensions,
+        has_kernels=found.has_kernels,
+        calls_cuda=any(map(is_of_cuda, (*found.headers, *found.quoted))),
     )
 
 
@@ -149,7 +164,8 @@ class _Found:
         self.native: set[str] = set()
         self.headers: set[str] = set()
         self.own: set[str] = set()
-        self.has_extensions = False
+        self.quoted: set[str] = set()
+        self.has_extensions = self.has_kernels = False
 
     def look(self, path: Path, name: str) -> None:
         is_script = path.name.endswith(_SCRIPTS)
@@ -165,7 +181,8 @@ class _Found:
         text = _text(path)
         if is_script:
             self._look_at_script(text, name)
-        elif language != "Cython":
+        self.quoted |= {match["header"] for match in _QUOTED.finditer(text)}
+        if not is_script and language != "Cython":
             self.headers |= {match["header"] for match in _INCLUDE.finditer(text)}
             if _DISPATCH.search(text):
                 self.dispatch.add(name)
@@ -178,6 +195,8 @@ class _Found:
             self.has_extensions = True
         if _NATIVE.search(text):
             self.native.add(name)
+        if _KERNELS.search(text) and not (name.endswith(".py") and "/" in name):
+            self.has_kernels = True
         if _CUDA.search(text):
             self.archs |= {match["number"] for match in _ARCHS.finditer(text)}
 
@@ -231,13 +250,16 @@ def _at(table: object, *keys: str) -> Mapping[str, object]:
 
 
 def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
-    """The projects that setup.py imports at once and whatever happens, and that *requires* lacks, each once."""
+    """The projects that setup.py imports at once and whatever happens, and that *requires* lacks, each once.
+
+    Of frameworks whatever it imports, anywhere: some say themselves that there is none, and how to install it.
+    """
     try:
         tree = ast.parse(_text(project / "setup.py"))
     except (SyntaxError, ValueError):  # of Python 2, for one: the build says so
         return
     seen = {*_OF_SETUPTOOLS, *sys.stdlib_module_names}
-    for node in tree.body:
+    for node in (*tree.body, *ast.walk(tree)):
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
@@ -245,6 +267,8 @@ def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
             places = [project / place / name for place in ("", *_PLACES)]
             is_own = any(place.is_dir() or place.with_name(f"{name}.py").is_file() for place in places)
             needed = _PROJECTS.get(name, canonicalize_name(name))
+            if node not in tree.body and needed not in frameworks():
+                continue
             if name not in seen and not is_own and needed not in requires:
                 yield needed
             seen.add(name)

@@ -193,7 +193,7 @@ def install(
     *environment* stays in use. What the wrappers run goes through *cache*. `BuildError` if the nvcc of *cuda* is
     missing, or is itself a compiler wrapper.
     """
-    if cuda:
+    if cuda and cuda.archs.requests:
         check_nvcc(cuda.nvcc)
     folder.mkdir(parents=True)
     wrappers = CompilerWrappers(

@@ -119,9 +119,10 @@ _AXES = (
     ),
     click.option(
         "--toolkit",
-        type=Value("version", "vbuild.hardware.driver:Dotted.parse"),
-        metavar="VERSION",
-        help="With --cuda: compile with this CUDA. [default: the newest for these GPUs]",
+        type=Value("versions", "vbuild.api.arguments:toolkits_of"),
+        metavar="LIST",
+        help="With --cuda: compile with this CUDA. [default: the newest for these GPUs] Without: build code that has "
+        "no kernels with these, a wheel for each: 12.9,13.0.",
     ),
     click.option(
         "--python",
@@ -141,8 +142,8 @@ def axes(command: F) -> F:
 
 def check_axes(asked: Mapping[str, Any]) -> None:
     """A usage mistake for those of the options `axes` that would have no effect."""
-    if asked["toolkit"] and not asked["cuda"]:
-        raise click.UsageError("--toolkit compiles for GPUs; expected --cuda with them, as in --cuda 80,90")
+    if asked["cuda"] and asked["toolkit"] and len(asked["toolkit"]) > 1:
+        raise click.UsageError("--toolkit: several with --cuda; expected one, or none for code without kernels")
 
 
 def find_links(when: str = "Look") -> Callable[[F], F]:

@@ -22,10 +22,12 @@ COMPRESS_MODES_SINCE = Dotted(12, 8)
 class Archs(StrEnum):
     """What becomes of a list of architectures that a project's own command has.
 
-    Of the list what is asked for, never nothing; what is asked for instead of it; the list as it is.
+    Of the list what is asked for, never nothing; what is asked for instead of it, unless all of it is code for one GPU
+    or family, as 90a is; what is asked for instead of any; the list as it is.
     """
 
     INTERSECT = "intersect"
+    COMPLETE = "complete"
     REPLACE = "replace"
     KEEP = "keep"
 
@@ -51,12 +53,13 @@ class Strategy(StrEnum):
 class ToolkitSpec:
     """A CUDA toolkit as a recipe asks for it: installed at *path*, or found if that is None.
 
-    *libraries* are texts as `vbuild.recipe.source.Library` writes them.
+    *libraries* are texts as `vbuild.recipe.source.Library` writes them. What *has_kernels* needs its nvcc.
     """
 
     version: Dotted
     path: Path | None = None
     libraries: tuple[str, ...] = ()
+    has_kernels: bool = True
 
     def __str__(self) -> str:
         return str(self.version)
@@ -98,7 +101,7 @@ class CudaSettings:
 
 @dataclass(frozen=True, slots=True)
 class CudaBuild:
-    """The CUDA part of a build: the toolkit, and all architectures that it is compiled for."""
+    """The CUDA part of a build: the toolkit, and all architectures that it is compiled for; none without kernels."""
 
     toolkit: ToolkitSpec
     archs: GpuList
@@ -144,6 +147,7 @@ def _treatment(files: Table, glob: str, toolkits: tuple[Dotted, ...]) -> Archs |
     if isinstance(text, str) and text in list(Archs):
         return Archs(text)
     if isinstance(text, str) and text.isalpha():
-        raise files.refuse(glob, f"found {text!r}; expected 'intersect', 'replace', 'keep', or GPUs as in '80,90a'")
+        words = ", ".join(map(repr, map(str, Archs)))
+        raise files.refuse(glob, f"found {text!r}; expected {words}, or GPUs as in '80,90a'")
     with at(files.place(glob)):
         return gpu_list(text, toolkits)

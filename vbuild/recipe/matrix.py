@@ -9,7 +9,8 @@ The CUDA toolkits of a matrix and the groups of GPUs that its variant wheels are
 
     nvidia :: sm_arch :: 90_real                      machine code for GPUs of 9.0 is asked for
     nvidia :: sm_arch :: 90_virtual                   PTX alone is, of M.0: GPUs ask for no other
-    nvidia :: cuda_version_lower_bound :: 13.0        drivers from the toolkit's major version on
+    nvidia :: cuda_version_lower_bound :: 13.0        drivers from the toolkit's major version on; all that is claimed
+                                                      without ``gpus``, for code that calls CUDA's libraries alone
 
 A driver cannot compile PTX newer than itself, nor read zstd before CUDA 12.4; either raises the lower bound.
 https://github.com/wheelnext/nvidia-variant-provider
@@ -58,6 +59,8 @@ class GpuGroup(Struct, frozen=True):
 
         `RecipeError` if no GPU could ask for it.
         """
+        if not self.gpus.requests:
+            return (f"{NAMESPACE} :: cuda_version_lower_bound :: {toolkit.major}.0",)
         real = [f"{device.number}_real" for device in self.gpus.native]
         # of PTX, that of M.0 which has no machine code: every GPU that asks for M0_virtual asks for M0_real too
         ptx = {request.device for request in self.gpus if request.ptx}.difference(self.gpus.native)
@@ -97,9 +100,13 @@ def _cuda(matrix: Table, folder: Path) -> tuple[MatrixEntry, ...]:
 
 def _entry(table: Table, folder: Path) -> MatrixEntry:
     toolkit = _toolkit(table, folder)
+    if "gpus" in table:
+        groups = tuple(_groups(table, toolkit.version))
+    else:
+        groups = (GpuGroup(f"cu{toolkit.version.major}", GpuList(()), table.here),)
     entry = MatrixEntry(
         toolkit,
-        tuple(_groups(table, toolkit.version)),
+        groups,
         Strategy(table.one_of("strategy", Strategy)),
         variables(table, "env"),
         table.settings("config-settings"),
@@ -114,7 +121,7 @@ def _toolkit(entry: Table, folder: Path) -> ToolkitSpec:
     libraries = _libraries(entry)
     texts = tuple(map(str, libraries))
     if not isinstance(entry.raw("toolkit"), dict):
-        return ToolkitSpec(entry.parsed("toolkit", _version), None, texts)
+        return ToolkitSpec(entry.parsed("toolkit", _version), None, texts, has_kernels="gpus" in entry)
     with entry.table("toolkit") as keys:
         path = keys.parsed("path", lambda text: located(text, folder))
         if not path.is_dir():
@@ -123,7 +130,7 @@ def _toolkit(entry: Table, folder: Path) -> ToolkitSpec:
             if library.hashes:
                 what = "a hash is of a wheel of the package index, and this toolkit is an installed one"
                 raise entry.refuse(f"libraries[{index}]", f"{what}; expected {library.release}")
-        return ToolkitSpec(keys.parsed("version", _version), path.resolve(), texts)
+        return ToolkitSpec(keys.parsed("version", _version), path.resolve(), texts, has_kernels="gpus" in entry)
 
 
 def _version(text: str) -> Dotted:

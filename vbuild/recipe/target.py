@@ -300,7 +300,7 @@ class _Family(Struct, frozen=True):
         gpus = self._gpus(point)
         if gpus is None:
             return target
-        if gpus.entry.strategy is Strategy.SEPARATE:
+        if gpus.entry.strategy is Strategy.SEPARATE or not gpus.group.gpus.requests:
             return replace(target, cuda=_cuda_build(gpus.entry, gpus.group.gpus))
         return replace(target, cuda=self._shared(point, archs), gpus=gpus.group.gpus)
 

@@ -287,7 +287,9 @@ def split_wheels(
     from vbuild.splitting.split import split
 
     folder = context.stage / "thin"
-    result = split([product.wheel for product in products], folder, request=context.split, indexes=Indexes.configured)
+    built = [(one.wheel.name, one.target.cuda.toolkit.version.major) for one in products if one.target.cuda]
+    request = dataclasses.replace(context.split, majors=tuple(built))
+    result = split([product.wheel for product in products], folder, request=request, indexes=Indexes.configured)
     changed = {wheel.name for wheel in result.wheels if not wheel.is_untouched}
     found: list[Product | Failure] = []
     for outcome in outcomes:

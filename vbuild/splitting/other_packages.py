@@ -95,7 +95,7 @@ class PackageFinder:
         if len(entries) == 1:
             return entries[0]
         if bundle not in self._majors:
-            self._majors[bundle] = _cuda_major(bundle)
+            self._majors[bundle] = dict(self.request.majors).get(bundle.wheel.path.name) or _cuda_major(bundle)
         major = self.request.cuda[0] if self.request.cuda else self._majors[bundle]
         for entry in entries:
             if entry.cuda == major:

@@ -55,6 +55,7 @@ class SplitRequest:
     rpath      libraries of other packages are found by RPATH, and required; RPATHs of the build machine are removed
     pin        None: exact for what is replaced, compatible for what is found by RPATH
     cuda       the CUDA version, major or major and minor, of the libraries outside the wheels
+    majors     the CUDA major that a wheel is known to be built with, by its file name
     keep       globs over file names and paths of libraries that stay
     fetch      whole official libraries are downloaded if nothing less proves what a library is
     bill       wheels that lost or changed libraries get a bill of materials
@@ -65,6 +66,7 @@ class SplitRequest:
     rpath: bool = False
     pin: OfficialPin | None = None
     cuda: tuple[int, ...] = ()
+    majors: tuple[tuple[str, int], ...] = ()
     keep: tuple[str, ...] = ()
     libs: str | None = None
     smallest: int = SMALLEST

@@ -30,7 +30,18 @@ from typing import Any, NoReturn, Self
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Service, service
 from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain import compiler_program, rewriting
-from vbuild.toolchain.nvcc_options import LIST, Call, Codegen, CudaRules, NvccOutput, Option, listed, matches, spelled
+from vbuild.toolchain.nvcc_options import (
+    LIST,
+    Call,
+    Codegen,
+    CudaRules,
+    NvccOutput,
+    Option,
+    is_specific,
+    listed,
+    matches,
+    spelled,
+)
 
 LOG = "nvcc.jsonl"
 GUARD = "VBUILD_NVCC"
@@ -95,7 +106,7 @@ def is_excused(command: Command) -> bool:
     """Whether it is as it has to be: by the recipe's rule, its own list for one kind of GPU each, or what it links."""
     if not (command.sources or command.theirs):
         return True
-    lists_specific = all(code.endswith(("a", "f")) for code in command.theirs)
+    lists_specific = is_specific(map(Codegen.of, command.theirs))
     return command.is_ruled or command.rule == Archs.KEEP or (bool(command.theirs) and lists_specific)
 
 

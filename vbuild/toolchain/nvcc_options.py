@@ -358,6 +358,11 @@ def _needed(offers: Sequence[GpuOffer | None], request: GpuRequest) -> set[int]:
     return found if request.real or not ptx else ptx
 
 
+def is_specific(codegens: Iterable[Codegen]) -> bool:
+    """Whether all of *codegens* run on one GPU or family alone, as those of files written for it do."""
+    return all(codegen.code.endswith(("a", "f")) for codegen in codegens)
+
+
 def spelled(codegens: Iterable[Codegen]) -> list[str]:
     """The options that make nvcc generate *codegens*, in one spelling whatever theirs was."""
     by_virtual: dict[str, list[str]] = {}
@@ -400,7 +405,7 @@ class CudaRules:
     def of_data(cls, data: Mapping[str, Any]) -> Self:
         return cls(
             nvcc=Path(data["nvcc"]),
-            archs=GpuList.parse(data["archs"]),
+            archs=GpuList.parse(data["archs"]) if data["archs"] else GpuList(()),
             mode=Archs(data["mode"]),
             files=tuple(FileRule(glob, _archs(text)) for glob, text in data["files"].items()),
             aliases=data["aliases"],
@@ -426,7 +431,8 @@ class CudaRules:
             return tuple(theirs)
         ours = requested(self.archs, defers=defers)
         stands_for_ours = {codegen.code for codegen in theirs} in map(set, self.aliases)
-        if archs is Archs.REPLACE or not theirs or stands_for_ours:
+        is_replaced = archs is Archs.REPLACE or (archs is Archs.COMPLETE and not is_specific(theirs))
+        if self.archs.requests and (is_replaced or not theirs or stands_for_ours):
             return ours
         return intersected(theirs, self.archs)
 

@@ -16,6 +16,7 @@ part of a toolkit are asked of the index once, and pinned by the hash that it st
 What a recipe asks for, and the wheels that it stands for:
 
 13.0                                 nvcc, crt, nvvm, cudart and cccl, as pinned
+12.9, without kernels                the headers and libraries alone: its nvcc is not on the package index
 cublas, nvidia-cublas                a component of the toolkit, as pinned, with what it needs of the others
 nccl==2.28.9                         the package nvidia-nccl-cu13, pinned by the hash that the index states
 nccl==2.28.9 sha256:4b0d… sha256:…   the same, with the hashes given, one for each machine
@@ -144,6 +145,11 @@ class ToolkitRelease(Struct, frozen=True):
         """The wheel of *project* for *machine*, as ``uname -m`` has it, or None if there is none."""
         return self.components.get(project, {}).get(machine)
 
+    @property
+    def compiles(self) -> bool:
+        """Whether it has a compiler: before CUDA 13 the packages have no nvcc."""
+        return "nvvm" in self.extras
+
     def projects(self, name: str) -> tuple[str, ...]:
         """The components behind *name*, an extra or a component itself; none for anything else."""
         return self.extras.get(name) or ((name,) if name in self.components else ())
@@ -218,6 +224,7 @@ def _versions(wheels: Iterable[ListedFile]) -> str:
 Ask = Callable[[tuple[str, ...], Version, str], ToolkitPin | None]
 
 CORE = ("nvcc", "crt", "nvvm", "cudart", "cccl")
+_CORE_WITHOUT_NVCC = ("nvcc", "cudart", "cccl")  # where that has crt's headers
 
 # counts the ways in which components were laid out, so that no build takes one for another
 _LAYOUT = 1
@@ -230,23 +237,27 @@ def resolved(spec: ToolkitSpec, *, machine: str, ask: Ask) -> tuple[ToolkitPin, 
 
     `BuildError` for a version that the index has no compiler of, or a library that is not there.
     """
-    release = known(spec.version)
+    release = known(spec)
     with at(f"CUDA {spec.version}"):
-        pins = {pin.project: pin for name in CORE for pin in _pinned(release, name, machine)}
+        core = CORE if release.compiles else _CORE_WITHOUT_NVCC
+        pins = {pin.project: pin for name in core for pin in _pinned(release, name, machine)}
         for library in map(ToolkitLibrary.parse, spec.libraries):
             pins |= {pin.project: pin for pin in _library(library, release, machine, ask)}
     return tuple(sorted(pins.values()))
 
 
-def known(version: Dotted, *, instead: Iterable[str] = ()) -> ToolkitRelease:
-    """The release of CUDA *version*; `BuildError` if the package index has no nvcc for it.
+def known(spec: ToolkitSpec, *, instead: Iterable[str] = ()) -> ToolkitRelease:
+    """The release of CUDA that *spec* names; `BuildError` if the package index has not what it asks for, as an nvcc.
 
     It says what there is, and what is installed *instead*.
     """
-    if release := releases().get(version):
+    version = spec.version
+    there = {each: release for each, release in releases().items() if release.compiles or not spec.has_kernels}
+    if release := there.get(version):
         return release
-    oldest, newest = min(releases()), max(releases())
-    why = f"no nvcc for CUDA before {oldest}" if version < oldest else "nothing for it that this vbuild knows of"
+    oldest, newest = min(there), max(there)
+    missing = "nvcc" if spec.has_kernels else "toolkit"
+    why = f"no {missing} for CUDA before {oldest}" if version < oldest else "nothing for it that this vbuild knows of"
     raise BuildError(
         f"CUDA {version}: the package index has {why}, only {oldest} to {newest}; "
         f'install CUDA {version} and set CUDA_HOME, or write toolkit = {{ path = "…", version = "{version}" }}'

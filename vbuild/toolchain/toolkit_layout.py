@@ -225,7 +225,7 @@ def _add_links(root: Path, target: str) -> None:
     for folder in (lib, include):
         folder.mkdir(exist_ok=True)
     (root / "lib64").symlink_to("lib")
-    if (root / "nvvm").is_dir():
+    if (root / "nvvm").is_dir() and not (root / "nvvm" / "lib64").is_dir():  # CUDA 12 has its own
         (root / "nvvm" / "lib64").symlink_to("../lib")
     (root / "targets" / target).mkdir(parents=True)
     for folder in (lib, include):

@@ -32,7 +32,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.source import ToolkitLibrary
-from vbuild.toolchain.toolkit import MACHINES, Toolkit, ToolkitPin, asked, identity_of, known, releases, resolved
+from vbuild.toolchain.toolkit import MACHINES, Toolkit, ToolkitPin, asked, identity_of, known, resolved
 from vbuild.toolchain.toolkit_cache import KeptToolkit, OnProgress, ToolkitCache, kept_in, silently
 from vbuild.toolchain.toolkit_cache import prune as prune_cache
 from vbuild.toolchain.toolkit_installed import Installed, installed, matching, named, passed_over
@@ -92,7 +92,7 @@ def packaged(
         pins,
         identity=identity_of(spec.version, pins),
         machine=machine,
-        release=known(spec.version).name,
+        release=known(spec).name,
         places=places,
         on_progress=on_progress,
     )
@@ -112,8 +112,8 @@ def _installed(spec: ToolkitSpec, environment: Mapping[str, str]) -> Toolkit | N
     if spec.path is not None:
         return named(spec)
     found = matching(spec, environment)
-    if found is None and spec.version not in releases():
-        known(spec.version, instead=passed_over(spec, environment))
+    if found is None:
+        known(spec, instead=passed_over(spec, environment))
     return found
 
 
