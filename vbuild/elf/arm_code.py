@@ -15,6 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import takewhile
+from struct import Struct
 from typing import NamedTuple
 
 from vbuild.elf import arm
@@ -22,6 +23,7 @@ from vbuild.elf.arm_words import (
     distance,
     flow_of,
     is_add,
+    is_instruction,
     is_load,
     offset_in,
     page_of,
@@ -39,6 +41,7 @@ _WORD = 4
 # two addresses in one number
 _HIGH, _LOW = 40, (1 << 40) - 1
 _NOP = 0xD503201F
+_NUMBER = Struct("<I").unpack_from
 # registers in which a call may hand over something
 _ARGUMENTS = 9
 # bytes that one instruction stores, at most
@@ -86,17 +89,26 @@ class ArmModule(Module):
 
     def instruction(self, address: int) -> ArmInstruction | None:  # type: ignore[override]
         place = address - self.base
-        data = self.bytes_at(place, _WORD) if self.is_code(place) else b""
-        if len(data) < _WORD:
-            return None
-        word = int.from_bytes(data, "little")
-        return found if self._is_valid(found := decoded(word, place)) else None
+        word = self.word(place)
+        return decoded(word, place) if word is not None and is_instruction(word) else None
+
+    def word(self, place: int) -> int | None:
+        """The word of code at *place* in this file; None if there is none."""
+        for start, last, data in self._words:
+            if start <= place <= last:
+                return int(_NUMBER(data, place - start)[0])
+        return None
+
+    @cached_property
+    def _words(self) -> list[tuple[int, int, bytes]]:
+        """Where the first and the last word of each section stand; most of the code comes first."""
+        return sorted(
+            ((code.address, code.end - _WORD, code.data) for code in self.elf.code), key=lambda one: one[0] - one[1]
+        )
 
     @staticmethod
     def _is_valid(instruction: ArmInstruction) -> bool:
-        # a number that is not zero in udf marks what a compiler knows is never reached
-        word = instruction.code
-        return arm.INVALID not in arm.needed_by(word) or (word != 0 and not word >> 16)
+        return is_instruction(instruction.code)
 
     def is_padding(self, instruction: ArmInstruction) -> bool:  # type: ignore[override]
         return instruction.code in {_NOP, 0}
@@ -135,7 +147,7 @@ class ArmModule(Module):
 
     def is_taken(self, site: int) -> bool:
         """Whether the instruction at *site* makes an address, and does not read or write there."""
-        word = self._word(site)
+        word = self.word(site) or 0
         return is_add(word) or word & 0x9F000000 == 0x10000000
 
     def sites_and_targets(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -149,15 +161,12 @@ class ArmModule(Module):
 
         Its callers get so many *results*, in registers.
         """
-        word = self._word(site)
+        word = self.word(site) or 0
         if is_pointer or self.is_taken(site):
             # a store may begin in front of what it writes to
             offsets = range(table.start - target - _WIDEST, table.stop - target)
             return not self._spares(site + _WORD, word & 0x1F, offsets, results)
         return target in table and not is_load(word)
-
-    def _word(self, place: int) -> int:
-        return int.from_bytes(self.bytes_at(place, _WORD), "little")
 
     def _spares(self, start: int, register: int, offsets: range, results: int) -> bool:
         """Whether the code from *start* writes nothing at *offsets* from the address in *register*, nor hands it on."""
@@ -167,7 +176,7 @@ class ArmModule(Module):
             if place in seen:
                 continue
             seen.add(place)
-            word = self._word(place)
+            word = self.word(place) or 0
             flow, target = flow_of(word, place)
             offset = offset_in(word) if word >> 5 & 0x1F == register else None
             if offset is not None and not is_add(word):
@@ -217,7 +226,7 @@ class ArmModule(Module):
         tops = data[3 : _WORD * len(words) : _WORD]
         # words that are no instruction have few first bytes
         ends = (one.start() for one in _SUSPECT.finditer(tops))
-        stop = next((at for at in ends if not self._is_valid(decoded(words[at], 0))), len(words))
+        stop = next((at for at in ends if not is_instruction(words[at])), len(words))
         found = []
         for match in _BRANCHES.finditer(tops, 0, stop):
             flow, target = flow_of(words[match.start()], start + _WORD * match.start())

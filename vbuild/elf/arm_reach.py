@@ -16,12 +16,13 @@ from msgspec.structs import replace
 from vbuild.elf import values
 from vbuild.elf.arm_code import ArmModule
 from vbuild.elf.arm_instructions import CONDITIONS, FULL, HALF, ZERO, ArmInstructions
-from vbuild.elf.arm_words import read_by, writes
+from vbuild.elf.arm_words import flow_of, is_instruction, read_by, writes
 from vbuild.elf.cpu_facts import facts_of, features
 from vbuild.elf.iced import FlowControl
 from vbuild.elf.interpreter import Interpreter
 from vbuild.elf.machine_state import CC, Compared, Operation, State
 from vbuild.elf.module import Module, Piece
+from vbuild.elf.objects import NEAR
 from vbuild.elf.operands import Registers, is_address
 from vbuild.elf.reach import Doubt, Reach, Unguarded
 from vbuild.elf.values import STACK, Value, shifted, tag, truncated
@@ -34,9 +35,12 @@ _MRS = re.compile(rb"[\x00-\xff][\x00\x04-\x06]\x38\xd5")
 _COUNTS = {"getauxval": 1, "__getauxval": 1, "getenv": 1, "secure_getenv": 1, "strtoul": 3, "strtol": 3}
 # instructions that are looked at for a use of a register
 _MOST_SEEN = 400
+_CALLS = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL})
 GETAUXVAL = frozenset({"getauxval", "__getauxval"})
 # spaces of addresses that no file has: what a resolver gets a pointer to, and functions from outside
 ARGUMENT, IMPORTS = 1 << 96, 1 << 97
+# bytes from one of these functions to the next
+_SPACE = 1 << 40
 
 
 @cache
@@ -143,41 +147,44 @@ class ArmInterpreter(ArmInstructions, Interpreter):
             self._program.dead[key] = self._dies(address, register, 0 if is_argument else len(self._results))
         return self._program.dead[key]
 
-    def _dies(self, address: int, register: int, results: int) -> bool:  # noqa: C901  # one for each kind of control flow
+    def _dies(self, address: int, register: int, results: int) -> bool:
         module = self._program.module(address)
         piece = module.piece(address)
+        assert isinstance(module, ArmModule)  # noqa: S101  # a program has files of one machine
         waiting, seen = [address], set()
         while waiting and piece:
             place = waiting.pop()
             if place in seen:
                 continue
             seen.add(place)
-            instruction = module.instruction(place)
-            if instruction is None or len(seen) > _MOST_SEEN or register in read_by(instruction.code):
+            word = module.word(place - module.base)
+            if word is None or not is_instruction(word) or len(seen) > _MOST_SEEN or register in read_by(word):
                 return False
-            flow, target = instruction.flow_control, module.base + instruction.near_branch_target
-            is_call = flow in {FlowControl.CALL, FlowControl.INDIRECT_CALL}
-            if (
-                is_call
-                and register in self._argument_registers
-                and not self._is_no_argument(instruction.near_branch_target, module, register)
-            ):
+            flow, target = flow_of(word, place)
+            if flow == FlowControl.NEXT:
+                waiting += [] if writes(word, register) else [place + 4]
+            elif self._may_hand_over(flow, target, register, results, piece):
                 return False
-            if flow == FlowControl.RETURN:
-                if register < results:
-                    return False
-            elif flow in {FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH}:
-                if piece.address < target < piece.end:
-                    waiting.append(target)
-                elif register in self._argument_registers or flow == FlowControl.INDIRECT_BRANCH:
-                    return False
-            elif flow != FlowControl.EXCEPTION and not writes(instruction.code, register):
-                waiting += [place + 4] if flow != FlowControl.CONDITIONAL_BRANCH else [place + 4, target]
+            elif flow == FlowControl.CONDITIONAL_BRANCH:
+                waiting += [place + 4, target]
+            elif flow == FlowControl.UNCONDITIONAL_BRANCH and piece.address < target < piece.end:
+                waiting.append(target)
+            elif flow in _CALLS and not writes(word, register):
+                waiting.append(place + 4)
         return piece is not None
 
-    def _is_no_argument(self, target: int, module: Module, register: int) -> bool:
+    def _may_hand_over(self, flow: int, target: int, register: int, results: int, piece: Piece) -> bool:
+        """Whether the branch to *target*, which is in *piece*, may be to code that reads *register*."""
+        is_argument = register in self._argument_registers
+        if flow in _CALLS:
+            return is_argument and not self._is_no_argument(target, register)
+        if flow == FlowControl.UNCONDITIONAL_BRANCH:
+            return is_argument and not piece.address < target < piece.end
+        return flow == FlowControl.INDIRECT_BRANCH or (flow == FlowControl.RETURN and register < results)
+
+    def _is_no_argument(self, target: int, register: int) -> bool:
         """Whether what is called at *target*, if that is known, never reads what *register* has."""
-        destination = self._program.destination(module.base + target) if target else None
+        destination = self._program.destination(target) if target else None
         if isinstance(destination, str):
             return register >= _COUNTS.get(destination, register + 1)
         return destination is not None and self._is_dead(destination, register, is_argument=True)
@@ -229,7 +236,9 @@ class ArmInterpreter(ArmInstructions, Interpreter):
         found: list[tuple[int | str, int]] = []
         for number, facts in cases.items():
             if tag(number) == tag(IMPORTS):
-                found.append((self._program.names[number - IMPORTS], facts))
+                index, offset = divmod(number - IMPORTS, _SPACE)
+                if not offset:
+                    found.append((self._program.names[index], facts))
             elif 0 < tag(number) <= len(self._program.modules):
                 found.append((number, facts))
         return found if len(found) == len(cases) else []
@@ -251,7 +260,7 @@ class ArmInterpreter(ArmInstructions, Interpreter):
                 names = self._program.names
                 if behind not in names:
                     names.append(behind)
-                return IMPORTS + names.index(behind)
+                return IMPORTS + names.index(behind) * _SPACE
         return super()._load_from(address, size, state)
 
     def _take_apart(self, operation: Operation) -> None:
@@ -329,6 +338,14 @@ class ArmReach(Reach):
         for other, place in self.program.importers(module.exported_names(table)):
             if other is not module:
                 yield from self._users_of_place(other, place)
+
+    def _users_of_variable(self, module: Module, place: int) -> Iterator[Piece]:
+        assert isinstance(module, ArmModule)  # noqa: S101  # a program has files of one machine
+        table = module.table(place)
+        low = table.start if module.object_at(place) else min(table.start, place - NEAR)
+        for site, target in module.sites_and_targets(low, table.stop):
+            if target in table or module.is_taken(site):
+                yield from filter(None, (module.piece(module.base + site),))
 
     def _writing(
         self, module: ArmModule, site: int, target: int, table: range, *, is_pointer: bool = False

@@ -2,7 +2,9 @@
 
 import sys
 from array import array
+from functools import lru_cache
 
+from vbuild.elf import arm
 from vbuild.elf.iced import FlowControl
 
 _WORD, _PAGE = 4, 12
@@ -96,6 +98,12 @@ def is_load(word: int) -> bool:
     return word & 0x3B000000 in {0x29000000, 0x08000000} and bool(word & 1 << 22)
 
 
+def is_instruction(word: int) -> bool:
+    """Whether *word* is an instruction; udf with any number but zero marks what a compiler knows is never reached."""
+    return arm.INVALID not in arm.needed_by(word) or (word != 0 and not word >> 16)
+
+
+@lru_cache(maxsize=1 << 16)
 def read_by(word: int) -> frozenset[int]:
     """The general registers that *word* may read, 31 for none of them or the stack pointer."""
     kind = word >> 25 & 0xF

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import ANY, EVERY, as_kept
+from vbuild.elf.cpu_facts import ANY, ASKED, EVERY, as_kept
 from vbuild.elf.iced import Instruction, MemorySizeExt, OpKind, Register, RegisterExt
 from vbuild.elf.machine_state import (
     GENERAL,
@@ -428,6 +428,9 @@ class Operands:
 
     def _hand_out(self, value: Value, state: State) -> None:
         """Note that *value* is written somewhere."""
+        if state.facts > ANY | ASKED:
+            # nothing gets there
+            return
         is_number = isinstance(value, int) and not tag(value)
         self._hands_out |= bool(state.facts & ~self._known if is_number else values.tells(value))
 
