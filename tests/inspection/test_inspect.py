@@ -137,7 +137,8 @@ def test_the_licence_is_what_metadata_says_and_where_its_texts_are(tmp_path: Pat
     }
     contents = made(tmp_path, files, metadata=metadata)
     assert str(contents.licence) == "MIT AND BSD-3-Clause"
-    assert contents.licence.files == tuple(f"demo-1.0.dist-info/{name}" for name in list(map(str, files.values()))[:3])
+    assert contents.licence.files == ("demo-1.0.dist-info/licenses/LICENSE", "demo-1.0.dist-info/NOTICE.txt")
+    assert contents.licence.components == ("demo-1.0.dist-info/licenses/a/COPYING",)
     assert contents.licence.classifiers == ("License :: OSI Approved",)
 
 

@@ -26,12 +26,13 @@ from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import available_cores
 from vbuild.inspection.closure import Closure, LinkedLibrary, Node, repeats
 from vbuild.inspection.gpu_code import GpuCode
-from vbuild.inspection.model import Archive, Contents, Damaged, Duplicate, LibraryContents, Licence, Others
+from vbuild.inspection.model import Archive, Contents, Damaged, Duplicate, LibraryContents, Others
 from vbuild.inspection.page import page
 from vbuild.sbom.keeping import bill_of, contradictions, path_of
 from vbuild.variants.document import Document
 from vbuild.variants.model import Variant
 from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.licence import Licence
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.zip_read import Member
 
@@ -46,7 +47,6 @@ Seeing = Callable[[Member, memoryview], Found]
 # for the closure: what the loader asks of a library, or why that cannot be read
 Followed = LinkedLibrary | Damaged
 
-_LICENCE = re.compile(r"(licen[cs]es?/.|[^/]*(licen[cs]e|copying|eula|notice)[^/]*$)", re.IGNORECASE)
 _LIBRARY = re.compile(r"\.(so(\.[\w.]+)?|a)$")
 _GPUS = {"EM_CUDA": "cubin", "EM_AMDGPU": "code object"}
 _SMALLEST = 52  # the header of a 32-bit ELF file
@@ -76,7 +76,7 @@ def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> C
             packed_size=wheel.stat().st_size,
             size=sum(member.size for member in source.members),
             files=len(source.members),
-            licence=_licence(source),
+            licence=Licence.of(source),
             libraries=tuple(item for item in found if isinstance(item, LibraryContents)),
             damaged=tuple(item for item in found if isinstance(item, Damaged)),
             archives=tuple(item for item in found if isinstance(item, Archive)),
@@ -234,18 +234,6 @@ def _variant(wheel: Wheel) -> tuple[Variant | None, tuple[str, ...]]:
         return found.variants[0] if found else None, ()
     except VariantError as error:
         return None, (f"{path}: {error}",)
-
-
-def _licence(wheel: Wheel) -> Licence:
-    headers = wheel.metadata().headers
-    prefix = f"{wheel.dist_info}/"
-    inside = [member.path.removeprefix(prefix) for member in wheel.members if member.path.startswith(prefix)]
-    return Licence(
-        expression=headers.value("License-Expression"),
-        text=headers.value("License") or None,
-        classifiers=tuple(text for text in headers.values("Classifier") if text.startswith("License ::")),
-        files=tuple(prefix + path for path in inside if _LICENCE.match(path)),
-    )
 
 
 def _others(wheel: Wheel, compiled: Collection[str]) -> tuple[Others, ...]:

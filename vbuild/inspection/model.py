@@ -26,6 +26,7 @@ from vbuild.inspection.closure import Closure
 from vbuild.inspection.gpu_code import Device, GpuCode, Outlook, Portion, arch_order, devices
 from vbuild.sbom.model import Bill, Treatment
 from vbuild.variants.model import Variant
+from vbuild.wheel.licence import Licence
 
 VERSION = 1
 
@@ -158,21 +159,6 @@ class ArchitectureSize(Struct, frozen=True):
             "entries": self.entries,
             "bytes": self.size,
         }
-
-
-class Licence(Struct, frozen=True):
-    """What METADATA says of the licence, and where its texts are."""
-
-    expression: str | None
-    text: str | None
-    classifiers: tuple[str, ...]
-    files: tuple[str, ...]
-
-    def __str__(self) -> str:
-        """The licence in one line."""
-        licence = self.expression or next(iter((self.text or "").splitlines()), "")
-        names = (classifier.rpartition(" :: ")[2] for classifier in self.classifiers)
-        return licence or ", ".join(names) or "not stated"
 
 
 class LevelCopy(Struct, frozen=True):

@@ -280,13 +280,18 @@ def planned(
     *,
     room: Path | None = None,
     on_progress: Callable[[int], None] = lambda _size: None,
+    on_change: Callable[[], None] = lambda: None,
 ) -> Iterator[SlimPlan]:
     """Plan what to do to *wheel*, inflated in the folder *room*; *on_progress* is called with the bytes examined.
+
+    *on_change* is called as soon as it is known that something changes, and may raise.
 
     Raises `RepackageError` if nothing serves a GPU asked for, or a glob names what a wheel needs; `WheelError` if
     the wheel is damaged.
     """
     dropped = cuts.dropped(wheel)
+    if dropped:
+        on_change()
     # threads for thousands of small files would only wait for Python's lock
     members = [member for member in wheel.members if member.path not in dropped and _may_be_elf(wheel, member)]
     on_progress(sum(member.size for member in wheel.members) - sum(member.size for member in members))
@@ -296,6 +301,8 @@ def planned(
         found = []
         examine = partial(_examined, wheel, stack=stack, shares=shares, cuts=cuts, room=room)
         for library in pool.map(examine, members):
+            if library.is_changed:
+                on_change()
             on_progress(library.cuts[0].before)
             found.append(library)
         order = {member.path: place for place, member in enumerate(wheel.members)}

@@ -1,4 +1,4 @@
-"""One wheel that slimming writes: its name, its cut libraries, its variant, and whether its licence allows the change.
+"""One wheel that slimming writes: its name, its cut libraries, and its variant.
 
     share without a label   the wheel's own name, and its variant.json if it has one
     share with a label      a variant: the wheel's claims about other hardware, and what its GPU code is for now
@@ -10,13 +10,6 @@ The properties of the variant follow from the code that remains:
     nvidia :: cuda_version_lower_bound :: 12.0       the oldest driver, by the CUDA major that the wheel links
 
 https://github.com/wheelnext/nvidia-variant-provider defines the two features.
-
-Some licences forbid to modify what is in the wheel, as NVIDIA's SDK licence does (1.2, limitations, 2):
-
-    you may not copy, sell, rent, sublicense, transfer, distribute, modify, or create derivative works of any portion
-
-Only a sentence that names both modification and derivative works counts, because free licences also say "may not copy,
-modify" before "except". The sentence is shown with its place; the user decides what it means.
 """
 
 import re
@@ -75,56 +68,6 @@ def claimed_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tupl
         oldest = max(first, ZSTD_SINCE) if any(cut.zstd for cut in with_code) else first
         properties.append(Property(NAMESPACE, "cuda_version_lower_bound", str(oldest)))
     return tuple(properties)
-
-
-_LICENCE = re.compile(r"(^|/)(licen[cs]es?|copying|eula|notice)[^/]*($|/)", re.IGNORECASE)
-_SENTENCE = re.compile(r"[^.;]+")
-# searched one after the other, each once: a licence is untrusted text, and one pattern for all could take hours
-_FORBIDS = tuple(
-    re.compile(words, re.IGNORECASE)
-    for words in (r"\b(?:may|must|shall)\s+not\b", r"\bmodif(?:y|ies)\b", r"\bderivative\s+works\b")
-)
-_LARGEST = 1 << 24
-_LONGEST = 300
-
-
-class Prohibition(Struct, frozen=True):
-    """A sentence of a licence that forbids modification: its file, its line, and its words."""
-
-    member: str
-    line: int
-    sentence: str
-
-    def __str__(self) -> str:
-        return f"{self.member}, line {self.line}: {self.sentence!r}"
-
-
-def prohibitions(wheel: Wheel) -> Iterator[Prohibition]:
-    """Yield the first sentence of each licence file of *wheel* that forbids to modify it."""
-    prefix = f"{wheel.dist_info}/"
-    for member in wheel.members:
-        if not member.path.startswith(prefix) or not _LICENCE.search(member.path.removeprefix(prefix)):
-            continue
-        if member.size > _LARGEST:
-            continue
-        text = wheel.read(member).decode(errors="replace")
-        if found := next(_forbidding(text), None):
-            line = text.count("\n", 0, found.start) + 1
-            yield Prohibition(member.path, line, " ".join(text[found.start : found.stop].split())[:_LONGEST])
-
-
-def _forbidding(text: str) -> Iterator[range]:
-    """Yield the range of each sentence in *text* that forbids modification, from those words to its end."""
-    for sentence in _SENTENCE.finditer(text):
-        starts = []
-        place = sentence.start()
-        for words in _FORBIDS:
-            if not (match := words.search(text, place, sentence.end())):
-                break
-            starts.append(match.start())
-            place = match.end()
-        else:
-            yield range(starts[0], sentence.end())
 
 
 _HOW = "vbuild slim"

@@ -1,7 +1,8 @@
 """`vbuild slim`: cut fat CUDA wheels to the GPUs one names, or into a family of variant wheels, in one pass.
 
-    wheel -> plan: every library inflated once, surveyed, cut for each share     (nothing is written yet)
-          -> licence, GPUs that nothing serves, claims                           (an error here leaves no files)
+    wheel -> licence: the first library that is to change asks it                (an error until here leaves no files)
+          -> plan: every library inflated once, surveyed, cut for each share     (nothing is written yet)
+          -> GPUs that nothing serves, claims
           -> a writer for each share: cut libraries deflated, all other members' bytes as they are
           -> variant.json and RECORD, and variants.json next to the wheels
 
@@ -24,12 +25,13 @@ from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.library import GpuLibrary, SlimPlan, planned
-from vbuild.slimming.output import SlimOutput, prohibitions, slim_outputs
+from vbuild.slimming.output import SlimOutput, slim_outputs
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Slimmed
 from vbuild.variants.index import index
 from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater
+from vbuild.wheel.licence import Prohibition, prohibitions
 from vbuild.wheel.write import passed, placed, write_wheels
 from vbuild.workers.cluster import Cluster, Promise, connected
 from vbuild.workers.executor import LOCAL, Executor, opened, packed, scratch
@@ -85,8 +87,10 @@ def slim_wheel(
     """Slim the one wheel at *path*, in one pass over it, as `slim` does; no index is written."""
     with open_wheel(path) as wheel, at(path.name):
         progress = _Progress(wheel, on_progress)
-        with planned(wheel, shares, cuts, room=room_for(folder), on_progress=progress) as plan:
-            warnings = tuple(_licence_warnings(wheel, plan, accept=accept_license))
+        found = tuple(prohibitions(wheel))
+        allow = partial(_check_licence, () if accept_license else found)
+        with planned(wheel, shares, cuts, room=room_for(folder), on_progress=progress, on_change=allow) as plan:
+            warnings = () if plan.is_idle else tuple(map(_licence_warning, found))
             outputs = tuple(slim_outputs(wheel, plan, shares))
             write = partial(
                 _written, wheel, plan=plan, outputs=outputs, codec=codec, bill=cuts.bill, on_progress=progress
@@ -103,10 +107,11 @@ def library_cutter(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memor
     for path in paths:
         with open_wheel(path) as wheel:
             for prohibition in prohibitions(wheel):
-                raise RepackageError(
-                    f"{path.name}: the licence forbids to modify what is in this wheel ({prohibition}); if you are "
-                    "allowed to, use `vbuild slim --accept-license` first"
-                )
+                if prohibition.is_own:
+                    raise RepackageError(
+                        f"{path.name}: the licence forbids to modify what is in this wheel ({prohibition}); if you are "
+                        "allowed to, use `vbuild slim --accept-license` first"
+                    )
     return lambda path, data: GpuLibrary.of(path, data).slimmed(Share(gpus), Cuts())[0]
 
 
@@ -211,13 +216,19 @@ def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
         raise RepackageError(f"--drop {min(unused)!r}: names no member of any wheel given; * also crosses slashes")
 
 
-def _licence_warnings(wheel: Wheel, plan: SlimPlan, *, accept: bool) -> Iterator[str]:
-    """Yield a warning for each sentence of the licence that forbids *plan*; raises `RepackageError` unless accepted."""
-    for prohibition in prohibitions(wheel) if not plan.is_idle else ():
-        if not accept:
+def _check_licence(found: Iterable[Prohibition]) -> None:
+    """Raise `RepackageError` if the distribution's own licence forbids changes."""
+    for prohibition in found:
+        if prohibition.is_own:
             what = "the licence forbids to modify what is in this wheel"
             raise RepackageError(f"{what} ({prohibition}); if you are allowed to, say so with --accept-license")
-        yield f"accepted for you: {prohibition}"
+
+
+def _licence_warning(prohibition: Prohibition) -> str:
+    """What to know about a wheel that is changed although some licence in it forbids that."""
+    if prohibition.is_own:
+        return f"accepted for you: {prohibition}"
+    return f"the licence of a component forbids to modify that one: {prohibition}"
 
 
 def _written(

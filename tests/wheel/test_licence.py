@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.factories.wheels import wheel
-from vbuild.slimming.output import Prohibition, prohibitions
 from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.licence import Prohibition, prohibitions
 
 SDK = """1.2 Limitations.
 (2) Except as expressly provided in this license, you
@@ -57,7 +57,7 @@ def test_what_forbids_something_else_is_no_prohibition(tmp_path: Path, text: str
 
 def test_the_sentence_may_be_anywhere_between_bytes_of_any_kind(tmp_path: Path) -> None:
     (said,) = found(tmp_path, b"\xff\xfe\n\n" + SDK.encode() + b"\0\xff")
-    assert said.line == 5
+    assert said.place.endswith("LICENSE.txt, line 5")
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,52 @@ def test_a_licence_made_to_be_searched_for_hours_takes_no_time(tmp_path: Path, t
 def test_a_sentence_without_end_is_cut(tmp_path: Path) -> None:
     (said,) = found(tmp_path, "may not modify or make derivative works " + "of this " * 1000)
     assert len(said.sentence) == 300
+
+
+def forbidding(folder: Path, texts: dict[str, str], fields: str = "") -> list[tuple[str, bool]]:
+    """The files with words that forbid changes, and whether they are the distribution's own."""
+    files = {"demo/__init__.py": "", "demo/sub/more.py": "", "other/__init__.py": "", **texts}
+    with open_wheel(wheel(folder, files=files, metadata=fields)) as source:
+        return [(found.place.partition(",")[0], found.is_own) for found in prohibitions(source)]
+
+
+@pytest.mark.parametrize(
+    "path", ["LICENSE", "demo/LICENSE.txt", "demo/demo-EULA.txt", "demo-1.0.dist-info/licenses/EULA"]
+)
+def test_the_distributions_own_licence_counts_wherever_it_lies(tmp_path: Path, path: str) -> None:
+    assert forbidding(tmp_path, {path: SDK}, "License-Expression: Apache-2.0\n") == [(path, True)]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("demo-1.0.dist-info/cuda-LICENSE", "demo-1.0.dist-info/licenses/LICENSE-CUDA.txt"),
+        *("demo-1.0.dist-info/licenses/third_party/cuda/LICENSE", "demo/third_party/cuda/LICENSE"),
+    ],
+)
+def test_a_components_licence_counts_only_if_nothing_says_what_the_distributions_is(tmp_path: Path, path: str) -> None:
+    assert forbidding(tmp_path / "alone", {path: SDK}) == [(path, True)]
+    assert forbidding(tmp_path / "field", {path: SDK}, "License-Expression: Apache-2.0\n") == [(path, False)]
+    assert forbidding(tmp_path / "text", {path: SDK, "LICENSE": "As you like."}) == [(path, False)]
+
+
+@pytest.mark.parametrize("path", ["demo/license.py", "demo/eula.so", "demo/sub/readme.txt"])
+def test_what_is_not_called_like_a_text_is_not_read(tmp_path: Path, path: str) -> None:
+    assert forbidding(tmp_path, {path: SDK}) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "License: NVIDIA Proprietary Software\n",
+        "License-Expression: LicenseRef-Demo-Proprietary\n",
+        "Classifier: License :: Other/Proprietary License\n",
+        "License: You may not copy, modify\n        or create derivative works.\n",
+    ],
+)
+def test_fields_that_forbid_are_read(tmp_path: Path, fields: str) -> None:
+    assert forbidding(tmp_path, {}, fields) == [("demo-1.0.dist-info/METADATA", True)]
+
+
+def test_fields_that_allow_forbid_nothing(tmp_path: Path) -> None:
+    assert forbidding(tmp_path, {}, "License: MIT\nClassifier: License :: OSI Approved :: MIT License\n") == []

@@ -1,0 +1,165 @@
+"""The licence of a wheel: what METADATA says of it, where its texts are, and what in them forbids changes.
+
+    METADATA                                 License-Expression, License, classifiers (PEP 639)
+    dist-info: LICENSE, licenses/LICENSE     the distribution's own texts
+    demo/EULA.txt, or LICENSE at the top     its own texts as well: beside the code
+    licenses/cuda-LICENSE                    a component's: called after something else than the project
+    licenses/third_party/zlib/LICENSE        a component's: in a folder of its own
+
+Whoever changes a wheel changes the distribution, so its own licence decides. That of a component counts as the
+distribution's if nothing else says what that one is.
+
+NVIDIA's SDK licence is one that forbids changes (1.2, limitations, 2):
+
+    you may not copy, sell, rent, sublicense, transfer, distribute, modify, or create derivative works of any portion
+
+Only a sentence that names both modification and derivative works counts, because free licences also say "may not copy,
+modify" before "except". The sentence is shown with its place; the user decides what it means. A licence that METADATA
+calls proprietary, without a text, allows nothing.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Self
+
+from msgspec import Struct
+from packaging.utils import canonicalize_name
+
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.metadata import is_dist_info
+
+_NAME = re.compile(r"(?<![a-z])(?:licen[cs]es?|copying|eula|notices?)(?![a-z])", re.IGNORECASE)
+_FOLDERS = ("licenses", "licences", "license_files", "license", "licence")
+# words in the names of texts that say nothing of whose they are
+_WORD = re.compile(r"[a-z]+")
+_SILENT = frozenset(
+    (
+        *("license", "licence", "licenses", "licences", "copying", "eula", "notice", "notices", "agreement", "terms"),
+        *("of", "use", "end", "user", "software", "sdk", "the", "and", "lesser", "lib"),
+        *("txt", "md", "rst", "pdf", "html", "rtf"),
+    )
+)
+_TEXTS = ("", ".lib", ".lesser", ".txt", ".md", ".rst", ".pdf", ".html", ".rtf")
+_SENTENCE = re.compile(r"[^.;]+")
+# searched one after the other, each once: a licence is untrusted text, and one pattern for all could take hours
+_FORBIDS = tuple(
+    re.compile(words, re.IGNORECASE)
+    for words in (r"\b(?:may|must|shall)\s+not\b", r"\bmodif(?:y|ies)\b", r"\bderivative\s+works\b")
+)
+_PROPRIETARY = re.compile(r"\bproprietary\b", re.IGNORECASE)
+_METADATA = "METADATA"
+# bytes of a text that is read, characters of a sentence that is shown
+_LARGEST = 1 << 24
+_LONGEST = 300
+
+
+class Prohibition(Struct, frozen=True):
+    """Words that forbid changes: their file, with the line, and whether it *is_own*, of the distribution itself."""
+
+    place: str
+    sentence: str
+    is_own: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.sentence!r}"
+
+
+class Licence(Struct, frozen=True):
+    """What METADATA says of the licence, and where its texts are: the distribution's own, and those of components."""
+
+    expression: str | None
+    text: str | None
+    classifiers: tuple[str, ...]
+    files: tuple[str, ...]
+    components: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, wheel: Wheel) -> Self:
+        """The licence of *wheel*."""
+        headers = wheel.metadata().headers
+        paths = [member.path for member in wheel.members]
+        folders = [posixpath.dirname(path) for path in paths if not is_dist_info(path)]
+        beside = posixpath.commonpath(folders) if folders else ""
+        found = [path for path in paths if _is_text(path, wheel.dist_info)]
+        own = tuple(path for path in found if _is_own(path, wheel, beside))
+        return cls(
+            expression=headers.value("License-Expression"),
+            text=headers.value("License") or None,
+            classifiers=tuple(text for text in headers.values("Classifier") if text.startswith("License ::")),
+            files=own,
+            components=tuple(path for path in found if path not in own),
+        )
+
+    def __str__(self) -> str:
+        """The licence in one line."""
+        licence = self.expression or next(iter((self.text or "").splitlines()), "")
+        names = (classifier.rpartition(" :: ")[2] for classifier in self.classifiers)
+        return licence or ", ".join(names) or "not stated"
+
+    @property
+    def is_proprietary(self) -> bool:
+        """Whether METADATA calls it so."""
+        named = (self.expression, next(iter((self.text or "").splitlines()), ""), *self.classifiers)
+        return any(_PROPRIETARY.search(text) for text in named if text)
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether anything says what the distribution's own licence is."""
+        return bool(self.expression or self.text or self.classifiers or self.files)
+
+
+def prohibitions(wheel: Wheel) -> Iterator[Prohibition]:
+    """Yield what forbids to modify *wheel*: the first such sentence of each text, or that METADATA says proprietary."""
+    licence = Licence.of(wheel)
+    texts = [(path, _read(wheel, path)) for path in licence.files]
+    own = [*texts, (f"{wheel.dist_info}/{_METADATA}", licence.text or "")]
+    found = [said for path, text in own if (said := _forbidden(path, text))]
+    yield from found
+    if licence.is_proprietary and not found:
+        yield Prohibition(f"{wheel.dist_info}/{_METADATA}", str(licence))
+    for path in licence.components:
+        if said := _forbidden(path, _read(wheel, path), is_own=not licence.is_stated):
+            yield said
+
+
+def _is_text(path: str, dist_info: str) -> bool:
+    """Whether the member at *path* is called like a licence, or lies in a folder that is."""
+    folder, _, name = path.rpartition("/")
+    if path.startswith(f"{dist_info}/") and any(part.lower() in _FOLDERS for part in folder.split("/")):
+        return True
+    return bool(_NAME.search(name)) and posixpath.splitext(name)[1].lower() in _TEXTS
+
+
+def _is_own(path: str, wheel: Wheel, beside: str) -> bool:
+    """Whether the text at *path* is of the distribution itself, whose code all lies in the folder *beside*."""
+    folder, _, name = path.rpartition("/")
+    if path.startswith(f"{wheel.dist_info}/"):
+        parts = [part for part in folder.split("/")[1:] if part.lower() not in _FOLDERS]
+        is_near = not parts
+    else:
+        is_near = folder in {"", beside} or "/" not in folder
+    project = set(canonicalize_name(wheel.name.project).split("-"))
+    return is_near and not set(_WORD.findall(name.lower())) - _SILENT - project
+
+
+def _read(wheel: Wheel, path: str) -> str:
+    member = wheel.find(path)
+    return wheel.read(member).decode(errors="replace") if member and member.size <= _LARGEST else ""
+
+
+def _forbidden(place: str, text: str, *, is_own: bool = True) -> Prohibition | None:
+    """The first sentence in *text* that forbids modification, from those words to its end."""
+    for sentence in _SENTENCE.finditer(text):
+        starts = []
+        start = sentence.start()
+        for words in _FORBIDS:
+            if not (match := words.search(text, start, sentence.end())):
+                break
+            starts.append(match.start())
+            start = match.end()
+        else:
+            line = text.count("\n", 0, starts[0]) + 1
+            said = " ".join(text[starts[0] : sentence.end()].split())[:_LONGEST]
+            return Prohibition(f"{place}, line {line}", said, is_own)
+    return None
