@@ -315,6 +315,10 @@ class ArmReach(Reach):
         """Arguments are not followed into functions that others may call."""
         return False
 
+    def _is_choosing(self, _: Piece) -> bool:
+        """Nor is what code above the version tells such a function."""
+        return False
+
     def callers_use(self, address: int, _: int) -> bool:
         """Whether there seem to be callers: what they do with results is not followed."""
         module = self.program.module(address)
