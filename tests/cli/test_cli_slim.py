@@ -91,7 +91,7 @@ REFUSALS = [
     (("--gpu", "sm_9"), "there is no GPU architecture 'sm_9'; did you mean sm_90?"),
     (("--gpu", "sm_85"), "there is no GPU architecture 'sm_85'; did you mean sm_86, sm_87, sm_88 or sm_89?"),
     (("--gpu", ""), "no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX"),
-    ((), "nothing to do; expected GPUs to keep (--gpu, --variant), or --strip, --drop or --zstd"),
+    ((), "nothing to do; expected GPUs to keep (--gpu, --variant), or --recompress, --strip or --drop"),
     (("--variant", "a=80", "--variant", "a=90"), "two variants are called a; expected a label for each"),
     (
         ("--gpu", "100"),

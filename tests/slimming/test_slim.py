@@ -232,7 +232,7 @@ def test_code_compressed_again_needs_a_driver_that_reads_it(tmp_path: Path) -> N
     (slimmed,) = slim([fat], tmp_path / "out", shares=SM_90, cuts=Cuts(zstd=True))
     assert "nvidia :: cuda_version_lower_bound :: 12.4" in map(str, slimmed.properties)
     assert slimmed.warnings == (
-        f"{LIBRARY}: has GPU code compressed with zstd: no driver before that of CUDA 12.4 reads it",
+        f"GPU code is compressed with zstd, which no driver before that of CUDA 12.4 reads: in {LIBRARY}",
     )
     assert slimmed.libraries[0].before - slimmed.libraries[0].after > 2 * BIG
 
@@ -353,7 +353,7 @@ def test_the_cuda_that_is_linked_bounds_the_driver(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
-        ([Share()], "nothing to do; expected GPUs to keep (--gpu, --variant), or --strip, --drop or --zstd"),
+        ([Share()], "nothing to do; expected GPUs to keep (--gpu, --variant), or --recompress, --strip or --drop"),
         (
             [Share.parse("a=80"), Share.parse("a=90")],
             "two variants are called a; expected a label for each",

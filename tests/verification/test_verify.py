@@ -266,12 +266,12 @@ def test_paths_of_the_building_machine_are_found(
 
 def test_a_needed_library_must_be_in_the_wheel_or_on_the_platform(tmp_path: Path) -> None:
     module = shared_object(MODULE, *rpath("$ORIGIN/../demo.libs"), needs="libother.so.1")
-    missing = "needs libother.so.1, which is neither in the wheel nor part of manylinux_2_17_x86_64"
+    missing = "needs libother.so.1: neither in the wheel nor part of manylinux_2_17_x86_64"
     assert found(verify(made(tmp_path, module))) == [
-        ("needed", f"{missing}; bundle it (auditwheel repair), or require the package that has it")
+        ("needed", f"{missing}; bundle them (auditwheel repair), or require the packages that have them")
     ]
     elsewhere = made(tmp_path, module, metadata="Requires-Dist: other\n")
-    assert found(verify(elsewhere), Severity.WARNING) == [("needed", f"{missing}; expected from another package")]
+    assert found(verify(elsewhere), Severity.WARNING) == [("needed", f"{missing}; expected from other packages")]
     bundled = {MEMBER: module, "demo.libs/libother.so.1": shared_object("int x;")}
     assert verify(made(tmp_path, bundled)).findings == ()
     astray = {MEMBER: module, "demo/lib/libother.so.1": shared_object("int x;")}

@@ -8,7 +8,7 @@ import click
 
 from vbuild.cli import options, terminal
 from vbuild.cli.provenance import state
-from vbuild.files.wording import counted, mb
+from vbuild.files.wording import counted, mb, wrapped
 
 if TYPE_CHECKING:
     from vbuild.slimming.results import LibraryCut, Slimmed
@@ -45,7 +45,11 @@ if TYPE_CHECKING:
     "--drop", multiple=True, metavar="GLOB", help="Leave out these files: '*.a', 'torch/include/*'. Repeatable."
 )
 @click.option(
-    "--zstd", is_flag=True, help="Compress the kept GPU code again; it then needs the driver of CUDA 12.4 or later."
+    "--recompress",
+    "--zstd",
+    "zstd",
+    is_flag=True,
+    help="Compress GPU code better, alone or with --gpu; it then needs the driver of CUDA 12.4 or later.",
 )
 @click.option(
     "--empty",
@@ -67,7 +71,7 @@ def slim(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None:  
     """Cut the GPU code in wheels down to the GPUs you name.
 
     WHEELS are files, or folders of wheels. --gpu keeps a wheel's name; each --variant makes a variant wheel of its own,
-    and the output folder gets their index.
+    and the output folder gets their index. --recompress alone keeps the code for every GPU.
     """
     from vbuild.api import functions
 
@@ -97,7 +101,8 @@ def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
     if slimmed.removed:
         yield f"  dropped: {len(slimmed.removed)} members, {slimmed.removed[0]} first"
     yield from (f"  {prop}" for prop in slimmed.properties)
-    yield from (f"  warning: {warning}" for warning in slimmed.warnings)
+    for warning in slimmed.warnings:
+        yield from wrapped(f"  warning: {warning}", indent=4)
 
 
 def _cut_lines(cut: "LibraryCut") -> Iterator[str]:

@@ -90,10 +90,11 @@ class SlimOutput(Struct, frozen=True):
     def warnings(self) -> tuple[str, ...]:
         """What publishers should know about the wheel."""
         fragile = "{}: its program headers were moved by force: GNU strip and objcopy destroy such a file"
-        zstd = "{}: has GPU code compressed with zstd: no driver before that of CUDA {} reads it"
+        zstd = [cut.member for cut in self.cuts if cut.is_recompressed]
+        what = f"GPU code is compressed with zstd, which no driver before that of CUDA {ZSTD_SINCE} reads"
         return (
             *(fragile.format(cut.member) for cut in self.cuts if cut.is_fragile),
-            *(zstd.format(cut.member, ZSTD_SINCE) for cut in self.cuts if cut.is_recompressed),
+            *([f"{what}: in {', '.join(zstd)}"] if zstd else ()),
         )
 
     def finish(self, wheel: Wheel, writer: WheelWriter, *, dropped: Iterable[str] = (), bill: bool = True) -> None:

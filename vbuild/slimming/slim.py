@@ -198,7 +198,9 @@ class _Progress:
 def _check(shares: Sequence[Share], cuts: Cuts) -> None:
     """Raise `RepackageError` if nothing is asked for, or two outputs would have one name."""
     if not any(share.gpus for share in shares) and not cuts.more:
-        raise RepackageError("nothing to do; expected GPUs to keep (--gpu, --variant), or --strip, --drop or --zstd")
+        raise RepackageError(
+            "nothing to do; expected GPUs to keep (--gpu, --variant), or --recompress, --strip or --drop"
+        )
     labels = [share.label for share in shares]
     if twice := sorted({label or "the plain one" for label in labels if labels.count(label) > 1}):
         raise RepackageError(f"two variants are called {', '.join(twice)}; expected a label for each")

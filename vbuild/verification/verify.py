@@ -369,6 +369,7 @@ class LinkageCheck:
             yield Finding(Severity.WARNING, VerifyRule.UNPINNED, (path,), what, advice)
 
     def _needed_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
+        absent: dict[str, list[str]] = {}
         for edge in self._edges[path]:
             if edge.via in _FOUND:
                 continue
@@ -376,19 +377,15 @@ class LinkageCheck:
                 where = ", ".join(sorted(homes))
                 what = f"needs {edge.name}, which the wheel has in {where!r}, but no RPATH leads there"
                 yield Finding(Severity.WARNING, VerifyRule.NEEDED, (path,), what)
+            elif lacking := [one.tag for one in self._platforms if one.promises and not one.has(edge.name)]:
+                absent.setdefault(lacking[0], []).append(edge.name)
+        is_elsewhere = self._requires or any(folder.startswith("..") for folder in searched(path, elf.search_path))
+        for tag, names in absent.items():
+            what = f"needs {', '.join(names)}: neither in the wheel nor part of {tag}"
+            if is_elsewhere:
+                yield Finding(Severity.WARNING, VerifyRule.NEEDED, (path,), f"{what}; expected from other packages")
             else:
-                yield from self._absent_findings(path, elf, edge.name)
-
-    def _absent_findings(self, path: str, elf: Elf, name: str) -> Iterator[Finding]:
-        """Yield a finding about *name*, a library that is not in the wheel, unless every platform has it."""
-        lacking = [platform.tag for platform in self._platforms if platform.promises and not platform.has(name)]
-        if lacking:
-            what = f"needs {name}, which is neither in the wheel nor part of {lacking[0]}"
-            folders = searched(path, elf.search_path)
-            if self._requires or any(folder.startswith("..") for folder in folders):
-                yield Finding(Severity.WARNING, VerifyRule.NEEDED, (path,), f"{what}; expected from another package")
-            else:
-                advice = "bundle it (auditwheel repair), or require the package that has it"
+                advice = "bundle them (auditwheel repair), or require the packages that have them"
                 yield Finding(Severity.ERROR, VerifyRule.NEEDED, (path,), f"{what}; {advice}")
 
     def _version_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
