@@ -234,6 +234,9 @@ class Reach(Answers):
         for is_followed, doubt in (
             (True, None), (True, Doubt.POINTED), (False, Doubt.UNFOLLOWED), (False, Doubt.POINTED),
         ):  # fmt: skip
+            has_more = bool(self._pointers if is_followed else unfollowed or self._given_up or self._pointers)
+            if doubt and (not has_more or found.keys() == own.keys()):
+                continue
             starts = roots if is_followed else [*roots, *unfollowed]
             edges = self._edges(uses, own, is_followed=is_followed, with_pointers=doubt == Doubt.POINTED)
             reached, parents = self._forwards(edges, starts)
