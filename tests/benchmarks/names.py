@@ -39,7 +39,10 @@ CPU = (
     *("ruamel-yaml-clib", "safetensors", "ujson", "fastuuid", "argon2-cffi-bindings", "setproctitle", "mmh3"),
     *("simplejson", "zope-interface", "msgspec", "thrift", "hiredis"),
 )
-CUDA = ("pycudwt", "crispr", "cuimgops", "pycuda", "cuda-slic")
+CUDA = (
+    *("pycudwt", "cuvec", "numcu", "custc", "kage-cucounter", "nimpa", "cuda-kernels", "metalerp", "tensorax"),
+    *("pycuda", "spio", "cutwed", "cuprox", "crispr", "explodethosebits", "thinc-gpu-ops"),
+)
 _MODULE = re.compile(r"((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)(?:\.cpython-[\w-]+|\.abi3)?\.so")
 
 

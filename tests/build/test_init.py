@@ -196,7 +196,7 @@ def test_what_setup_py_imports_and_does_not_require_is_required(tmp_path: Path) 
         tmp_path,
         {
             "setup.py": "import os, numpy, mine, own\nfrom torch.utils import x\nfrom setuptools import setup\n"
-            "try:\n    import sphinx\nexcept ImportError:\n    pass\n",
+            "try:\n    import sphinx\nexcept ImportError:\n    pass\ndef one():\n    import tensorflow\n",
             "mine.py": "",
             "src/own/__init__.py": "",
             "pyproject.toml": '[build-system]\nrequires = ["numpy>=2"]\n[project]\nname = "demo"\n',
@@ -205,6 +205,11 @@ def test_what_setup_py_imports_and_does_not_require_is_required(tmp_path: Path) 
     )
     assert surveyed(tmp_path, "demo").imported == ("torch",)
     assert given(tmp_path, V3).recipe.build.requires == ("torch",)
+    guarded = (
+        "try:\n    from torch.utils.cpp_extension import CUDAExtension\nexcept ImportError:\n    exit('no torch')\n"
+    )
+    tree(tmp_path, {"setup.py": f"from distutils import ccompiler, msvccompiler\n{guarded}"})
+    assert surveyed(tmp_path, "demo").imported == ("setuptools<74", "torch")
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,15 @@ def test_a_needed_library_must_be_in_the_wheel_or_on_the_platform(tmp_path: Path
     ]
     elsewhere = made(tmp_path, module, metadata="Requires-Dist: other\n")
     assert found(verify(elsewhere), Severity.WARNING) == [("needed", f"{missing}; expected from other packages")]
+    cuda = made(tmp_path, shared_object(MODULE, needs="libcudart.so.13"))
+    cudart = missing.replace("libother.so.1", "libcudart.so.13")
+    assert found(verify(cuda), Severity.ERROR)[0][1].startswith(cudart)
+    assert found(verify(cuda, is_split=True), Severity.WARNING) == [
+        ("needed", f"{cudart}; expected from other packages")
+    ]
+    driver = made(tmp_path, shared_object(MODULE, needs="libcuda.so.1"))
+    nowhere = missing.replace("libother.so.1", "libcuda.so.1")
+    assert found(verify(driver), Severity.WARNING) == [("needed", f"{nowhere}; expected from the driver")]
     bundled = {MEMBER: module, "demo.libs/libother.so.1": shared_object("int x;")}
     assert verify(made(tmp_path, bundled)).findings == ()
     astray = {MEMBER: module, "demo/lib/libother.so.1": shared_object("int x;")}

@@ -25,7 +25,6 @@ from vbuild.build.headers import is_of_cuda, toolkit_library
 from vbuild.build.plan import BuildBackend
 from vbuild.config.requirements import required_project
 from vbuild.config.table import Table
-from vbuild.elf.catalogue import frameworks
 from vbuild.errors import RecipeError
 
 _LANGUAGES = {
@@ -67,7 +66,9 @@ _COMPILERS = frozenset(
 )
 # modules that are not called as their project is
 _PROJECTS = {"git": "gitpython", "skbuild": "scikit-build", "yaml": "pyyaml", "setuptools_rust": "setuptools-rust"}
+_EXTENSIONS = frozenset({"torch.utils.cpp_extension"})
 _PLACES = ("src", "python", "lib")  # in which a project has its packages, if not at its top
+_BEFORE_REMOVAL = "setuptools<74"  # of distutils.msvccompiler
 _OF_SETUPTOOLS = frozenset({"setuptools", "pkg_resources", "distutils", "_distutils_hack"})
 _NATIVE = re.compile(r"-m(?:arch|tune|cpu)=native")
 # that nvcc compiles something, be it called .cu or not
@@ -252,14 +253,18 @@ def _at(table: object, *keys: str) -> Mapping[str, object]:
 def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
     """The projects that setup.py imports at once and whatever happens, and that *requires* lacks, each once.
 
-    Of frameworks whatever it imports, anywhere: some say themselves that there is none, and how to install it.
+    Of frameworks also what a function or a handler of errors imports to compile extensions: some projects say
+    themselves that there is no torch, and how to install it.
     """
     try:
         tree = ast.parse(_text(project / "setup.py"))
     except (SyntaxError, ValueError):  # of Python 2, for one: the build says so
         return
     seen = {*_OF_SETUPTOOLS, *sys.stdlib_module_names}
-    for node in (*tree.body, *ast.walk(tree)):
+    if any(map(_removed, tree.body)):
+        yield _BEFORE_REMOVAL
+    extends = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module in _EXTENSIONS)
+    for node in (*tree.body, *extends):
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
@@ -267,11 +272,18 @@ def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
             places = [project / place / name for place in ("", *_PLACES)]
             is_own = any(place.is_dir() or place.with_name(f"{name}.py").is_file() for place in places)
             needed = _PROJECTS.get(name, canonicalize_name(name))
-            if node not in tree.body and needed not in frameworks():
-                continue
             if name not in seen and not is_own and needed not in requires:
                 yield needed
             seen.add(name)
+
+
+def _removed(node: ast.stmt) -> bool:
+    """Whether *node* imports a module of distutils that newer releases of setuptools lack."""
+    if isinstance(node, ast.ImportFrom):
+        names = {f"{node.module}.{each.name}" for each in node.names} | {node.module}
+    else:
+        names = {each.name for each in node.names} if isinstance(node, ast.Import) else set()
+    return "distutils.msvccompiler" in names
 
 
 def _module(project: Path, name: str) -> str:

@@ -172,7 +172,9 @@ def verified(
     from vbuild.verification.levels import can_disassemble
     from vbuild.verification.verify import verify
 
-    verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=context.recipe.verify.allow)
+    is_split = context.split is not None and context.split.rpath
+    allow = context.recipe.verify.allow
+    verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=allow, is_split=is_split)
     if target.label is None and can_disassemble(target.cpu.machine):
         from vbuild.release.against import lacking
 

@@ -28,7 +28,7 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import read_requirement
-from vbuild.elf.catalogue import PlatformPolicy, framework, is_shared_object
+from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver, is_shared_object
 from vbuild.elf.code import Elf
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.image import ElfImage
@@ -60,12 +60,14 @@ def verify(
     baseline: Path | None = None,
     allow: Sequence[str | re.Pattern[str]] = (),
     jobs: int | None = None,
+    is_split: bool = False,
 ) -> Verdict:
     """Check *wheel* against the level in its variant.json, or else *cpu*, or else plain x86-64.
 
     *baseline* is the same project's wheel built without flags: instructions that it has, too, are not due to flags.
     *allow* are regular expressions for the functions, or the paths of libraries, that may go above the level. *jobs* is
-    the number of processes that disassemble, by default that of the cores.
+    the number of processes that disassemble, by default that of the cores. Of a wheel that *is_split* afterwards,
+    libraries of official packages may be absent: it will require them.
     """
     patterns = tuple(map(pattern, allow))
     with ExitStack() as stack:
@@ -85,7 +87,7 @@ def verify(
             Finding(Severity.ERROR, VerifyRule.SBOM, (path_of(source.dist_info),), what)
             for what in contradictions(source)
         )
-        findings += LinkageCheck.of(source, libraries).findings()
+        findings += LinkageCheck.of(source, libraries, is_split=is_split).findings()
         gpu_code = GpuCodeCheck(contents.gpu_codes, claims.gpus)
         findings += gpu_code.findings()
         claim = claims.cpu
@@ -325,8 +327,14 @@ class LinkageCheck:
     """What the libraries of one wheel need from each other, and from the platforms of its tags."""
 
     def __init__(
-        self, libraries: Mapping[str, Elf], platforms: Sequence[PlatformPolicy], *, requires: Sequence[str]
+        self,
+        libraries: Mapping[str, Elf],
+        platforms: Sequence[PlatformPolicy],
+        *,
+        requires: Sequence[str],
+        is_split: bool = False,
     ) -> None:
+        self._is_split = is_split
         self._libraries = libraries
         self._platforms = platforms
         self._requires = [found for line in requires if (found := read_requirement(line))]
@@ -339,10 +347,10 @@ class LinkageCheck:
                 self._homes.setdefault(name, set()).add(posixpath.dirname(path))
 
     @classmethod
-    def of(cls, wheel: Wheel, libraries: Mapping[str, Elf]) -> Self:
+    def of(cls, wheel: Wheel, libraries: Mapping[str, Elf], *, is_split: bool = False) -> Self:
         linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
         platforms = [platform for tag in wheel.name.platform.split(".") if (platform := PlatformPolicy.parse(tag))]
-        return cls(linked, platforms, requires=wheel.metadata().requires_dist)
+        return cls(linked, platforms, requires=wheel.metadata().requires_dist, is_split=is_split)
 
     def findings(self) -> Iterator[Finding]:
         """Yield what is wrong with each library."""
@@ -369,7 +377,9 @@ class LinkageCheck:
             yield Finding(Severity.WARNING, VerifyRule.UNPINNED, (path,), what, advice)
 
     def _needed_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
-        absent: dict[str, list[str]] = {}
+        # by the platform that lacks it, and what brings it
+        absent: dict[tuple[str, str], list[str]] = {}
+        is_elsewhere = self._requires or any(folder.startswith("..") for folder in searched(path, elf.search_path))
         for edge in self._edges[path]:
             if edge.via in _FOUND:
                 continue
@@ -378,12 +388,13 @@ class LinkageCheck:
                 what = f"needs {edge.name}, which the wheel has in {where!r}, but no RPATH leads there"
                 yield Finding(Severity.WARNING, VerifyRule.NEEDED, (path,), what)
             elif lacking := [one.tag for one in self._platforms if one.promises and not one.has(edge.name)]:
-                absent.setdefault(lacking[0], []).append(edge.name)
-        is_elsewhere = self._requires or any(folder.startswith("..") for folder in searched(path, elf.search_path))
-        for tag, names in absent.items():
+                is_required = is_elsewhere or (self._is_split and by_soname(edge.name))
+                source = "the driver" if is_driver(edge.name) else "other packages" if is_required else ""
+                absent.setdefault((lacking[0], source), []).append(edge.name)
+        for (tag, source), names in absent.items():
             what = f"needs {', '.join(names)}: neither in the wheel nor part of {tag}"
-            if is_elsewhere:
-                yield Finding(Severity.WARNING, VerifyRule.NEEDED, (path,), f"{what}; expected from other packages")
+            if source:
+                yield Finding(Severity.WARNING, VerifyRule.NEEDED, (path,), f"{what}; expected from {source}")
             else:
                 advice = "bundle them (auditwheel repair), or require the packages that have them"
                 yield Finding(Severity.ERROR, VerifyRule.NEEDED, (path,), f"{what}; {advice}")
