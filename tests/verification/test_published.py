@@ -52,6 +52,35 @@ def test_run_time_dispatch_that_is_gone_is_an_error(tmp_path: Path) -> None:
     assert "has code for AVX" in sentence
 
 
+@pytest.mark.parametrize("needs", [("libsum-0a1b2c3d.so.1",), ("libmore.so",)])
+def test_run_time_dispatch_in_a_library_that_is_bundled_instead_of_linked_in_is_not_lost(
+    needs: tuple[str, ...], tmp_path: Path
+) -> None:
+    bundled: dict[str, bytes | str] = {
+        "demo.libs/libsum-0a1b2c3d.so.1": compiled(DISPATCHED),
+        "demo.libs/libmore.so": library(None, ("libsum-0a1b2c3d.so.1",), source="int z;"),
+    }
+    ours = {MODULE: library(None, needs, source=PLAIN), **bundled}
+    assert findings(tmp_path, ours, {MODULE: compiled(DISPATCHED)}) == []
+    newer = DISPATCHED.replace("avx2", "avx512f")
+    ((severity, sentence),) = findings(tmp_path / "newer", ours, {MODULE: compiled(newer)})
+    assert severity == "warning"
+    assert sentence.endswith(
+        "this wheel has none, and a libsum of this machine, which may be older than what is linked in there"
+    )
+
+
+def test_dispatch_in_a_bundled_library_makes_up_for_no_module_that_does_not_need_it_or_has_it_there_too(
+    tmp_path: Path,
+) -> None:
+    bundled: dict[str, bytes | str] = {"demo.libs/libsum-0a1b2c3d.so.1": compiled(DISPATCHED)}
+    theirs: dict[str, bytes | str] = {MODULE: compiled(DISPATCHED)}
+    assert findings(tmp_path / "unused", {MODULE: compiled(PLAIN), **bundled}, theirs)[0][0] == "error"
+    ours = {MODULE: library(None, ("libsum-0a1b2c3d.so.1",), source=PLAIN), **bundled}
+    both = {**theirs, "demo.libs/libsum-ffffffff.so.1.2": compiled(DISPATCHED)}
+    assert findings(tmp_path / "both", ours, both)[0][0] == "error"
+
+
 def test_code_of_theirs_that_everybody_runs_is_their_fault_and_no_loss(tmp_path: Path) -> None:
     assert findings(tmp_path, {MODULE: compiled(PLAIN)}, {MODULE: compiled(UNGUARDED)}) == []
 

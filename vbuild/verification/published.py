@@ -1,7 +1,8 @@
 """What a wheel lacks of the wheel that its project published of the same version.
 
     modules         a compiled module that is missing, or that became Python: an error
-    dispatch        CPU features that published code is chosen for at run time, and none of ours: an error
+    dispatch        CPU features that published code is chosen for at run time, and none of ours: an error; a warning if
+                    a library is bundled here that is linked into the module there, as its version is another
     symbols         C functions and objects that libraries there give to others, and none here: a warning
     files, tags     other files that are missing, a newer glibc: warnings
     size            of the compiled modules, and of their code: a note, or a warning if it is twice as much
@@ -22,6 +23,7 @@ from packaging.version import Version
 from vbuild.build.wrappers import FailedCall
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.interface import Interface
+from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError, FetchError, WheelError
 from vbuild.files.wording import counted, sized
 from vbuild.index_client.configuration import Indexes
@@ -34,6 +36,7 @@ from vbuild.wheel.name import WheelName
 _ABI_TAG = re.compile(r"\.(abi3|cpython-[\w-]+|pypy[\w-]+)(?=\.so$)")
 # names that C keeps for compilers and their own libraries, parts of which are linked into what they make
 _RESERVED = re.compile(r"_[_A-Z]")
+_ADDED = re.compile(r"(-[0-9a-f]{8})?\.so(\.\d+)*$")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_|manylinux(1|2010|2014)_")
 _LEGACY = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}
 _SHOWN = 5
@@ -49,10 +52,13 @@ class _Contents(Struct, frozen=True):
     """The modules of a wheel by their names, each with the features it dispatches to; its other files; its glibc.
 
     *given* are the C functions and objects that each library gives to others; *size* is that of its modules in bytes,
-    and *code* that of the code in them.
+    and *code* that of the code in them. *bundled* are the features that the libraries of others dispatch to, by the
+    name of the file; *needed* the names of the files that each file needs.
     """
 
     modules: Mapping[str, frozenset[str]]
+    bundled: Mapping[str, frozenset[str]]
+    needed: Mapping[str, tuple[str, ...]]
     files: frozenset[str]
     glibc: tuple[int, int] | None
     given: Mapping[str, frozenset[str]]
@@ -64,12 +70,17 @@ class _Contents(Struct, frozen=True):
         """The contents of the wheel of *verdict*; `WheelError` if it cannot be read."""
         libraries = {library.member: library for library in verdict.libraries}
         modules, files, size = {}, set(), 0
-        given = {}
+        given, bundled, needed = {}, {}, {}
         with open_wheel(verdict.wheel) as source:
             for member in source.members:
                 path = member.path
                 if library := libraries.get(path):
-                    given[_ABI_TAG.sub("", path)] = _given(source.read(member))
+                    data = source.read(member)
+                    key = PurePath(path).name if is_grafted(path) else _ABI_TAG.sub("", path)
+                    given[_ABI_TAG.sub("", path)] = _given(data)
+                    needed[key] = _needed(data)
+                    if is_grafted(path):
+                        bundled[key] = frozenset(library.dispatched)
                 if is_grafted(path) or level_of(path) or path.partition("/")[0].endswith(".dist-info"):
                     continue
                 if library:
@@ -79,7 +90,30 @@ class _Contents(Struct, frozen=True):
                     files.add(path)
         glibc = _glibc(WheelName.parse(verdict.wheel.name).tags)
         code = sum(library.code_size for path, library in libraries.items() if not (is_grafted(path) or level_of(path)))
-        return cls(modules, frozenset(files), glibc, given, size, code)
+        return cls(modules, bundled, needed, frozenset(files), glibc, given, size, code)
+
+    def bundled_for(self, module: str, other: "_Contents") -> dict[str, frozenset[str]]:
+        """The features that libraries which *module* needs, and which *other* does not bundle, dispatch to."""
+        found: set[str] = set()
+        left = [module]
+        while left:
+            following = {name for name in self.needed.get(left.pop(), ()) if name in self.bundled} - found
+            found |= following
+            left += following
+        theirs = {_stem(name) for name in other.bundled}
+        return {_stem(name): self.bundled[name] for name in sorted(found) if _stem(name) not in theirs}
+
+
+def _stem(name: str) -> str:
+    """The name of a bundled library without what bundling and its version added."""
+    return _ADDED.sub("", name)
+
+
+def _needed(data: bytes) -> tuple[str, ...]:
+    try:
+        return Outline.parse(data).needed
+    except BinaryError:
+        return ()
 
 
 def _given(data: bytes) -> frozenset[str]:
@@ -201,8 +235,14 @@ def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> I
         advice = likely_cause(failed, missing) or "no call of a compiler failed: a tool or an option is missing"
         yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, missing, what, f"{advice}; {_ACCEPT}")
     for path in sorted(theirs.modules.keys() & ours.modules.keys()):
-        if features := sorted(theirs.modules[path] - ours.modules[path]):
+        bundled = {name: found for name, found in ours.bundled_for(path, theirs).items() if found}
+        if features := sorted(theirs.modules[path] - ours.modules[path].union(*bundled.values())):
             what = f"the published wheel has code for {', '.join(features)} chosen at run time; this wheel has none"
+            if bundled:
+                libraries = ", ".join(bundled)
+                what += f", and a {libraries} of this machine, which may be older than what is linked in there"
+                yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, (path,), what)
+                continue
             advice = likely_cause(failed, features, guesses=False) or _KEEP
             yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, (path,), what, f"{advice}; {_ACCEPT}")
     given = frozenset().union(*ours.given.values())
