@@ -128,7 +128,11 @@ def test_of_a_folder_that_is_listed_names_count_that_the_project_speaks_of(place
         ("$GCC -s main.c -o x.so", {"": ("main.c",)}),
         ("sh -c '$GCC ./main.c -c -o m.o && VBUILD_WRAPPED=1 $GCC wrapped.c m.o -o x.so'", {"x.so": ("main.c",)}),
         ("env -u LD_PRELOAD $GCC main.c -o x.so", {"x.so": ("main.c",)}),
-        ("$GCC -march=x86-64-v3 main.c -o x.so", {}),
+        ("mkdir there; cd there; $GCC -c ../main.c; VBUILD_WRAPPED=1 $GCC -s main.o -o ../x.so", {"": ("main.c",)}),
+        ("mkdir b; cd b; $GCC ../main.c -o x.so; strip x.so -o ../x.so", {"x.so": ("main.c",)}),
+        ("$GCC -s -MD -MF d main.c -o x.so", {"": ("main.c",)}),
+        ("$GCC -M main.c; VBUILD_WRAPPED=1 $GCC wrapped.c -o x.so", {}),
+        ("$GCC -march=x86-64-v3 -MD -MF d main.c -o x.so", {}),
         ("$GCC main.c -o helper && VBUILD_WRAPPED=1 $GCC wrapped.c -o x.so", {}),
         ("VBUILD_WRAPPED=1 $GCC -s main.c -o x.so", {}),
         (
@@ -137,7 +141,9 @@ def test_of_a_folder_that_is_listed_names_count_that_the_project_speaks_of(place
         ),
     ],
     ids=[
-        *("by its path", "stripped", "an object", "where it is not seen", "for a level"),
+        *("by its path", "stripped", "an object", "where it is not seen"),
+        *("from another folder", "stripped when it is installed"),
+        *("with a list of its headers", "nothing but a list of its headers", "for a level"),
         *("a program that the build runs", "by the wrapper", "nothing compiled that stays"),
     ],
 )

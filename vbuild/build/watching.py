@@ -19,7 +19,7 @@ import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import cache, partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from typing import Self
 
@@ -122,7 +122,8 @@ class Watch(Struct, frozen=True):
     def bypassing(self, project: Path, wheel: Path, compiled: Collection[str]) -> dict[str, tuple[str, ...]]:
         """The sources in *project* that compilers have compiled which no compiler wrapper started, by where they are.
 
-        That is a module of *wheel* whose symbols name them, or nobody knows: ``""``. *compiled* are the sources of the
+        That is a module of *wheel* whose symbols name them, or nobody knows: ``""``. Of a stripped module, those of the
+        file of that name which the build has left in *project* count. *compiled* are the sources of the
         compiler wrappers. Those count that had no flags of a level, and all that no compiler seen here has compiled.
         """
         within, named = project.resolve(), {Path(source).name for source in compiled}
@@ -131,7 +132,7 @@ class Watch(Struct, frozen=True):
         # what configure scripts try out is gone
         past = [path for path in seen["c"] if path.is_relative_to(within) and path.is_file()]
         own = {name for _, _, names in os.walk(project) for name in names if name.endswith(_COMPILED_SOURCES)}
-        inside = {module: own & names for module, names in _sources_in(wheel).items()}
+        inside = {module: own & names for module, names in _sources_in(wheel, project).items()}
         found = {module: tuple(sorted(names - named)) for module, names in inside.items() if names - named}
         elsewhere = [path for path in past if path.name not in {name for names in found.values() for name in names}]
         if all(inside.values()):  # a program that the build itself runs is in none
@@ -194,15 +195,27 @@ def _state(path: str) -> str:
     return "folder" if stat.S_ISDIR(mode) else "other"
 
 
-def _sources_in(wheel: Path) -> dict[str, frozenset[str]]:
-    """The names of source files in the symbols of each module in *wheel*; none of one without such symbols."""
+def _sources_in(wheel: Path, project: Path) -> dict[str, frozenset[str]]:
+    """The names of source files in the symbols of each module in *wheel*; none of one without such symbols.
+
+    A stripped module has those of the files of its name in *project*: of what was stripped when it was installed.
+    """
     found = {}
     with open_wheel(wheel) as source:
         for member in source.members:
             if source.head(member, len(MAGIC)) == MAGIC:
-                image = ElfImage.read(memoryview(source.read(member)))
-                found[member.path] = frozenset(image.source_files())
+                found[member.path] = _source_files(source.read(member))
+    stripped = {PurePath(path).name: path for path, names in found.items() if not names}
+    for folder, _, names in os.walk(project) if stripped else ():
+        for name in stripped.keys() & names:
+            data = Path(folder, name).read_bytes()
+            if data.startswith(MAGIC):
+                found[stripped[name]] |= _source_files(data)
     return found
+
+
+def _source_files(data: bytes) -> frozenset[str]:
+    return frozenset(ElfImage.read(memoryview(data)).source_files())
 
 
 def _is_later(since: int, path: str) -> bool:

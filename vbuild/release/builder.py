@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 
 # how often a target is built, at most, until no flag of the project's own puts code above the level
 TRIES = 4
+NOT_CALLED = (
+    "no compiler was called through a compiler wrapper, so its code is not for {cpu}: the project calls one by its "
+    "path, or has put another folder first on PATH"
+)
 
 
 class Builder(Struct, frozen=True):
@@ -263,16 +267,18 @@ class Builder(Struct, frozen=True):
 
         Of plain wheels there is nothing to say: what no wrapper compiled is for the baseline, or the proof finds it.
         """
-        if job.watch is None or job.target.cpu.is_baseline:
+        if job.target.cpu.is_baseline:
             return
         compiled = [source for call in made.built.calls for source in call.sources]
         compiled += [source for command in made.built.commands for source in command.sources]
-        past = job.watch.bypassing(made.project, made.built.wheel, compiled)
+        past = job.watch.bypassing(made.project, made.built.wheel, compiled) if job.watch else {}
         where = [f"{module}: {', '.join(names)}" if module else ", ".join(names) for module, names in past.items()]
         what = "compiled by a compiler that is called by its path, without the flags of the level"
         told = f"{'; '.join(where)}: {what}; change that to a name: build.patches = ['compiler.patch']"
         if any(past):
             raise BuildError(told)
+        if not compiled and (modules := modules_in(made.built.wheel)):
+            raise BuildError(f"{', '.join(modules)}: {NOT_CALLED.format(cpu=job.target.cpu)}")
         if past:
             self.notes.append(f"{job.target}: {told}")
 
@@ -302,7 +308,7 @@ class Builder(Struct, frozen=True):
             except BuildError as error:
                 self.notes.append(f"{target}: does not build without {what}: {str(error).splitlines()[-1]}")
                 break
-            if modules_in(again.wheel) < modules_in(made.wheel):
+            if len(modules_in(again.wheel)) < len(modules_in(made.wheel)):
                 self.notes.append(f"{target}: leaves compiled modules out if it is built without {what}")
                 break
             made = again
@@ -409,12 +415,12 @@ def functions_above(wheel: Path, target: Target, recipe: Recipe) -> frozenset[st
     return frozenset(one.function for library in verdict.libraries for one in library.violations if not one.doubt)
 
 
-def modules_in(wheel: Path) -> int:
-    """The number of libraries in *wheel*."""
+def modules_in(wheel: Path) -> tuple[str, ...]:
+    """The paths of the libraries in *wheel*."""
     from vbuild.wheel.archive import open_wheel
 
     with open_wheel(wheel) as source:
-        return sum(member.path.endswith(".so") for member in source.members)
+        return tuple(member.path for member in source.members if member.path.endswith(".so"))
 
 
 def lists_of(commands: Sequence[Command], project: str) -> tuple[str, ...]:

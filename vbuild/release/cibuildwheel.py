@@ -44,7 +44,7 @@ from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.bill import billed, making
-from vbuild.release.builder import TRIES, functions_above, index_variables, lists_of, modules_in
+from vbuild.release.builder import NOT_CALLED, TRIES, functions_above, index_variables, lists_of, modules_in
 from vbuild.release.emulation import check_emulator, emulation_elsewhere, why_unasked
 from vbuild.release.finishing import slimmed_to_gpus, stamped, verified
 from vbuild.release.model import (
@@ -66,11 +66,6 @@ from vbuild.verification.level_emulation import with_evidence
 from vbuild.verification.verify import fatbins
 from vbuild.wheel.name import WheelName
 
-_NOT_CALLED = (
-    "no compiler was called through a compiler wrapper, so its code is not for {cpu}: the project calls one by "
-    "its path, or "
-    "has put another folder first on PATH"
-)
 _RETESTED = "split: cibuildwheel has tested the wheels as they were before"
 _FORESEEN_SETUP = PurePosixPath("/host/tmp/vbuild-kit")
 
@@ -361,7 +356,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
 
 def _leaves_out(build: ContainerBuild | None, before: ContainerBuild) -> bool:
     """Whether *build* has fewer libraries than that *before*, or is not there."""
-    return build is None or modules_in(build.wheel) < modules_in(before.wheel)
+    return build is None or len(modules_in(build.wheel)) < len(modules_in(before.wheel))
 
 
 def _of(target: Target, identifier: str) -> Target:
@@ -381,7 +376,7 @@ def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
     if run.plan and build.record.started is None:
         raise BuildError(f"{build.wheel.name}: {NOT_PUT}")
     if run.plan and not run.cpu.is_baseline and not build.record.calls:
-        raise BuildError(f"{build.wheel.name}: {_NOT_CALLED.format(cpu=run.cpu)}")
+        raise BuildError(f"{build.wheel.name}: {NOT_CALLED.format(cpu=run.cpu)}")
     if cuda := run.targets[0].cuda:
         with at(build.wheel.name):
             mode = recipe.build.cuda.archs

@@ -105,16 +105,18 @@ static int ends(const char *text, const char *with) {
 /* Note the source in the words of a program that compiles, cc1 of gcc or clang, unless a compiler wrapper started it. */
 static void compiles(const char *program, char *const *words, char *const *variables) {
     static const char *const endings[] = {".c", ".cc", ".cpp", ".cxx", ".C", ".c++", ".f90", ".F90", ".f", ".m", ".mm"};
-    const char *name = program, *source = 0;
+    const char *name = program, *source = 0, *before = "";
     char kind = 'c';
     for (const char *one = program; *one; one++)
         if (*one == '/') name = one + 1;
     if (!words || !(begins(name, "clang") || begins(name, "cc1") || begins(name, "f951"))) return;
     for (char *const *one = variables; one && *one; one++)
         if (begins(*one, MARK)) return;
-    for (; *words; words++) {
+    for (; *words; before = *words++) {
+        /* not a path, but a name for messages and other files */
+        if (begins(before, "-dumpbase") || begins(before, "-auxbase") || begins(before, "-main-file-name")) continue;
         if (begins(*words, "-march=")) kind = ends(*words, "=x86-64") ? 'c' : 'm';
-        if (begins(*words, "-E") || begins(*words, "-M") || begins(*words, "-fsyntax-only")) return;
+        if (begins(*words, "-E") || begins(*words, "-fsyntax-only")) return;
         for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
             if ((*words)[0] != '-' && ends(*words, endings[i])) source = *words;
     }
