@@ -15,7 +15,8 @@ from tests.factories.variants import document, variant
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from vbuild.errors import WheelError
 from vbuild.hardware.cpu import Cpu
-from vbuild.verification.model import Severity, Verdict, VerifyRule
+from vbuild.verification.levels import chosen
+from vbuild.verification.model import Severity, Verdict, VerifyRule, Violation
 from vbuild.verification.verify import claimed_cpu, verify
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
@@ -481,3 +482,19 @@ def test_what_changes_how_code_is_judged_has_it_judged_again(tmp_path: Path) -> 
     grafted = verify(made(tmp_path / "3", {"demo.libs/_demo.so": shared_object(called)}), cpu=V2)
     assert "vbuild did not compile this library" in str(grafted.findings)
     assert verify(first, cpu=V2).failed
+
+
+@pytest.mark.parametrize(
+    ("shown", "doubted", "found"),
+    [
+        ((), ("AVX2",), {"AVX2"}),
+        (("SSE3", "SSSE3"), ("SSE3", "LAHF-SAHF"), set()),
+        (("SSE3",), ("AVX2", "AES"), {"AVX2", "AES"}),
+        (("AES",), ("AES", "SSE3"), {"SSE3"}),
+    ],
+    ids=["nothing shown", "all of the level that is shown", "above what is shown", "of no level"],
+)
+def test_what_other_code_of_a_library_needs_without_a_test_is_no_choice(
+    shown: tuple[str, ...], doubted: tuple[str, ...], found: set[str]
+) -> None:
+    assert chosen([Violation("f", 1, shown, ()), Violation("g", 2, doubted, (), doubt="not followed")]) == found

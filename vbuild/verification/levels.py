@@ -9,7 +9,7 @@ copies     a library in a glibc-hwcaps folder keeps to the level of that folder:
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cache
@@ -24,7 +24,7 @@ from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of, missing_b
 from vbuild.elf.iced import is_installed
 from vbuild.elf.isa import Isa
 from vbuild.elf.reach import Doubt
-from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, level_of_features
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank, level_of_features
 from vbuild.process.threads import OncePerKey
 from vbuild.verification.gpu_code import DEVICE_SECTIONS
 from vbuild.verification.model import Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
@@ -263,7 +263,6 @@ class Levels:
             _violation(one, doubt, show=number < _SHOWN_INSTRUCTIONS)
             for number, (one, doubt) in enumerate(zip(unexplained, doubts, strict=True))
         )
-        doubted = (feature for one in violations if one.doubt for feature in one.features)
         library = LibraryIsa(
             path,
             elf.machine,
@@ -271,7 +270,7 @@ class Levels:
             level_of_features(isa.features, elf.machine),
             judged.accepted,
             violations,
-            tuple(sorted({*judged.dispatched, *doubted})),
+            tuple(sorted(judged.dispatched | chosen(violations))),
         )
         findings = [
             *self._violation_findings(path, violations),
@@ -357,6 +356,19 @@ class Levels:
         yield Finding(
             Severity.WARNING if isa.code_size >= _ENOUGH else Severity.NOTE, VerifyRule.ISA_FLAGS, (path,), what
         )
+
+
+def chosen(violations: Iterable[Violation]) -> frozenset[str]:
+    """The features for which code of one library may be chosen at run time, as the doubt about *violations* says.
+
+    What other code of it needs without a test is a baseline of the library's own, and so is all of that level.
+    """
+    needed: set[str] = set()
+    doubted: set[str] = set()
+    for one in violations:
+        (doubted if one.doubt else needed).update(one.features)
+    floor = max((rank for rank in map(feature_rank, needed) if rank < len(X86_64_LEVELS)), default=0)
+    return frozenset(name for name in doubted - needed if feature_rank(name) > floor)
 
 
 def _host_facts(elf: Elf) -> bytes:
