@@ -76,7 +76,8 @@ def staging(folder: Path) -> Iterator[Path]:
 def _remove_whole(stage: Path) -> None:
     """Remove *stage*, also if a compiler that is about to end still writes there."""
     for _ in range(_TRIES):
-        shutil.rmtree(stage, ignore_errors=True)
+        with suppress(OSError):  # of a folder that it could not close, which CPython 3.11 then closes again
+            shutil.rmtree(stage, ignore_errors=True)
         if not stage.exists():
             return
         time.sleep(_PAUSE)
