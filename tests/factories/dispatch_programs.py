@@ -37,7 +37,12 @@ _HEAD = """
 """
 _HEAD_CPP = _HEAD + 'extern "C" {\n'
 
-# @ is replaced by the program's number, TEST by an expression, YES and NO by what is called for each answer
+# a function that answers by number, of which only one is the test
+_INFO = """NOINLINE static int info@(int which) { unsigned a, b, c, d; __cpuid(1, a, b, c, d); switch (which) { case 0: return d >> 26 & 1;
+        case 1: return c & 1; case 2: return c >> 9 & 1; case 3: return (TEST) != 0; case 4: return b > 3; default: return 0; } }
+"""
+
+# @ is replaced by the program's number, TEST by an expression, YES and NO by what is called for each answer, INFO by what is above
 _WAYS = {
     "if": "int run@(int x) { if (TEST) return YES@(x); return NO@(x); }",
     "ternary": "int run@(int x) { return TEST ? YES@(x) + 1 : NO@(x) + 2; }",
@@ -166,6 +171,47 @@ _WAYS = {
         NOINLINE static int detect@(void) { unsigned char f = (TEST) != 0; cache@ = f; return f; }
         NOINLINE static int inner@(int x) { unsigned char f = cache@; if (f == 1 || (f == 255 && detect@())) return YES@(x); return NO@(x); }
         int run@(int x) { return inner@(x); } int more@(int x) { cache@ = x; return inner@(x); }""",
+    "asked-by-number": """INFO
+        __attribute__((visibility("hidden"))) int (*ask@)(int) = info@;
+        int run@(int x) { if (ask@ && ask@(2) && ask@(3)) return YES@(x); return NO@(x); }
+        int more@(int x) { int (*ask)(int) = ask@; if (!ask(3)) return NO@(x); return YES@(x) + 1; }""",
+    "asked-by-other-number": """INFO
+        __attribute__((visibility("hidden"))) int (*ask@)(int) = info@;
+        int run@(int x) { return ask@(3) ? YES@(x) : NO@(x); } int more@(int x) { return ask@(2) ? YES@(x) : NO@(x); }""",
+    "asked-by-any-number": """INFO
+        __attribute__((visibility("hidden"))) int (*ask@)(int) = info@;
+        int run@(int x) { return ask@(3) ? YES@(x) : NO@(x); } int more@(int x) { return ask@(x & 3) ? YES@(x) : NO@(x); }""",
+    "asked-and-set": """NOINLINE static int always@(int which) { return which > 1; }
+        INFO
+        __attribute__((visibility("hidden"))) int (*ask@)(int) = info@;
+        NOINLINE static int inner@(int x) { return ask@(3) ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(x); } int more@(int x) { ask@ = always@; return inner@(x); }""",
+    "asked-and-set-through": """NOINLINE static int always@(int which) { return which > 1; }
+        INFO
+        __attribute__((visibility("hidden"))) int (*ask@)(int) = info@;
+        NOINLINE static void put@(int (**where)(int), int (*what)(int)) { *where = what; }
+        NOINLINE static int inner@(int x) { return ask@(3) ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(x); } int more@(int x) { put@(&ask@, always@); return inner@(x); }""",
+    "asked-and-set-by-list": """NOINLINE static int always@(int which) { return which > 1; }
+        INFO
+        __attribute__((visibility("hidden"))) int (*ask@)(int) = info@;
+        int (**const places@[])(int) = {&ask@, &ask@};
+        NOINLINE static int inner@(int x) { return ask@(3) ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(x); } int more@(int x) { *places@[x & 1] = always@; return inner@(x); }""",
+    "asked-and-set-beside": """NOINLINE static int always@(int which) { return which > 1; }
+        INFO
+        __attribute__((visibility("hidden"))) int (*ask@[4])(int) = {info@, info@, info@, info@};
+        NOINLINE static int inner@(int x) { return ask@[2](3) ? YES@(x) : NO@(x); }
+        int run@(int x) { return inner@(x); } int more@(int x) { ask@[x & 3] = always@; return inner@(x); }""",
+    "cached-behind": """static unsigned char cache@ = 255;
+        NOINLINE static int detect@(void) { unsigned char f = (TEST) != 0; cache@ = f; return f; }
+        int run@(int x) { int has = 0; if (x > 2) { unsigned char *at = &cache@; __asm__("" : "+r"(at)); unsigned char f = *at;
+        has = f == 1 || (f == 255 && detect@()); } return has ? YES@(x) : NO@(x); }""",
+    "cached-behind-set": """static unsigned char cache@ = 255, other@, *given@ = &other@;
+        NOINLINE static int detect@(void) { unsigned char f = (TEST) != 0; cache@ = f; return f; }
+        NOINLINE static int inner@(int x) { unsigned char f = cache@; if (f == 1 || (f == 255 && detect@())) return YES@(x); return NO@(x); }
+        int run@(int x) { return inner@(x); } int more@(int x) { unsigned char *at = given@; if (x > 0) { at = &cache@;
+        __asm__("" : "+r"(at)); } int y = x * 3; if (y > 8) y ^= 5; *at = x; return inner@(y); }""",
     "flags-beside": """struct flags@ { int a, b, c, d; }; static struct flags@ flags@;
         NOINLINE static void fill@(struct flags@ *f) { unsigned a, b, c = 0, d; __get_cpuid(1, &a, &b, &c, &d);
         f->a = c & 1; f->b = (TEST) != 0; f->c = c >> 23 & 1; f->d = c >> 9 & 1; }
@@ -274,7 +320,7 @@ class DispatchProgram:
         test = _TESTS[self.test](self)
         yes, no = ("slow@", "fast@") if self.fault == "exchanged" else ("fast@", "slow@")
         inline_yes, inline_no = ("", inline) if self.fault == "exchanged" else (inline, "")
-        text = _WAYS[self.way].replace("TEST", "(test@())" if self.test in _STATEMENTS else test)
+        text = _WAYS[self.way].replace("INFO", _INFO).replace("TEST", "(test@())" if self.test in _STATEMENTS else test)
         text = (
             text.replace("YES@", yes)
             .replace("NO@", no)

@@ -127,19 +127,13 @@ class ArmInterpreter(ArmInstructions, Interpreter):
 
     # control flow
 
-    def _joined(self, one: State, other: State, address: int, *, visits: int) -> State:
-        one, other = one.copy(), other.copy()
-        for number in range(_SP):
-            first, second = one.registers[number], other.registers[number]
-            if first != second and (is_address(first) or is_address(second)) and self._is_dead(address, number):
-                one.registers[number] = other.registers[number] = None
-        return super()._joined(one, other, address, visits=visits)
-
     def _is_dead(self, address: int, register: int, *, is_argument: bool = False) -> bool:
         """Whether the code at *address* never reads *register* before it writes there; False if that takes too long.
 
         What a function does not write is no result of it if it *is_argument*, from its caller.
         """
+        if register == _SP:
+            return False
         key = (address, register if is_argument else ~register)
         if key not in self._program.dead:
             # while it is looked for, such as in code that calls itself

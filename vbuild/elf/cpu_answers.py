@@ -299,7 +299,14 @@ class Answers(Variables):
             module = self.program.module(piece.address)
             place = piece.address - module.base
             near = (one for one in module.pieces_near(piece) if piece.address in self._targets(one))
-            self._spread.update((one.address, one) for one in (*near, *self._users(module, range(place, place + 1))))
+            places = [
+                place,
+                *(one for one in module.places_of(place, place + 1) if self.keeps_pointer(module.base + one)),
+            ]
+            # who calls it by a variable that always points at it
+            self._telling_places.update(module.base + one for one in places[1:])
+            users = (user for one in places for user in self._users(module, range(one, one + 1)))
+            self._spread.update((one.address, one) for one in (*near, *users))
 
     @cached_property
     def _most_steps(self) -> int:

@@ -294,6 +294,7 @@ class Instructions(Vectors):
         state.registers[RAX] = values.extended(values.truncated(state.registers[RAX], size), size, 2 * size)
 
     def _cpuid(self, _: Operation, state: State) -> None:
+        self._asks = True
         leaf = values.truncated(state.registers[RAX], 4)
         subleaf = values.truncated(state.registers[RCX], 4)
         for number, name in ((RAX, "eax"), (RBX, "ebx"), (RCX, "ecx"), (RDX, "edx")):

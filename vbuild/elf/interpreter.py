@@ -89,7 +89,7 @@ class Interpreter(Instructions):
         """What the piece that was run tells a caller, whatever the arguments."""
         end = self._end
         if end is None:
-            return Summary(None, None, 0, returns=False, hands_out=self._hands_out)
+            return Summary(None, None, 0, returns=False, hands_out=self._hands_out, is_asked=False)
         first, other = self._results
         result, second = (
             None if isinstance(value, int) and tag(value) else value
@@ -98,7 +98,8 @@ class Interpreter(Instructions):
         if values.tells(second) and not self._world.callers_use(self._entry, other):
             second = None
         # what is known wherever it is called, its callers know themselves
-        return Summary(result, second, end.facts & ~self._known, returns=True, hands_out=self._hands_out)
+        facts, is_asked = end.facts & ~self._known, self._asks and bool(self._world.registers(self._entry).arguments)
+        return Summary(result, second, facts, returns=True, hands_out=self._hands_out, is_asked=is_asked)
 
     def run_piece(self, piece: Piece, *, most: int) -> None:
         """Run *piece* from its start, then what of it was not reached from there, such as code that handles errors."""

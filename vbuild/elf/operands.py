@@ -50,11 +50,17 @@ class World(Protocol):
     def registers(self, address: int) -> "Registers":
         """The registers that the function at *address* uses."""
 
+    def is_unread(self, address: int, register: int, size: int = 0) -> bool:
+        """Whether the code at *address* never reads more of *register* than *size* bytes before it writes there."""
+
     def load(self, address: int, size: int) -> Value:
         """What the variable of *size* bytes at *address* can hold."""
 
     def first_value(self, address: int, size: int) -> int | None:
         """What stands in the variable from the start, if no code writes just that there; None if some may."""
+
+    def keeps_pointer(self, address: int) -> bool:
+        """Whether the pointer that the loader puts in the variable at *address* stays there."""
 
     def store(self, address: int, size: int, value: Value, facts: int) -> None:
         """Note that *value* is written to *address* where the processor has *facts*."""
@@ -144,14 +150,15 @@ class Summary(Struct, frozen=True):
     second: Value
     facts: int
     returns: bool
-    # whether it writes something that tells through pointers that it was given
+    # whether it writes something that tells through pointers that it was given; whether an argument says what it asks
     hands_out: bool
+    is_asked: bool
 
     @property
     def tells(self) -> bool:
         results = (value for value in (self.result, self.second) if not is_address(value))
         # an address that is returned is used where it is, whatever a caller does with it
-        return bool(any(map(values.tells, results)) or self.facts or self.hands_out)
+        return bool(any(map(values.tells, results)) or self.facts or self.hands_out or self.is_asked)
 
 
 _OTHER = Operand(_WORD)
@@ -184,6 +191,8 @@ class Operands:
         # tables that were read: their address in a register is no argument of the call of what was read
         self._bases: set[int] = set()
         self._hands_out = False
+        # whether the processor is asked
+        self._asks = False
         # the facts wherever the piece that is run is called
         self._known = 0
         # whether all its callers hand over an address that is known: then it may be where it writes to
@@ -339,6 +348,10 @@ class Operands:
         if size >= CLEARS_THE_REST:
             state.registers[number] = values.truncated(value, size)
             return
+        following = self._program.operations[self._here].following
+        if values.tells(value) and not below and self._world.is_unread(following, number, size):
+            state.registers[number] = values.truncated(value, size)
+            return
         if state.registers[number] == 0:
             state.registers[number] = values.shifted(values.truncated(value, size), below, "shl", 8)
             return
@@ -373,7 +386,7 @@ class Operands:
         place = address - module.base
         behind = self._program.behind(module, place)
         if isinstance(behind, int):
-            if module.is_constant(place) or tag(behind) >= tag(LEAVES):
+            if module.is_constant(place) or tag(behind) >= tag(LEAVES) or self._world.keeps_pointer(address):
                 return behind
             self._use(behind, state.facts)
             return None
@@ -486,7 +499,12 @@ class Operands:
             return self._met((first, one_facts), (second, other_facts), address, visits)
 
         vectors: dict[int, Lanes] = {}
-        registers = list(map(joined, one.registers, other.registers))
+        registers = [
+            None
+            if first != second and (is_address(first) or is_address(second)) and self._is_dead(address, number)
+            else joined(first, second)
+            for number, (first, second) in enumerate(zip(one.registers, other.registers, strict=True))
+        ]
         for number in one.vectors.keys() ^ other.vectors.keys():
             for state in (one, other):
                 for lane in state.vectors.get(number, ()):
@@ -503,6 +521,10 @@ class Operands:
             one.source if one.source == other.source else None,
             one.changed & other.changed,
         )
+
+    def _is_dead(self, address: int, register: int) -> bool:
+        """Whether the code at *address* never reads *register* before it writes there."""
+        return self._world.is_unread(address, register)
 
     def _joined_stacks(
         self, one: State, other: State, joined: Callable[[Value, Value], Value], address: int

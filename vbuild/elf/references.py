@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from vbuild.elf.cpu_questions import Questions
 from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register
-from vbuild.elf.machine_state import ARGUMENTS, GENERAL, INFO, LOST_IN_CALLS, RAX, WRITES
+from vbuild.elf.machine_state import ARGUMENTS, GENERAL, INFO, LOST_IN_CALLS, RAX, RCX, RDX, WRITES
 from vbuild.elf.module import Module, Piece, module_of_field
-from vbuild.elf.operands import Registers
+from vbuild.elf.operands import CLEARS_THE_REST, Registers
 from vbuild.elf.program import Program
 
 # bytes of code that is looked through, and functions inside each other in which is looked for what they read
@@ -21,6 +21,13 @@ _CALLS = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL})
 _BRANCHES = frozenset({FlowControl.INDIRECT_CALL, FlowControl.INDIRECT_BRANCH})
 _STACK_POINTER: frozenset[int] = frozenset({Register.RSP})
 _FRAME_POINTER: frozenset[int] = frozenset({Register.RBP})
+# what a function may return something in, and what a call may hand over in other ways: vectors' number, a static chain
+_RESULTS, _UNUSUAL = frozenset({RAX, RCX, RDX}), frozenset({RAX, 10})
+# instructions that are looked through for what reads a register
+_MOST_SEEN = 200
+_FOLLOWED = _CALLS | {
+    *(FlowControl.NEXT, FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.CONDITIONAL_BRANCH),
+}
 # functions that may write to a variable, or call a function, before nothing is known of it
 MOST_WRITERS = 64
 
@@ -93,6 +100,62 @@ class References(Questions):
         # gcc's -fipa-ra keeps values in registers that a function does not change
         lost = LOST_IN_CALLS if calls else LOST_IN_CALLS & changed
         return Registers(_ALL_REGISTERS.arguments & read, lost, min(words, _MOST_WORDS))
+
+    def is_unread(self, address: int, register: int, size: int = 0) -> bool:
+        """Whether the code at *address* never reads more of the *register* than *size* bytes before it writes there.
+
+        False for one that outlives calls, which code that handles errors may read, and if it takes too long.
+        """
+        key = (address, register | size << 8)
+        if key not in self.program.dead:
+            # while it is looked for, such as in code that calls itself
+            self.program.dead[key] = False
+            self.program.dead[key] = register in LOST_IN_CALLS and self._found_unread(address, register, size)
+        return self.program.dead[key]
+
+    def _found_unread(self, address: int, register: int, size: int) -> bool:
+        module = self.program.module(address)
+        piece = module.piece(address)
+        waiting, seen = [address], set[int]()
+        while waiting and piece:
+            place = waiting.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            if not piece.address <= place < piece.end:
+                target = self.program.destination(place)
+                if not isinstance(target, int) or not self.is_unread(target, register, size):
+                    return False
+                continue
+            instruction = module.instruction(place)
+            following = self._held_at(module, instruction, register, size) if instruction else None
+            if following is None or len(seen) > _MOST_SEEN:
+                return False
+            waiting += following
+        return piece is not None
+
+    def _held_at(self, module: Module, instruction: Instruction, register: int, size: int) -> list[int] | None:
+        """Where *instruction* leads to with what *register* has; None if it may read more of that than *size* bytes."""
+        used = [one for one in INFO.info(instruction).used_registers() if _number_of(one.register) == register]
+        flow, branch = instruction.flow_control, instruction.near_branch_target
+        is_read = any(
+            one.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS}
+            and GENERAL[one.register][1] + GENERAL[one.register][2] > size
+            for one in used
+        )
+        if is_read or flow not in _FOLLOWED or (flow == FlowControl.RETURN and register in _RESULTS):
+            return None
+        if flow in _CALLS:
+            target = self.program.destination(module.base + branch) if branch else None
+            handed = self.registers(target) if isinstance(target, int) else _ALL_REGISTERS
+            if register in handed.arguments or register in _UNUSUAL - ({RAX} if size else set()):
+                return None
+            if register in handed.changed:
+                return []
+        if any(one.access == OpAccess.WRITE and GENERAL[one.register][1] >= CLEARS_THE_REST for one in used):
+            return []
+        found = [] if flow in _ENDS else [module.base + instruction.next_ip]
+        return [*found, module.base + branch] if branch and flow not in _CALLS else found
 
     def _known_callers(self, address: int) -> dict[int, Piece] | None:
         """The pieces that call the function at *address*; None if its address goes elsewhere, or there are too many."""
@@ -318,11 +381,19 @@ def _may_write(module: Module, piece: Piece, place: int, how: int) -> bool:
             ]
             if _hands_on(module, piece, instruction, holder) or (used and writes(instruction)):
                 return True
-            if any(access in WRITES for access in used):
+            if any(access in WRITES for access in used) or (
+                holder in LOST_IN_CALLS and _is_outward(module, instruction)
+            ):
                 holder = None
         if loads:
             holder = GENERAL[instruction.op0_register][0]
     return False
+
+
+def _is_outward(module: Module, instruction: Instruction) -> bool:
+    """Whether *instruction* calls a function that may lie in another file, which changes what calls may change."""
+    branch = instruction.near_branch_target
+    return instruction.flow_control in _CALLS and (not branch or module.place_of_stub(branch) is not None)
 
 
 def _hands_on(module: Module, piece: Piece, instruction: Instruction, holder: int) -> bool:

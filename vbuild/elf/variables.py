@@ -41,7 +41,8 @@ class Variables(Objects):
         self._silent: set[Key] = set()
         # variables to which their first value is written again
         self._restored: set[Key] = set()
-        self._constants: dict[Key, Value] = {}
+        # objects, by their start: whether code writes there
+        self._written: dict[int, bool] = {}
         # those that are copied to objects: what they have from the start counts
         self._copied: set[Key] = set()
         # where something that tells was written, each byte; what code points at that uses it; and that code
@@ -221,13 +222,30 @@ class Variables(Objects):
         if not self._is_variable(address):
             return None
         module = self.program.module(address)
-        place = address - module.base
-        data = module.bytes_at(place, size)
-        if key not in self._constants:
-            table = module.table(place)
-            is_written = not any(data) or any(True for _ in self._writers_of(module, table, table))
-            self._constants[key] = None if is_written else int.from_bytes(data, "little")
-        return self._constants[key]
+        data = module.bytes_at(address - module.base, size)
+        return int.from_bytes(data, "little") if any(data) and not self._is_written(address) else None
+
+    def _is_written(self, address: int) -> bool:
+        """Whether code seems to write to the object at *address*."""
+        module = self.program.module(address)
+        table = module.table(address - module.base)
+        key = module.base + table.start
+        if key not in self._written:
+            # through an address in data anything may be done, but for one that the loader puts there for code alone
+            is_pointed_at = not all(map(module.is_slot, module.places_of(table.start, table.stop)))
+            starts = table if module.object_at(table.start) else range(table.start - NEAR, table.stop)
+            self._written[key] = is_pointed_at or any(True for _ in self._writers_of(module, table, starts))
+        return self._written[key]
+
+    def keeps_pointer(self, address: int) -> bool:
+        """Whether the pointer that the loader puts in the variable at *address* stays there, as far as the wheel goes.
+
+        Another file may write to what a library offers to all.
+        """
+        module = self.program.module(address)
+        table = module.table(address - module.base)
+        is_offered = module.is_open and not module.is_python_module and module.exported_names(table)
+        return not is_offered and not self._is_written(address)
 
     def _wake(self, keys: Iterable[tuple[int, int]]) -> None:
         """Run again what has read the variables with these *keys* when these did not say anything yet."""
