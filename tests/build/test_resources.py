@@ -30,6 +30,7 @@ def test_what_the_user_has_set_stays() -> None:
     variables = job_variables(3, {"MAX_JOBS": "9"})
     assert "MAX_JOBS" not in variables
     assert variables["CMAKE_BUILD_PARALLEL_LEVEL"] == variables["CARGO_BUILD_JOBS"] == "3"
+    assert variables["VBUILD_NVCC_THREADS"] == "3"
     assert job_variables(0, {}) == {}
 
 

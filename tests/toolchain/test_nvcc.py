@@ -10,7 +10,8 @@ import pytest
 from tests.factories.plans import rules
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Archs, FileRule
-from vbuild.toolchain.nvcc import Command, HostCompiler, RewrittenNvcc, rewritten
+from vbuild.toolchain.compiler_program import THREADS
+from vbuild.toolchain.nvcc import Command, HostCompiler, RewrittenNvcc, rewritten, side_by_side
 from vbuild.toolchain.nvcc_options import Call, CudaRules, NvccOutput
 
 HOST = HostCompiler(rules("v3"), {"g++": "/usr/bin/g++", "gcc": "/usr/bin/gcc"})
@@ -193,6 +194,24 @@ def test_without_gpus_asked_for_every_list_stays() -> None:
     for mode in Archs:
         assert lists("-c a.cu -arch=sm_75", replace(settings, mode=mode)) == ("sm_75,compute_75", "sm_75,compute_75")
         assert lists("-c a.cu", replace(settings, mode=mode)) == ("", "")
+
+
+def test_a_file_for_several_gpus_uses_the_processes_that_are_left(tmp_path: Path) -> None:
+    nvcc, cached = ("/cuda/bin/nvcc",), ("ccache", "/cuda/bin/nvcc")
+    one, three = made_by("a.cu", ("sm_80",)), made_by("a.cu", ("sm_80", "sm_90", "compute_90"))
+    assert side_by_side(one, tmp_path, {THREADS: "4"}, nvcc) == ()
+    assert side_by_side(three, tmp_path, {}, nvcc) == ()
+    assert side_by_side(three, tmp_path, {THREADS: "1"}, nvcc) == ()
+    # the locks are this process's as long as it runs, and what it would start
+    assert side_by_side(three, tmp_path, {THREADS: "5"}, nvcc) == ("--threads", "3")
+    environment = {THREADS: "5"}
+    assert side_by_side(three, tmp_path, environment, cached) == ()
+    assert environment == {THREADS: "2", "CCACHE_PREFIX": str(tmp_path / "side-by-side")}
+    assert side_by_side(three, tmp_path, {THREADS: "5"}, nvcc) == ()
+    # somebody's own program behind ccache stays
+    theirs = {THREADS: "2", "CCACHE_PREFIX": "distcc"}
+    assert side_by_side(three, tmp_path / "..", theirs, cached) == ()
+    assert theirs["CCACHE_PREFIX"] == "distcc"
 
 
 @pytest.mark.parametrize("options", ["", "-arch=native", "-arch=sm_60"])

@@ -17,6 +17,7 @@ from vbuild.gpu_code.model import Compression
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Archs, Compress, FileRule
+from vbuild.toolchain.compiler_program import THREADS
 
 pytestmark = pytest.mark.skipif(COMPILERS.machine != "x86_64", reason="levels are those of x86-64")
 
@@ -235,6 +236,23 @@ def test_a_cache_does_not_give_one_level_the_code_of_another(tmp_path: Path) -> 
             objects[name] = build.compiled("-O2", "-Xcompiler=-march=native", CCACHE_DIR=str(tmp_path / "cache"))
     assert ["ymm" in disassembled(file) for file in objects.values()] == [False, True, False]
     assert objects["one"].read_bytes() == objects["three"].read_bytes()
+    statistics = subprocess.check_output(["ccache", "--print-stats"], env=environment, text=True)
+    assert "direct_cache_hit\t1\n" in statistics
+
+
+@needs("ccache")
+def test_a_cache_finds_what_was_compiled_side_by_side(tmp_path: Path) -> None:
+    environment = {**OUTSIDE, "CCACHE_DIR": str(tmp_path / "cache")}
+    caching = found("ccache", environment)
+    assert caching
+    objects = []
+    for name, processes in (("one", "2"), ("two", "1")):
+        with caching.running(tmp_path / name, environment) as running:
+            build = Build(tmp_path / name, "80,90", cache=running)
+            variables = {"CCACHE_DIR": str(tmp_path / "cache"), THREADS: processes}
+            objects.append(build.compiled("-O2", **variables).read_bytes())
+    uncached = Build(tmp_path / "three", "80,90").compiled("-O2", **{THREADS: "2"}).read_bytes()
+    assert objects == [uncached, uncached]
     statistics = subprocess.check_output(["ccache", "--print-stats"], env=environment, text=True)
     assert "direct_cache_hit\t1\n" in statistics
 

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vbuild.hardware.cpu import available_cores
+from vbuild.toolchain.compiler_program import THREADS
 
 _NEED = 2 * 10**9  # bytes
-# torch's extensions and flash-attn; cmake --build; cargo; numpy.distutils
-_VARIABLES = ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL", "CARGO_BUILD_JOBS", "NPY_NUM_BUILD_JOBS")
+# torch's extensions and flash-attn; cmake --build; cargo; numpy.distutils; the wrapper of nvcc
+_VARIABLES = ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL", "CARGO_BUILD_JOBS", "NPY_NUM_BUILD_JOBS", THREADS)
 _MEMORY = Path("/proc/meminfo")
 # version 2, and version 1 (https://docs.kernel.org/admin-guide/cgroup-v2.html)
 _LIMITS = (

@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # typing costs a fifth of the start-up
     from typing import Any, NoReturn
 
 SETTINGS = "settings.marshal"
+# how many processes a build may start, and below nvcc's wrapper that nvcc; what tells it so behind ccache
+THREADS, SIDE_BY_SIDE = "VBUILD_NVCC_THREADS", "side-by-side"
 RUSTC = "rustc-launcher"  # not rustc: who asks PATH for that one is not cargo
 TOOLS = ("ar", "ranlib")  # zig's, in the place of binutils'
 RUST_PROFILE = "rust.profdata"

@@ -90,6 +90,11 @@ def put(folder: Path, settings: dict[str, Any], *, modules: tuple[str, ...] = ()
         _double(toolkit, folder / "cuda")
         (folder / _LIBRARY).symlink_to(Path(__file__).absolute().parents[2])
         script(folder / "cuda" / "bin" / "nvcc", [*isolated, "-c", _RUN_NVCC, str(folder)], mark)
+        beside = folder / compiler_program.SIDE_BY_SIDE
+        # what nvcc calls goes through ccache, too
+        threads = f'[ "${{1##*/}}" = nvcc ] && set -- "$@" --threads "${compiler_program.THREADS}"'
+        beside.write_text(f'#!/bin/sh\n{threads}\nexec "$@"\n', encoding="utf-8")
+        beside.chmod(0o755)
 
 
 def is_wrapper(nvcc: bytes) -> bool:

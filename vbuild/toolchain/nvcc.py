@@ -12,6 +12,9 @@ called by the number of its own process, which is in the object's symbols: two b
 The level's flags are in the command too, although the host compiler's wrapper adds them: a compiler cache tells
 commands apart by their words, and a project may name a host compiler that has no compiler wrapper.
 
+nvcc compiles for one architecture after the other. Where fewer processes run than the build may start, they are
+compiled side by side: `--threads` is not among the words that a compiler cache sees, as the object is the same.
+
     python -I -S -c "…main()" FOLDER ARGUMENT...   with the settings in FOLDER
 """
 
@@ -45,6 +48,7 @@ from vbuild.toolchain.nvcc_options import (
 
 LOG = "nvcc.jsonl"
 GUARD = "VBUILD_NVCC"
+_PREFIX = "CCACHE_PREFIX"
 _BEFORE, _BEHIND, _HOST = "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN"
 
 _TOKEN = re.compile(r"""(?:"[^"]*"|'[^']*'|\\.|[^,\s"'\\])+""")
@@ -389,15 +393,51 @@ def main() -> NoReturn:
         why = why.replace(settings["source"] + os.sep, "")
         _append(settings["log"], {"program": "nvcc", "arguments": words, "error": why})
         raise SystemExit(f"nvcc: error: {why} (stopped by vbuild)")
+    more: tuple[str, ...] = ()
     if result.command:
         for name in (_BEFORE, _BEHIND, _HOST):  # they are in the command now
             environment.pop(name, None)
+        if not Call.parse(call).has("-t", "--threads"):
+            more = side_by_side(result.command, Path(folder), environment, program)
     path = [entry for entry in environment.get("PATH", os.defpath).split(os.pathsep) if entry != folder]
     environment["PATH"] = os.pathsep.join(path if result.keeps else [folder, *path])
     try:
-        os.execvpe(program[0], [*program, *(result.words if result.command else words)], environment)  # noqa: S606
+        os.execvpe(program[0], [*program, *(result.words if result.command else words), *more], environment)  # noqa: S606
     except OSError as error:
         raise SystemExit(f"nvcc: error: {program[0]} cannot be run: {error.strerror}") from error
+
+
+def side_by_side(
+    command: Command, folder: Path, environment: dict[str, str], program: Sequence[str]
+) -> tuple[str, ...]:
+    """The words that let nvcc use what is left of the processes of the build, if *command* is for several GPUs.
+
+    Each is the lock of a file in *folder*, which nvcc and all that it starts keep as long as they run. For a compiler
+    cache in *program* they are variables of *environment* instead.
+    """
+    asked = environment.get(compiler_program.THREADS, "")
+    most = min(int(asked) if asked.isdigit() else 0, len(command.ours))
+    if most <= 1 or not command.sources or command.output is not NvccOutput.OBJECT:
+        return ()
+    from fcntl import LOCK_EX, LOCK_NB, flock  # noqa: PLC0415 - which Windows lacks
+
+    taken = 0
+    for number in range(int(asked)):
+        slot = os.open(folder / f"process-{number}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        with suppress(OSError):
+            flock(slot, LOCK_EX | LOCK_NB)
+            os.set_inheritable(slot, True)  # noqa: FBT003 - Python's own
+            taken += 1
+        if taken == most:
+            break
+    if taken <= 1:
+        return ()
+    if len(program) == 1:
+        return ("--threads", str(taken))
+    if not environment.get(_PREFIX):
+        beside = str(folder / compiler_program.SIDE_BY_SIDE)
+        environment |= {compiler_program.THREADS: str(taken), _PREFIX: beside}
+    return ()
 
 
 def logged(log: Path) -> Iterator[Command]:
