@@ -191,6 +191,19 @@ def test_a_module_that_the_project_lists_and_has_not_is_not_tested(tmp_path: Pat
     assert surveyed(tree(tmp_path, {"demo/__init__.py": ""}), "demo-clib").module == "demo"
 
 
+def test_a_module_of_a_project_that_is_named_after_it_is_not_required_again(tmp_path: Path) -> None:
+    requires = '["py-cpuinfo", "oldest-supported-numpy>=2", "torch-scatter", "pycython"]'
+    tree(
+        tmp_path,
+        {
+            "setup.py": "import cpuinfo, numpy, torch, cython\n",
+            "pyproject.toml": f'[build-system]\nrequires = {requires}\n[project]\nname = "demo"\n',
+            "k.c": "",
+        },
+    )
+    assert surveyed(tmp_path, "demo").imported == ("torch", "cython")
+
+
 def test_what_setup_py_imports_and_does_not_require_is_required(tmp_path: Path) -> None:
     tree(
         tmp_path,

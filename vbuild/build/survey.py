@@ -25,6 +25,7 @@ from vbuild.build.headers import is_of_cuda, toolkit_library
 from vbuild.build.plan import BuildBackend
 from vbuild.config.requirements import required_project
 from vbuild.config.table import Table
+from vbuild.elf.catalogue import frameworks
 from vbuild.errors import RecipeError
 
 _LANGUAGES = {
@@ -272,9 +273,15 @@ def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
             places = [project / place / name for place in ("", *_PLACES)]
             is_own = any(place.is_dir() or place.with_name(f"{name}.py").is_file() for place in places)
             needed = _PROJECTS.get(name, canonicalize_name(name))
-            if name not in seen and not is_own and needed not in requires:
+            if name not in seen and not is_own and not _provided(needed, requires):
                 yield needed
             seen.add(name)
+
+
+def _provided(needed: str, requires: Iterable[str]) -> bool:
+    """Whether the module of *needed* is one of *requires*, or of a project that is named after it: ``py-cpuinfo``."""
+    words = set(needed.split("-"))
+    return any(each == needed or (needed not in frameworks() and words < set(each.split("-"))) for each in requires)
 
 
 def _removed(node: ast.stmt) -> bool:
