@@ -92,6 +92,10 @@ ENTRIES = [
     ),
 ]
 GROUPS = [
+    (
+        "[matrix]\ncuda = [{ toolkit = '13.0' }, { toolkit = '13.2' }]\n",
+        "matrix.cuda[1]: matrix.cuda[0] is for CUDA 13, too, with the same drivers; expected one of each major version",
+    ),
     (_gpus("{}"), "matrix.cuda[0].gpus: has no groups; expected labels with their GPUs, as in sm90 = '90'"),
     (
         _gpus("{ sm90 = '' }"),

@@ -171,6 +171,9 @@ def _tell_apart(entries: tuple[MatrixEntry, ...]) -> None:
             raise RecipeError(f"{entry.place}: has the toolkit and the libraries of {first}; expected its groups there")
         for group in entry.groups:
             if (first := labels.setdefault(group.label, group.place)) != group.place:
+                if not group.gpus.requests:
+                    what = f"{first} is for CUDA {entry.toolkit.version.major}, too, with the same drivers"
+                    raise RecipeError(f"{group.place}: {what}; expected one of each major version")
                 raise RecipeError(f"{group.place}: {first} is a group of this label; expected another")
 
 
