@@ -18,7 +18,16 @@ from vbuild.verification.model import VerifyRule
 
 TEXTS = {page: page.read_text(encoding="utf-8") for page in pages()}
 # options of other programs that pages name
-_OTHERS = {"--only-binary", "--no-build", "--no-index", "--offline", "--exclude", "--plat", "--preview-features"}
+_OTHERS = {
+    "--only-binary",
+    "--no-build",
+    "--no-index",
+    "--offline",
+    "--exclude",
+    "--plat",
+    "--preview-features",
+    "--threads",
+}
 
 
 def _commands(group: click.Group) -> list[click.Command]:
