@@ -70,6 +70,15 @@ def test_run_time_dispatch_in_a_library_that_is_bundled_instead_of_linked_in_is_
     )
 
 
+def test_the_bit_instructions_that_another_compiler_chose_are_not_lost(tmp_path: Path) -> None:
+    bits = DISPATCHED.replace("avx2", "bmi2").replace("s += x[i]", "s += x[i] << (s & 31)")
+    both = bits.replace('target("bmi2")', 'target("bmi,bmi2")').replace("return s;", "return s & ~x[3];")
+    assert findings(tmp_path, {MODULE: compiled(bits)}, {MODULE: compiled(both)}) == []
+    ((severity, sentence),) = findings(tmp_path / "none", {MODULE: compiled(PLAIN)}, {MODULE: compiled(both)})
+    assert severity == "error"
+    assert "BMI1, BMI2" in sentence
+
+
 def test_dispatch_in_a_bundled_library_makes_up_for_no_module_that_does_not_need_it_or_has_it_there_too(
     tmp_path: Path,
 ) -> None:

@@ -36,6 +36,8 @@ from vbuild.wheel.name import WheelName
 _ABI_TAG = re.compile(r"\.(abi3|cpython-[\w-]+|pypy[\w-]+)(?=\.so$)")
 # names that C keeps for compilers and their own libraries, parts of which are linked into what they make
 _RESERVED = re.compile(r"_[_A-Z]")
+# among which each release of a compiler chooses others for the same functions
+_BITS = frozenset({"BMI1", "BMI2", "LZCNT"})
 _ADDED = re.compile(r"(-[0-9a-f]{8})?\.so(\.\d+)*$")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_|manylinux(1|2010|2014)_")
 _LEGACY = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}
@@ -236,7 +238,8 @@ def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> I
         yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, missing, what, f"{advice}; {_ACCEPT}")
     for path in sorted(theirs.modules.keys() & ours.modules.keys()):
         bundled = {name: found for name, found in ours.bundled_for(path, theirs).items() if found}
-        if features := sorted(theirs.modules[path] - ours.modules[path].union(*bundled.values())):
+        here = ours.modules[path].union(*bundled.values())
+        if features := sorted(theirs.modules[path] - here - (_BITS if here & _BITS else frozenset())):
             what = f"the published wheel has code for {', '.join(features)} chosen at run time; this wheel has none"
             if bundled:
                 libraries = ", ".join(bundled)
