@@ -285,6 +285,12 @@ _FAULTS = {
     "also-called-late": "NOINLINE static int late@(int x) { return fast@(x); } int also@(int x) { return x == 7 ? late@(x) : x; }",
     "also-pointed-at": "static int (*also_table@[2])(int) = {slow@, fast@}; int also@(int x) { return also_table@[x & 1](x); }",
     "also-at-start": "static int started@; __attribute__((constructor)) static void start@(void) { started@ = fast@(3); } int also@(int x) { return x + started@; }",
+    "also-written": """static int altered@; __attribute__((constructor)) static void ask_first@(void) { altered@ = __builtin_cpu_supports("avx2") != 0; }
+        NOINLINE static void alter@(int x) { __asm__ volatile("lea %0, %%rax; test %1, %1; jns 1f; movl $0, %%eax; jmp 2f; 1: movl $1, (%%rax); 2:" : "+m"(altered@) : "r"(x) : "rax", "memory", "cc"); }
+        int also@(int x) { alter@(x); return altered@ ? fast@(x) : x; }""",
+    "also-read": """static int asked@; __attribute__((constructor)) static void ask_once@(void) { asked@ = __builtin_cpu_supports("avx2") != 0; }
+        NOINLINE static int read_at@(int x) { int r = 0; __asm__ volatile("lea %2, %%rax; test %1, %1; jns 1f; movl $0, %%eax; jmp 2f; 1: mov (%%rax), %0; 2:" : "+r"(r) : "r"(x), "m"(asked@) : "rax", "cc"); return r; }
+        int also@(int x) { if (read_at@(x) + x == 99) return x; return asked@ ? fast@(x) : x; }""",
     "named": "int run_NAME@(int x) { return fast@(x); }",
 }
 

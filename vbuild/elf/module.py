@@ -200,6 +200,11 @@ class Module(Data):
         return sum(len(code.data) for code in self.elf.code) <= _MOST_INDEXED
 
     @cached_property
+    def has_handlers(self) -> bool:
+        """Whether functions go on in code that handles errors when what they call throws one."""
+        return any(section.name.startswith(".gcc_except_table") for section in self.elf.sections)
+
+    @cached_property
     def is_copying(self) -> bool:
         """Whether the code seems to copy whole structures by one instruction."""
         return any(_COPY.search(code.data) for code in self.elf.code)

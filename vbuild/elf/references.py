@@ -13,6 +13,8 @@ from vbuild.elf.program import Program
 _LONGEST, _MOST_CALLED = 32_768, 3
 # arguments on the stack that are followed
 _MOST_WORDS, _WORD = 12, 8
+# instructions that are looked at for what becomes of an address; bytes of a register that is written as a whole
+_MOST_SEEN, _HALF = 4_000, 4
 # bytes of a jump in front of its displacement, at most
 _JUMP = 3
 _ALL_REGISTERS = Registers(frozenset(ARGUMENTS), LOST_IN_CALLS, _MOST_WORDS)
@@ -311,7 +313,7 @@ class References(Questions):
                 continue
             piece = module.piece(module.base + site)
             if piece and not (
-                is_address and not _may_write(module, piece, instruction.ip_rel_memory_address, Mnemonic.LEA)
+                is_address and not self._may_write(module, piece, instruction.ip_rel_memory_address, Mnemonic.LEA)
             ):
                 yield piece
         # through a pointer that is kept in data
@@ -319,12 +321,77 @@ class References(Questions):
             yield from (
                 user
                 for user in self._users(module, module.table(place))
-                if _may_write(module, user, place, Mnemonic.MOV)
+                if self._may_write(module, user, place, Mnemonic.MOV)
             )
         names = module.exported_names(table)
         for other, place in self.program.importers(names):
             if other is not module:
                 yield from self._users_of_place(other, place)
+
+    def _may_write(self, module: Module, piece: Piece, place: int, how: int) -> bool:
+        """Whether *piece* may write through the pointer at *place*, or with it as an address."""
+        for instruction in module.instructions(piece):
+            if not instruction.is_ip_rel_memory_operand or instruction.ip_rel_memory_address != place:
+                continue
+            if instruction.mnemonic == how and instruction.op0_kind == OpKind.REGISTER:
+                number = _number_of(instruction.op0_register)
+                if number is None or not self._only_reads_through(module, piece, instruction.next_ip, number):
+                    return True
+            elif writes(instruction):
+                return True
+        return False
+
+    def _only_reads_through(self, module: Module, piece: Piece, start: int, register: int) -> bool:
+        """Whether all that *piece* does from *start* on with the address in *register* is to read from there.
+
+        Each way is followed: what writes to the register on one of them does not on another.
+        """
+        waiting, seen = [start], set[int]()
+        while waiting:
+            place = waiting.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            instruction = module.instruction(module.base + place)
+            if instruction is None or len(seen) > _MOST_SEEN:
+                return False
+            used = [one for one in INFO.info(instruction).used_registers() if _number_of(one.register) == register]
+            is_changed = any(one.access in WRITES and GENERAL[one.register][1] < _HALF for one in used)
+            if is_changed or (used and not _only_reads(instruction, register)):
+                return False
+            if not any(one.access in WRITES for one in used):
+                following = self._following(module, piece, instruction, register)
+                if following is None:
+                    return False
+                waiting += following
+        return True
+
+    def _following(  # noqa: PLR0911  # one for each kind of flow
+        self, module: Module, piece: Piece, instruction: Instruction, register: int
+    ) -> list[int] | None:
+        """Where *register* still has what it had at *instruction* of *piece*; None if it may get elsewhere."""
+        flow, branch = instruction.flow_control, instruction.near_branch_target
+        if flow == FlowControl.RETURN:
+            return None if register == RAX or self.callers_use(piece.address, register) else []
+        if flow in _CALLS:
+            target = self.program.destination(module.base + branch) if branch else None
+            taken = self.registers(target) if isinstance(target, int) else _ALL_REGISTERS
+            # code that handles errors finds there what no call changes
+            if register in taken.arguments or (module.has_handlers and register not in LOST_IN_CALLS):
+                return None
+            # gcc's -fipa-ra keeps values in registers that a function does not change
+            return [] if register in taken.changed else [instruction.next_ip]
+        if flow == FlowControl.EXCEPTION:
+            return []
+        found = [] if flow == FlowControl.UNCONDITIONAL_BRANCH else [instruction.next_ip]
+        if flow in {FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH}:
+            found.append(branch)
+        elif flow == FlowControl.INDIRECT_BRANCH and _number_of(instruction.op_register(0)) == register:
+            return None if register in ARGUMENTS else []
+        elif flow != FlowControl.NEXT:
+            return None
+        # to other code, with the registers as they are
+        return found if all(piece.address <= module.base + place < piece.end for place in found) else None
 
 
 def _number_of(register: int) -> int | None:
@@ -365,55 +432,19 @@ def _words_read(instruction: Instruction, down: int | None) -> int:
     return int(_MOST_WORDS if instruction.mnemonic == Mnemonic.LEA else above // _WORD)
 
 
-def _may_write(module: Module, piece: Piece, place: int, how: int) -> bool:
-    """Whether *piece* may write through the pointer at *place*, or with it as an address."""
-    holder: int | None = None
-    for instruction in module.instructions(piece):
-        refers = instruction.is_ip_rel_memory_operand and instruction.ip_rel_memory_address == place
-        loads = refers and instruction.mnemonic == how and instruction.op0_kind == OpKind.REGISTER
-        if refers and not loads and writes(instruction):
-            return True
-        if holder is not None:
-            used = [
-                one.access
-                for one in INFO.info(instruction).used_registers()
-                if one.register in GENERAL and GENERAL[one.register][0] == holder
-            ]
-            if _hands_on(module, piece, instruction, holder) or (used and writes(instruction)):
-                return True
-            if any(access in WRITES for access in used) or (
-                holder in LOST_IN_CALLS and _is_outward(module, instruction)
-            ):
-                holder = None
-        if loads:
-            holder = GENERAL[instruction.op0_register][0]
-    return False
-
-
-def _is_outward(module: Module, instruction: Instruction) -> bool:
-    """Whether *instruction* calls a function that may lie in another file, which changes what calls may change."""
-    branch = instruction.near_branch_target
-    return instruction.flow_control in _CALLS and (not branch or module.place_of_stub(branch) is not None)
-
-
-def _hands_on(module: Module, piece: Piece, instruction: Instruction, holder: int) -> bool:
-    """Whether *instruction* takes the value of the register with the number *holder* other than to read from there."""
-    flow, branch = instruction.flow_control, instruction.near_branch_target
-    if flow == FlowControl.RETURN:
-        return holder == RAX
-    if flow not in {FlowControl.NEXT, FlowControl.CONDITIONAL_BRANCH}:
-        is_inside = bool(branch) and piece.address <= module.base + branch < piece.end
-        return not is_inside and holder in ARGUMENTS
+def _only_reads(instruction: Instruction, register: int) -> bool:
+    """Whether *instruction* takes the value of the *register* only to read from where it points."""
+    if instruction.mnemonic == Mnemonic.LEA or instruction.is_string_instruction or writes(instruction):
+        return False
+    if instruction.flow_control in _BRANCHES:
+        # what stands there is called
+        return True
     info = INFO.info(instruction)
-    operands = (
-        (GENERAL.get(instruction.op_register(index), (None,))[0], info.op_access(index))
+    return all(
+        _number_of(instruction.op_register(index)) != register or info.op_access(index) == OpAccess.WRITE
         for index in range(instruction.op_count)
         if instruction.op_kind(index) == OpKind.REGISTER
     )
-    is_taken = instruction.mnemonic == Mnemonic.LEA and holder in {
-        GENERAL.get(one, (None,))[0] for one in (instruction.memory_base, instruction.memory_index)
-    }
-    return is_taken or any(number == holder and access != OpAccess.WRITE for number, access in operands)
 
 
 def writes(instruction: Instruction) -> bool:
