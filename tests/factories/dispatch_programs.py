@@ -288,9 +288,17 @@ _FAULTS = {
     "also-written": """static int altered@; __attribute__((constructor)) static void ask_first@(void) { altered@ = __builtin_cpu_supports("avx2") != 0; }
         NOINLINE static void alter@(int x) { __asm__ volatile("lea %0, %%rax; test %1, %1; jns 1f; movl $0, %%eax; jmp 2f; 1: movl $1, (%%rax); 2:" : "+m"(altered@) : "r"(x) : "rax", "memory", "cc"); }
         int also@(int x) { alter@(x); return altered@ ? fast@(x) : x; }""",
-    "also-read": """static int asked@; __attribute__((constructor)) static void ask_once@(void) { asked@ = __builtin_cpu_supports("avx2") != 0; }
-        NOINLINE static int read_at@(int x) { int r = 0; __asm__ volatile("lea %2, %%rax; test %1, %1; jns 1f; movl $0, %%eax; jmp 2f; 1: mov (%%rax), %0; 2:" : "+r"(r) : "r"(x), "m"(asked@) : "rax", "cc"); return r; }
-        int also@(int x) { if (read_at@(x) + x == 99) return x; return asked@ ? fast@(x) : x; }""",
+    "also-read": """static int known_once@; __attribute__((constructor)) static void ask_once@(void) { known_once@ = __builtin_cpu_supports("avx2") != 0; }
+        NOINLINE static int read_at@(int x) { int r = 0; __asm__ volatile("lea %2, %%rax; test %1, %1; jns 1f; movl $0, %%eax; jmp 2f; 1: mov (%%rax), %0; 2:" : "+r"(r) : "r"(x), "m"(known_once@) : "rax", "cc"); return r; }
+        int also@(int x) { if (read_at@(x) + x == 99) return x; return known_once@ ? fast@(x) : x; }""",
+    "also-returned": """struct lent@ { long tag; int *place; }; static int lend_value@; __attribute__((constructor)) static void lend_first@(void) { lend_value@ = __builtin_cpu_supports("avx2") != 0; }
+        NOINLINE static struct lent@ lend@(long x) { struct lent@ lent = {x * 3, &lend_value@}; return lent; }
+        NOINLINE static int *lend_place@(void) { return &lend_value@; }
+        int also@(int x) { if (x & 1) *lend@(x).place = 1; else *lend_place@() = 1; return lend_value@ ? fast@(x) : x; }""",
+    "also-lent": """struct shown@ { long tag; int *place; }; static int show_value@; __attribute__((constructor)) static void show_first@(void) { show_value@ = __builtin_cpu_supports("avx2") != 0; }
+        NOINLINE static struct shown@ show@(long x) { struct shown@ shown = {x * 3, &show_value@}; return shown; }
+        NOINLINE static int *show_place@(void) { return &show_value@; }
+        int also@(int x) { if ((x & 1 ? *show@(x).place : *show_place@()) + x == 99) return x; return show_value@ ? fast@(x) : x; }""",
     "named": "int run_NAME@(int x) { return fast@(x); }",
 }
 

@@ -165,10 +165,10 @@ class ArmModule(Module):
         if is_pointer or self.is_taken(site):
             # a store may begin in front of what it writes to
             offsets = range(table.start - target - _WIDEST, table.stop - target)
-            return not self._spares(site + _WORD, word & 0x1F, offsets, results)
+            return not self.spares(site + _WORD, word & 0x1F, offsets, results)
         return target in table and not is_load(word)
 
-    def _spares(self, start: int, register: int, offsets: range, results: int) -> bool:
+    def spares(self, start: int, register: int, offsets: range, results: int) -> bool:
         """Whether the code from *start* writes nothing at *offsets* from the address in *register*, nor hands it on."""
         waiting, seen = [start], set[int]()
         while waiting:

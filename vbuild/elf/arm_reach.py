@@ -39,6 +39,8 @@ _CALLS = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL})
 GETAUXVAL = frozenset({"getauxval", "__getauxval"})
 # spaces of addresses that no file has: what a resolver gets a pointer to, and functions from outside
 ARGUMENT, IMPORTS = 1 << 96, 1 << 97
+# registers in which functions return something
+_RESULTS = 2
 # bytes from one of these functions to the next
 _SPACE = 1 << 40
 
@@ -319,6 +321,18 @@ class ArmReach(Reach):
         place = address - module.base
         return any(True for _ in self._users(module, range(place, place + 1)))
 
+    def callers_write(self, address: int, register: int) -> bool:
+        module = self.program.module(address)
+        assert isinstance(module, ArmModule)  # noqa: S101  # a program has files of one machine
+        place = address - module.base
+        anywhere = range(-_SPACE, _SPACE)
+        return any(
+            one.flow_control != FlowControl.CALL or not module.spares(one.next_ip, register, anywhere, _RESULTS)
+            for user in self._users(module, range(place, place + 1))
+            for one in module.instructions(user)
+            if one.near_branch_target and self.program.destination(module.base + one.near_branch_target) == address
+        )
+
     def _found_registers(self, _: int, __: int) -> Registers:
         return Registers(frozenset(range(9)), frozenset((*range(19), 30)))
 
@@ -350,7 +364,7 @@ class ArmReach(Reach):
     ) -> Iterator[Piece]:
         """The piece with *site* if it may write to *table*, as in `ArmModule.may_write`."""
         if piece := module.piece(module.base + site):
-            results = 2 * self.is_result_used(piece.address)
+            results = _RESULTS * self.is_result_used(piece.address)
             if module.may_write(site, target, table, results, is_pointer=is_pointer):
                 yield piece
 

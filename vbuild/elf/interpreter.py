@@ -309,6 +309,11 @@ class Interpreter(Instructions):
             self._lose(result, state.facts, is_written=False)
         if len(self._followed) == 1:
             self._world.share(state.registers[self._results[1]])
+            for register in self._results:
+                places = self._variables_in(state.registers[register])
+                if places and self._world.callers_write(self._entry, register):
+                    for place in places:
+                        self._world.escape(place)
         before = self._return
         self._return = state.copy() if before is None else self._joined(before, state, self._here, visits=0)
 

@@ -83,6 +83,9 @@ class World(Protocol):
     def callers_use(self, address: int, register: int) -> bool:
         """Whether some call of the function at *address* may use what it returns in the *register* of that number."""
 
+    def callers_write(self, address: int, register: int) -> bool:
+        """Whether some call of the function at *address* may write where the address in that *register* leads."""
+
     def is_closed(self, address: int) -> bool:
         """Whether all calls of the function at *address* are known: it is run with what all of them hand over."""
 
@@ -233,6 +236,17 @@ class Operands:
                     self._world.escape(number)
         if not is_followed:
             self._world.share(value)
+
+    def _variables_in(self, value: Value) -> list[int]:
+        """The addresses of variables that *value* may be."""
+        files = range(1, len(self._program.modules) + 1)
+        numbers = [number for number in values.cases_of(values.known(value)) or () if tag(number) in files]
+        modules = [self._program.module(number) for number in numbers]
+        return [
+            number
+            for number, module in zip(numbers, modules, strict=True)
+            if not module.is_constant(number - module.base)
+        ]
 
     # operands
 

@@ -41,6 +41,7 @@ class References(Questions):
         super().__init__(program)
         self._registers: dict[int, Registers] = {}
         self._results_used: dict[tuple[int, int], bool] = {}
+        self._results_written: dict[tuple[int, int], bool] = {}
         self._dead: dict[int, bool] = {}
 
     def registers(self, address: int, depth: int = 0) -> Registers:
@@ -344,27 +345,62 @@ class References(Questions):
     def _only_reads_through(self, module: Module, piece: Piece, start: int, register: int) -> bool:
         """Whether all that *piece* does from *start* on with the address in *register* is to read from there.
 
-        Each way is followed: what writes to the register on one of them does not on another.
+        Each way is followed: what writes to the register on one of them does not on another. So is each copy.
         """
-        waiting, seen = [start], set[int]()
+        waiting, seen = [(start, register)], set[tuple[int, int]]()
         while waiting:
-            place = waiting.pop()
-            if place in seen:
+            place, register = waiting.pop()
+            if (place, register) in seen:
                 continue
-            seen.add(place)
+            seen.add((place, register))
             instruction = module.instruction(module.base + place)
             if instruction is None or len(seen) > _MOST_SEEN:
                 return False
             used = [one for one in INFO.info(instruction).used_registers() if _number_of(one.register) == register]
             is_changed = any(one.access in WRITES and GENERAL[one.register][1] < _HALF for one in used)
-            if is_changed or (used and not _only_reads(instruction, register)):
+            copy = _copied_to(instruction, register)
+            if is_changed or (used and copy is None and not _only_reads(instruction, register)):
                 return False
+            if copy is not None:
+                waiting.append((instruction.next_ip, copy))
             if not any(one.access in WRITES for one in used):
                 following = self._following(module, piece, instruction, register)
                 if following is None:
                     return False
-                waiting += following
+                waiting += ((one, register) for one in following)
         return True
+
+    def callers_write(self, address: int, register: int) -> bool:
+        """Whether code that calls the function at *address* may write where the address in the *register* leads.
+
+        What code outside the wheel does with it is not asked: it is not asked either what that does with a variable.
+        """
+        key = (address, register)
+        if key not in self._results_written:
+            self._results_written[key] = False  # a function that ends by calling itself adds nothing
+            module = self.program.module(address)
+            place = address - module.base
+            users = {one.address: one for one in self._users(module, range(place, place + 1))}
+            if piece := module.piece(address):
+                users |= {one.address: one for one in module.pieces_near(piece)}
+            importers = self.program.importers(module.exported_names(range(place, place + 1)))
+            self._results_written[key] = any(other is not module for other, _ in importers) or any(
+                self._writes_to_result(user, address, register) for user in users.values()
+            )
+        return self._results_written[key]
+
+    def _writes_to_result(self, piece: Piece, address: int, register: int) -> bool:
+        module = self.program.module(piece.address)
+        for instruction in module.instructions(piece):
+            target = instruction.near_branch_target or instruction.ip_rel_memory_address
+            if not target or self.program.destination(module.base + target) != address:
+                continue
+            if instruction.flow_control in _CALLS:
+                if not self._only_reads_through(module, piece, instruction.next_ip, register):
+                    return True
+            elif instruction.flow_control not in _BRANCHES or self.callers_write(piece.address, register):
+                return True
+        return False
 
     def _following(  # noqa: PLR0911  # one for each kind of flow
         self, module: Module, piece: Piece, instruction: Instruction, register: int
@@ -390,8 +426,16 @@ class References(Questions):
             return None if register in ARGUMENTS else []
         elif flow != FlowControl.NEXT:
             return None
+        inside = [place for place in found if piece.address <= module.base + place < piece.end]
         # to other code, with the registers as they are
-        return found if all(piece.address <= module.base + place < piece.end for place in found) else None
+        others = (self.program.destination(module.base + place) for place in found if place not in inside)
+        return inside if all(self._is_unused_by(other, piece, register) for other in others) else None
+
+    def _is_unused_by(self, other: int | str | None, piece: Piece, register: int) -> bool:
+        """Whether neither *other*, the code that *piece* ends by jumping to, nor a caller reads the *register*."""
+        if not isinstance(other, int) or register in self.registers(other).arguments | _UNUSUAL:
+            return False
+        return register in self.registers(other).changed or not self.callers_use(piece.address, register)
 
 
 def _number_of(register: int) -> int | None:
@@ -445,6 +489,17 @@ def _only_reads(instruction: Instruction, register: int) -> bool:
         for index in range(instruction.op_count)
         if instruction.op_kind(index) == OpKind.REGISTER
     )
+
+
+def _copied_to(instruction: Instruction, register: int) -> int | None:
+    """The other register into which *instruction* copies all of the *register*; None if it does not."""
+    is_copy = (
+        instruction.mnemonic == Mnemonic.MOV and instruction.op_kind(0) == instruction.op_kind(1) == OpKind.REGISTER
+    )
+    if not is_copy or _number_of(instruction.op1_register) != register or GENERAL[instruction.op1_register][1] < _WORD:
+        return None
+    copy = _number_of(instruction.op0_register)
+    return None if copy == register else copy
 
 
 def writes(instruction: Instruction) -> bool:
