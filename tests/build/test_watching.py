@@ -189,3 +189,12 @@ def test_strace_sees_no_file_that_the_watch_does_not(place: Place, tmp_path: Pat
     absent = tuple(f"{path}/" for path, state in looked.files.items() if not state)
     assert len(seen) > 100
     assert not {path for path in seen - looked.files.keys() if not path.startswith(absent)}
+
+
+@needs("musl-gcc")
+@pytest.mark.skipif(os.confstr("CS_GNU_LIBC_VERSION") is None, reason="a compiler of this machine's own C library")
+def test_a_library_for_another_c_library_is_not_put_into_programs(tmp_path: Path) -> None:
+    variables = {**os.environ, "CC": "musl-gcc"}
+    compilers = Compilers.found(Interpreter.at(Path(sys.executable), variables), variables)
+    assert compilers.c == "musl-gcc"
+    assert Watch.over(tmp_path / "watch", compilers) is None

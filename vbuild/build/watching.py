@@ -175,13 +175,22 @@ class Looked(Struct, frozen=True):
 
 @cache
 def _library(compiler: str) -> bytes:
-    """The library as *compiler* makes it, once in a process, for a build in `_FOLDER`; empty if it does not."""
+    """The library as *compiler* makes it, once in a process, for a build in `_FOLDER`.
+
+    Empty if it does not, or if programs of this machine do not start with it: that of a compiler for another C library.
+    """
     words = [f'-D{name}="{_FOLDER}/{file}"' for name, file in _PLACES.items()]
     made = [compiler, "-shared", "-fPIC", "-O2", "-w", "-fno-builtin", f"-DSIZE={_SIZE}ul", *words]
     with TemporaryDirectory() as folder:
         output = Path(folder, _LIBRARY)
         ran = subprocess.run([*made, "-o", output, _SOURCE, "-ldl"], capture_output=True, check=False)
-        return output.read_bytes() if ran.returncode == 0 else b""
+        started = ["/bin/sh", "-c", ":"]
+        if (
+            ran.returncode
+            or subprocess.run(started, env={PRELOAD: str(output)}, capture_output=True, check=False).returncode
+        ):
+            return b""
+        return output.read_bytes()
 
 
 def _state(path: str) -> str:
