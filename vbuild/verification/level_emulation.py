@@ -48,7 +48,10 @@ with open("/proc/self/maps") as lines:
     files = {line.rstrip().split(None, 5)[5] for line in lines if "/" in line}
 name = os.path.basename
 loader = [file for file in files if name(file).startswith(("ld-linux-", "ld-musl-", "ld-2."))]
-libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
+try:
+    libc = os.confstr("CS_GNU_LIBC_VERSION")
+except (ValueError, OSError):  # musl has no such value
+    libc = None
 suffixes = importlib.machinery.EXTENSION_SUFFIXES
 print(json.dumps({"loader": loader, "libc": libc, "machine": os.uname().machine, "suffixes": suffixes}))
 """
