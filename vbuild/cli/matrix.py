@@ -161,7 +161,8 @@ def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
         yield from wrapped(f"  built against {project} {version}, which it requires", indent=4)
     if cuda := job.target.cuda:
         where = "" if job.toolkit and job.toolkit.root.exists() else ", which will be fetched"
-        yield from wrapped(f"  CUDA {cuda.toolkit}{where}: compiled for {cuda.archs}", indent=4)
+        what = f"compiled for {cuda.archs}" if cuda.archs.requests else "its libraries, and no code for GPUs"
+        yield from wrapped(f"  CUDA {cuda.toolkit}{where}: {what}", indent=4)
     for wheel in wheels:
         if gpus := wheel.target.gpus:
             yield from wrapped(f"  {wheel.target}: slimmed to {gpus}", indent=4)
