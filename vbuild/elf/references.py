@@ -1,6 +1,6 @@
 """Who calls a function, who may write to a variable, and which registers a function uses: what needs no running."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from vbuild.elf.cpu_questions import Questions
 from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register
@@ -260,13 +260,18 @@ class References(Questions):
         """Whether code that refers to the function at *address* may use what it returns in the *register*, a number."""
         key = (address, register)
         if key not in self._results_used:
-            module = self.program.module(address)
-            place = address - module.base
-            users = {one.address: one for one in self._users(module, range(place, place + 1))}
-            if piece := module.piece(address):
-                users |= {one.address: one for one in module.pieces_near(piece) if one is not piece}
-            self._results_used[key] = any(self._uses_result(user, address, register) for user in users.values())
+            users = self._referring(address)
+            self._results_used[key] = any(self._uses_result(user, address, register) for user in users)
         return self._results_used[key]
+
+    def _referring(self, address: int) -> Collection[Piece]:
+        """The pieces that refer to the function at *address*, and those near it, which need no reference to branch."""
+        module = self.program.module(address)
+        place = address - module.base
+        users = {one.address: one for one in self._users(module, range(place, place + 1))}
+        if piece := module.piece(address):
+            users |= {one.address: one for one in module.pieces_near(piece) if one is not piece}
+        return users.values()
 
     def _uses_result(self, piece: Piece, address: int, register: int) -> bool:
         """Whether *piece* may read what the function at *address* returns in *register*, or hands its address on."""
@@ -380,12 +385,9 @@ class References(Questions):
             self._results_written[key] = False  # a function that ends by calling itself adds nothing
             module = self.program.module(address)
             place = address - module.base
-            users = {one.address: one for one in self._users(module, range(place, place + 1))}
-            if piece := module.piece(address):
-                users |= {one.address: one for one in module.pieces_near(piece)}
             importers = self.program.importers(module.exported_names(range(place, place + 1)))
             self._results_written[key] = any(other is not module for other, _ in importers) or any(
-                self._writes_to_result(user, address, register) for user in users.values()
+                self._writes_to_result(user, address, register) for user in self._referring(address)
             )
         return self._results_written[key]
 
