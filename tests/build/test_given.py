@@ -182,7 +182,7 @@ def test_code_that_calls_cudas_libraries_alone_is_built_for_each_toolkit_whateve
     found = given(tmp_path, AskedAxes(gpus=GpuList.parse("80,90"), toolkits=(Dotted(13, 0),)))
     assert [str(target) for target in found.recipe.targets] == ["plain", "cu13"]
     assert found.notes[0] == "it calls CUDA's libraries and has no kernels: one wheel for all GPUs"
-    # files for run time are no kernels of its own, and what a script names for nvcc is
+    # files that are loaded at run time are not its own kernels, and what a script names for nvcc is
     tree(tmp_path, {"demo/x.cu": "", "demo/load.py": "open('x.cu')"})
     assert (
         given(tmp_path, AskedAxes(gpus=GpuList.parse("80"), toolkits=(Dotted(13, 0),))).recipe.targets[1].gpus is None

@@ -254,8 +254,8 @@ def _at(table: object, *keys: str) -> Mapping[str, object]:
 def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
     """The projects that setup.py imports at once and whatever happens, and that *requires* lacks, each once.
 
-    Of frameworks also what a function or a handler of errors imports to compile extensions: some projects say
-    themselves that there is no torch, and how to install it.
+    Of frameworks also what a function or a handler of errors imports to compile extensions: some projects
+    handle a missing torch themselves, and say how to install it.
     """
     try:
         tree = ast.parse(_text(project / "setup.py"))
