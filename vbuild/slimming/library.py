@@ -310,9 +310,25 @@ def planned(
 
 
 def _may_be_elf(wheel: Wheel, member: Member) -> bool:
-    """Whether *member* begins like an ELF file, or its head cannot be read: reading all of it then says why."""
+    """Whether *member* is `worth_reading`, or its head cannot be read: reading all of it then says why."""
     start = wheel.head(member, len(MAGIC))
-    return start == MAGIC or (not start and member.size > 0)
+    return worth_reading(start) or (not start and member.size > 0)
+
+
+def worth_reading(head: bytes) -> bool:
+    """Whether a file that begins with *head* may have GPU code: in a wheel, and wherever else a package lies."""
+    return head[: len(MAGIC)] == MAGIC
+
+
+def examined(path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts) -> LibraryPlan:
+    """Return what each of *shares* keeps of the file *data* at *path*.
+
+    Raises `RepackageError` if nothing serves a GPU asked for.
+    """
+    library = GpuLibrary.of(path, data)
+    results = [library.slimmed(share, cuts) for share in shares]
+    files, accounts = (tuple(column) for column in zip(*results, strict=True))
+    return LibraryPlan(path, files, accounts, library.needed)
 
 
 def _examined(
@@ -321,11 +337,8 @@ def _examined(
     """Examine the library *member*; if it changes, it stays mapped until *stack* closes."""
     with ExitStack() as mapped:
         data = mapped.enter_context(wheel.mapped(member, folder=room))
-        library = GpuLibrary.of(member.path, data)
-        results = [library.slimmed(share, cuts) for share in shares]
-        files, accounts = (tuple(column) for column in zip(*results, strict=True))
-        examined = LibraryPlan(member.path, files, accounts, library.needed)
-        if examined.is_changed:
+        plan = examined(member.path, data, shares, cuts)
+        if plan.is_changed:
             forget(data)
             stack.push(mapped.pop_all())
-        return examined
+        return plan
