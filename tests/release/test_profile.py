@@ -123,16 +123,23 @@ def test_a_branch_that_training_never_takes_moves_out_of_the_way(tmp_path: Path)
 @pytest.mark.network
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_profile_that_is_kept_gives_the_same_wheel_in_another_folder(backend: str, tmp_path: Path) -> None:
+def test_a_profile_that_is_kept_gives_the_same_wheel_in_another_folder(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree(tmp_path, {"headers/used.h": ""})
+    monkeypatch.setenv("CPATH", str(tmp_path / "headers"))
     store = BuildCache(tmp_path / "store")
     asked = f"{TRAIN}lto = true\n"
     assert not released(tmp_path / "one", asked, backend, store).failures
     shutil.rmtree(tmp_path / "store" / "builds")
     shutil.rmtree(tmp_path / "store" / "products")
+    (tmp_path / "headers" / "that no source includes.h").touch()
+    (profile,) = (tmp_path / "store" / "profiles").iterdir()
     (tmp_path / "another place").mkdir()
     shutil.copytree(tmp_path / "one" / "source", tmp_path / "another place" / "source")
     again = released(tmp_path / "another place", asked, backend, store)
     assert again.products[0].is_built
+    assert list((tmp_path / "store" / "profiles").iterdir()) == [profile]
     first, second = (next((tmp_path / name / "dist").glob("*.whl")) for name in ("one", "another place"))
     assert first.read_bytes() == second.read_bytes()
     assert is_parted(dump(tmp_path / "another place"))

@@ -11,7 +11,7 @@ noise, every compiler on PATH and what other programs builds start, by their byt
 against and file of pkg-config and CMake that is found without a given path, as nobody can say beforehand what a
 project's build looks for. Afterwards it is known (`vbuild.build.watching`): a build with the same bare key, which would
 find what an earlier one has looked for as it was then, is that build, whatever else is installed; so it is with native
-dependencies. Profiles of training have whole keys only.
+dependencies and with profiles of training.
 Where programs are has no part in the keys, nor has a variable that is held back.
 What they do not hold: which versions the package index offers for the build's requirements, if no lock has them;
 ``--fresh`` is for those.

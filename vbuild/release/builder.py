@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, Job, build_wheel, prepared
-from vbuild.build.identity import build_key
+from vbuild.build.identity import BuildKeys, build_key
 from vbuild.build.kept_flags import KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
 from vbuild.build.requiring import tied
@@ -165,25 +165,29 @@ class Builder(Struct, frozen=True):
         try:
             if kept := self.taken(BuildKind.BUILD, item.build, folder / "kept"):
                 return RepairedWheel.of_record(kept.wheel, kept.record)
-            watch = self._watch(item, folder / "watch", cache)
-            made = self._made(replace(item.job, watch=watch), folder, cache)
+            # sccache's server, which no build starts, runs the compilers: a watch would miss much
+            is_seen = item.keys is not None and not (cache and cache.caching.is_server)
+            job = self.watched(item.job, folder) if is_seen else item.job
+            made = self._made(job, folder, cache)
         except VbuildError as error:
             return self.context.failure(target, error, self.context.log(target))
         self.keep(BuildKind.BUILD, item.build, made.wheel, made.record)
-        if self.context.cache and watch and item.keys:
-            keys = item.keys
-            looked = watch.looked(keys.path, keys.folders, stage=self.context.stage, project=folder, rust=keys.rust)
-            if looked:
-                self.context.cache.keep_looked(keys.bare, item.build, looked)
+        if item.keys:
+            self.keep_looked(item.keys, item.build, job, folder)
         self.context.on_progress(target, "built")
         return made
 
-    def _watch(self, item: PlannedWheel, folder: Path, cache: "Running | None") -> Watch | None:
-        """What notes in *folder* what the build of *item* looks for; None if nothing is kept, or much is missed."""
-        # sccache's server, which no build starts, runs the compilers
-        if self.context.cache is None or item.keys is None or (cache and cache.caching.is_server):
-            return None
-        return Watch.over(folder, item.job.compilers)
+    def watched(self, job: Job, folder: Path) -> Job:
+        """*job*, built in *folder*, with a watch over what it looks for, if what is built is kept."""
+        return replace(job, watch=Watch.over(folder / "watch", job.compilers)) if self.context.cache else job
+
+    def keep_looked(self, keys: BuildKeys, key: str, job: Job, folder: Path) -> None:
+        """Keep for later runs what *job*, built in *folder* and kept under *key*, has looked for, if it was watched."""
+        if self.context.cache and job.watch:
+            stage = self.context.stage
+            looked = job.watch.looked(keys.path, keys.folders, stage=stage, project=folder, rust=keys.rust)
+            if looked:
+                self.context.cache.keep_looked(keys.bare, key, looked)
 
     def taken(self, kind: BuildKind, key: str, into: Path) -> KeptBuild | None:
         """The wheel that an earlier run kept under *key*, put into the folder *into*, or None."""

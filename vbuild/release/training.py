@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from vbuild.build.frontend import Job
-from vbuild.build.identity import build_key, canonical, file_digest
+from vbuild.build.identity import build_keys, canonical, file_digest
 from vbuild.build.profile import Profile, collected, counting, instrumented, trained
 from vbuild.build.trial import WheelTrial
 from vbuild.errors import BuildError, at
@@ -55,12 +55,10 @@ def _profile(builder: Builder, target: Target, settings: ProfileSettings, comman
     place = folder / "profile"
     place.mkdir(parents=True)
     job = replace(job, plan=instrumented(job.plan, job.compilers), profile=Profile(place, "", 0))
-    content = {
-        "build": build_key(job, source=builder.digest, repair=context.recipe.repair),
-        "files": [_digest(file) for file in settings.files],
-        "cpu": canonical(builder.cpu),
-    }
-    key = key_of(content)
+    keys = build_keys(job, source=builder.digest, repair=context.recipe.repair)
+    training = [[_digest(file) for file in settings.files], canonical(builder.cpu)]
+    keys = replace(keys, whole=key_of([keys.whole, training]), bare=key_of([keys.bare, training]))
+    key = context.cache.key(keys) if context.cache else keys.whole
     if kept := builder.taken(BuildKind.PROFILE, key, folder / "kept"):
         return Profile.unpacked(kept.wheel, place)
     log = context.log(target)
@@ -70,6 +68,7 @@ def _profile(builder: Builder, target: Target, settings: ProfileSettings, comman
     with at("build.profile"):
         if builder.natives:
             builder.natives.build(job.prefixes, on_progress=on_progress)
+        job = builder.watched(job, folder)
         made = builder.built_in(folder, job, log, None)
     on_progress("training")
     trial = WheelTrial(
@@ -89,6 +88,7 @@ def _profile(builder: Builder, target: Target, settings: ProfileSettings, comman
     )
     log.unlink(missing_ok=True)
     builder.keep(BuildKind.PROFILE, key, profile.packed(folder / "profile.zip"), {})
+    builder.keep_looked(keys, key, job, folder)
     return profile
 
 
