@@ -1,5 +1,6 @@
 """`vbuild slim` and `vbuild inspect` as a user meets them: what they refuse, and that they leave nothing behind."""
 
+import hashlib
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -249,3 +251,70 @@ def test_a_disk_that_is_full_is_one_line_and_leaves_nothing(large: Path, tmp_pat
     assert (run.returncode, run.stdout) == (1, "")
     assert re.fullmatch(r"vbuild: .*cannot be (unpacked|written).*: File too large\n", run.stderr)
     assert not list(tmp_path.glob("out/*"))
+
+
+def _on_an_index(fat: Path) -> dict[str, str]:
+    """A package index with the wheel of *fat*, and the source of another project, as pip's configuration names it."""
+    folder = fat / "index"
+    for project, file, content in (("demo", NAME, (fat / NAME).read_bytes()), ("src", "src-1.0.tar.gz", b"")):
+        (folder / project).mkdir(parents=True)
+        (folder / project / file).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        (folder / project / "index.html").write_text(f'<a href="{file}#sha256={digest}">{file}</a>')
+    return {"PIP_INDEX_URL": folder.as_uri(), "PIP_CONFIG_FILE": os.devnull}
+
+
+def test_a_wheel_named_on_the_index_is_fetched_and_slimmed(fat: Path) -> None:
+    result = vbuild("slim", "demo==1.0", "--gpu", "H100", "-o", "out", folder=fat, **_on_an_index(fat))
+    assert (result.returncode, result.stderr) == (0, f"fetching {NAME}\n")
+    assert [path.name for path in (fat / "out").iterdir()] == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("demo==2.0", "demo==2.0: no such version, or yanked; there are wheels of 1.0"),
+        ("src", "src: an sdist and no wheel: there is nothing to cut before it is built, as `vbuild matrix src` does"),
+        ("gone", "gone: no such file or folder, and no project of this name on the package index"),
+    ],
+)
+def test_a_name_without_a_wheel_says_what_there_is(name: str, message: str, fat: Path) -> None:
+    result = vbuild("slim", name, "--gpu", "90", "-o", "out", folder=fat, **_on_an_index(fat))
+    assert (result.returncode, result.stderr) == (1, f"vbuild: {message}\n")
+    assert not (fat / "out").exists()
+
+
+def test_no_fetch_prints_the_command_that_downloads(fat: Path) -> None:
+    result = vbuild("slim", "demo==1.0", "--no-fetch", folder=fat)
+    assert result.stdout == "pip download --no-deps --only-binary :all: demo==1.0\n"
+    refused = vbuild("slim", NAME, "--gpu", "90", "--no-fetch", folder=fat)
+    assert refused.returncode == 2
+    assert "--no-fetch goes with names on the package index" in refused.stderr
+
+
+def test_slim_says_what_has_nothing_to_cut(fat: Path) -> None:
+    (fat / "demo-1.0.tar.gz").write_bytes(b"")
+    refused = vbuild("slim", "demo-1.0.tar.gz", "--gpu", "90", "-o", "out", folder=fat)
+    assert refused.stderr == (
+        "vbuild: demo-1.0.tar.gz: an sdist, the source of a release; expected a wheel, as `vbuild matrix` builds\n"
+    )
+    wheel(fat / "pure", "pure-1.0-py3-none-any.whl", {"pure/__init__.py": ""})
+    wheel(fat / "pure", "host-1.0-py3-none-linux_x86_64.whl", {"host/_C.so": shared_object("int one;")})
+    said = vbuild("slim", "pure", "--gpu", "90", "-o", "out", folder=fat).stdout
+    assert "unchanged: it has no compiled file, and runs on any machine" in said
+    assert "unchanged: its compiled files have no GPU code" in said
+
+
+def test_hashes_that_record_lacks_are_named_and_written(fat: Path) -> None:
+    """Tools that add a file to a finished wheel leave its hash out; pip and uv install such wheels."""
+    name, info = "bare-1.0-py3-none-manylinux_2_28_x86_64.whl", "bare-1.0.dist-info"
+    rows = [f"{info}/{each},," for each in ("METADATA", "WHEEL", "RECORD")]
+    record = "".join(f"{row}\n" for row in ("bare/_C.so,,", *rows))
+    wheel(fat / "bare", name, {"bare/_C.so": FAT}, record=record)
+    said = vbuild("slim", f"bare/{name}", "--gpu", "90", "-o", "out", folder=fat)
+    assert "warning: RECORD has 3 files without hash, bare/_C.so first" in said.stdout
+    with zipfile.ZipFile(fat / "out" / name) as archive:
+        written = archive.read(f"{info}/RECORD").decode().splitlines()
+    assert [row for row in written if row.endswith(",,")] == [f"{info}/RECORD,,"]
+    assert "3 files without hash" in vbuild("inspect", f"bare/{name}", folder=fat).stdout
+    assert "3 files without hash" in vbuild("verify", f"bare/{name}", folder=fat).stdout

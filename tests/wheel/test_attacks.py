@@ -32,6 +32,8 @@ MENDED = {
     "RECORD hash padded": "1 hashes end in '=', that of demo/a.py first, which installer refuses",
     # those of whey's first releases (github.com/repo-helper/whey/issues/14)
     "RECORD lacks itself": (f"does not list itself, which installer refuses; expected the row '{INFO}/RECORD,,'"),
+    # tools that add a file to a finished wheel leave its hash out, and pip and uv install it
+    "RECORD without hash": "1 files without hash, demo/a.py first, which installer refuses",
     # the specification of RECORD: "size is either the empty string, or file's size in bytes"
     "RECORD without size": "1 files without size, demo/a.py first, which installer refuses",
 }

@@ -130,11 +130,6 @@ def row_without_a_member(folder: Path) -> Path:
     return wheel(folder, record=record_of(everything(NAME) | {"demo/gone.py": b""}, INFO))
 
 
-@refused("demo/a.py: its hash in RECORD is '', expected sha256, sha384, sha512")
-def row_without_a_hash(folder: Path) -> Path:
-    return wheel(folder, record=f"demo/a.py,,0\n{record_of(everything(NAME), INFO)}", files={"demo/a.py": ""})
-
-
 @refused(
     "demo/a.py: its hash in RECORD is 'md5=1B2M2Y8AsgTpgAmY7PhCfg', expected sha256, sha384, sha512",
 )

@@ -4,7 +4,7 @@ An option's text becomes a value before the command starts; what its parser refu
 imported when there is a text for it, so that ``vbuild --help`` loads click and nothing else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -15,6 +15,9 @@ from vbuild.errors import VbuildError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# no name on an index ends in them
+_FILES = {".whl", ".gz", ".zip", ".conda", ".toml"}
+
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 PATH = click.Path(path_type=Path)
@@ -23,16 +26,18 @@ PATH = click.Path(path_type=Path)
 class Place(click.Path):
     """A path, or the URL of a file: that is fetched, and is there under its own name until the command ends.
 
-    With *listed* it may also be the URL of a page of links, which stays as it is.
+    With *listed* it may also be the URL of a page of links, which stays as it is. With *named* it may be the name of a
+    project on the package index, as in torch==2.9.1, which becomes a requirement.
     """
 
-    def __init__(self, *, listed: bool = False, **options: Any) -> None:  # noqa: ANN401 - click's own
+    def __init__(self, *, listed: bool = False, named: bool = False, **options: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(path_type=Path, **options)
         self._listed = listed
+        self._named = named
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         if not isinstance(value, str) or "://" not in value:
-            return super().convert(value, param, ctx)
+            return self._named_wheel(value) if self._named else super().convert(value, param, ctx)
         from tempfile import TemporaryDirectory
 
         from vbuild.index_client.located import fetched, is_url
@@ -43,6 +48,30 @@ class Place(click.Path):
             return value
         # the root's resources are freed even if what follows on the command line is wrong
         return fetched(value, Path(ctx.find_root().with_resource(TemporaryDirectory(prefix="vbuild-fetched-"))))
+
+    @staticmethod
+    def _named_wheel(value: Any) -> Any:  # noqa: ANN401
+        """The project and versions that *value* names, or *value* as a path."""
+        from vbuild.index_client.packages import requirement_of
+
+        path = Path(value)
+        is_path = not isinstance(value, str) or "/" in value or path.suffix in _FILES or path.exists()
+        return path if is_path else requirement_of(value) or path
+
+
+def here(wheels: Iterable[Any]) -> tuple[Path, ...]:
+    """The paths of *wheels*, those named on the package index fetched; they are there until the command ends."""
+    from tempfile import TemporaryDirectory
+
+    from vbuild.cli import terminal
+    from vbuild.index_client.configuration import Indexes
+    from vbuild.index_client.packages import download_wheel
+
+    def fetched_wheel(wanted: Any) -> Path:  # noqa: ANN401 - a requirement
+        folder = click.get_current_context().find_root().with_resource(TemporaryDirectory(prefix="vbuild-fetched-"))
+        return download_wheel(wanted, Path(folder), indexes=Indexes.configured(), on_note=terminal.note)
+
+    return tuple(wheel if isinstance(wheel, Path) else fetched_wheel(wheel) for wheel in wheels)
 
 
 class Value(click.ParamType[Any]):
@@ -65,6 +94,7 @@ class Value(click.ParamType[Any]):
 
 WHEEL = Place(dir_okay=False)
 WHEELS = Place()
+NAMED = Place(named=True)
 LISTED = Place(file_okay=False, listed=True)
 GPUS = Value("gpus", "vbuild.hardware.gpu:GpuList.asked")
 CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")

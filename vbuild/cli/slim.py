@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=options.example("vbuild slim torch-*.whl --variant sm80=80,86,89 --variant sm90=90,90a -o out"))
-@click.argument("wheels", type=options.WHEELS, nargs=-1, required=True)
+@click.argument("wheels", type=options.NAMED, nargs=-1, required=True)
 @options.folder
 @click.option(
     "--gpu",
@@ -65,16 +65,25 @@ if TYPE_CHECKING:
 @options.bill
 @options.provenance
 @options.executor
+@click.option("--no-fetch", is_flag=True, help="Print the command that downloads the wheels named; do no more.")
 @options.dry_run
 @options.as_json
-def slim(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
+def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
     """Cut the GPU code in wheels down to the GPUs you name.
 
-    WHEELS are files, or folders of wheels. --gpu keeps a wheel's name; each --variant makes a variant wheel of its own,
-    and the output folder gets their index. --recompress alone keeps the code for every GPU.
+    WHEELS are files, folders of wheels, or names on the package index, as in torch==2.9.1. --gpu keeps a wheel's name;
+    each --variant makes a variant wheel of its own, and the output folder gets their index. --recompress alone keeps
+    the code for every GPU.
     """
     from vbuild.api import functions
+    from vbuild.index_client.packages import download_command
 
+    if asked.pop("no_fetch"):
+        names = [wheel for wheel in wheels if not isinstance(wheel, Path)]
+        if not names:
+            raise click.UsageError("--no-fetch goes with names on the package index; expected one, as in torch==2.9.1")
+        terminal.write("".join(f"{download_command(name)}\n" for name in names))
+        return
     if asked["gpus"] and asked["shares"]:
         raise click.UsageError("expected --gpu for one wheel, or --variant for a family; not both")
     dry_run, provenance, as_json = (asked.pop(name) for name in ("dry_run", "provenance", "as_json"))
@@ -82,7 +91,7 @@ def slim(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None:  
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
     asked |= {"variants": asked.pop("shares"), "sbom": asked.pop("bill")}
     with terminal.bar(quiet=as_json) as on_progress:
-        results = functions.slim(wheels, None if dry_run else folder, **asked, on_progress=on_progress)
+        results = functions.slim(options.here(wheels), None if dry_run else folder, **asked, on_progress=on_progress)
     for result in results if provenance else ():
         state([result.path] if result.path else [], [result.wheel])
     lines = [line for result in results for line in slimmed_lines(result)]
@@ -92,8 +101,8 @@ def slim(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None:  
 def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
     """One output of slimming: the wheel, and two lines or so for each library that was looked at."""
     yield slimmed.name
-    if slimmed.is_untouched:
-        yield "  unchanged: nothing in it to cut"
+    if slimmed.why_untouched:
+        yield f"  unchanged: {slimmed.why_untouched}"
     packed = "" if slimmed.packed is None else f"{mb(slimmed.before)} -> {mb(slimmed.packed)} MB, "
     yield f"  {packed}unpacked {mb(slimmed.unpacked_before)} -> {mb(slimmed.unpacked)} MB"
     for library in slimmed.libraries:

@@ -8,8 +8,9 @@ Of a file that is downloaded only its hash shows that it is the right one.
 import hashlib
 import logging
 import re
+import shlex
 import ssl
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -20,6 +21,9 @@ from urllib.parse import urlsplit
 
 import httpx2
 from msgspec import Struct
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.tags import Tag, sys_tags
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 from unearth import Link, Package, PackageFinder
 from unearth.auth import MultiDomainBasicAuth
@@ -34,6 +38,8 @@ logging.getLogger("unearth").addHandler(logging.NullHandler())
 
 _LOGIN = re.compile(r"//[^/@]*@")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+# versions in a message
+_SHOWN = 5
 
 
 class Problems(list[str]):
@@ -300,3 +306,68 @@ def download_best(
     folder.mkdir(parents=True, exist_ok=True)
     download(Wanted(project, best.version, best.sha256 or "", best.file), folder / best.file, indexes=indexes)
     return folder / best.file
+
+
+def requirement_of(text: str) -> Requirement | None:
+    """The project and versions that *text* names, as in torch or torch==2.9.1; None if it does not name any."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return None
+    return None if requirement.marker or requirement.url or requirement.extras else requirement
+
+
+def download_command(wanted: Requirement) -> str:
+    """The command with which pip downloads the wheel that `download_wheel` does."""
+    return f"pip download --no-deps --only-binary :all: {shlex.quote(str(wanted))}"
+
+
+def download_wheel(
+    wanted: Requirement, folder: Path, *, indexes: Indexes, on_note: Callable[[str], None] = lambda _line: None
+) -> Path:
+    """The newest wheel that fits *wanted* and this Python, downloaded into *folder*, as pip chooses it.
+
+    *on_note* is called with a line that says which before it is downloaded. `FetchError` if the indexes have none, or
+    cannot be asked.
+    """
+    files = files_of(wanted.name, indexes=indexes)
+    if not files:
+        raise FetchError(f"{wanted.name}: no such file or folder, and no project of this name on the package index")
+    pinned = any(each.operator in {"==", "==="} and "*" not in each.version for each in wanted.specifier)
+    versions = set(wanted.specifier.filter({one.version for one in files if pinned or not one.is_yanked}))
+    released = [one for one in files if one.version in versions and (pinned or not one.is_yanked)]
+    ranks = {tag: place for place, tag in enumerate(sys_tags())}
+    fitting = [(one, rank) for one in released if (rank := _rank(one.file, ranks)) is not None]
+    if not fitting:
+        raise FetchError(f"{wanted}: {_without_wheel(wanted, files, released)}")
+    best, _ = max(fitting, key=lambda pair: (pair[0].version, -pair[1]))
+    if best.sha256 is None:
+        raise FetchError(
+            f"{best.file}: the index states no sha256 for it; expected one, or download it and name the file"
+        )
+    on_note(f"fetching {best.file}")
+    target = folder / best.file
+    download(Wanted(wanted.name, best.version, best.sha256, best.file), target, indexes=indexes)
+    return target
+
+
+def _rank(file: str, ranks: Mapping[Tag, int]) -> int | None:
+    """How good the wheel *file* is for the Python whose tags have *ranks*, 0 the best; None if it is for others."""
+    try:
+        # what it cannot parse has a variant label, or is an sdist
+        tags = parse_wheel_filename(file)[3]
+    except InvalidWheelFilename:
+        return None
+    return min((ranks[tag] for tag in tags if tag in ranks), default=None)
+
+
+def _without_wheel(wanted: Requirement, files: Iterable[ListedFile], released: Iterable[ListedFile]) -> str:
+    """Why no wheel fits *wanted*: *files* are all of the project, *released* those of its versions."""
+    wheels = [one.file for one in released if one.is_wheel]
+    if wheels:
+        found = f"no wheel for this Python and machine among {len(wheels)}, such as {wheels[0]}"
+        return f"{found}; download the one you mean, and name the file: pip download --help explains --python-version"
+    if any(True for _ in released):
+        return f"an sdist and no wheel: there is nothing to cut before it is built, as `vbuild matrix {wanted}` does"
+    there = sorted({one.version for one in files if one.is_wheel}, reverse=True)[:_SHOWN]
+    return f"no such version, or yanked; there are wheels of {', '.join(map(str, there)) or 'none'}"

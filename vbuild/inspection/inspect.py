@@ -84,6 +84,7 @@ def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> C
             others=_others(source, {item.path for item in found}),
             warnings=(
                 *warnings,
+                *(f"{source.record_path}: {what}" for what in (source.record.unhashed(source.record_path),) if what),
                 *(
                     f"{item.path}: left out of the closure: {item.why}"
                     for item in followed

@@ -257,6 +257,15 @@ class SlimPlan(Struct, frozen=True):
         return not self.dropped and not any(library.is_changed for library in self.libraries)
 
     @property
+    def why_idle(self) -> str | None:
+        """Why there is nothing to do, or None."""
+        if not self.is_idle:
+            return None
+        if not self.libraries:
+            return "it has no compiled file, and runs on any machine"
+        return "nothing in it to cut" if self.has_gpu_code else "its compiled files have no GPU code"
+
+    @property
     def needed(self) -> frozenset[str]:
         """The names in NEEDED of all libraries."""
         return frozenset(name for library in self.libraries for name in library.needed)

@@ -69,7 +69,8 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
 class Slimmed(Struct, frozen=True, kw_only=True):
     """One output of slimming: its wheel, its path, and what went; sizes are packed and unpacked.
 
-    *path* and *packed* are None after a dry run. *is_untouched* says that the output is the input, byte for byte.
+    *path* and *packed* are None after a dry run. *why_untouched* says why the output is the input, byte for byte, or is
+    None.
     """
 
     wheel: Path
@@ -83,7 +84,12 @@ class Slimmed(Struct, frozen=True, kw_only=True):
     removed: tuple[str, ...] = ()
     properties: tuple[Property, ...] = ()
     warnings: tuple[str, ...] = ()
-    is_untouched: bool = False
+    why_untouched: str | None = None
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the output is the input, byte for byte."""
+        return self.why_untouched is not None
 
     def data(self) -> dict[str, Any]:
         """The result for JSON."""
@@ -92,6 +98,7 @@ class Slimmed(Struct, frozen=True, kw_only=True):
             "output": self.name,
             "path": str(self.path) if self.path else None,
             "untouched": self.is_untouched,
+            "why_untouched": self.why_untouched,
             "packed": {"before": self.before, "after": self.packed},
             "unpacked": {"before": self.unpacked_before, "after": self.unpacked},
             "properties": list(map(str, self.properties)),

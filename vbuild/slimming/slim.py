@@ -90,7 +90,9 @@ def slim_wheel(
         found = tuple(prohibitions(wheel))
         allow = partial(_check_licence, () if accept_license else found)
         with planned(wheel, shares, cuts, room=room_for(folder), on_progress=progress, on_change=allow) as plan:
-            warnings = () if plan.is_idle else tuple(map(_licence_warning, found))
+            bare = wheel.record.unhashed(wheel.record_path)
+            told = (f"RECORD has {bare}: CRC-32 alone vouches for them; the new RECORD has them all",) if bare else ()
+            warnings = () if plan.is_idle else (*map(_licence_warning, found), *told)
             outputs = tuple(slim_outputs(wheel, plan, shares))
             write = partial(
                 _written, wheel, plan=plan, outputs=outputs, codec=codec, bill=cuts.bill, on_progress=progress
@@ -285,5 +287,5 @@ def _results(
             removed=tuple(sorted(plan.dropped)),
             properties=output.properties,
             warnings=(*warnings, *output.warnings),
-            is_untouched=plan.is_idle and output.document is None,
+            why_untouched=plan.why_idle if output.document is None else None,
         )

@@ -52,6 +52,7 @@ _READ_WHOLE = 1 << 23
 _LONGEST_POINTS = 1 << 18
 # bytes of a row of RECORD besides its path: the longest hash, a size, commas, quotes, a line end; and a few more
 _ROW, _BLANK = 160, 1 << 12
+_SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
 # up to here a member is mapped in memory alone, and hashed by the thread that inflates it
 _SMALL = 1 << 20
 
@@ -98,6 +99,7 @@ class Wheel(_Members):
             if not self.find(f"{self.dist_info}/{name}"):
                 raise WheelError(f"no {name} in {self.dist_info}")
         self._rows = {row.path: row for row in self.record.rows}
+        self._digests: dict[str, str] = {}
         self._check_record()
         # what installers refuse, or do not agree about
         points = f"{self.dist_info}/entry_points.txt"
@@ -144,10 +146,10 @@ class Wheel(_Members):
         return digest.hexdigest()
 
     def row(self, member: Member) -> RecordRow:
-        """What RECORD says of *member*, the size filled in; RECORD and its signatures have neither hash nor size."""
+        """What RECORD says of *member*, a size or a hash that it lacks filled in; RECORD itself has neither."""
         if member.path in self._unlisted:
             return RecordRow(member.path)
-        return RecordRow(member.path, self._rows[member.path].hash, member.size)
+        return RecordRow(member.path, self._rows[member.path].hash or self._digest(member), member.size)
 
     def metadata(self) -> Metadata:
         if not self._metadata:
@@ -167,8 +169,18 @@ class Wheel(_Members):
             for _ in self.chunks(member):
                 pass
 
+    def _digest(self, member: Member) -> str:
+        """What RECORD should say of *member* and does not: its hash, by what it holds."""
+        if member.path not in self._digests:
+            hashing = hashlib.sha256()
+            with at(self.path.name):
+                for chunk in self.source.inflated(member):
+                    hashing.update(chunk)
+            self._digests[member.path] = f"sha256={unpadded(hashing.digest())}"
+        return self._digests[member.path]
+
     def _checked(self, member: Member) -> Iterator[bytes]:
-        expected = self.row(member).hash
+        expected = None if member.path in self._unlisted else self._rows[member.path].hash
         algorithm, _, digest = (expected or "sha256=").partition("=")
         hashing = hashlib.new(algorithm)
         yield from fed(hashing.update, self.source.inflated(member), in_thread=member.size > _SMALL)
@@ -231,6 +243,8 @@ def peek_into(file: BinaryIO, wheel: str, name: str) -> bytes | None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
+    if path.name.endswith(_SDISTS) and path.is_file():
+        raise WheelError(f"{path.name}: an sdist, the source of a release; expected a wheel, as `vbuild matrix` builds")
     try:
         file = path.open("rb")
     except OSError as error:
@@ -251,8 +265,9 @@ def _disagreement(member: Member, row: RecordRow | None) -> str | None:
     algorithm, _, digest = (row.hash or "").partition("=")
     if _HEXADECIMAL.fullmatch(digest):
         return "its hash in RECORD is in hexadecimal digits, expected base64url (PEP 427)"
-    if algorithm not in _ALGORITHMS:
-        return f"its hash in RECORD is {row.hash or ''!r}, expected {', '.join(_ALGORITHMS)}"
+    # without one it is as good as its CRC-32: pip and uv install it, and `Record.warnings` names it
+    if row.hash and algorithm not in _ALGORITHMS:
+        return f"its hash in RECORD is {row.hash!r}, expected {', '.join(_ALGORITHMS)}"
     if row.size not in {None, member.size}:
         return f"{member.size} bytes, but {row.size} according to RECORD"
     return None

@@ -141,16 +141,24 @@ class Record(Struct, frozen=True):
         """What `installer` refuses, pip and uv do not, and every rewriting mends; *own* is the path of RECORD itself.
 
         Published wheels have it: catboost's hashes are padded (catboost#2282), the RECORD of whey's first releases does
-        not list itself (whey#14). And the specification lets sizes be left out.
+        not list itself (whey#14), and tools that add a file to a finished wheel add rows without hashes. And the
+        specification lets sizes be left out.
         """
         if all(row.path != own for row in self.rows):
             yield f"does not list itself, which installer refuses; expected the row '{own},,'"
         padded = [row.path for row in self.rows if (row.hash or "").endswith("=")]
         if padded:
             yield f"{len(padded)} hashes end in '=', that of {padded[0]} first, which installer refuses"
+        if what := self.unhashed(own):
+            yield f"{what}, which installer refuses"
         unsized = [row.path for row in self.rows if row.hash and row.size is None]
         if unsized:
             yield f"{len(unsized)} files without size, {unsized[0]} first, which installer refuses"
+
+    def unhashed(self, own: str) -> str | None:
+        """What RECORD says nothing of that could be compared, in words; None if it has a hash of all but itself."""
+        bare = [row.path for row in self.rows if not row.hash and row.path not in unlisted(own.partition("/")[0])]
+        return f"{len(bare)} files without hash, {bare[0]} first" if bare else None
 
     def __str__(self) -> str:
         """The rows as CSV with LF line ends, quoted only where needed."""

@@ -103,7 +103,7 @@ class ReadyWheel:
 
 def _installs(wheel: Wheel) -> Iterator[tuple[str, str]]:
     """The installed paths of the files of *wheel*, with their hashes; what many wheels have is in memory once."""
-    for row in wheel.record.rows:
+    for row in map(wheel.row, wheel.members):
         if not is_dist_info(row.path):
             _, _, rest = row.path.partition("/")
             # elsewhere than in site-packages, as in .data/scripts/tool; headers have a folder for each distribution
