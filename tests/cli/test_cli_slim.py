@@ -265,7 +265,7 @@ def _on_an_index(fat: Path) -> dict[str, str]:
 
 
 def test_a_wheel_named_on_the_index_is_fetched_and_slimmed(fat: Path) -> None:
-    result = vbuild("slim", "demo==1.0", "--gpu", "H100", "-o", "out", folder=fat, **_on_an_index(fat))
+    result = vbuild("slim", "demo==1.0", "--gpu", "H100", "-o", "out", folder=fat, under=(), **_on_an_index(fat))
     assert (result.returncode, result.stderr) == (0, f"fetching {NAME}\n")
     assert [path.name for path in (fat / "out").iterdir()] == [NAME]
 
@@ -279,7 +279,7 @@ def test_a_wheel_named_on_the_index_is_fetched_and_slimmed(fat: Path) -> None:
     ],
 )
 def test_a_name_without_a_wheel_says_what_there_is(name: str, message: str, fat: Path) -> None:
-    result = vbuild("slim", name, "--gpu", "90", "-o", "out", folder=fat, **_on_an_index(fat))
+    result = vbuild("slim", name, "--gpu", "90", "-o", "out", folder=fat, under=(), **_on_an_index(fat))
     assert (result.returncode, result.stderr) == (1, f"vbuild: {message}\n")
     assert not (fat / "out").exists()
 
