@@ -23,7 +23,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.recipe.model import Recipe
-from vbuild.release.lock import check_pins, held, recipe_hash, staleness
+from vbuild.release.lock import held, recipe_hash, staleness
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
 
@@ -269,16 +269,14 @@ def test_what_a_hook_asks_for_has_to_be_in_the_lock_as_well(workdir: Workdir) ->
 
 
 def test_wheels_of_a_toolkit_have_to_be_those_of_the_lock() -> None:
-    check_pins(LOCK, SPEC, TOOLKIT)
+    LOCK.check_toolkit(SPEC, TOOLKIT.wheels)
     other = replace(TOOLKIT, pins=(replace(PIN, sha256="c" * 64),))
-    check_pins(None, SPEC, other)
-    check_pins(replace(LOCK, is_binding=False), SPEC, other)
-    check_pins(LOCK, SPEC, Toolkit(Dotted(13, 0), Path("CUDA-13.0"), identity=""))  # a dry run only foresees it
+    replace(LOCK, is_binding=False).check_toolkit(SPEC, other.wheels)
     for lock, toolkit, what in [
         (LOCK, other, f"CUDA 13.0 cublas: {PIN.file} is not as in the lock"),
         (LOCK, replace(TOOLKIT, pins=()), f"CUDA 13.0 cublas: {PIN.file} is not as in the lock"),
         (replace(LOCK, toolkits=()), TOOLKIT, "CUDA 13.0 cublas: not in the lock"),
     ]:
         with pytest.raises(RecipeError) as refused:
-            check_pins(lock, SPEC, toolkit)
+            lock.check_toolkit(SPEC, toolkit.wheels)
         assert str(refused.value) == f"--locked: {what}; write it again: vbuild lock"

@@ -64,6 +64,11 @@ class ToolkitSpec:
     def __str__(self) -> str:
         return str(self.version)
 
+    @property
+    def name(self) -> str:
+        """How a lock calls it: its version and what is asked for besides, ``13.0 cublas``."""
+        return " ".join([str(self.version), *self.libraries])
+
 
 @dataclass(frozen=True, slots=True)
 class FileRule:

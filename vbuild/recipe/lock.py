@@ -26,6 +26,7 @@ from msgspec import Struct
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, at
 from vbuild.files.json_text import json_object
+from vbuild.recipe.cuda import ToolkitSpec
 
 _VERSION = 1
 
@@ -92,6 +93,19 @@ class Lock(Struct, frozen=True):
         known = {text for one in listed for text in one.requires}
         missing = ", ".join(sorted(set(requirements) - known)) or ", ".join(sorted(requirements))
         raise RecipeError(f"--locked: {missing}: not in the lock for {python}; write it again: vbuild lock")
+
+    def check_toolkit(self, spec: ToolkitSpec, wheels: Hashes) -> None:
+        """`RecipeError` if the lock is binding and has other than *wheels* for *spec*."""
+        if not self.is_binding:
+            return
+        stated, found = dict(self.toolkits).get(spec.name), dict(wheels)
+        if stated is None:
+            raise RecipeError(f"--locked: CUDA {spec.name}: not in the lock; write it again: vbuild lock")
+        if dict(stated) != found:
+            others = sorted(dict(set(stated) ^ set(wheels))) or ["no wheels"]
+            raise RecipeError(
+                f"--locked: CUDA {spec.name}: {others[0]} is not as in the lock; write it again: vbuild lock"
+            )
 
     @classmethod
     def _read(cls, table: Table) -> Self:

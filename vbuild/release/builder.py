@@ -134,10 +134,10 @@ class Builder(Struct, frozen=True):
 
         def toolkits(spec: ToolkitSpec) -> Toolkit:
             if spec not in self.toolkits:
-                from vbuild.release.lock import check_pins
-
                 toolkit = supply.toolkit(spec, on_progress=partial(self.context.on_progress, target))
-                check_pins(self.context.recipe.build.lock, spec, toolkit)
+                lock = self.context.recipe.build.lock
+                if lock and toolkit.identity:  # one that is only foreseen has no wheels yet
+                    lock.check_toolkit(spec, toolkit.wheels)
                 self.toolkits[spec] = toolkit
             return self.toolkits[spec]
 

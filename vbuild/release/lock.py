@@ -26,7 +26,6 @@ from vbuild.errors import RecipeError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
 from vbuild.process.run import supervised
-from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.lock import Hashes, Lock, LockedRequirement
 from vbuild.recipe.model import Recipe, lock_file
 from vbuild.recipe.source import Folder, NativeSource
@@ -34,7 +33,6 @@ from vbuild.recipe.variables import for_installers
 from vbuild.release.builder import Builder
 from vbuild.release.model import ReleaseContext, slug
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.toolkit import Toolkit
 
 
 class WrittenLock(Struct, frozen=True):
@@ -92,7 +90,7 @@ def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: Non
             recipe=recipe_hash(recipe),
             source=pinned(recipe.source),
             natives=natives(recipe),
-            toolkits=tuple((name_of(spec), wheels(toolkit)) for spec, toolkit in builder.toolkits.items()),
+            toolkits=tuple((spec.name, toolkit.wheels) for spec, toolkit in builder.toolkits.items()),
             requirements=tuple(requirements),
         )
     try:
@@ -165,22 +163,6 @@ def staleness(lock: Lock, recipe: Recipe) -> str | None:
     return None
 
 
-def check_pins(lock: Lock | None, spec: ToolkitSpec, toolkit: Toolkit) -> None:
-    """`RecipeError` if a binding *lock* has other wheels for *spec* than *toolkit* is made of.
-
-    Those of one that is only foreseen are not known.
-    """
-    if lock is None or not lock.is_binding or not toolkit.identity:
-        return
-    name, found = name_of(spec), wheels(toolkit)
-    stated = dict(lock.toolkits).get(name)
-    if stated is None:
-        raise RecipeError(f"--locked: CUDA {name}: not in the lock; write it again: vbuild lock")
-    if dict(stated) != dict(found):
-        others = sorted(dict(set(stated) ^ set(found))) or ["no wheels"]
-        raise RecipeError(f"--locked: CUDA {name}: {others[0]} is not as in the lock; write it again: vbuild lock")
-
-
 def recipe_hash(recipe: Recipe) -> str:
     """The SHA-256 of what *recipe* says: its own file, and its patches, those of native dependencies among them."""
     patches = (*recipe.build.patches, *(patch for native in recipe.natives for patch in native.patches))
@@ -196,13 +178,3 @@ def pinned(source: NativeSource) -> str:
 def natives(recipe: Recipe) -> Hashes:
     """The sources of the native dependencies of *recipe* by their names."""
     return tuple((native.name, pinned(native.source)) for native in recipe.natives)
-
-
-def name_of(spec: ToolkitSpec) -> str:
-    """How the lock calls a toolkit: its version and what is asked for besides."""
-    return " ".join([str(spec.version), *spec.libraries])
-
-
-def wheels(toolkit: Toolkit) -> Hashes:
-    """The wheels that *toolkit* is made of; one that is installed has none."""
-    return tuple((pin.file, pin.sha256) for pin in toolkit.pins)

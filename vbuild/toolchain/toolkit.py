@@ -75,6 +75,11 @@ class Toolkit(Struct, frozen=True):
         return self.root / "bin" / "nvcc"
 
     @property
+    def wheels(self) -> tuple[tuple[str, str], ...]:
+        """The wheels that it is made of, with their SHA-256; one that is installed has none."""
+        return tuple((pin.file, pin.sha256) for pin in self.pins)
+
+    @property
     def licence(self) -> str:
         """One line: under which licence its components come, and where that is."""
         where = self.root / "licenses" if self.pins else EULA
