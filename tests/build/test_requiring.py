@@ -1,5 +1,6 @@
 """What wheels require of packages that they were built against."""
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -84,6 +85,16 @@ def test_values_of_the_matrix_are_required_and_in_the_version(tmp_path: Path) ->
     ]
     subprocess.run([*command, str(result)], check=True)
     assert (tmp_path / "there/demo-1.0+torch2.15.mpi4py4.dist-info/RECORD").is_file()
+
+
+def test_the_bill_of_materials_of_the_repair_follows_the_version(tmp_path: Path) -> None:
+    bill = {"metadata": {"component": {"bom-ref": "demo", "name": "demo", "version": "1.0"}}}
+    path = "demo-1.0.dist-info/sboms/auditwheel.cdx.json"
+    made = wheel(tmp_path, NAME, {path: json.dumps(bill).encode()})
+    result = tied(made, tmp_path / "tied", pins={"torch": "==2.15.*"}, asked={"torch": "2.15"})
+    with zipfile.ZipFile(result) as archive:
+        after = json.loads(archive.read(path.replace("1.0", "1.0+torch2.15")))
+    assert after["metadata"]["component"]["version"] == "1.0+torch2.15"
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.matrix import local_label
+from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import Metadata, Renaming
 from vbuild.wheel.write import write_wheel
@@ -104,6 +105,8 @@ def tied(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[s
             for member in source.members:
                 if (target := way.path(member.path)) == path:
                     writer.write(path, str(metadata).encode())
+                elif target is not None and is_bill(target) and member.size <= LARGEST:  # auditwheel's
+                    writer.write(target, renamed_bill(source.read(member), source.name, name))
                 elif target is not None:
                     writer.copy(source, member, path=target)
     return writer.path
