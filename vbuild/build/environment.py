@@ -8,6 +8,10 @@ first makes it and the others wait. Backends only read it. Later runs take it fr
 Large files in it are hard links into uv's cache, all others copies: gigabytes of torch take no room twice. A file that
 is not as it was made, when a build is done or the next one begins, costs the environment, and uv its package.
 
+A build for GPUs has `SourceTools` for requirements that have no wheel, and an environment of its own if there are any.
+uv's cache does not know the toolkit: it has what was built with another, and a tree with its objects. These builds see
+all of the cache but that part, and leave nothing in it.
+
 Native dependencies as the build of a wheel sees them: where each is installed, and the variables that lead there.
 
     PKG_CONFIG_PATH, CMAKE_PREFIX_PATH        for those that ask
@@ -25,19 +29,26 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
-from vbuild.errors import at
+from vbuild.errors import BuildError, at
 from vbuild.files.cache import Cache, remove
 from vbuild.hardware.cpu import Cpu
-from vbuild.index_client.configuration import clean_command, compile_command, install_command, venv_command
+from vbuild.index_client.configuration import (
+    cache_command,
+    clean_command,
+    compile_command,
+    install_command,
+    venv_command,
+)
 from vbuild.process.run import run
 from vbuild.process.threads import OncePerKey
 from vbuild.recipe.lock import Lock, hashed
@@ -51,6 +62,16 @@ _NO_MODULE = re.compile(r"^(?:ModuleNotFoundError|ImportError): No module named 
 _DIGITS = 12  # of a digest: paths of programs must stay short
 _LARGE = 1 << 20  # bytes: what somebody edits in its place is smaller
 _STAMP = ".vbuild-environment"
+_BUILT = "sdists-"  # what uv's cache has of builds
+
+
+class SourceTools(Struct, frozen=True):
+    """The compilers for requirements that have no wheel: *key* tells them apart, and *variables* puts them into a
+    folder and returns what leads a build there.
+    """
+
+    key: str
+    variables: Callable[[Path], Mapping[str, str]]
 
 
 class BuildEnvironment(Struct, frozen=True):
@@ -108,26 +129,41 @@ class Environments:
         self._asked = tuple(asked)
         self._listed = lock
         self._resolutions = OncePerKey[Path, tuple[str, ...]](keeps_errors=True)
+        self._have_wheels = OncePerKey[Path, bool]()
         self._made = OncePerKey[Path, BuildEnvironment](keeps_errors=True)
 
     def place(self, interpreter: Interpreter) -> Path:
         """The folder of the environments of *interpreter*, in which their names do not depend on its place."""
         return self.folder / _digest([str(interpreter.path)])
 
-    def having(self, requirements: Collection[str], interpreter: Interpreter) -> BuildEnvironment:
+    def having(
+        self, requirements: Collection[str], interpreter: Interpreter, tools: SourceTools | None = None
+    ) -> BuildEnvironment:
         """The environment of *interpreter* with *requirements* in it, made at the first call.
 
-        `BuildError` if they cannot be installed, `RecipeError` if a binding lock does not have them.
+        What has no wheel is built with *tools*, by default with what uv finds. `BuildError` if the requirements cannot
+        be installed, `RecipeError` if a binding lock does not have them.
         """
         locked = self._listed.packages(requirements, interpreter.kind) if self._listed and requirements else None
         # with a lock, what hooks ask for later is in the first environment already
         asked = self.place(interpreter) / _digest(requirements if locked is None else locked)
-        if self._cache is None or any("@" in line for line in requirements):  # what is at a URL may change
-            asked = self._own / asked.relative_to(self.folder)
-            return self._made.get(asked, lambda: self._make(asked, requirements, interpreter, locked))
-        pinned = self._resolutions.get(asked, lambda: locked or self._resolved(asked, requirements, interpreter))
-        folder = self.place(interpreter) / _digest(pinned)
-        return self._made.get(folder, lambda: self._kept(folder, requirements, interpreter, pinned))
+        is_moving = any("@" in line for line in requirements)  # what is at a URL may change
+        pinned = locked
+        if not is_moving and (self._cache or tools):
+            pinned = self._resolutions.get(
+                asked, lambda: locked or self._resolved(asked, requirements, interpreter, tools)
+            )
+        if tools and pinned is not None:
+            lines = pinned
+            have_wheels = self._have_wheels.get(asked, lambda: self._installs_wheels(asked, lines, interpreter))
+            tools = None if have_wheels else tools
+        if tools:
+            asked = asked.with_name(_digest([asked.name, tools.key]))
+        if self._cache is None or is_moving or pinned is None:
+            own = self._own / asked.relative_to(self.folder)
+            return self._made.get(own, lambda: self._make(own, requirements, interpreter, pinned, tools))
+        folder = self.place(interpreter) / _digest([*pinned, *([tools.key] if tools else [])])
+        return self._made.get(folder, lambda: self._kept(folder, requirements, interpreter, pinned, tools))
 
     def settle(self) -> None:
         """Give up the environments in which a build has changed a file, in uv's cache as well."""
@@ -136,7 +172,12 @@ class Environments:
                 self._give_up(folder, changed)
 
     def _kept(
-        self, folder: Path, requirements: Collection[str], interpreter: Interpreter, pinned: Collection[str]
+        self,
+        folder: Path,
+        requirements: Collection[str],
+        interpreter: Interpreter,
+        pinned: Collection[str],
+        tools: SourceTools | None,
     ) -> BuildEnvironment:
         """The environment *folder* of the cache, made unless it is there as it was made."""
         assert self._cache is not None  # noqa: S101 - for mypy
@@ -144,7 +185,7 @@ class Environments:
             changed = _changed(folder)
             if changed is None or changed:
                 self._give_up(folder, changed or ())
-                self._make(folder, requirements, interpreter, pinned)
+                self._make(folder, requirements, interpreter, pinned, tools)
                 _set_apart(folder)
                 stamp = {"folder": str(folder), "files": dict(_state(folder))}
                 (folder / _STAMP).write_text(json.dumps(stamp), encoding="utf-8")
@@ -160,9 +201,26 @@ class Environments:
         with suppress(OSError):
             remove(folder)
 
-    def _resolved(self, folder: Path, requirements: Collection[str], interpreter: Interpreter) -> tuple[str, ...]:
+    def _resolved(
+        self, folder: Path, requirements: Collection[str], interpreter: Interpreter, tools: SourceTools | None
+    ) -> tuple[str, ...]:
+        log = self._log(folder)
         with at("build environment"):
-            return resolved(requirements, interpreter, log=self._log(folder), environment=self._variables())
+            if tools:  # only what asks for CUDA before it says what it requires needs them
+                with suppress(BuildError):
+                    return resolved(requirements, interpreter, log=log, environment=self._variables())
+            with self._building(tools, log) as variables:
+                return resolved(requirements, interpreter, log=log, environment=variables)
+
+    def _installs_wheels(self, folder: Path, pinned: Collection[str], interpreter: Interpreter) -> bool:
+        """Whether the index has wheels of all that is *pinned*."""
+        log = self._log(folder)
+        try:
+            resolved(pinned, interpreter, log=log, environment=self._variables(), options=("--no-build",))
+        except BuildError:
+            log.unlink(missing_ok=True)
+            return False
+        return True
 
     def _log(self, folder: Path) -> Path:
         return self._logs / f"environment-{folder.parent.name}-{folder.name}.log"
@@ -170,8 +228,30 @@ class Environments:
     def _variables(self) -> dict[str, str]:
         return {**for_installers(os.environ, self._asked), **self._configuration()}
 
+    @contextmanager
+    def _building(self, tools: SourceTools | None, log: Path) -> Iterator[dict[str, str]]:
+        """The variables of uv where it builds with *tools*, which has a cache for what it builds that is not kept."""
+        variables = self._variables()
+        if tools is None:
+            yield variables
+            return
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="vbuild-requires-") as folder:
+            cache = Path(folder, "cache")
+            cache.mkdir()
+            shared = subprocess.run(cache_command(), env=variables, capture_output=True, text=True, check=True)
+            for part in Path(shared.stdout.strip()).glob("*/"):
+                if not part.name.startswith(_BUILT):
+                    (cache / part.name).symlink_to(part, target_is_directory=True)
+            yield {**variables, **tools.variables(Path(folder)), "UV_CACHE_DIR": str(cache)}
+
     def _make(
-        self, folder: Path, requirements: Collection[str], interpreter: Interpreter, locked: Collection[str] | None
+        self,
+        folder: Path,
+        requirements: Collection[str],
+        interpreter: Interpreter,
+        locked: Collection[str] | None,
+        tools: SourceTools | None,
     ) -> BuildEnvironment:
         environment = BuildEnvironment(folder / "bin" / "python", folder / "bin")
         create = venv_command(interpreter.path, folder)
@@ -186,10 +266,10 @@ class Environments:
             # what the build of a requirement without a wheel takes is in no lock
             fill += ["--no-build"] if self._listed and self._listed.is_binding else []
             fill += ["--require-hashes", "--requirements", str(file)]
-        log, variables = self._log(folder), self._variables()
-        if locked is not None:
-            variables = {name: text for name, text in variables.items() if name not in _INSTEAD}
-        with at("build environment"):
+        log = self._log(folder)
+        with at("build environment"), self._building(tools, log) as building:
+            dropped = _INSTEAD if locked is not None else frozenset()
+            variables = {name: text for name, text in building.items() if name not in dropped}
             for command in (create, *([fill] if requirements else [])):
                 run(command, log=log, environment=variables)
         log.unlink(missing_ok=True)  # another run, into the same folder, may have been here
@@ -197,19 +277,24 @@ class Environments:
 
 
 def resolved(
-    requirements: Collection[str], interpreter: Interpreter, *, log: Path, environment: Mapping[str, str]
+    requirements: Collection[str],
+    interpreter: Interpreter,
+    *,
+    log: Path,
+    environment: Mapping[str, str],
+    options: Collection[str] = (),
 ) -> tuple[str, ...]:
     """The packages that *requirements* stand for now with *interpreter*, each as in a lock, with its hashes.
 
-    uv, which sees *environment*, chooses them. `BuildError`, and a *log*, if nothing fits.
+    uv, which sees *environment* and gets the *options*, chooses them. `BuildError`, and a *log*, if nothing fits.
     """
     if not requirements:
         return ()
     with tempfile.TemporaryDirectory(prefix="vbuild-requires-") as folder:
         wanted, found = Path(folder, "wanted.txt"), Path(folder, "found.txt")
         wanted.write_text("".join(f"{line}\n" for line in sorted(requirements)), encoding="utf-8")
-        options = ("--quiet", "--no-header", "--no-annotate", "--generate-hashes", "--no-python-downloads")
-        command = compile_command(interpreter.path, wanted, found, *options)
+        own = ("--quiet", "--no-header", "--no-annotate", "--generate-hashes", "--no-python-downloads")
+        command = compile_command(interpreter.path, wanted, found, *own, *options)
         run(command, log=log, environment=environment, name="uv pip compile")
         log.unlink(missing_ok=True)
         lines = found.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()

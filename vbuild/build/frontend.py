@@ -5,6 +5,9 @@
 https://peps.python.org/pep-0517/
 """
 
+import dataclasses
+import hashlib
+import json
 import os
 import re
 import sys
@@ -23,7 +26,14 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan, host_of
-from vbuild.build.environment import BuildEnvironment, Environments, Prefix, missing_module, own_environment
+from vbuild.build.environment import (
+    BuildEnvironment,
+    Environments,
+    Prefix,
+    SourceTools,
+    missing_module,
+    own_environment,
+)
 from vbuild.build.headers import missing_header
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
 from vbuild.build.profile import Profile, optimised
@@ -43,7 +53,7 @@ from vbuild.build.wrappers import (
 from vbuild.config.table import Env, Table
 from vbuild.errors import BuildError, RecipeError
 from vbuild.process.run import run
-from vbuild.recipe.cuda import ToolkitSpec
+from vbuild.recipe.cuda import Archs, ToolkitSpec
 from vbuild.recipe.matrix import HostCompiler
 from vbuild.recipe.model import BuildSettings
 from vbuild.recipe.target import Target
@@ -232,13 +242,19 @@ def wanted_python(project: Path) -> str:
 
 def _check_python(project: Path, interpreter: Interpreter) -> None:
     """`BuildError` for an *interpreter* that *project* does not take, before anything is compiled for it."""
+    if not takes(wanted := wanted_python(project), interpreter.version):
+        version = ".".join(map(str, interpreter.version))
+        raise BuildError(
+            f"{interpreter.path}: Python {version}, and the project wants {wanted}; expected one that it takes: "
+            f"matrix.python, or --python"
+        )
+
+
+def takes(wanted: str, version: Sequence[int]) -> bool:
+    """Whether a project whose requires-python is *wanted* takes the Python *version*: any, if that is no specifier."""
     with suppress(InvalidSpecifier):
-        wanted, version = wanted_python(project), ".".join(map(str, interpreter.version))
-        if not SpecifierSet(wanted).contains(version, prereleases=True):
-            raise BuildError(
-                f"{interpreter.path}: Python {version}, and the project wants {wanted}; expected one that it takes: "
-                f"matrix.python, or --python"
-            )
+        return SpecifierSet(wanted).contains(".".join(map(str, version)), prereleases=True)
+    return True
 
 
 def recognised(project: Path) -> BuildBackend:
@@ -367,11 +383,12 @@ def _with_requirements(job: Job, shell: _Shell, environments: Environments) -> t
     """*shell* with all that the build requires, and what that is."""
     settings = dict(job.plan.config_settings)
     requirements = shell.builder().build_system_requires | set(job.settings.requires)
-    shell = _within(shell, job, _environment(job, environments, requirements))
+    tools = _tools(job, shell)
+    shell = _within(shell, job, _environment(job, environments, requirements, tools))
     for command in job.settings.before_build:
         shell(["sh", "-c", command])
     if missing := shell.builder().get_requires_for_build("wheel", settings) - requirements:
-        shell = _within(shell, job, _environment(job, environments, requirements | missing))
+        shell = _within(shell, job, _environment(job, environments, requirements | missing, tools))
     return shell, requirements | missing
 
 
@@ -390,10 +407,44 @@ def _within(shell: _Shell, job: Job, environment: BuildEnvironment) -> _Shell:
     return replace(shell, environment=environment, planned=planned)
 
 
-def _environment(job: Job, environments: Environments, requirements: set[str]) -> BuildEnvironment:
+def _tools(job: Job, shell: _Shell) -> SourceTools | None:
+    """In a build for CUDA, what builds requirements that have no wheel: for the same GPUs and the same CPU level."""
+    if job.toolkit is None or job.target.cuda is None:
+        return None
+    plan = cuda_plan(
+        job.target.cuda,
+        # what a recipe says of lists of architectures is of the project's own
+        dataclasses.replace(job.settings.cuda, archs=Archs.COMPLETE, files=()),
+        home=job.toolkit.root,
+        backend=BuildBackend.OTHER,
+        compilers=job.compilers,
+        environment=shell.variables,
+    )
+    planned = {**shell.planned, **dict(plan.environment)}
+
+    def put(folder: Path) -> dict[str, str]:
+        variables = {**shell.variables, **planned}
+        folders = BuildFolders(folder, job.prefixes)
+        wrappers = install(
+            job.plan.rewriting,
+            job.compilers,
+            folder / "launchers",
+            folders,
+            environment=variables,
+            cuda=plan.rules,
+        )
+        return {**planned, **wrappers.environment(variables)}
+
+    known = [job.toolkit.identity, plan.rules.data(), planned, to_builtins(job.plan.rewriting)]
+    return SourceTools(hashlib.sha256(json.dumps(known).encode()).hexdigest(), put)
+
+
+def _environment(
+    job: Job, environments: Environments, requirements: set[str], tools: SourceTools | None
+) -> BuildEnvironment:
     if not job.settings.isolation:
         return own_environment(job.interpreter)
-    return environments.having(requirements, job.interpreter)
+    return environments.having(requirements, job.interpreter, tools)
 
 
 def _checked(wheel: Path, folder: Path) -> Path:

@@ -23,6 +23,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from vbuild.build.draft import RecipeDraft, drafted
 from vbuild.build.environment import resolved
+from vbuild.build.frontend import takes
 from vbuild.build.source import fetched, unpacked
 from vbuild.build.survey import ProjectSurvey, surveyed
 from vbuild.config.table import Table
@@ -47,6 +48,7 @@ _AXES = frozenset({"cpu", "cuda", "requires", "axes"})
 _SHOWN = 5
 # the packages whose version is that of the toolkit; cuda-toolkit requires the others since CUDA 13
 _TOOLKITS = frozenset({"cuda-toolkit", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11"})
+_OLDEST_PYTHON, _NEWER_PYTHONS = 9, 5  # minor versions that may be installed
 _SERIES = re.compile(r"\d+\.\d+")
 
 
@@ -112,7 +114,9 @@ def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None
         survey = surveyed(unpacked(fetched(sdist, indexes=indexes), Path(folder)), sdist.name)
     if is_pure:
         _check_compiled(survey, sdist.name)
+    axes, fitting = _with_python(axes, survey)
     matrix, chosen = _axes(axes, survey)
+    chosen = (*fitting, *chosen)
     draft = drafted(survey, matrix)
     return Given(Recipe.of_sdist(sdist, path, draft.values()), (*notes, *chosen, *_met(survey, matrix)), draft=draft)
 
@@ -127,7 +131,11 @@ def _of_files(path: Path, axes: AskedAxes) -> Given:
     if is_drafted or (axes.gpus and path.name in PROJECT_FILES):
         with at(path):
             survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
+    fitting: tuple[str, ...] = ()
+    if survey and is_drafted:
+        axes, fitting = _with_python(axes, survey)
     keys, notes = _keys(axes, survey) if has_axes else _axes(axes, survey)
+    notes = (*fitting, *notes)
     draft = None
     if is_drafted and survey:
         draft, notes = drafted(survey, keys), (*notes, *_met(survey, keys))
@@ -177,6 +185,24 @@ def _keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any]
         axes = replace(axes, gpus=None)
         notes = (*notes, "it calls CUDA's libraries and has no kernels: one wheel for all GPUs")
     return axes.keys(), notes
+
+
+def _with_python(axes: AskedAxes, survey: ProjectSurvey) -> tuple[AskedAxes, tuple[str, ...]]:
+    """*axes*, for a project that does not take the Python that runs vbuild with one of this machine that it takes.
+
+    And a line that says so. Without such a Python they stay, and the build says what is missing.
+    """
+    here = sys.version_info
+    if axes.pythons or takes(survey.requires_python, here[:3]):
+        return axes, ()
+    for minor in sorted(range(_OLDEST_PYTHON, here.minor + _NEWER_PYTHONS), key=lambda each: abs(each - here.minor)):
+        with suppress(BuildError):
+            found = Interpreter.found(f"3.{minor}", os.environ)
+            if takes(survey.requires_python, found.version):
+                text = f"{found.version[0]}.{found.version[1]}"
+                what = f"Python {text}: the project wants {survey.requires_python}; --python takes another"
+                return replace(axes, pythons=(text,)), (what,)
+    return axes, ()
 
 
 def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tuple[Dotted, str] | None:

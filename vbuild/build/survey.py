@@ -39,7 +39,8 @@ _LANGUAGES = {
 _HEADERS = (".h", ".hh", ".inc")
 _SCRIPTS = (".py", ".cmake", ".toml", ".cfg", "CMakeLists.txt", "meson.build")
 _NOT_ITS_OWN = frozenset(
-    {"tests", "test", "docs", "doc", "examples", "benchmarks", "build", "dist", "node_modules", "__pycache__"}
+    {"tests", "test", "test cases", "docs", "doc", "examples", "benchmarks"}
+    | {"build", "dist", "node_modules", "__pycache__"}
 )
 # bytes: a file that is larger is data
 _LARGEST = 1 << 21
