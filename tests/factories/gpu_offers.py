@@ -2,7 +2,8 @@
 
 import re
 
-from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer
+from vbuild.hardware.architectures import Arch
+from vbuild.hardware.gpu import GpuCodeKind, GpuOffer
 
 _WORD = re.compile(r"(?P<kind>ptx|other)?(?P<number>\d+)(?P<suffix>[af]?)")
 _KINDS = {None: GpuCodeKind.MACHINE, "ptx": GpuCodeKind.PTX, "other": GpuCodeKind.OTHER}
@@ -19,4 +20,4 @@ def offers(text: str) -> tuple[GpuOffer, ...]:
 def short_offer(offer: GpuOffer) -> str:
     """The offer as `offers` reads it."""
     kind = "" if offer.code is GpuCodeKind.MACHINE else offer.code.value
-    return f"{kind}{offer.arch.number}{offer.arch.suffix}"
+    return f"{kind}{str(offer.arch).removeprefix('sm_')}"

@@ -8,7 +8,8 @@ from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.fatbin import FATBINS
 from vbuild.gpu_code.model import Container, GpuEntry, Vendor
 from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.gpu import Arch, GpuList, Ptx, kept_offers
+from vbuild.hardware.architectures import Arch
+from vbuild.hardware.gpu import GpuList, Ptx, kept_offers
 
 
 def fatbins(data: bytes) -> Iterator[Container]:

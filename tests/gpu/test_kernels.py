@@ -14,8 +14,9 @@ from tests.factories.cuda import cuda_library, cuda_object
 from vbuild.elf.image import ElfImage
 from vbuild.elf.surgery.cutting import Replacement, Strip, cut
 from vbuild.gpu_code.survey import device_code
+from vbuild.hardware.architectures import Arch
 from vbuild.hardware.driver import Nvidia
-from vbuild.hardware.gpu import Arch, GpuList, Ptx
+from vbuild.hardware.gpu import GpuList, GpuRequest, Ptx
 from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
@@ -89,7 +90,7 @@ def test_a_fatbin_with_nothing_for_the_gpu_does_not_disturb_the_others(
 ) -> None:
     """The first unit serves the GPU, the second does not: calling the first works before and after."""
     device = gpu()
-    other = next(arch for arch in ("sm_120", "sm_100", "sm_90") if not Arch.parse(arch).runs_on(device))
+    other = next(arch for arch in ("sm_120", "sm_100", "sm_90") if not GpuRequest.parse(arch).arch.runs_on(device))
     archs = (MANY, (other, "sm_75"))
     objects = [cuda_object(tmp_path, source, archs=chosen) for source, chosen in zip(SOURCES, archs, strict=True)]
     fat = cuda_library(tmp_path, objects, archs=MANY)

@@ -16,8 +16,9 @@ import pytest
 from tests.factories.clients import taken_by_uv
 from tests.factories.gpu_projects import COLLATZ, FRESH, GROUPS, HISTO, LEVELS, TALLY, Project, cuda
 from tests.factories.tools import needs
+from vbuild.hardware.architectures import Arch
 from vbuild.hardware.driver import Dotted, Nvidia
-from vbuild.hardware.gpu import Arch, GpuList
+from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import Machine
 from vbuild.variants.select import select
 

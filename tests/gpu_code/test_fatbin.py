@@ -7,7 +7,8 @@ from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.fatbin import HEADER_SIZE, FatbinFlag, FatbinKind, extent, packed, read
 from vbuild.gpu_code.model import Compression, Vendor, verbatim
-from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer
+from vbuild.hardware.architectures import Arch
+from vbuild.hardware.gpu import GpuCodeKind, GpuOffer
 
 
 def entries_of(data: bytes) -> tuple[str, ...]:

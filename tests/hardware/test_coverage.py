@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.gpu_offers import offers, short_offer
-from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, Service, kept_offers, service
+from vbuild.hardware.architectures import Arch
+from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, Service, kept_offers, service
 
 FAMILIES = {  # NVIDIA's programming guide, compute capabilities, family-specific targets
     100: {100, 103, 107},
@@ -137,9 +138,15 @@ def test_a_fatbin_serves_a_gpu_by_machine_code_by_ptx_or_not(fatbin: str, device
     assert service(offers(fatbin), Arch(device)) is served
 
 
+def arch_of(offer: GpuOffer) -> Arch:
+    """The architecture of *offer*, one of NVIDIA's."""
+    assert isinstance(offer.arch, Arch)
+    return offer.arch
+
+
 def runs(offer: GpuOffer, gpu: int) -> bool:
     """Whether the driver of *gpu* considers *offer*, told from NVIDIA's documents alone."""
-    number, suffix = offer.arch.number, offer.arch.suffix
+    number, suffix = arch_of(offer)
     if offer.code is GpuCodeKind.OTHER:
         return False
     if number == gpu:
@@ -157,8 +164,8 @@ def chosen(fatbin: list[GpuOffer], gpu: int) -> list[GpuOffer]:
     """The best offers for *gpu*: machine code before PTX, the nearest first; empty where nothing runs."""
     candidates = [offer for offer in fatbin if runs(offer, gpu)]
     order = {GpuCodeKind.MACHINE: 1, GpuCodeKind.PTX: 0}
-    best = max(((order[offer.code], offer.arch.number) for offer in candidates), default=None)
-    return [offer for offer in candidates if (order[offer.code], offer.arch.number) == best]
+    best = max(((order[offer.code], arch_of(offer).number) for offer in candidates), default=None)
+    return [offer for offer in candidates if (order[offer.code], arch_of(offer).number) == best]
 
 
 @given(fatbins, requests, with_ptx)

@@ -13,10 +13,11 @@ from vbuild.elf.image import ElfImage
 from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
-from vbuild.gpu_code.model import Container, GpuTarget
+from vbuild.gpu_code.model import Container
 from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.gpu import Arch, GpuRequest, Ptx, kept_offers
-from vbuild.inspection.gpu_code import Device, GpuCode, Outlook, Runs, devices
+from vbuild.hardware.architectures import Arch, Device, GpuTarget
+from vbuild.hardware.gpu import GpuRequest, Ptx, kept_offers
+from vbuild.inspection.gpu_code import GpuCode, Outlook, Runs, devices
 
 SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "fatbins").glob("*.so"))
 SM_75, SM_80, SM_90, SM_103, SM_120 = map(Arch, (75, 80, 90, 103, 120))

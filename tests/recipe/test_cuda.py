@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories.recipes import recipe
+from vbuild.hardware.architectures import Arch
 from vbuild.hardware.driver import Dotted
-from vbuild.hardware.gpu import Arch, GpuList, GpuRequest
+from vbuild.hardware.gpu import GpuList, GpuRequest
 from vbuild.recipe.cuda import Archs, Compress, CudaSettings, FileRule, Strategy, ToolkitSpec
 from vbuild.recipe.matrix import (
     NEWEST_GLIBC,

@@ -12,8 +12,9 @@ from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.gpu_code.fatbin import FatbinKind
+from vbuild.hardware.architectures import Arch
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
-from vbuild.hardware.gpu import Arch, GpuServed
+from vbuild.hardware.gpu import GpuServed
 from vbuild.verification.model import Finding, LibraryGpus, LibraryIsa, Severity, Verdict, VerifyRule, Violation
 from vbuild.verification.verify import verify
 

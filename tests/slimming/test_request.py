@@ -46,8 +46,16 @@ NO_VARIANT = "expected a label and GPUs, as in sm90=90,90a"
         ("a=89a", "there is no GPU architecture '89a', only sm_89"),
         ("a=90-real+PTX", "'90-real+PTX' is real and virtual at once; expected as in 90-real or 90-virtual"),
         (
-            "a=gfx90a",
-            "there is no GPU architecture 'gfx90a'; expected one as in sm_90, 9.0, 90a, 90-real, 9.0+PTX or H100",
+            "a=90,gfx942",
+            (
+                "installers take such a variant only where there are GPUs of both vendors; "
+                "expected one for NVIDIA's and another for AMD's"
+            ),
+        ),
+        ("a=gfx90b", "there is no GPU architecture 'gfx90b'; did you mean gfx950, gfx940, gfx90c or gfx90a?"),
+        (
+            "a=gfx90a:xnack-",
+            "variant 'a=gfx90a:xnack-': no property of a variant says xnack-; expected gfx90a",
         ),
         ("a=" + "9" * 5000, "expected one as in sm_90, 9.0, 90a, 90-real, 9.0+PTX or H100"),
     ],

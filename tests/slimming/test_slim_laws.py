@@ -21,7 +21,8 @@ from vbuild.gpu_code import fatbin as fatbins
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind, decompressed
 from vbuild.gpu_code.model import GpuEntry
 from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.gpu import Arch, GpuList, GpuRequest, Ptx, Service, service
+from vbuild.hardware.architectures import Arch
+from vbuild.hardware.gpu import GpuList, GpuRequest, Ptx, Service, service
 from vbuild.inspection.gpu_code import GpuCode, devices
 from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Empty, Share

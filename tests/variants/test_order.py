@@ -145,6 +145,10 @@ def test_known_providers_are_written_as_uv_recognises_them() -> None:
             "requires": ["nvidia-variant-provider >=0.0.1,<1"],
             "plugin-api": "nvidia_variant_provider.plugin:NvidiaVariantPlugin",
         },
+        "amd": {
+            "requires": ["rocm-bootstrap >=0.3,<1"],
+            "plugin-api": "rocm_bootstrap.variant_provider:AMDVariantPlugin",
+        },
     }
 
 

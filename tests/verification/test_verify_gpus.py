@@ -16,6 +16,7 @@ from tests.factories.gpu_offers import offers
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
+from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuCodeKind
 from vbuild.verification.model import Severity, Verdict
 from vbuild.verification.verify import verify
@@ -35,6 +36,7 @@ def library(*fatbins: str, flags: int = 0) -> bytes:
                 *(
                     entry(KINDS[one.code], one.arch.number, flags=flags | SUFFIXES[one.arch.suffix])
                     for one in offers(text)
+                    if isinstance(one.arch, Arch)
                 )
             )
             for text in fatbins

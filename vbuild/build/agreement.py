@@ -16,6 +16,7 @@ from pathlib import PurePath
 from msgspec import Struct
 
 from vbuild.errors import BuildError
+from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, Service, service
 from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain.nvcc import (
@@ -154,12 +155,12 @@ def unused(files: Iterable[FileRule], commands: Iterable[Command]) -> tuple[str,
     return tuple(rule.glob for rule in files if not any(matches(path, rule.glob) for path in paths))
 
 
-def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[GpuCodeKind, int]], list[Command]]:
+def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[GpuCodeKind, Device]], list[Command]]:
     """The commands by the shapes of the fatbins that they make."""
-    found: dict[frozenset[tuple[GpuCodeKind, int]], list[Command]] = defaultdict(list)
+    found: dict[frozenset[tuple[GpuCodeKind, Device]], list[Command]] = defaultdict(list)
     for command in commands:
         offers = [Codegen.of(code).offer for code in command.ours if command.output in _MAKES_FATBINS]
-        shapes = {_shape(offers)} if command.sources else set[frozenset[tuple[GpuCodeKind, int]]]()
+        shapes = {_shape(offers)} if command.sources else set[frozenset[tuple[GpuCodeKind, Device]]]()
         if command.output in LINKS:
             shapes.add(_shape(offer for offer in offers if offer.code is GpuCodeKind.MACHINE))
         for shape in shapes - {frozenset()}:
@@ -167,9 +168,9 @@ def _makers(commands: Iterable[Command]) -> dict[frozenset[tuple[GpuCodeKind, in
     return found
 
 
-def _shape(offers: Iterable[GpuOffer]) -> frozenset[tuple[GpuCodeKind, int]]:
+def _shape(offers: Iterable[GpuOffer]) -> frozenset[tuple[GpuCodeKind, Device]]:
     """What a list and the fatbin that comes of it have in common: nvcc makes sm_103f of sm_103 from compute_100f."""
-    return frozenset((offer.code, offer.arch.number) for offer in offers)
+    return frozenset((offer.code, offer.arch.device) for offer in offers)
 
 
 def _older(fatbins: Fatbins, archs: GpuList, *, is_own: bool) -> tuple[tuple[str, ...], bool] | None:

@@ -25,8 +25,9 @@ from msgspec import Struct
 from vbuild.build.plan import BuildBackend, CudaPlan
 from vbuild.config.table import Settings
 from vbuild.errors import BuildError
+from vbuild.hardware.architectures import Arch
 from vbuild.hardware.driver import Dotted
-from vbuild.hardware.gpu import Arch, GpuList, GpuRequest
+from vbuild.hardware.gpu import GpuList, GpuRequest
 from vbuild.recipe.cuda import COMPRESS_MODES_SINCE, Compress, CudaBuild, CudaSettings
 from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name, family_of, known_macros
 from vbuild.toolchain.nvcc_options import Call, CudaRules, requested

@@ -172,8 +172,10 @@ def _described(asked: Mapping[str, Any]) -> "Machine | None":
     from vbuild.hardware.machine import Machine
 
     found = [Dotted(device.major, device.number % 10) for device in gpus.devices] if gpus else []
+    processors = [target.processor for target in gpus.targets] if gpus else []
+    more = {"glibc": asked["glibc"], "python": asked["python_version"], "processors": processors}
     try:
-        return Machine.described(cpu, found, driver=driver, glibc=asked["glibc"], python=asked["python_version"])
+        return Machine.described(cpu, found, driver=driver, **more)
     except HardwareError as error:  # all of it are words of the command
         raise click.UsageError(str(error)) from error
 

@@ -34,7 +34,8 @@ from vbuild.errors import BinaryError
 from vbuild.files import zstd
 from vbuild.files.edited import Part
 from vbuild.files.records import U16, U32, U64
-from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, GpuTarget, Reading, Vendor, Writing
+from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, Reading, Vendor, Writing
+from vbuild.hardware.architectures import SPIRV, GpuTarget
 from vbuild.hardware.gpu import GpuCodeKind
 
 MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
@@ -47,7 +48,6 @@ _TABLE = 4096
 _VERSIONS = (2, 3)
 _PARTS_BEFORE_TARGET = 5
 _HOST = GpuTarget("host")
-_SPIRV = GpuTarget("spirv")
 
 
 class BundleMethod(IntEnum):
@@ -210,7 +210,7 @@ def _who(ident: str) -> tuple[str, GpuCodeKind, GpuTarget]:
         return "host", GpuCodeKind.OTHER, _HOST
     target = parts[-1] if len(parts) > _PARTS_BEFORE_TARGET else ""
     if any(part.startswith("spirv") for part in parts[1:]):
-        return "spirv", GpuCodeKind.OTHER, _SPIRV
+        return "spirv", GpuCodeKind.PTX, GpuTarget(SPIRV)
     if parts[0] in {"hip", "hipv4"} and target:
         processor, *features = target.split(":")
         return "code-object", GpuCodeKind.MACHINE, GpuTarget(processor, tuple(features))

@@ -55,7 +55,8 @@ from vbuild.files import zstd
 from vbuild.files.edited import Part
 from vbuild.files.records import U16, U32, U64, Buffer
 from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, Reading, Vendor, Writing
-from vbuild.hardware.gpu import Arch, GpuCodeKind
+from vbuild.hardware.architectures import Arch
+from vbuild.hardware.gpu import GpuCodeKind
 
 MAGIC = 0xBA55ED50
 MAGIC_BYTES = MAGIC.to_bytes(4, "little")

@@ -20,6 +20,7 @@ A wrapper, 24 bytes, is the same for NVIDIA and AMD but for its magic:
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
+from typing import Self
 
 import msgspec
 from msgspec import Struct
@@ -28,7 +29,8 @@ from vbuild.elf.image import Pointer
 from vbuild.errors import BinaryError
 from vbuild.files.edited import Part
 from vbuild.files.records import U32, U64, Packed
-from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer
+from vbuild.hardware.architectures import Arch, Device
+from vbuild.hardware.gpu import GpuCodeKind, GpuOffer
 
 
 class Vendor(StrEnum):
@@ -36,6 +38,11 @@ class Vendor(StrEnum):
 
     NVIDIA = "nvidia"
     AMD = "amd"
+
+    @classmethod
+    def of(cls, device: Device) -> Self:
+        """Whose *device* is."""
+        return cls.NVIDIA if isinstance(device, Arch) else cls.AMD
 
 
 class Compression(StrEnum):
@@ -46,16 +53,6 @@ class Compression(StrEnum):
     ZSTD = "zstd"
     ZLIB = "zlib"
     UNKNOWN = "unknown"
-
-
-class GpuTarget(Struct, frozen=True):
-    """A GPU in the words of a vendor who has names where NVIDIA has numbers, as ``gfx90a:xnack+``."""
-
-    processor: str
-    features: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return ":".join((self.processor, *self.features))
 
 
 class GpuEntry(Struct, frozen=True):
@@ -69,7 +66,7 @@ class GpuEntry(Struct, frozen=True):
     vendor: Vendor
     kind: str
     code: GpuCodeKind
-    arch: Arch | GpuTarget
+    arch: Device
     span: range
     payload: range
     compression: Compression = Compression.RAW
@@ -86,9 +83,7 @@ class GpuEntry(Struct, frozen=True):
 
     @property
     def offer(self) -> GpuOffer:
-        """What it offers an NVIDIA GPU; `BinaryError` for code that is for no such GPU."""
-        if not isinstance(self.arch, Arch):
-            raise BinaryError(f"entry at {self.span.start:#x} is for {self.arch}; expected code for an NVIDIA GPU")
+        """What it offers the GPU's driver."""
         return GpuOffer(self.code, self.arch)
 
 
@@ -122,6 +117,11 @@ class Container(Struct, frozen=True):
     wrappers: tuple[Pointer, ...]
     why_pinned: str | None
     packing: Packing
+
+    @property
+    def word(self) -> str:
+        """What the vendor calls it."""
+        return "bundle" if self.vendor is Vendor.AMD else "fatbin"
 
     @property
     def movable(self) -> bool:

@@ -1,9 +1,11 @@
-"""NVIDIA GPUs as a machine reports them: the CUDA version of its driver, and the compute capabilities of its GPUs.
+"""GPUs as a machine reports them: the CUDA version of NVIDIA's driver, compute capabilities, and AMD's processors.
 
-    12.8   the newest CUDA version that the driver runs
-    9.0    a compute capability; code for it is called sm_90
+    12.8     the newest CUDA version that the driver runs
+    9.0      a compute capability; code for it is called sm_90
+    gfx942   a processor of AMD
 
-Both are asked of NVML, the library under nvidia-smi, which comes with every driver and starts no context on a GPU.
+The first two are asked of NVML, the library under nvidia-smi, which comes with every driver and starts no context on a
+GPU; the third of the files in which Linux says what its driver found.
 https://docs.nvidia.com/deploy/nvml-api/
 """
 
@@ -11,6 +13,7 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from vbuild.errors import HardwareError, at
@@ -18,6 +21,11 @@ from vbuild.errors import HardwareError, at
 # the variables that NVIDIA's variant provider and uv obey
 FORCED_DRIVER = "NV_VARIANT_PROVIDER_FORCE_CUDA_DRIVER_VERSION"
 FORCED_CAPABILITY = "NV_VARIANT_PROVIDER_FORCE_SM_ARCH"
+# and the one that AMD's obeys
+FORCED_GFX = "ROCM_BOOTSTRAP_FORCE_GFX_ARCH"
+
+TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
+_GFX_VERSION = re.compile(r"^gfx_target_version (?P<number>[1-9]\d{4,5})$", re.MULTILINE | re.ASCII)
 
 _DOTTED = re.compile(r"(?P<major>\d{1,4})(\.(?P<minor>\d{1,4}))?", re.ASCII)
 _LIBRARIES = ("libnvidia-ml.so.1", "nvml.dll")
@@ -99,3 +107,20 @@ def _capability(library: ctypes.CDLL, index: int) -> Dotted | None:
     if library.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)):
         return None
     return Dotted(major.value, minor.value)
+
+
+def amd_gpus(environ: Mapping[str, str] = os.environ, *, topology: Path = TOPOLOGY) -> tuple[str, ...]:
+    """The processors of AMD's GPUs in this machine, each once, or what the variable of AMD's provider says instead."""
+    if forced := environ.get(FORCED_GFX):
+        return tuple(dict.fromkeys(name.strip() for name in forced.split(",") if name.strip()))
+    found = []
+    for node in sorted(topology.glob("*/properties")):
+        try:
+            match = _GFX_VERSION.search(node.read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            continue
+        if match:
+            version = int(match["number"])
+            # 90402 is gfx942, 90010 is gfx90a
+            found.append(f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}")
+    return tuple(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""NVIDIA's GPU architectures: how they are written, which code runs on which GPU, and what of it a GPU needs.
+"""GPUs that are asked for: how people write them, and what of the code that is there a GPU needs.
 
     sm_90   9.0   90   90-real          GPUs of compute capability 9.0, and code for them
     sm_90a  90a   9.0a                  code that uses what only 9.0 has, and runs nowhere else
@@ -7,19 +7,10 @@
     compute_90   90-virtual             PTX alone, where code is compiled; to what is cut, the same as sm_90+PTX
     H100   RTX 4090   L4+PTX            the same by a product's name (`vbuild.hardware.gpu_names`)
 
-The rules are NVIDIA's. Machine code for X.y runs on X.z where z >= y; PTX for X.y runs on every later GPU; code with
-``a`` only on X.y itself; code with ``f`` on X.z where z >= y. Tegra GPUs run no machine code but their own, and
-other GPUs none of theirs.
-https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html
-https://docs.nvidia.com/cuda/ampere-compatibility-guide/
+    gfx942   gfx90a:xnack-   MI300X     AMD's processors, in any mode or in one; no code is compiled for them here
+    gfx11-generic                       each processor that such code runs on
 
-*since* is the first toolkit that compiles for an architecture, *until* the last one; *specific* and *family* are the
-first for its forms with ``a`` and ``f``. From 11.7 on they are what ``ptxas --help`` lists, asked of 11.7, 11.8, 12.0,
-12.6, 12.8, 12.9 and 13.0 to 13.5; before that, the toolkit of the PTX version that brought the target.
-https://docs.nvidia.com/cuda/parallel-thread-execution/#ptx-isa-version-history
-
-Tegra GPUs are in a Jetson or DRIVE; NVIDIA renamed Thor from 10.1 to 11.0 in CUDA 13.
-https://docs.nvidia.com/cuda/cuda-for-tegra-appnote/
+What runs where is in `vbuild.hardware.architectures`.
 """
 
 import re
@@ -31,8 +22,9 @@ from itertools import groupby
 from typing import Any, NamedTuple, Self
 
 from vbuild.errors import HardwareError
-from vbuild.hardware.driver import Dotted, Nvidia
-from vbuild.hardware.gpu_names import capability_of, similar_names
+from vbuild.hardware.architectures import ARCHITECTURES, GENERIC, Arch, Device, GpuTarget
+from vbuild.hardware.driver import Dotted, Nvidia, amd_gpus
+from vbuild.hardware.gpu_names import architecture_of, similar_names
 
 _REQUEST = re.compile(
     r"""
@@ -45,113 +37,13 @@ _REQUEST = re.compile(
 _SEPARATOR = re.compile(r"[,;]")
 _PTX = re.compile(r"\s*\+ptx", re.IGNORECASE)
 _NATIVE = "native"
+_HEXADECIMAL = re.compile("[0-9a-f]{1,7}")
 _NEAR = 4
 _LEAST_PRODUCT = 1000  # from here on a number is that of a product, as in 4090
 
 
-class Architecture(NamedTuple):
-    """One architecture: the toolkits that compile for it, and whether it is a Tegra, that is a Jetson or a DRIVE."""
-
-    since: Dotted
-    until: Dotted | None = None
-    specific: Dotted | None = None
-    family: Dotted | None = None
-    is_tegra: bool = False
-
-    def first_toolkit(self, suffix: str) -> Dotted | None:
-        """The first toolkit that compiles for the form with this *suffix*; None if there is no such form."""
-        return {"": self.since, "a": self.specific, "f": self.family}[suffix]
-
-
-_12_8, _12_9, _13_0 = Dotted(12, 8), Dotted(12, 9), Dotted(13, 0)
-
-ARCHITECTURES: Mapping[int, Architecture] = {
-    50: Architecture(since=Dotted(6, 0), until=_12_9),
-    52: Architecture(since=Dotted(6, 5), until=_12_9),
-    53: Architecture(since=Dotted(7, 0), until=_12_9, is_tegra=True),
-    60: Architecture(since=Dotted(8, 0), until=_12_9),
-    61: Architecture(since=Dotted(8, 0), until=_12_9),
-    62: Architecture(since=Dotted(8, 0), until=_12_9, is_tegra=True),
-    70: Architecture(since=Dotted(9, 0), until=_12_9),
-    72: Architecture(since=Dotted(9, 1), until=_12_9, is_tegra=True),
-    75: Architecture(since=Dotted(10, 0)),
-    80: Architecture(since=Dotted(11, 0)),
-    86: Architecture(since=Dotted(11, 1)),
-    87: Architecture(since=Dotted(11, 4), is_tegra=True),
-    88: Architecture(since=_13_0),
-    89: Architecture(since=Dotted(11, 8)),
-    90: Architecture(since=Dotted(11, 8), specific=Dotted(12, 0)),
-    100: Architecture(since=_12_8, specific=_12_8, family=_12_9),
-    101: Architecture(since=_12_8, until=_12_9, specific=_12_8, family=_12_9, is_tegra=True),
-    103: Architecture(since=_12_9, specific=_12_9, family=_12_9),
-    107: Architecture(since=Dotted(13, 4), specific=Dotted(13, 4), family=Dotted(13, 4)),
-    110: Architecture(since=_13_0, specific=_13_0, family=_13_0, is_tegra=True),
-    120: Architecture(since=_12_8, specific=_12_8, family=_12_9),
-    121: Architecture(since=_12_9, specific=_12_9, family=_12_9),
-}
-
-
-class Arch(NamedTuple):
-    """A GPU architecture: the number of its compute capability, and the suffix of code that is for it alone.
-
-    Without a suffix it is also a GPU, as a device.
-    """
-
-    number: int
-    suffix: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """The architecture *text* in any spelling but that of PTX; `HardwareError` for one that does not exist."""
-        match = _matched(text)
-        if match["ptx"] or match["kind"] == "virtual" or (match["prefix"] or "").startswith("compute"):
-            raise HardwareError(f"{text!r} asks for PTX; expected an architecture as in sm_90, 9.0 or 90a")
-        return cls(*_known(match))
-
-    def __str__(self) -> str:
-        """The name as nvcc writes it: ``sm_90a``."""
-        return f"sm_{self.number}{self.suffix}"
-
-    @property
-    def major(self) -> int:
-        """The first number of the compute capability: 9 of sm_90, 12 of sm_121."""
-        return self.number // 10
-
-    @property
-    def device(self) -> Self:
-        """The GPU of this compute capability: sm_90 for sm_90a."""
-        return type(self)(self.number)
-
-    @property
-    def is_tegra(self) -> bool:
-        """Whether it is in a Jetson or DRIVE, whose machine code is for it alone."""
-        known = ARCHITECTURES.get(self.number)
-        return known is not None and known.is_tegra
-
-    @property
-    def toolkits(self) -> tuple[Dotted, Dotted | None] | None:
-        """The first CUDA toolkit that compiles for it, and the last if it is gone; None if it is not known."""
-        known = ARCHITECTURES.get(self.number)
-        first = known.first_toolkit(self.suffix) if known else None
-        return (first, known.until) if known and first else None
-
-    def runs_on(self, device: "Arch") -> bool:
-        """Whether machine code for this architecture runs on *device*."""
-        if self.number == device.number:
-            return True
-        return self.is_before(device) and not (self.is_tegra or device.is_tegra or self.suffix == "a")
-
-    def is_before(self, device: "Arch") -> bool:
-        """Whether it is of the same major version as *device*, with a lower minor one."""
-        return self.major == device.major and self.number < device.number
-
-    def compiles_on(self, device: "Arch") -> bool:
-        """Whether the driver of *device* can compile PTX for this architecture."""
-        return self.runs_on(device) or (not self.suffix and self.number < device.number)
-
-
 class GpuRequest(NamedTuple):
-    """A GPU that code is asked for: whether PTX is asked for, and whether machine code is; one of them always is."""
+    """A GPU of NVIDIA that code is asked for: whether PTX is asked for, and machine code; one of them always is."""
 
     arch: Arch
     ptx: bool = False
@@ -160,7 +52,10 @@ class GpuRequest(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """One item of a GPU list in any spelling; `HardwareError` for an architecture that does not exist."""
-        if named := _named(text):
+        named = _named(text)
+        if isinstance(named, GpuTarget):
+            raise HardwareError(f"{text!r} is one of AMD's GPUs, for which no code is compiled here; expected NVIDIA's")
+        if named:
             return cls(named, bool(_PTX.search(text)))
         match = _matched(text)
         virtual = match["kind"] == "virtual" or (match["prefix"] or "").startswith("compute")
@@ -181,33 +76,38 @@ class GpuRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuList:
-    """The GPUs that code is asked for, lowest first, each once."""
+    """The GPUs that code is asked for, lowest first, each once: *requests* for NVIDIA's, and AMD's *targets*."""
 
-    requests: tuple[GpuRequest, ...]
+    requests: tuple[GpuRequest, ...] = ()
+    targets: tuple[GpuTarget, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The GPUs listed in *text* with comma, semicolon or space between them; `HardwareError` if there are none."""
-        items = [item for piece in _SEPARATOR.split(text) for item in _items(piece)]
-        if not items:
-            raise HardwareError("no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX")
-        return cls.of(map(GpuRequest.parse, items))
+        """The GPUs of NVIDIA listed in *text* with comma, semicolon or space between them.
+
+        `HardwareError` if there are none.
+        """
+        return cls.of(map(GpuRequest.parse, _listed(text)))
 
     @classmethod
     def asked(cls, text: str) -> Self:
-        """As `parse`, where ``native`` stands for the GPUs of this machine; `HardwareError` if it has none."""
-        if _NATIVE not in text:
-            return cls.parse(text)
-        here = [f"{gpu.major}.{gpu.minor}" for gpu in Nvidia.here().capabilities]
-        if not here:
-            raise HardwareError(
-                f"{_NATIVE}: no NVIDIA GPU found on this machine; expected GPUs by name, as in sm_90 or H100"
-            )
-        return cls.parse(text.replace(_NATIVE, ",".join(here)))
+        """As `parse`, of both vendors, where ``native`` stands for the GPUs of this machine.
+
+        `HardwareError` if there are none.
+        """
+        items = _listed(text.replace(_NATIVE, ",".join(_here())) if _NATIVE in text else text)
+        targets: set[GpuTarget] = set()
+        others = []
+        for item in items:
+            if isinstance(named := _named(item), GpuTarget):
+                targets |= {GpuTarget(each) for each in GENERIC.get(named.processor, ())} or {named}
+            else:
+                others.append(item)
+        return cls(cls.of(map(GpuRequest.parse, others)).requests, tuple(sorted(targets, key=arch_order)))
 
     @classmethod
     def of(cls, requests: Iterable[GpuRequest]) -> Self:
-        """The GPUs of all *requests*: with PTX if one of them asks for it, and so with machine code."""
+        """NVIDIA's GPUs of all *requests*: with PTX if one of them asks for it, and so with machine code."""
         grouped = groupby(sorted(requests), key=lambda request: request.arch)
         found = []
         for arch, group in grouped:
@@ -216,15 +116,20 @@ class GpuList:
         return cls(tuple(found))
 
     def __str__(self) -> str:
-        return ",".join(map(str, self.requests))
+        return ",".join(map(str, (*self.requests, *self.targets)))
 
     def __iter__(self) -> Iterator[GpuRequest]:
         return iter(self.requests)
 
     @property
     def devices(self) -> tuple[Arch, ...]:
-        """The GPUs meant, lowest first, each once."""
+        """NVIDIA's GPUs meant, lowest first, each once."""
         return tuple(sorted({request.device for request in self.requests}))
+
+    @property
+    def every(self) -> tuple[Device, ...]:
+        """The GPUs meant of both vendors, NVIDIA's first."""
+        return (*self.devices, *self.targets)
 
     @property
     def native(self) -> tuple[Arch, ...]:
@@ -242,6 +147,20 @@ class GpuList:
                 raise HardwareError(f"{arch}: CUDA {version} cannot compile for it; {others} can")
 
 
+def _listed(text: str) -> list[str]:
+    """The GPUs in *text*; `HardwareError` if there are none."""
+    if items := [item for piece in _SEPARATOR.split(text) for item in _items(piece)]:
+        return items
+    raise HardwareError("no GPU in the list; expected at least one, as in sm_90 or 8.0,9.0+PTX")
+
+
+def _here() -> list[str]:
+    """The GPUs of this machine; `HardwareError` if it has none."""
+    if here := [*map(str, Nvidia.here().capabilities), *amd_gpus()]:
+        return here
+    raise HardwareError(f"{_NATIVE}: no GPU found on this machine; expected GPUs by name, as in sm_90 or H100")
+
+
 def _items(piece: str) -> list[str]:
     """The GPUs in a *piece* of a list between two commas: one product's name, or several items with spaces."""
     words = piece.split()
@@ -251,12 +170,15 @@ def _items(piece: str) -> list[str]:
     return words if several or not words else [piece.strip()]
 
 
-def _named(text: str) -> Arch | None:
-    """The architecture of the product that *text* names; None if it is written as an architecture, or not known."""
-    if _REQUEST.fullmatch(text.strip().lower()):
+def _named(text: str) -> Device | None:
+    """What *text* names as a product, or as AMD does; None if it is written as NVIDIA's, or not known."""
+    plain = text.strip().lower()
+    if plain.startswith("gfx") and len(plain.split()) == 1:
+        return GpuTarget.parse(plain)
+    if _REQUEST.fullmatch(plain):
         return None
-    number = capability_of(_PTX.sub("", text))
-    return None if number is None else Arch(number)
+    found = architecture_of(_PTX.sub("", text))
+    return Arch(found) if isinstance(found, int) else GpuTarget(found) if found else None
 
 
 def _matched(text: str) -> re.Match[str]:
@@ -298,7 +220,7 @@ class GpuOffer(NamedTuple):
     """What one entry of a fatbin offers to the driver."""
 
     code: GpuCodeKind
-    arch: Arch
+    arch: Device
 
 
 class Service(StrEnum):
@@ -317,8 +239,8 @@ class Ptx(StrEnum):
     NONE = "none"
 
 
-def service(offers: Sequence[GpuOffer], device: Arch) -> Service:
-    """How the driver serves *device* from a fatbin with these *offers*: it takes PTX only without machine code."""
+def service(offers: Sequence[GpuOffer], device: Device) -> Service:
+    """How the driver serves *device* from a container with these *offers*: it takes PTX only without machine code."""
     if any(offer.code is GpuCodeKind.MACHINE and offer.arch.runs_on(device) for offer in offers):
         return Service.MACHINE
     if any(offer.code is GpuCodeKind.PTX and offer.arch.compiles_on(device) for offer in offers):
@@ -329,13 +251,13 @@ def service(offers: Sequence[GpuOffer], device: Arch) -> Service:
 class GpuServed(NamedTuple):
     """How *device* is served by a library: how many of its fatbins have machine code for it, PTX alone, or nothing."""
 
-    device: Arch
+    device: Device
     machine: int = 0
     jit: int = 0
     nothing: int = 0
 
     @classmethod
-    def by(cls, fatbins: Mapping[tuple[GpuOffer, ...], int], device: Arch) -> Self:
+    def by(cls, fatbins: Mapping[tuple[GpuOffer, ...], int], device: Device) -> Self:
         """How *device* is served by *fatbins*, the number of them by what they offer."""
         found: Counter[Service] = Counter()
         for offers, count in fatbins.items():
@@ -358,11 +280,11 @@ class GpuServed(NamedTuple):
         return {"gpu": str(self.device), "machine": self.machine, "jit": self.jit, "nothing": self.nothing}
 
 
-def kept_offers(offers: Sequence[GpuOffer], request: GpuRequest, *, ptx: Ptx) -> frozenset[int]:
-    """The places of those *offers* of one fatbin that the GPU of *request* could be given by its driver.
+def kept_offers(offers: Sequence[GpuOffer], request: GpuRequest | GpuTarget, *, ptx: Ptx) -> frozenset[int]:
+    """The places of those *offers* of one container that the GPU of *request* could be given by its driver.
 
-    The driver prefers machine code to PTX, then the nearest architecture, in an order among equals that differs between
-    versions; so all of the nearest are kept. What is neither machine code nor PTX is read by others, and kept.
+    What is neither machine code nor PTX is read by others, and kept. NVIDIA's driver prefers machine code to PTX, then
+    the nearest architecture, in an order among equals that differs between versions; so all of the nearest are kept.
 
     - Machine code: every form of the nearest architecture that runs there. For X.y exactly that is X.y, X.ya and X.yf
       together, since how drivers rank those is not published. Code for a Tegra between the nearest and the GPU is
@@ -370,15 +292,41 @@ def kept_offers(offers: Sequence[GpuOffer], request: GpuRequest, *, ptx: Ptx) ->
     - PTX, if there is no such machine code or *request* asks for it: of the nearest architecture.
     - Under `Ptx.KEEP` also the newest PTX that later GPUs can run, and under `Ptx.NONE` no PTX at all.
 
-    NVIDIA's rules are at the top of this file; the order of choice was measured on a GPU of 8.9 and read in its driver:
-    https://github.com/bechirBOUALI/cuda-fatbin-precedence
+    AMD's runtime takes the code of the processor and its mode, else generic code, else SPIR-V, which counts as PTX.
+
+    - Machine code: all that runs on the processor in a mode that *request* leaves open. Generic code goes if some
+      code for the processor itself runs in all of them.
+
+    NVIDIA's rules are in `vbuild.hardware.architectures`; the order of choice was measured on a GPU of 8.9 and read in
+    its driver: https://github.com/bechirBOUALI/cuda-fatbin-precedence
     """
-    device = request.device
-    archs = {
-        code: {place: offer.arch for place, offer in enumerate(offers) if offer.code is code} for code in GpuCodeKind
+    others = {place for place, offer in enumerate(offers) if offer.code is GpuCodeKind.OTHER}
+    if isinstance(request, GpuTarget):
+        return frozenset(others | _kept_of_amd(offers, request, ptx))
+    return frozenset(others | _kept_of_nvidia(offers, request, ptx))
+
+
+def _kept_of_amd(offers: Sequence[GpuOffer], target: GpuTarget, ptx: Ptx) -> set[int]:
+    found = {
+        place: offer.arch
+        for place, offer in enumerate(offers)
+        if offer.code is GpuCodeKind.MACHINE and isinstance(offer.arch, GpuTarget) and offer.arch.runs_on(target)
     }
-    machine, compiled = archs[GpuCodeKind.MACHINE], archs[GpuCodeKind.PTX]
-    kept = set(archs[GpuCodeKind.OTHER])
+    is_exact = any(arch.suits(target) for arch in found.values())
+    kept = {place for place, arch in found.items() if not (is_exact and arch.is_generic)}
+    if ptx is Ptx.KEEP or (ptx is Ptx.AUTO and not kept):
+        spirv = (place for place, offer in enumerate(offers) if offer.code is GpuCodeKind.PTX)
+        kept |= {place for place in spirv if offers[place].arch.compiles_on(target)}
+    return kept
+
+
+def _kept_of_nvidia(offers: Sequence[GpuOffer], request: GpuRequest, ptx: Ptx) -> set[int]:
+    device = request.device
+    machine, compiled = (
+        {place: offer.arch for place, offer in enumerate(offers) if offer.code is code and isinstance(offer.arch, Arch)}
+        for code in (GpuCodeKind.MACHINE, GpuCodeKind.PTX)
+    )
+    kept: set[int] = set()
     nearest = max((arch.number for arch in machine.values() if arch.runs_on(device)), default=None)
     if nearest is not None:
         kept |= {
@@ -394,4 +342,13 @@ def kept_offers(offers: Sequence[GpuOffer], request: GpuRequest, *, ptx: Ptx) ->
         # the newest PTX for every later GPU, and that for later ones of a family if it is no older
         newest = max((arch.number for arch in compiled.values() if not arch.suffix), default=0)
         kept |= {place for place, arch in compiled.items() if arch.suffix != "a" and arch.number >= newest}
-    return frozenset(kept)
+    return kept
+
+
+def arch_order(arch: Device) -> tuple[int, int, str]:
+    """A key that sorts architectures as people list them: by number, plain before a and f."""
+    if isinstance(arch, Arch):
+        return 0, arch.number, arch.suffix
+    digits = arch.processor.removeprefix("gfx")
+    # gfx90a is 9.0.a, gfx1100 is 11.0.0: the last two are single digits, in hexadecimal
+    return 1, int(digits, 16) if _HEXADECIMAL.fullmatch(digits) else 0, str(arch)

@@ -1,11 +1,13 @@
-"""GPUs as people call them: the compute capabilities of NVIDIA's products.
+"""GPUs as people call them: the compute capabilities of NVIDIA's products, and the processors in AMD's.
 
     H100   A100   L4   RTX 4090   NVIDIA GeForce RTX 3060 Ti   Tesla T4   NVIDIA A100-SXM4-80GB
+    MI300X   AMD Instinct MI250X   Radeon RX 7900 XTX   Radeon PRO W7900   Radeon 8060S
 
 Words that say nothing about the architecture may be there or not: the brand, the memory, the socket. A name that two
 generations share is refused with both.
 https://developer.nvidia.com/cuda-gpus
 https://developer.nvidia.com/cuda-legacy-gpus
+https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html
 """
 
 import re
@@ -13,7 +15,7 @@ from difflib import get_close_matches
 
 from vbuild.errors import HardwareError
 
-_PRODUCTS = {
+_PRODUCTS: dict[int | str, str] = {
     50: "GTX 745, GTX 750, K620, K1200, K2200, M10",
     52: "GTX 950, GTX 960, GTX 970, GTX 980, M4, M40, M60, M2000, M4000, M5000, M6000",
     53: "Jetson Nano, Jetson TX1",
@@ -38,6 +40,29 @@ _PRODUCTS = {
     120: "RTX 5050, RTX 5060, RTX 5070, RTX 5080, RTX 5090, RTX PRO 2000, RTX PRO 4000, RTX PRO 4500, RTX PRO 5000, "
     "RTX PRO 6000",
     121: "GB10, DGX Spark",
+    "gfx900": "MI25, RX Vega 56, RX Vega 64",
+    "gfx906": "MI50, MI60, Radeon VII",
+    "gfx908": "MI100",
+    "gfx90a": "MI210, MI250, MI250X",
+    "gfx942": "MI300A, MI300X, MI308X, MI325X",
+    "gfx950": "MI350X, MI355X",
+    "gfx1010": "RX 5600 XT, RX 5700, RX 5700 XT",
+    "gfx1011": "V520",
+    "gfx1012": "RX 5500, RX 5500 XT",
+    "gfx1030": "RX 6800, RX 6800 XT, RX 6900 XT, RX 6950 XT, W6800, V620",
+    "gfx1031": "RX 6700, RX 6700 XT, RX 6750 XT",
+    "gfx1032": "RX 6600, RX 6600 XT, RX 6650 XT, W6600",
+    "gfx1034": "RX 6400, RX 6500 XT, W6400",
+    "gfx1035": "660M, 680M",
+    "gfx1100": "RX 7900 GRE, RX 7900 XT, RX 7900 XTX, W7800, W7900",
+    "gfx1101": "RX 7700, RX 7700 XT, RX 7800 XT, V710, W7700",
+    "gfx1102": "RX 7600, RX 7600 XT, RX 7650 GRE, W7500, W7600",
+    "gfx1103": "740M, 760M, 780M",
+    "gfx1150": "880M, 890M",
+    "gfx1151": "8050S, 8060S",
+    "gfx1152": "840M, 860M",
+    "gfx1200": "RX 9060, RX 9060 XT",
+    "gfx1201": "RX 9070, RX 9070 GRE, RX 9070 XT, AI PRO R9700",
 }
 _SHARED = {
     "RTX 4000": ("Quadro RTX 4000", "RTX 4000 Ada"),
@@ -47,7 +72,8 @@ _SHARED = {
 }
 # of a name as drivers report it, what stands for no other architecture
 _SILENT = re.compile(
-    r"\b(?:nvidia|geforce|tesla|jetson|agx|ti|super|max-?q|laptop|mobile|gpu|generation|blackwell|workstation|server"
+    r"\b(?:amd|instinct|radeon pro|radeon(?! vii)|graphics|oam|dual slot"
+    r"|nvidia|geforce|tesla|jetson|agx|ti|super|max-?q|laptop|mobile|gpu|generation|blackwell|workstation|server"
     r"|edition|developer|kit|sxm\d?|pcie?e?|nvl|hbm\d\w?|\d+ ?gb)\b|\(.*\)"
 )
 _OTHERS = re.compile(r"[^a-z0-9]+")
@@ -66,8 +92,8 @@ _NUMBERS = {_plain(name): number for number, names in _PRODUCTS.items() for name
 _AMBIGUOUS = {_plain(name): others for name, others in _SHARED.items()}
 
 
-def capability_of(name: str) -> int | None:
-    """The number of the compute capability of the product *name*, 90 for H100; None if it is not known.
+def architecture_of(name: str) -> int | str | None:
+    """What is in the product *name*: 90, a compute capability, for H100, and gfx942 for MI300X; None if not known.
 
     `HardwareError` for a name that two generations share.
     """

@@ -40,7 +40,7 @@ from packaging.version import InvalidVersion, Version
 from vbuild.config.table import Table
 from vbuild.errors import HardwareError, at
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.driver import Dotted, Nvidia
+from vbuild.hardware.driver import Dotted, Nvidia, amd_gpus
 
 Features = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -100,7 +100,7 @@ class Machine(Struct, frozen=True):
             ordered += (f"{start}-{found}" for found in sorted(platforms, key=lambda found: found.startswith("linux_")))
         cpu = cpu_here()
         # installers ask for the level alone
-        return cls(version, tuple(ordered), cpu and cpu.with_extras(()), Nvidia.here())
+        return cls(version, tuple(ordered), cpu and cpu.with_extras(()), Nvidia.here(), _of_amd(amd_gpus()))
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -133,11 +133,12 @@ class Machine(Struct, frozen=True):
         driver: str | None = None,
         glibc: str | None = None,
         python: str | None = None,
+        processors: Iterable[str] = (),
     ) -> Self:
         """The Linux machine with *cpu*, *gpus*, NVIDIA's *driver* by its own number or CUDA's, *glibc* and *python*.
 
-        The glibc and the Python are by default those of this machine, and the driver, where there are GPUs, one that
-        runs every known CUDA. `HardwareError` for what is no version.
+        *processors* are those of AMD's GPUs. The glibc and the Python are by default those of this machine, and the
+        driver, where there are GPUs of NVIDIA, one that runs every known CUDA. `HardwareError` for what is no version.
         """
         capabilities = tuple(sorted(set(gpus), reverse=True))
         newest = max(_DRIVERS.values()) if capabilities else None
@@ -147,6 +148,7 @@ class Machine(Struct, frozen=True):
             _tags(version, cpu.machine, _glibc(glibc or platform.libc_ver()[1])),
             cpu,
             Nvidia(cuda_of_driver(driver) if driver else newest, capabilities),
+            _of_amd(processors),
         )
 
     def __str__(self) -> str:
@@ -183,6 +185,12 @@ class Machine(Struct, frozen=True):
     def features(self, namespace: str) -> Features | None:
         """What the description lists as supported of *namespace*, best first; None if it lists nothing."""
         return dict(self.supported).get(namespace)
+
+
+def _of_amd(processors: Iterable[str]) -> tuple[tuple[str, Features], ...]:
+    """What AMD's provider says of a machine with *processors*."""
+    found = tuple(processors)
+    return (("amd", (("gfx_arch", found),)),) if found else ()
 
 
 def cuda_of_driver(text: str) -> Dotted:

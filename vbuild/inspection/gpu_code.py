@@ -6,7 +6,6 @@ Portion      bytes and entries of one sort, for a table
 Outlook      one GPU in front of it: served or not, and the bytes that are left when the others' code goes
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -15,22 +14,9 @@ from typing import Any, Self
 
 from msgspec import Struct, field
 
-from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, GpuTarget, Vendor, offered
-from vbuild.hardware.gpu import (
-    ARCHITECTURES,
-    Arch,
-    GpuCodeKind,
-    GpuOffer,
-    GpuRequest,
-    Ptx,
-    Service,
-    kept_offers,
-    service,
-)
-
-Device = Arch | GpuTarget
-
-_HEXADECIMAL = re.compile("[0-9a-f]{1,7}")
+from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered
+from vbuild.hardware.architectures import ARCHITECTURES, GENERIC, PROCESSORS, Arch, Device, GpuTarget
+from vbuild.hardware.gpu import GpuCodeKind, GpuOffer, GpuRequest, Ptx, Service, arch_order, kept_offers, service
 
 
 class Sort(Struct, frozen=True):
@@ -144,19 +130,17 @@ class Stack(Struct, frozen=True):
 
     def service(self, device: Device) -> Service:
         """How each of the containers serves *device*."""
-        if isinstance(device, Arch):
-            return service([offer for _, offer in self._offers()], device)
-        served = any(_fits(sort.arch, device) for sort in self.sorts)
-        return Service.MACHINE if served else Service.NONE
+        return service(self._offers, device)
 
     def kept(self, device: Device) -> dict[Sort, int]:
         """The bytes of each sort that slimming to *device* alone leaves.
 
-        A container that has nothing for it keeps its smallest entry.
+        A container that has nothing for it keeps its smallest entry, and one for another vendor's GPUs all.
         """
         sizes: Sequence[int] = self.sizes
-        if self.why_pinned is None:
-            places = self._needed(device)
+        if self.why_pinned is None and any(isinstance(offer.arch, type(device)) for offer in self._offers):
+            request = device if isinstance(device, GpuTarget) else GpuRequest(device)
+            places = kept_offers(self._offers, request, ptx=Ptx.AUTO)
             sizes = [size if place in places else 0 for place, size in enumerate(sizes)] if places else self.smallest
         found: Counter[Sort] = Counter()
         for sort, size in zip(self.sorts, sizes, strict=True):
@@ -176,19 +160,9 @@ class Stack(Struct, frozen=True):
             kept=kept,
         )
 
-    def _needed(self, device: Device) -> frozenset[int]:
-        if isinstance(device, Arch):
-            offers = list(self._offers())
-            found = kept_offers([offer for _, offer in offers], GpuRequest(device), ptx=Ptx.AUTO)
-            return frozenset(place for index, (place, _) in enumerate(offers) if index in found)
-        return frozenset(
-            place for place, sort in enumerate(self.sorts) if sort.code is GpuCodeKind.OTHER or _fits(sort.arch, device)
-        )
-
-    def _offers(self) -> Iterator[tuple[int, GpuOffer]]:
-        for place, sort in enumerate(self.sorts):
-            if isinstance(sort.arch, Arch):
-                yield place, GpuOffer(sort.code, sort.arch)
+    @property
+    def _offers(self) -> tuple[GpuOffer, ...]:
+        return tuple(GpuOffer(sort.code, sort.arch) for sort in self.sorts)
 
 
 class GpuCode(Struct, frozen=True):
@@ -274,23 +248,10 @@ def devices(codes: Iterable[GpuCode]) -> tuple[Device, ...]:
         for device in map(Arch, sorted(numbers))
         if any(stack.service(device) is not Service.NONE for stack in stacks.values())
     ]
-    targets = [arch for arch in archs if isinstance(arch, GpuTarget)]
-    amd = sorted({GpuTarget(target.processor) for target in targets}, key=arch_order)
+    targets = [arch.device for arch in archs if isinstance(arch, GpuTarget)]
+    several = {member for target in targets for member in GENERIC.get(target.processor, ())}
+    amd = sorted({*map(GpuTarget, several), *(one for one in targets if one.processor in PROCESSORS)}, key=arch_order)
     return (*nvidia, *amd)
-
-
-def arch_order(arch: Device) -> tuple[int, int, str]:
-    """A key that sorts architectures as people list them: by number, plain before a and f."""
-    if isinstance(arch, Arch):
-        return 0, arch.number, arch.suffix
-    digits = arch.processor.removeprefix("gfx")
-    # gfx90a is 9.0.a, gfx1100 is 11.0.0: the last two are single digits, in hexadecimal
-    return 1, int(digits, 16) if _HEXADECIMAL.fullmatch(digits) else 0, str(arch)
-
-
-def _fits(arch: Device, device: GpuTarget) -> bool:
-    """Whether AMD code for *arch* is for the processor of *device*; one with further features is for some of them."""
-    return isinstance(arch, GpuTarget) and arch.processor == device.processor
 
 
 def _code(container: Container) -> tuple[GpuEntry, ...]:

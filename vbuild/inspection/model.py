@@ -21,9 +21,11 @@ from msgspec import field as named
 from vbuild.elf.hwcaps_folders import baseline_of, level_of
 from vbuild.elf.read import Outline
 from vbuild.gpu_code.model import Compression
+from vbuild.hardware.architectures import Device
 from vbuild.hardware.cpu import X86_64_LEVELS
+from vbuild.hardware.gpu import arch_order
 from vbuild.inspection.closure import Closure
-from vbuild.inspection.gpu_code import Device, GpuCode, Outlook, Portion, arch_order, devices
+from vbuild.inspection.gpu_code import GpuCode, Outlook, Portion, devices
 from vbuild.sbom.model import Bill, Treatment
 from vbuild.variants.model import Variant
 from vbuild.wheel.licence import Licence

@@ -16,11 +16,11 @@ from vbuild.elf.layout import Section
 from vbuild.elf.linkage import Via
 from vbuild.files.html import rendered
 from vbuild.files.wording import counted, percent, sized
-from vbuild.gpu_code.model import GpuTarget
-from vbuild.hardware.gpu import GpuCodeKind
+from vbuild.hardware.architectures import Device
+from vbuild.hardware.gpu import GpuCodeKind, arch_order
 from vbuild.inspection.closure import Closure, ClosureRole, NeededLibrary, Node
 from vbuild.inspection.closure_text import grouped, majors, officially, reasons_of, together
-from vbuild.inspection.gpu_code import Device, GpuCode, Sort, arch_order
+from vbuild.inspection.gpu_code import GpuCode, Sort
 from vbuild.inspection.model import Contents, LibraryContents, Others
 
 Box = dict[str, Any]
@@ -89,7 +89,7 @@ def _legend(colours: Mapping[str, str]) -> dict[str, str]:
 
 def _generation(arch: Device) -> Device:
     """What has a colour of its own: sm_90 and sm_90a share one."""
-    return GpuTarget(arch.processor) if isinstance(arch, GpuTarget) else arch.device
+    return arch.device
 
 
 def _root(contents: Contents, colours: Mapping[str, str]) -> Box:

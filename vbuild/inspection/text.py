@@ -10,7 +10,9 @@ from typing import TypeVar
 
 from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.files.wording import WIDTH, counted, percent, sized
-from vbuild.inspection.gpu_code import Device, Outlook, Portion, arch_order
+from vbuild.hardware.architectures import Device
+from vbuild.hardware.gpu import arch_order
+from vbuild.inspection.gpu_code import Outlook, Portion
 from vbuild.inspection.model import ArchitectureSize, Contents, LibraryContents, bill_line
 
 Key = TypeVar("Key")

@@ -25,9 +25,9 @@ from packaging.utils import canonicalize_name
 from vbuild.errors import HardwareError, VariantError, VbuildError, at
 from vbuild.files.atomic import linked
 from vbuild.files.cache import sweep_daily
+from vbuild.hardware.architectures import Arch
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
-from vbuild.hardware.gpu import Arch
 from vbuild.hardware.machine import Machine
 from vbuild.recipe.target import Target
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult

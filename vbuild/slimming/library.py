@@ -28,8 +28,19 @@ from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.fatbin import recompressed
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
 from vbuild.gpu_code.survey import device_code
+from vbuild.hardware.architectures import Arch, Device
 from vbuild.hardware.cpu import available_cores
-from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuServed, Ptx, Service, kept_offers, service
+from vbuild.hardware.gpu import (
+    GpuCodeKind,
+    GpuList,
+    GpuOffer,
+    GpuServed,
+    Ptx,
+    Service,
+    arch_order,
+    kept_offers,
+    service,
+)
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.wheel.archive import Wheel, forget
@@ -50,9 +61,15 @@ class ContainerDecision(Struct, frozen=True):
 
     @classmethod
     def of(cls, container: Container, gpus: GpuList, cuts: Cuts) -> Self:
-        """Decide what *gpus* need of *container*: those entries stay, and no others unless the container is pinned."""
+        """Decide what *gpus* need of *container*: those entries stay, and no others unless the container is pinned.
+
+        A container for GPUs of a vendor that *gpus* names none of stays whole.
+        """
+        requests = gpus.targets if container.vendor is Vendor.AMD else gpus.requests
+        if not requests:
+            return cls.untouched(container)
         offers = [entry.offer for entry in container.entries]
-        places = {place for request in gpus for place in kept_offers(offers, request, ptx=cuts.ptx)}
+        places = {place for request in requests for place in kept_offers(offers, request, ptx=cuts.ptx)}
         kept = tuple(entry for place, entry in enumerate(container.entries) if place in places)
         serves = any(entry.code is not GpuCodeKind.OTHER for entry in kept)
         if not container.movable:
@@ -68,7 +85,7 @@ class ContainerDecision(Struct, frozen=True):
         """Whether the container had code that a driver chooses from."""
         return any(entry.code is not GpuCodeKind.OTHER for entry in self.container.entries)
 
-    def service(self, device: Arch) -> Service:
+    def service(self, device: Device) -> Service:
         """Return how the kept entries serve *device*."""
         return service([entry.offer for entry in self.kept], device) if self.serves else Service.NONE
 
@@ -106,22 +123,17 @@ class GpuLibrary(Struct, frozen=True):
         except BinaryError as error:
             return cls(member, data, None, DeviceCode(), trouble=str(error))
 
-    @property
-    def containers(self) -> tuple[Container, ...]:
-        """The containers of NVIDIA, whose GPUs can be asked for."""
-        return tuple(container for container in self.code.containers if container.vendor is Vendor.NVIDIA)
-
     def slimmed(self, share: Share, cuts: Cuts) -> tuple[EditedFile, LibraryCut]:
         """Return the library cut for *share*, and an account; raises `RepackageError` if nothing serves a GPU asked
         for.
         """
-        devices = share.gpus.devices if share.gpus else ()
+        devices = share.gpus.every if share.gpus else ()
         if self.image is None:
             return self._unchanged(devices, self.trouble)
         gpus = share.gpus
         decisions = tuple(
             ContainerDecision.of(container, gpus, cuts) if gpus else ContainerDecision.untouched(container)
-            for container in self.containers
+            for container in self.code.containers
         )
         if not cuts.unsupported:
             self._check(decisions, devices)
@@ -133,40 +145,42 @@ class GpuLibrary(Struct, frozen=True):
             operation = operated(self.image, replacements, strip=cuts.strip, force=cuts.force)
         except BinaryError as error:
             return self._unchanged(devices, str(error))
-        rewritten = (entry for decision in movable for entry in decision.kept)
-        is_recompressed = cuts.zstd and any(entry.compression is not Compression.ZSTD for entry in rewritten)
+        rewritten = (entry for decision in movable for entry in decision.kept if entry.vendor is Vendor.NVIDIA)
+        is_recompressed = cuts.zstd and not all(map(_needs_zstd, rewritten))
         account = self._account(operation.edited, decisions, devices, slots=operation.slots)
         notes = (*account.notes, *((operation.why_large,) if operation.why_large else ()))
         zstd = account.zstd or is_recompressed
         return operation.edited, replace(account, is_recompressed=is_recompressed, zstd=zstd, notes=notes)
 
-    def _check(self, decisions: tuple[ContainerDecision, ...], devices: Iterable[Arch]) -> None:
-        # code that only other libraries read, or that is empty, was never for a GPU
-        chosen = [decision for decision in _chosen_from(decisions) if decision.is_for_gpus]
+    def _check(self, decisions: tuple[ContainerDecision, ...], devices: Iterable[Device]) -> None:
         for device in devices:
+            # code that only other libraries read, or that is empty, was never for a GPU
+            chosen = [decision for decision in _of_vendor(_chosen_from(decisions), device) if decision.is_for_gpus]
             if chosen and all(decision.service(device) is Service.NONE for decision in chosen):
                 found = ", ".join(_names(entry.offer for decision in chosen for entry in decision.container.entries))
-                what = f"nothing for {device} in any of its fatbins ({len(chosen)}), which have {found}"
+                where = f"any of its {chosen[0].container.word}s ({len(chosen)})"
+                what = f"nothing for {device} in {where}, which have {found}"
                 raise RepackageError(
                     f"{self.member}: {what}; choose among those, or let it go with --allow-unsupported"
                 )
 
-    def _unchanged(self, devices: tuple[Arch, ...], why: str | None) -> tuple[EditedFile, LibraryCut]:
+    def _unchanged(self, devices: tuple[Device, ...], why: str | None) -> tuple[EditedFile, LibraryCut]:
         file = EditedFile.whole(self.data)
-        decisions = tuple(map(ContainerDecision.untouched, self.containers))
+        decisions = tuple(map(ContainerDecision.untouched, self.code.containers))
         return file, self._account(file, decisions, devices, why_whole=why)
 
     def _account(
         self,
         file: EditedFile,
         decisions: tuple[ContainerDecision, ...],
-        devices: tuple[Arch, ...],
+        devices: tuple[Device, ...],
         *,
         slots: tuple[PointerSlot, ...] = (),
         why_whole: str | None = None,
     ) -> LibraryCut:
-        entries = [entry for decision in decisions for entry in decision.kept]
-        total = sum(len(decision.container.entries) for decision in decisions)
+        # a bundle also lists the host, which has its code elsewhere
+        entries = [entry for decision in decisions for entry in decision.kept if entry.size]
+        total = sum(bool(entry.size) for decision in decisions for entry in decision.container.entries)
         chosen = _chosen_from(decisions)
         return LibraryCut(
             member=self.member,
@@ -177,9 +191,9 @@ class GpuLibrary(Struct, frozen=True):
             empty=sum(not decision.serves for decision in chosen),
             jit_only=sum(any(decision.service(device) is Service.JIT for device in devices) for decision in chosen),
             pinned=sum(not decision.container.movable for decision in decisions),
-            served=tuple(_served(chosen, device) for device in devices) if chosen else (),
-            virtual=_virtual(chosen, devices),
-            zstd=any(entry.compression is Compression.ZSTD for entry in entries),
+            served=tuple(_served(found, device) for device in devices if (found := _of_vendor(chosen, device))),
+            virtual=_virtual([each for each in chosen if each.container.vendor is Vendor.NVIDIA], devices),
+            zstd=any(map(_needs_zstd, entries)),
             gpus_before=tuple(_names(entry.offer for decision in decisions for entry in decision.container.entries)),
             gpus=tuple(_names(entry.offer for entry in entries)),
             headers=tuple(slot.value for slot in slots),
@@ -187,6 +201,11 @@ class GpuLibrary(Struct, frozen=True):
             notes=self.code.notes,
             why_whole=why_whole,
         )
+
+
+def _needs_zstd(entry: GpuEntry) -> bool:
+    """Whether only newer drivers of NVIDIA read *entry*; AMD's runtime reads zstd since there are bundles of it."""
+    return entry.vendor is Vendor.NVIDIA and entry.compression is Compression.ZSTD
 
 
 def _least(container: Container, cuts: Cuts) -> tuple[GpuEntry, ...]:
@@ -205,21 +224,28 @@ def _chosen_from(decisions: tuple[ContainerDecision, ...]) -> tuple[ContainerDec
     return tuple(decision for decision in decisions if decision.container.span in spans)
 
 
+def _of_vendor(decisions: Iterable[ContainerDecision], device: Device) -> list[ContainerDecision]:
+    """Return the decisions about containers for GPUs of the vendor of *device*."""
+    vendor = Vendor.of(device)
+    return [decision for decision in decisions if decision.container.vendor is vendor]
+
+
 def _names(offers: Iterable[GpuOffer]) -> list[str]:
     """Return what *offers* are for, machine code first, then PTX: ``sm_80``, ``PTX for sm_90``."""
     found = frozenset(offers)
     machine, ptx = (
-        sorted(offer.arch for offer in found if offer.code is code) for code in (GpuCodeKind.MACHINE, GpuCodeKind.PTX)
+        sorted((offer.arch for offer in found if offer.code is code), key=arch_order)
+        for code in (GpuCodeKind.MACHINE, GpuCodeKind.PTX)
     )
-    return [*map(str, machine), *(f"PTX for {arch}" for arch in ptx)]
+    return [*map(str, machine), *(f"PTX for {arch}" if isinstance(arch, Arch) else str(arch) for arch in ptx)]
 
 
-def _served(decisions: Iterable[ContainerDecision], device: Arch) -> GpuServed:
+def _served(decisions: Iterable[ContainerDecision], device: Device) -> GpuServed:
     found = [decision.service(device) for decision in decisions]
     return GpuServed(device, found.count(Service.MACHINE), found.count(Service.JIT), found.count(Service.NONE))
 
 
-def _virtual(decisions: tuple[ContainerDecision, ...], devices: Iterable[Arch]) -> tuple[Arch, ...]:
+def _virtual(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) -> tuple[Arch, ...]:
     """Return the GPUs M.0 for which every container has PTX; asked for, or the PTX was made for them."""
     made_for = {entry.arch for decision in decisions for entry in decision.kept if entry.code is GpuCodeKind.PTX}
     numbers = {arch.number for arch in (*made_for, *devices) if isinstance(arch, Arch) and arch.number % 10 == 0}

@@ -8,8 +8,9 @@ The properties of the variant follow from the code that remains:
     nvidia :: sm_arch :: 90_real                     machine code that a GPU of capability 9.0 runs
     nvidia :: sm_arch :: 90_virtual                  PTX that its driver compiles; only for M.0, by the providers
     nvidia :: cuda_version_lower_bound :: 12.0       the oldest driver, by the CUDA major that the wheel links
+    amd :: gfx_arch :: gfx942                        code that runs on AMD's gfx942, in any mode
 
-https://github.com/wheelnext/nvidia-variant-provider defines the two features.
+https://github.com/wheelnext/nvidia-variant-provider defines the first two features, PyPI's rocm-bootstrap the third.
 """
 
 import re
@@ -19,8 +20,10 @@ from msgspec import Struct
 
 from vbuild.errors import RepackageError
 from vbuild.files.edited import EditedFile
+from vbuild.gpu_code.model import Vendor
+from vbuild.hardware.architectures import Arch, GpuTarget
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
-from vbuild.hardware.gpu import Arch
+from vbuild.hardware.gpu import arch_order
 from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
 from vbuild.sbom.model import BillChange, Gone, Treatment
 from vbuild.slimming.library import SlimPlan
@@ -33,8 +36,6 @@ from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import VARIANT_JSON, Metadata
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import WheelWriter
-
-NAMESPACE = "nvidia"
 
 # libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
 _SONAMES = re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?")
@@ -49,24 +50,32 @@ def cuda_major(needed: Iterable[str], metadata: Metadata) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
+def claimed_of_amd(cuts: Iterable[LibraryCut]) -> tuple[Property, ...]:
+    """Return the properties of the wheel with these libraries, that name AMD's processors."""
+    served = {each.device for cut in cuts for each in cut.served if each.machine or each.jit}
+    targets = sorted((device for device in served if isinstance(device, GpuTarget)), key=arch_order)
+    return tuple(Property(Vendor.AMD, "gfx_arch", str(target)) for target in targets)
+
+
 def claimed_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tuple[Property, ...]:
-    """Return the properties of the wheel with these libraries; *major* is CUDA's, or None if unknown.
+    """Return the properties of the wheel with these libraries for NVIDIA's GPUs; *major* is CUDA's, None if unknown.
 
     Raises `RepackageError` if no property can say what the wheel is for.
     """
-    with_code = tuple(cut for cut in cuts if cut.has_gpu_code)
+    with_code = tuple(cut for cut in cuts if any(isinstance(served.device, Arch) for served in cut.served))
     # GPUs that run machine code of some library: what single fatbins lack, they lacked before
-    real = {served.device.number for cut in with_code for served in cut.served if served.machine}
+    served = {served.device for cut in with_code for served in cut.served if served.machine}
+    real = {device.number for device in served if isinstance(device, Arch)}
     # GPUs of a new major that PTX of every library serves
     shared = frozenset.intersection(*(frozenset(cut.virtual) for cut in with_code)) if with_code else frozenset[Arch]()
     values = [*(f"{number}_real" for number in sorted(real)), *(f"{arch.number}_virtual" for arch in sorted(shared))]
     if not values:
         raise RepackageError("PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others")
-    properties = [Property(NAMESPACE, "sm_arch", value) for value in values]
+    properties = [Property(Vendor.NVIDIA, "sm_arch", value) for value in values]
     if major is not None:
         first = Dotted(major, 0)
         oldest = max(first, ZSTD_SINCE) if any(cut.zstd for cut in with_code) else first
-        properties.append(Property(NAMESPACE, "cuda_version_lower_bound", str(oldest)))
+        properties.append(Property(Vendor.NVIDIA, "cuda_version_lower_bound", str(oldest)))
     return tuple(properties)
 
 
@@ -147,13 +156,13 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
     for place, share in enumerate(shares):
         cuts = plan.cuts(place)
         if share.label is None:
-            if share.gpus and claimed and NAMESPACE in claimed.metadata.namespaces:
-                what = f"is a variant for NVIDIA GPUs already ({wheel.name.variant})"
+            if claimed and (vendors := share.vendors.intersection(claimed.metadata.namespaces)):
+                what = f"is a variant for {min(vendors).upper()} GPUs already ({wheel.name.variant})"
                 what += f", and would be one for {share.gpus} only"
                 raise RepackageError(f"{what}; give it a label of its own with --variant LABEL={share.gpus}")
             yield SlimOutput(wheel.name, plan.files(place), cuts)
         else:
-            document = share.document or _document(wheel, plan, share.label, claimed, cuts)
+            document = share.document or _document(wheel, plan, share, claimed, cuts)
             properties = document.variants[0].properties
             if (other := labels.setdefault(properties, share.label)) != share.label:
                 raise RepackageError(
@@ -163,13 +172,16 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
 
 
 def _document(
-    wheel: Wheel, plan: SlimPlan, label: str, claimed: Document | None, cuts: tuple[LibraryCut, ...]
+    wheel: Wheel, plan: SlimPlan, share: Share, claimed: Document | None, cuts: tuple[LibraryCut, ...]
 ) -> Document:
-    """Return the variant.json of the share *label*: claims about other hardware stay, NVIDIA's come first."""
+    """Return the variant.json of *share*: claims about other hardware stay, those of the GPUs' vendor come first."""
     kept = [prop for variant in claimed.variants for prop in variant.properties] if claimed else []
-    others = [prop for prop in kept if prop.namespace != NAMESPACE]
-    properties = (*others, *claimed_properties(cuts, major=cuda_major(plan.needed, wheel.metadata())))
-    unchanged = [name for name in claimed.metadata.namespaces if name != NAMESPACE] if claimed else []
+    others = [prop for prop in kept if prop.namespace not in share.vendors]
+    if Vendor.AMD in share.vendors:
+        first = claimed_of_amd(cuts)
+    else:
+        first = claimed_properties(cuts, major=cuda_major(plan.needed, wheel.metadata()))
+    unchanged = [name for name in claimed.metadata.namespaces if name not in share.vendors] if claimed else []
     given = dict(claimed.metadata.providers) if claimed else {}
-    metadata = metadata_for((NAMESPACE, *unchanged), {name: given[name] for name in unchanged if name in given})
-    return Document.of(Variant.of(label, properties), metadata)
+    metadata = metadata_for((*share.vendors, *unchanged), {name: given[name] for name in unchanged if name in given})
+    return Document.of(Variant.of(share.label or "", (*others, *first)), metadata)

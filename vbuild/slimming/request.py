@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from vbuild.elf.surgery.packing import Strip
 from vbuild.errors import RepackageError
+from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.gpu import GpuList, Ptx
 from vbuild.variants.document import Document
 from vbuild.variants.model import checked_label
@@ -40,7 +41,20 @@ class Share(Struct, frozen=True):
         label, equals, gpus = text.partition("=")
         if not (label and equals):
             raise RepackageError(f"no variant {text!r}; expected a label and GPUs, as in sm90=90,90a")
-        return cls(GpuList.parse(gpus), checked_label(label))
+        asked = GpuList.asked(gpus)
+        share = cls(asked, checked_label(label))
+        if len(share.vendors) > 1:
+            what = "installers take such a variant only where there are GPUs of both vendors"
+            raise RepackageError(f"variant {text!r}: {what}; expected one for NVIDIA's and another for AMD's")
+        if modes := [str(target) for target in asked.targets if target.modes]:
+            what = f"no property of a variant says {modes[0].partition(':')[2]}"
+            raise RepackageError(f"variant {text!r}: {what}; expected {modes[0].partition(':')[0]}")
+        return share
+
+    @property
+    def vendors(self) -> frozenset[Vendor]:
+        """Whose GPUs code is kept for."""
+        return frozenset(Vendor.of(device) for device in (self.gpus.every if self.gpus else ()))
 
     def __str__(self) -> str:
         """As `parse` reads it."""

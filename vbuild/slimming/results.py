@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from vbuild.hardware.gpu import Arch, GpuServed
+from vbuild.hardware.architectures import Arch
+from vbuild.hardware.gpu import GpuServed
 from vbuild.variants.model import Property
 
 

@@ -150,7 +150,7 @@ def written(offers: Iterable[GpuOffer]) -> tuple[str, ...]:
     found = sorted(
         {(offer.code is GpuCodeKind.PTX, offer.arch) for offer in offers if offer.code is not GpuCodeKind.OTHER}
     )
-    return tuple(f"{'compute' if is_ptx else 'sm'}_{arch.number}{arch.suffix}" for is_ptx, arch in found)
+    return tuple(str(arch).replace("sm", "compute") if is_ptx else str(arch) for is_ptx, arch in found)
 
 
 def contradiction(command: Command, archs: GpuList) -> str | None:

@@ -30,7 +30,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
-from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, kept_offers
+from vbuild.hardware.architectures import Arch
+from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Ptx, kept_offers
 from vbuild.recipe.cuda import Archs, FileRule
 
 LIST = frozenset({"-gencode", "-arch", "-code"})

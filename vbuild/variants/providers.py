@@ -1,10 +1,11 @@
-"""The providers that vbuild answers for itself: x86-64 levels, Arm versions, NVIDIA drivers and GPUs.
+"""The providers that vbuild answers for itself: x86-64 levels, Arm versions, NVIDIA drivers and GPUs, AMD's GPUs.
 
     x86_64 :: level                        v4 > v3 > v2 > v1
     aarch64 :: version                     9.0a > 8.5a > ... > 8.1a > 8a
     nvidia :: cuda_version_lower_bound     what the driver runs: 12.8 > 12.7 > ... > 12.0 > 12 > 11.20 > ... > 11
     nvidia :: cuda_version_upper_bound     what the driver is older than: 15.20 > ... > 12.9
     nvidia :: sm_arch                      90_real > 90_virtual; several may be named, one must run
+    amd :: gfx_arch                        gfx942; several may be named, one must be there
 
 The packages behind them are not all published; installers carry their own copies, of one version each, and take
 a provider for theirs only when ``requires`` is one specifier, without marker or extra, that admits that version.
@@ -160,5 +161,15 @@ BUILT_IN: Mapping[str, BuiltIn] = {
         "0.0.1",
         frozenset({"sm_arch"}),
         _nvidia,
+    ),
+    "amd": BuiltIn(
+        VariantProvider(
+            requires=("rocm-bootstrap >=0.3,<1",),
+            plugin_api="rocm_bootstrap.variant_provider:AMDVariantPlugin",
+        ),
+        "0.3.0",
+        frozenset({"gfx_arch"}),
+        # what a machine has of AMD's is in its description, or it has nothing
+        lambda _machine: (),
     ),
 }

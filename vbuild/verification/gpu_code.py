@@ -17,8 +17,9 @@ from msgspec import Struct
 from vbuild.errors import HardwareError
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, offered
 from vbuild.gpu_code.survey import FORMS
+from vbuild.hardware.architectures import Arch
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
-from vbuild.hardware.gpu import Arch, GpuCodeKind, GpuOffer, GpuServed, Service, service
+from vbuild.hardware.gpu import GpuCodeKind, GpuOffer, GpuServed, Service, service
 from vbuild.variants.model import Variant
 from vbuild.verification.model import Finding, LibraryGpus, Severity, VerifyRule, is_grafted
 
@@ -111,9 +112,8 @@ class LibraryCode(Struct, frozen=True):
     @property
     def devices(self) -> frozenset[Arch]:
         """The NVIDIA GPUs that some of the code was made for."""
-        return frozenset(
-            offer.arch.device for offers in self.fatbins for offer in offers if offer.code is not GpuCodeKind.OTHER
-        )
+        archs = {offer.arch for offers in self.fatbins for offer in offers if offer.code is not GpuCodeKind.OTHER}
+        return frozenset(arch.device for arch in archs if isinstance(arch, Arch))
 
     def fatbins_with_ptx(self, device: Arch) -> int:
         """Return the number of fatbins with PTX that the driver of *device* can compile."""
@@ -181,7 +181,7 @@ class GpuCodeCheck:
 
     def _real_findings(self, path: str, served: GpuServed, code: LibraryCode) -> Iterator[Finding]:
         device, total = served.device, served.fatbins
-        claim = f"{device.number}_real is claimed"
+        claim = f"{str(device).removeprefix('sm_')}_real is claimed"
         # some libraries are for some GPUs only, and are never loaded on others
         severity = Severity.WARNING if device in self._native else Severity.ERROR
         if served.nothing == total:

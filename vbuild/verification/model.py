@@ -13,8 +13,9 @@ from typing import Any, Self
 from msgspec import Struct, field, to_builtins
 
 from vbuild.elf.hwcaps_folders import level_of
+from vbuild.hardware.architectures import Arch
 from vbuild.hardware.cpu import Cpu
-from vbuild.hardware.gpu import Arch, GpuServed
+from vbuild.hardware.gpu import GpuServed
 
 _SM = "sm_"
 PUBLISHED = "published"

@@ -52,10 +52,10 @@ from packaging.version import InvalidVersion, Version
 
 from vbuild.config.requirements import SYSTEMS, applies, checked_requirement
 from vbuild.errors import HardwareError, RepackageError, WheelError, at
+from vbuild.hardware.architectures import ARCHITECTURES, Arch
 from vbuild.hardware.conda import MACHINES, x86_64_cpus
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.hardware.driver import Dotted
-from vbuild.hardware.gpu import ARCHITECTURES, Arch
 from vbuild.publishing.conda.reading import LEVEL_PACKAGE, NOARCH
 from vbuild.publishing.conda.writing import CondaRecord, Independent
 from vbuild.variants.model import Property

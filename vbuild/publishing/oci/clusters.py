@@ -17,8 +17,8 @@ from operator import itemgetter
 
 from msgspec import Struct
 
+from vbuild.hardware.architectures import Arch
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS
-from vbuild.hardware.gpu import Arch
 from vbuild.variants.model import Feature, Variant
 
 Value = str | int | Mapping[str, "Value"] | Sequence["Value"]
