@@ -1,10 +1,15 @@
 import json
+import random
+import subprocess
+import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import zstandard
 from installer.sources import WheelFile as InstallerWheel
+from uv import find_uv_bin
 
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
@@ -16,11 +21,15 @@ from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import Ptx
+from vbuild.inspection.inspect import inspect
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import Slimmed
 from vbuild.slimming.slim import slim
 from vbuild.variants.document import Document
-from vbuild.variants.stamp import stamped
+from vbuild.variants.stamp import stamped, unstamped
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.metadata import is_dist_info
+from vbuild.wheel.zip_format import ZipMethod
 
 NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 LIBRARY = "demo/_C.so"
@@ -318,8 +327,10 @@ def test_folders_of_wheels_and_wheels_in_one_call(tmp_path: Path) -> None:
 def test_a_dry_run_writes_nothing_and_says_the_same(tmp_path: Path) -> None:
     fat = fat_wheel(tmp_path)
     (dry,) = slim([fat], None, shares=plain("90"))
-    assert (dry.path, dry.packed) == (None, None)
-    assert dry.libraries == one(fat, tmp_path / "out").libraries
+    wet = one(fat, tmp_path / "out")
+    assert dry.path is None
+    assert abs(dry.packed - wet.packed) < wet.packed // 5
+    assert dry.libraries == wet.libraries
     assert sorted(path.name for path in tmp_path.iterdir()) == [NAME, "out"]
 
 
@@ -397,3 +408,89 @@ def test_a_wheel_never_overwrites_itself(tmp_path: Path, library: bytes) -> None
 def test_a_variant_that_is_no_label_and_gpus_is_refused(text: str) -> None:
     with pytest.raises(VbuildError):
         Share.parse(text)
+
+
+def test_a_variant_with_members_in_zstd_is_read_by_uv_and_by_every_verb_here(tmp_path: Path) -> None:
+    cuts, shares = Cuts(members=ZipMethod.ZSTD), [Share.parse("sm90=90")]
+    fat = fat_wheel(tmp_path)
+    (slimmed,) = slim([fat], tmp_path / "out", shares=shares, cuts=cuts)
+    (usual,) = slim([fat], tmp_path / "usual", shares=shares)
+    assert slimmed.path
+    assert usual.path
+    with zipfile.ZipFile(slimmed.path) as archive:
+        methods = {(info.compress_type, is_dist_info(info.filename)) for info in archive.infolist()}
+        info, raw = archive.getinfo(LIBRARY), slimmed.path.read_bytes()
+    assert methods == {(ZipMethod.ZSTD, False), (ZipMethod.DEFLATED, True)}
+    start = info.header_offset + 30 + len(LIBRARY)
+    library = members(usual.path)[LIBRARY]
+    assert zstandard.ZstdDecompressor().decompressobj().decompress(raw[start : start + info.compress_size]) == library
+    assert read_by_uv(tmp_path, slimmed.path)[LIBRARY] == library
+    with open_wheel(slimmed.path, check=True) as source:
+        assert source.read(LIBRARY) == library
+        assert source.head(LIBRARY, 64) == library[:64]
+    plainly = unstamped(slimmed.path, tmp_path / "plain")
+    assert members(plainly)[LIBRARY] == library  # Python 3.11 reads it, and so does pip
+    assert inspect(slimmed.path).libraries[0].gpu == inspect(usual.path).libraries[0].gpu
+
+
+def read_by_uv(folder: Path, path: Path) -> dict[str, bytes]:
+    """The files that uv installs of the wheel at *path*, under a name without its label."""
+    name = path.name.rpartition("-")[0] + ".whl"
+    copy = folder / "copy" / name
+    copy.parent.mkdir()
+    copy.write_bytes(path.read_bytes())
+    site = folder / "site"
+    uv = [find_uv_bin(), "pip", "install", "--quiet", "--no-config", "--no-deps", "--offline", "--target", site]
+    subprocess.run([*uv, "--python", sys.executable, copy], check=True, capture_output=True)
+    return {str(file.relative_to(site)): file.read_bytes() for file in site.rglob("*") if file.is_file()}
+
+
+def test_members_in_zstd_are_refused_for_what_pip_installs(tmp_path: Path) -> None:
+    fat = fat_wheel(tmp_path)
+    with pytest.raises(RepackageError, match="--members zstd: pip, which installs plain wheels, cannot read such"):
+        slim([fat], tmp_path / "out", shares=plain("90"), cuts=Cuts(members=ZipMethod.ZSTD))
+    (made,) = slim([fat], tmp_path / "out", shares=[Share.parse("x=90")], cuts=Cuts(members=ZipMethod.ZSTD))
+    renamed = tmp_path / NAME
+    assert made.path
+    renamed.write_bytes(made.path.read_bytes())
+    with pytest.raises(WheelError, match="compressed with zstd, which pip cannot read; expected so in variants only"):
+        one(renamed, tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    ("needs", "gpus", "expected"),
+    [
+        ("nvidia-cublas-cu12", "90", "raw"),
+        ("nvidia-cublas-cu13", "90", "zstd"),
+        ("nvidia-cuda-runtime==13.0.96", "90", "zstd"),
+        ("nvidia-cublas-cu12", "120", "zstd"),
+        ("nvidia-cublas-cu12", "90,120", "raw"),
+    ],
+)
+def test_variants_that_need_the_driver_anyway_are_compressed_again(
+    needs: str, gpus: str, expected: str, tmp_path: Path
+) -> None:
+    fat = fat_wheel(tmp_path, library=device_library(code(90, 120)), metadata=f"Requires-Dist: {needs}\n")
+    (slimmed,) = slim([fat], tmp_path / "out", shares=[Share.parse(f"x={gpus}")], cuts=Cuts(zstd=None))
+    assert slimmed.path
+    found = device_code(ElfImage.parse(members(slimmed.path)[LIBRARY])).containers[0].entries
+    assert {entry.compression for entry in found} == {expected}
+    (never,) = slim([fat], tmp_path / "never", shares=[Share.parse(f"x={gpus}")], cuts=Cuts(zstd=False))
+    assert not never.libraries[0].is_recompressed
+
+
+def test_what_else_would_save_is_measured(tmp_path: Path) -> None:
+    random_code = random.Random(0).randbytes(1 << 18)
+    fat = fat_wheel(tmp_path, {"demo/x.a": random_code}, library=device_library(code(80, 90)))
+    (slimmed,) = slim([fat], tmp_path / "out", shares=plain("90"))
+    assert {saving.option for saving in slimmed.more} == {"--drop '*.a'"}
+    assert slimmed.more[0].unpacked == len(random_code)
+    big = fat_wheel(
+        tmp_path / "big", library=device_library(code(80, 90), more=".section .debug_x\n.fill 300000,1,7\n")
+    )
+    (slimmed,) = slim([big], None, shares=plain("90"))
+    found = {saving.option: saving for saving in slimmed.more}
+    assert found["--strip debug"].unpacked == 300000
+    (stripped,) = slim([big], None, shares=plain("90"), cuts=Cuts(strip=Strip.DEBUG))
+    assert "--strip debug" not in {saving.option for saving in stripped.more}
+    assert slimmed.unpacked - stripped.unpacked >= 300000

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories.wheels import contents, wheel
+from vbuild.files import zstd
 from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.deflate import Codec, DeflatedPart, Deflater
+from vbuild.wheel.deflate import Codec, DeflatedPart, Deflater, frame
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import edited, write_wheel
 
@@ -157,3 +158,12 @@ def test_a_rope_can_be_stored_and_can_be_an_edit(tmp_path: Path) -> None:
     with zipfile.ZipFile(out) as archive:
         assert archive.getinfo("demo/_C.so").compress_type == zipfile.ZIP_STORED
         assert archive.testzip() is None
+
+
+def test_a_zstd_frame_that_is_cut_or_followed_is_refused() -> None:
+    plain = bytes(range(256)) * 9000
+    whole = b"".join(part.data for part in frame(EditedFile.whole(plain)))
+    assert b"".join(zstd.inflated([whole[:40], whole[40:]], 1 << 16)) == plain
+    for damaged in (whole[:-1], whole + b"x", whole + whole, b"\0" + whole):
+        with pytest.raises(zstd.ZstdError):
+            list(zstd.inflated([damaged], 1 << 16))

@@ -123,6 +123,7 @@ def slim(
     from vbuild.hardware.gpu import Ptx
     from vbuild.slimming.request import Cuts, Empty, Share
     from vbuild.slimming.slim import slim as verb
+    from vbuild.wheel.zip_format import ZipMethod
     from vbuild.workers.executor import Executor
 
     asked = known(options, SlimOptions)
@@ -138,7 +139,8 @@ def slim(
             strip=Strip(asked.get("strip") or Strip.NOTHING),
             drop=texts_of(asked.get("drop")),
             empty=Empty(asked.get("empty", "smallest")),
-            zstd=asked.get("zstd", False),
+            zstd=asked.get("zstd"),
+            members=ZipMethod.ZSTD if asked.get("members") == "zstd" else ZipMethod.DEFLATED,
             force=asked.get("force", False),
             unsupported=asked.get("allow_unsupported", False),
             bill=asked.get("sbom", True),

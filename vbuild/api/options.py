@@ -69,7 +69,9 @@ class SlimOptions(TypedDict, total=False):
     ptx                "auto" keeps PTX for GPUs without machine code, "keep" also the newest, "none" none; "auto"
     strip              "debug" cuts debug data from libraries, "unneeded" all local symbols
     drop               globs of members to leave out; * also crosses slashes
-    zstd               compress kept GPU code again; it then needs the driver of CUDA 12.4 or later
+    zstd               compress kept GPU code again; it then needs the driver of CUDA 12.4 or later; None, the default,
+                       does so in variants that need such a driver anyway
+    members            compress the files in variant wheels with "deflate" or "zstd", which pip cannot read; "deflate"
     empty              what a fatbin without code for the GPUs keeps: its "smallest" entry or "nothing"; "smallest"
     fast               compress in a third of the time; wheels get an eighth larger
     allow_unsupported  go on if a library has no code for a GPU asked for
@@ -86,7 +88,8 @@ class SlimOptions(TypedDict, total=False):
     ptx: Literal["auto", "keep", "none"]
     strip: Literal["debug", "unneeded"] | None
     drop: Iterable[str]
-    zstd: bool
+    zstd: bool | None
+    members: Literal["deflate", "zstd"]
     empty: Literal["smallest", "nothing"]
     fast: bool
     allow_unsupported: bool

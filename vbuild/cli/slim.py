@@ -45,11 +45,19 @@ if TYPE_CHECKING:
     "--drop", multiple=True, metavar="GLOB", help="Leave out these files: '*.a', 'torch/include/*'. Repeatable."
 )
 @click.option(
-    "--recompress",
-    "--zstd",
+    "--recompress/--no-recompress",
+    "--zstd/--no-zstd",
     "zstd",
-    is_flag=True,
-    help="Compress GPU code better, alone or with --gpu; it then needs the driver of CUDA 12.4 or later.",
+    default=None,
+    help="Compress GPU code better, alone or with --gpu; it then needs the driver of CUDA 12.4 or later. [default: in "
+    "variants that need such a driver anyway]",
+)
+@click.option(
+    "--members",
+    type=click.Choice(["deflate", "zstd"]),
+    default="deflate",
+    show_default=True,
+    help="Compress the files in variant wheels so; zstd is smaller, and uv reads it, pip does not.",
 )
 @click.option(
     "--empty",
@@ -103,8 +111,9 @@ def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
     yield slimmed.name
     if slimmed.why_untouched:
         yield f"  unchanged: {slimmed.why_untouched}"
-    packed = "" if slimmed.packed is None else f"{mb(slimmed.before)} -> {mb(slimmed.packed)} MB, "
-    yield f"  {packed}unpacked {mb(slimmed.unpacked_before)} -> {mb(slimmed.unpacked)} MB"
+    about = "" if slimmed.path else "about "
+    packed = f"{mb(slimmed.before)} -> {about}{mb(slimmed.packed)} MB"
+    yield f"  {packed}, unpacked {mb(slimmed.unpacked_before)} -> {mb(slimmed.unpacked)} MB"
     for library in slimmed.libraries:
         yield from (f"  {line}" for line in _cut_lines(library))
     if slimmed.removed:
@@ -112,6 +121,11 @@ def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
     yield from (f"  {prop}" for prop in slimmed.properties)
     for warning in slimmed.warnings:
         yield from wrapped(f"  warning: {warning}", indent=4)
+    for saving in slimmed.more:
+        yield from wrapped(
+            f"  {saving.option} would save about {mb(saving.packed)} MB more, unpacked {mb(saving.unpacked)} MB",
+            indent=4,
+        )
 
 
 def _cut_lines(cut: "LibraryCut") -> Iterator[str]:

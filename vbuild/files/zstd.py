@@ -12,6 +12,8 @@ else:
     from backports import zstd
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from vbuild.files.records import Buffer
 
 ZstdError = zstd.ZstdError
@@ -44,6 +46,21 @@ def reading(file: BinaryIO) -> BinaryIO:
 def first_bytes(frame: "Buffer", size: int, *, window_log: int) -> bytes:
     """The first *size* bytes of what is in *frame*, or all of it."""
     return zstd.ZstdDecompressor(options={_WINDOW: window_log}).decompress(frame, size)
+
+
+def inflated(pieces: "Iterable[bytes]", size: int) -> "Iterator[bytes]":
+    """What the one frame in *pieces* holds, at most *size* bytes at a time; `ZstdError` unless it ends with them."""
+    decompressor = zstd.ZstdDecompressor(options={_WINDOW: _WINDOW_LOG})
+    for piece in pieces:
+        if decompressor.eof:
+            raise ZstdError("bytes after the end of its frame")
+        yield decompressor.decompress(piece, size)
+        while not decompressor.needs_input and not decompressor.eof:
+            yield decompressor.decompress(b"", size)
+    if not decompressor.eof:
+        raise ZstdError("a frame that ends too early")
+    if decompressor.unused_data:
+        raise ZstdError("bytes after the end of its frame")
 
 
 def decompressed(frame: "Buffer", size: int) -> bytes:

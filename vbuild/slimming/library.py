@@ -8,6 +8,7 @@ A library that changes stays mapped from its temporary file while the plan is op
 cannot be read or cut safely stays as it is, byte for byte, and the result says why.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -30,6 +31,7 @@ from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, 
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import Arch, Device
 from vbuild.hardware.cpu import available_cores
+from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import (
     GpuCodeKind,
     GpuList,
@@ -43,8 +45,31 @@ from vbuild.hardware.gpu import (
 )
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
+from vbuild.slimming.savings import savings
 from vbuild.wheel.archive import Wheel, forget
+from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.zip_read import Member
+
+# libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
+_SONAMES = re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?")
+# the packages of CUDA 12 have its number in their names; those of CUDA 13 only in the version that is required
+_REQUIREMENTS = (
+    re.compile(r"nvidia[-_.][\w.-]+?[-_]cu(?P<major>[0-9]{1,2})\b", re.IGNORECASE),
+    re.compile(r"(?:nvidia-cuda-runtime|cuda-toolkit)(?:\[[^]]*\])? *\(?== *(?P<major>[0-9]{1,2})\.", re.IGNORECASE),
+)
+
+
+def cuda_major(needed: Iterable[str], metadata: Metadata | None = None) -> int | None:
+    """Return the CUDA major of a wheel with these NEEDED entries, or None unless it is exactly one."""
+    found = {int(match["major"]) for name in needed if (match := _SONAMES.fullmatch(name))}
+    if not found and metadata:
+        found = {
+            int(match["major"])
+            for text in metadata.requires_dist
+            for pattern in _REQUIREMENTS
+            if (match := pattern.match(text))
+        }
+    return found.pop() if len(found) == 1 else None
 
 
 class ContainerDecision(Struct, frozen=True):
@@ -139,18 +164,35 @@ class GpuLibrary(Struct, frozen=True):
             self._check(decisions, devices)
         # whole containers are replaced, too: they move up behind the others, which leaves one hole instead of many
         movable = [decision for decision in decisions if decision.container.movable]
+        cuts = replace(cuts, zstd=self._recompresses(share, cuts, decisions))
         is_cut = cuts.zstd or any(decision.is_cut for decision in movable)
         try:
-            replacements = [decision.replacement(self.data, zstd=cuts.zstd) for decision in movable] if is_cut else []
+            replacements = (
+                [decision.replacement(self.data, zstd=bool(cuts.zstd)) for decision in movable] if is_cut else []
+            )
             operation = operated(self.image, replacements, strip=cuts.strip, force=cuts.force)
         except BinaryError as error:
             return self._unchanged(devices, str(error))
         rewritten = (entry for decision in movable for entry in decision.kept if entry.vendor is Vendor.NVIDIA)
-        is_recompressed = cuts.zstd and not all(map(_needs_zstd, rewritten))
+        is_recompressed = bool(cuts.zstd) and not all(map(_needs_zstd, rewritten))
         account = self._account(operation.edited, decisions, devices, slots=operation.slots)
         notes = (*account.notes, *((operation.why_large,) if operation.why_large else ()))
         zstd = account.zstd or is_recompressed
-        return operation.edited, replace(account, is_recompressed=is_recompressed, zstd=zstd, notes=notes)
+        more = tuple(savings(self.image, [entry for one in movable for entry in one.kept], cuts))
+        told = {"is_recompressed": is_recompressed, "zstd": zstd, "notes": notes, "more": more}
+        return operation.edited, replace(account, **told)
+
+    def _recompresses(self, share: Share, cuts: Cuts, decisions: tuple[ContainerDecision, ...]) -> bool:
+        """Whether to compress with zstd: if that is asked for, or all who may load the variant have a driver for it."""
+        if cuts.zstd is not None or share.label is None:
+            return bool(cuts.zstd)
+        devices = share.gpus.devices if share.gpus else ()
+        chosen = [each for each in _chosen_from(decisions) if each.container.vendor is Vendor.NVIDIA]
+        served = (*devices, *_virtual(chosen, devices))
+        # no driver knows a GPU that is newer than its CUDA
+        known = min((found[0] for device in served if (found := device.toolkits)), default=Dotted(0, 0))
+        linked = Dotted(cuda_major(self.needed) or 0, 0)
+        return max(known, linked, share.oldest_driver) >= ZSTD_SINCE
 
     def _check(self, decisions: tuple[ContainerDecision, ...], devices: Iterable[Device]) -> None:
         for device in devices:

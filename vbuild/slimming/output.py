@@ -13,7 +13,6 @@ The properties of the variant follow from the code that remains:
 https://github.com/wheelnext/nvidia-variant-provider defines the first two features, PyPI's rocm-bootstrap the third.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
@@ -26,28 +25,16 @@ from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import arch_order
 from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
 from vbuild.sbom.model import BillChange, Gone, Treatment
-from vbuild.slimming.library import SlimPlan
+from vbuild.slimming.library import SlimPlan, cuda_major
 from vbuild.slimming.request import Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import VARIANT_JSON, Metadata
+from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import WheelWriter
-
-# libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
-_SONAMES = re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?")
-_REQUIREMENTS = re.compile(r"nvidia[-_.][\w.-]+?[-_]cu(?P<major>[0-9]{1,2})\b", re.IGNORECASE)
-
-
-def cuda_major(needed: Iterable[str], metadata: Metadata) -> int | None:
-    """Return the CUDA major of a wheel with these NEEDED entries, or None unless it is exactly one."""
-    found = {int(match["major"]) for name in needed if (match := _SONAMES.fullmatch(name))}
-    if not found:
-        found = {int(match["major"]) for text in metadata.requires_dist if (match := _REQUIREMENTS.match(text))}
-    return found.pop() if len(found) == 1 else None
 
 
 def claimed_of_amd(cuts: Iterable[LibraryCut]) -> tuple[Property, ...]:
@@ -72,10 +59,10 @@ def claimed_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tupl
     if not values:
         raise RepackageError("PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others")
     properties = [Property(Vendor.NVIDIA, "sm_arch", value) for value in values]
-    if major is not None:
-        first = Dotted(major, 0)
-        oldest = max(first, ZSTD_SINCE) if any(cut.zstd for cut in with_code) else first
-        properties.append(Property(Vendor.NVIDIA, "cuda_version_lower_bound", str(oldest)))
+    oldest = [ZSTD_SINCE] if any(cut.zstd for cut in with_code) else []
+    oldest += [Dotted(major, 0)] if major is not None else []
+    if oldest:
+        properties.append(Property(Vendor.NVIDIA, "cuda_version_lower_bound", str(max(oldest))))
     return tuple(properties)
 
 

@@ -9,10 +9,14 @@ from msgspec import Struct
 from vbuild.elf.surgery.packing import Strip
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.model import Vendor
+from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList, Ptx
 from vbuild.variants.document import Document
 from vbuild.variants.model import checked_label
 from vbuild.wheel.archive import Wheel
+from vbuild.wheel.zip_format import ZipMethod
+
+_LOWER_BOUND = "cuda_version_lower_bound"
 
 
 class Empty(StrEnum):
@@ -56,6 +60,13 @@ class Share(Struct, frozen=True):
         """Whose GPUs code is kept for."""
         return frozenset(Vendor.of(device) for device in (self.gpus.every if self.gpus else ()))
 
+    @property
+    def oldest_driver(self) -> Dotted:
+        """The CUDA version of the oldest driver that the variant asks for, if that is known before; else 0.0."""
+        properties = self.document.variants[0].properties if self.document else ()
+        bounds = (Dotted.parse(prop.value) for prop in properties if prop.feature == _LOWER_BOUND)
+        return max(bounds, default=Dotted(0, 0))
+
     def __str__(self) -> str:
         """As `parse` reads it."""
         return f"{self.label}={self.gpus}"
@@ -64,16 +75,18 @@ class Share(Struct, frozen=True):
 class Cuts(Struct, frozen=True, kw_only=True):
     """What to do to every wheel: which PTX to keep, what to strip and drop, what to leave of empty fatbins.
 
-    *zstd* compresses the kept GPU code again, which drivers read since CUDA 12.4; *force* allows a cut after which GNU
-    strip destroys the library; *unsupported* allows a library without code for a GPU asked for. *bill* adds a bill of
-    materials to a wheel that has none; an existing one is always updated.
+    *zstd* compresses the kept GPU code again, which drivers read since CUDA 12.4; None does so where a share's variant
+    needs such a driver anyway. *members* is how members of variants are compressed; *force* allows a cut after which
+    GNU strip destroys the library; *unsupported* allows a library without code for a GPU asked for. *bill* adds a
+    bill of materials to a wheel that has none; an existing one is always updated.
     """
 
     ptx: Ptx = Ptx.AUTO
     strip: Strip = Strip.NOTHING
     drop: tuple[str, ...] = ()
     empty: Empty = Empty.SMALLEST
-    zstd: bool = False
+    zstd: bool | None = False
+    members: ZipMethod = ZipMethod.DEFLATED
     force: bool = False
     unsupported: bool = False
     bill: bool = True
@@ -81,7 +94,7 @@ class Cuts(Struct, frozen=True, kw_only=True):
     @property
     def more(self) -> bool:
         """Whether something besides GPUs is asked for."""
-        return bool(self.drop) or self.zstd or self.strip is not Strip.NOTHING
+        return bool(self.drop) or bool(self.zstd) or self.members is ZipMethod.ZSTD or self.strip is not Strip.NOTHING
 
     def dropped(self, wheel: Wheel) -> frozenset[str]:
         """Return the paths in *wheel* that match the globs of *drop*; ``*`` also crosses slashes.

@@ -13,14 +13,25 @@ from vbuild.hardware.gpu import GpuServed
 from vbuild.variants.model import Property
 
 
+class Saving(Struct, frozen=True):
+    """What *option* would save besides: bytes of the wheel, estimated from samples, and bytes installed."""
+
+    option: str
+    packed: int
+    unpacked: int
+
+    def data(self) -> dict[str, Any]:
+        return {"option": self.option, "packed_bytes": self.packed, "bytes": self.unpacked}
+
+
 class LibraryCut(Struct, frozen=True, kw_only=True):
     """One library before and after: the number of entries kept and dropped, of containers emptied, JIT-only and pinned.
 
     *jit_only* counts containers that have only PTX for some GPU asked for; *virtual* are the GPUs M.0 that PTX in all
     of them serves. *zstd* says that some kept code needs a driver that reads zstd, and *is_recompressed* that slimming
     compressed it so. *gpus_before* and *gpus* name the GPUs with code. *headers* says where there was room for program
-    headers, *is_fragile* that GNU strip would destroy the library, and *why_whole* why it is unchanged although it has
-    code that could go.
+    headers, *is_fragile* that GNU strip would destroy the library, *why_whole* why it is unchanged although it has
+    code that could go, and *more* what other options would save.
     """
 
     member: str
@@ -41,6 +52,7 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     is_fragile: bool = False
     notes: tuple[str, ...] = ()
     why_whole: str | None = None
+    more: tuple[Saving, ...] = ()
 
     @property
     def has_gpu_code(self) -> bool:
@@ -70,15 +82,15 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
 class Slimmed(Struct, frozen=True, kw_only=True):
     """One output of slimming: its wheel, its path, and what went; sizes are packed and unpacked.
 
-    *path* and *packed* are None after a dry run. *why_untouched* says why the output is the input, byte for byte, or is
-    None.
+    After a dry run *path* is None, and *packed* is estimated from samples. *more* is what other options would save.
+    *why_untouched* says why the output is the input, byte for byte, or is None.
     """
 
     wheel: Path
     name: str
     path: Path | None
     before: int
-    packed: int | None
+    packed: int
     unpacked_before: int
     unpacked: int
     libraries: tuple[LibraryCut, ...]
@@ -86,6 +98,7 @@ class Slimmed(Struct, frozen=True, kw_only=True):
     properties: tuple[Property, ...] = ()
     warnings: tuple[str, ...] = ()
     why_untouched: str | None = None
+    more: tuple[Saving, ...] = ()
 
     @property
     def is_untouched(self) -> bool:
@@ -100,10 +113,11 @@ class Slimmed(Struct, frozen=True, kw_only=True):
             "path": str(self.path) if self.path else None,
             "untouched": self.is_untouched,
             "why_untouched": self.why_untouched,
-            "packed": {"before": self.before, "after": self.packed},
+            "packed": {"before": self.before, "after": self.packed, "estimated": self.path is None},
             "unpacked": {"before": self.unpacked_before, "after": self.unpacked},
             "properties": list(map(str, self.properties)),
             "libraries": [library.data() for library in self.libraries],
             "removed": list(self.removed),
             "warnings": list(self.warnings),
+            "could_save": [saving.data() for saving in self.more],
         }

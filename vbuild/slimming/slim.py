@@ -23,18 +23,23 @@ from msgspec.structs import replace
 from vbuild.errors import BuildError, RepackageError, VbuildError, at
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import sha256_of
+from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import GpuList
-from vbuild.slimming.library import GpuLibrary, SlimPlan, planned
+from vbuild.slimming.library import GpuLibrary, SlimPlan, cuda_major, planned
 from vbuild.slimming.output import SlimOutput, slim_outputs
 from vbuild.slimming.request import Cuts, Share
-from vbuild.slimming.results import Slimmed
+from vbuild.slimming.results import Saving, Slimmed
 from vbuild.variants.index import index
 from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
-from vbuild.wheel.deflate import Codec, Deflater
+from vbuild.wheel.deflate import Codec, Deflater, estimated
 from vbuild.wheel.licence import Prohibition, prohibitions
 from vbuild.wheel.write import passed, placed, write_wheels
+from vbuild.wheel.zip_format import ZipMethod
 from vbuild.workers.cluster import Cluster, Promise, connected
 from vbuild.workers.executor import LOCAL, Executor, opened, packed, scratch
+
+# a saving of a smaller part of the wheel is not worth a line
+_WORTH = 20
 
 OnProgress = Callable[[str, int, int], None]
 
@@ -86,6 +91,10 @@ def slim_wheel(
 ) -> tuple[Slimmed, ...]:
     """Slim the one wheel at *path*, in one pass over it, as `slim` does; no index is written."""
     with open_wheel(path) as wheel, at(path.name):
+        _check_members(wheel, shares, cuts)
+        major = cuda_major((), wheel.metadata()) if cuts.zstd is None and all(share.label for share in shares) else None
+        if major is not None and Dotted(major, 0) >= ZSTD_SINCE:
+            cuts = replace(cuts, zstd=True)
         progress = _Progress(wheel, on_progress)
         found = tuple(prohibitions(wheel))
         allow = partial(_check_licence, () if accept_license else found)
@@ -94,11 +103,9 @@ def slim_wheel(
             told = (f"RECORD has {bare}: CRC-32 alone vouches for them; the new RECORD has them all",) if bare else ()
             warnings = () if plan.is_idle else (*map(_licence_warning, found), *told)
             outputs = tuple(slim_outputs(wheel, plan, shares))
-            write = partial(
-                _written, wheel, plan=plan, outputs=outputs, codec=codec, bill=cuts.bill, on_progress=progress
-            )
+            write = partial(_written, wheel, plan=plan, outputs=outputs, codec=codec, cuts=cuts, on_progress=progress)
             written = () if folder is None else write(folder)
-            return tuple(_results(wheel, plan, outputs, written, warnings))
+            return tuple(_results(wheel, plan, outputs, written, warnings, cuts=cuts))
 
 
 def library_cutter(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memoryview], EditedFile]:
@@ -208,6 +215,15 @@ def _check(shares: Sequence[Share], cuts: Cuts) -> None:
         raise RepackageError(f"two variants are called {', '.join(twice)}; expected a label for each")
 
 
+def _check_members(wheel: Wheel, shares: Sequence[Share], cuts: Cuts) -> None:
+    """Raise `RepackageError` if members that only uv reads are asked for in a wheel that pip would install."""
+    if cuts.members is ZipMethod.ZSTD and not all(share.label or wheel.name.variant for share in shares):
+        raise RepackageError(
+            "--members zstd: pip, which installs plain wheels, cannot read such members; expected a variant wheel, or "
+            "--variant LABEL=LIST to make some"
+        )
+
+
 def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
     """Raise `RepackageError` for a glob that matches nothing in any wheel, probably a typo, before anything is
     written.
@@ -242,16 +258,18 @@ def _written(
     plan: SlimPlan,
     outputs: Sequence[SlimOutput],
     codec: Codec,
-    bill: bool,
+    cuts: Cuts,
     on_progress: Callable[[int], None],
 ) -> tuple[Path, ...]:
-    """Write the *outputs* in one pass over *wheel*, each with a *bill* of materials; an idle plan copies the wheel."""
-    if plan.is_idle and not any(output.document for output in outputs):
+    """Write the *outputs* in one pass over *wheel*, each as *cuts* say; an idle plan copies the wheel."""
+    if plan.is_idle and not _is_repacked(wheel, cuts) and not any(output.document for output in outputs):
         return (passed(wheel, folder),)
     with ExitStack() as stack:
         deflater = stack.enter_context(Deflater(codec, folder=folder, remembers=len(outputs) > 1))
         names = [output.name for output in outputs]
         writers = stack.enter_context(write_wheels(folder, names, like=wheel, deflater=deflater))
+        for writer in writers:
+            writer.members = cuts.members
         for member in wheel.members:
             for output, writer in zip(outputs, writers, strict=True):
                 if member.path in plan.dropped or output.remakes(wheel, member.path):
@@ -263,29 +281,68 @@ def _written(
             deflater.forget()
             on_progress(member.size)
         for output, writer in zip(outputs, writers, strict=True):
-            output.finish(wheel, writer, dropped=plan.dropped, bill=bill)
+            output.finish(wheel, writer, dropped=plan.dropped, bill=cuts.bill)
     return tuple(writer.path for writer in writers)
 
 
+def _is_repacked(wheel: Wheel, cuts: Cuts) -> bool:
+    """Whether all members of *wheel* are compressed anew, whatever becomes of them."""
+    return cuts.members is ZipMethod.ZSTD and wheel.name.variant is not None
+
+
+def _estimated(wheel: Wheel, output: SlimOutput, plan: SlimPlan, cuts: Cuts) -> int:
+    """About how many bytes *output* will have: the members that change by samples, the rest as they lie in *wheel*."""
+    size = wheel.path.stat().st_size
+    members = cuts.members if output.name.variant else ZipMethod.DEFLATED
+    for member in wheel.members:
+        if member.path in plan.dropped:
+            size -= member.compressed_size
+        elif file := output.files.get(member.path):
+            size += estimated(file, members=members) - member.compressed_size
+    return size
+
+
+def _savings(wheel: Wheel, output: SlimOutput, plan: SlimPlan, packed: int) -> Iterator[Saving]:
+    """Yield what other options would save of *output*, which has *packed* bytes: all that is a twentieth of it."""
+    found: dict[str, list[Saving]] = {}
+    for cut in output.cuts:
+        for saving in cut.more:
+            found.setdefault(saving.option, []).append(saving)
+    static = [member for member in wheel.members if member.path.endswith(".a") and member.path not in plan.dropped]
+    found["--drop '*.a'"] = [Saving("", member.compressed_size, member.size) for member in static]
+    for option, several in found.items():
+        total = Saving(option, sum(one.packed for one in several), sum(one.unpacked for one in several))
+        if total.packed * _WORTH >= packed:
+            yield total
+
+
 def _results(
-    wheel: Wheel, plan: SlimPlan, outputs: Sequence[SlimOutput], written: Sequence[Path], warnings: Sequence[str]
+    wheel: Wheel,
+    plan: SlimPlan,
+    outputs: Sequence[SlimOutput],
+    written: Sequence[Path],
+    warnings: Sequence[str],
+    *,
+    cuts: Cuts,
 ) -> Iterator[Slimmed]:
     before = sum(member.size for member in wheel.members)
     dropped = sum(member.size for member in wheel.members if member.path in plan.dropped)
     for place, output in enumerate(outputs):
         path = written[place] if written else None
+        packed = path.stat().st_size if path else _estimated(wheel, output, plan, cuts)
         gone = sum(len(file.source) - file.size for file in output.files.values())
         yield Slimmed(
             wheel=wheel.path,
             name=str(output.name),
             path=path,
             before=wheel.path.stat().st_size,
-            packed=path.stat().st_size if path else None,
+            packed=packed,
             unpacked_before=before,
             unpacked=before - dropped - gone,
             libraries=output.cuts,
             removed=tuple(sorted(plan.dropped)),
             properties=output.properties,
             warnings=(*warnings, *output.warnings),
-            why_untouched=plan.why_idle if output.document is None else None,
+            why_untouched=None if output.document or _is_repacked(wheel, cuts) else plan.why_idle,
+            more=tuple(_savings(wheel, output, plan, packed)),
         )

@@ -38,6 +38,7 @@ from vbuild.wheel.metadata import (
 )
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import check_eggs, check_placing, scripts_in
+from vbuild.wheel.zip_format import ZipMethod
 from vbuild.wheel.zip_read import Member, ZipReader
 
 T = TypeVar("T")
@@ -180,6 +181,9 @@ class Wheel(_Members):
         return self._digests[member.path]
 
     def _checked(self, member: Member) -> Iterator[bytes]:
+        if member.header.method == ZipMethod.ZSTD and not self.name.variant:
+            what = "compressed with zstd, which pip cannot read; expected so in variants only"
+            raise WheelError(f"{member.path}: {what}")
         expected = None if member.path in self._unlisted else self._rows[member.path].hash
         algorithm, _, digest = (expected or "sha256=").partition("=")
         hashing = hashlib.new(algorithm)

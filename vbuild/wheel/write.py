@@ -29,7 +29,7 @@ from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.metadata import Record, RecordRow, check_dist_info, is_dist_info, unlisted, unpadded
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import check_path
-from vbuild.wheel.zip_format import CentralHeader
+from vbuild.wheel.zip_format import CentralHeader, ZipMethod
 from vbuild.wheel.zip_read import Member
 from vbuild.wheel.zip_write import ZipWriter, new_header
 
@@ -52,6 +52,8 @@ class WheelWriter:
         self._rows: list[RecordRow] = []
         self._last: list[Callable[[], RecordRow]] = []
         self._anonymous_mode: int | None = None
+        # how members outside of the .dist-info folder are compressed; that one every reader of metadata must read
+        self.members = ZipMethod.DEFLATED
 
     def copy(self, wheel: Wheel, member: Member, *, path: str | None = None) -> None:
         """Pass on *member* of *wheel*, which stays open until the writer is done; its compressed bytes as they are.
@@ -129,14 +131,28 @@ class WheelWriter:
         self._last.append(action)
 
     def _copy(self, wheel: Wheel, member: Member, path: str) -> RecordRow:
+        wanted = self._method(member.header.method, path)
+        if wanted != member.header.method:
+            with wheel.mapped(member) as data:
+                return self._write(replace(member, path=path), EditedFile.whole(data))
         self._zip.copy(wheel.source, member, path)
         row = wheel.row(member)
         return RecordRow(path, row.hash, row.size)
 
     def _write(self, place: Member | str, file: EditedFile, *, mode: int = _MODE) -> RecordRow:
         path, header = (place.path, place.header) if isinstance(place, Member) else (place, self._new_header(mode))
+        header = replace(header, method=self._method(header.method, path))
         digest = self._zip.write(path, file, header, self._deflater)
         return RecordRow(path, f"sha256={unpadded(digest)}", file.size)
+
+    def _method(self, method: int, path: str) -> int:
+        """How the member at *path* is compressed that was, or is to be, by *method*: by zstd in variants only.
+
+        pip, which installs what has no label, cannot read zstd.
+        """
+        if self.name.variant is None or is_dist_info(path):
+            return ZipMethod.DEFLATED if method == ZipMethod.ZSTD else method
+        return self.members if method == ZipMethod.DEFLATED else method
 
     def _new_header(self, mode: int) -> CentralHeader:
         """Returns a new member's header. Its time is SOURCE_DATE_EPOCH, or that of METADATA in the input, never now."""

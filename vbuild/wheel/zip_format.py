@@ -33,8 +33,11 @@ LOCAL_SIZE = 30
 
 
 class ZipMethod(IntEnum):
+    """How a member is compressed: the two ways that every installer reads, and zstd, which uv does and pip does not."""
+
     STORED = 0
     DEFLATED = 8
+    ZSTD = 93
 
 
 class ZipFlag(IntEnum):

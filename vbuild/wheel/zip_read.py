@@ -18,6 +18,7 @@ from isal import isal_zlib
 from msgspec import Struct
 
 from vbuild.errors import WheelError, at
+from vbuild.files import zstd
 from vbuild.wheel.paths import check_path, check_places
 from vbuild.wheel.zip_format import (
     FULL32,
@@ -57,6 +58,16 @@ def inflated_stream(raw: Iterator[bytes]) -> Iterator[bytes]:
         raise WheelError("damaged: bytes after the end of its deflate stream")
 
 
+def _inflated_frame(raw: Iterator[bytes]) -> Iterator[bytes]:
+    """What the zstd frame in *raw* holds, a chunk at a time; `WheelError` unless it ends with *raw*."""
+    try:
+        yield from zstd.inflated(raw, CHUNK)
+    except zstd.ZstdError as error:
+        raise WheelError(f"damaged: its zstd frame is broken: {error}") from error
+
+
+# more than a block of zstd, of 128 KiB at most, takes with its header and that of its frame
+_FRAME_HEAD = 1 << 18
 # more than the codes of a deflate block take, which stand before its first byte (RFC 1951, 3.2.7: 290 at most)
 _HEAD = 1 << 9
 
@@ -65,6 +76,9 @@ _KNOWN = ZipFlag.OPTION_1 | ZipFlag.OPTION_2 | ZipFlag.DESCRIPTOR | ZipFlag.UTF8
 _LAST_VERSION = 63
 # A deflated block of 258 bytes takes two bits at least (zlib's technical notes: 1032 to 1)
 _DEFLATE_RATIO = 1032
+# a block of zstd that stands for 128 KiB takes four bytes at least (RFC 8878, 3.1.1.2)
+_ZSTD_RATIO = 1 << 15
+_WINDOW_LOG = 27
 # bytes, for a million members
 _LARGEST_DIRECTORY = 1 << 28
 # characters of a path in a message
@@ -200,6 +214,8 @@ class ZipReader:
                 chunks = raw
             elif header.method == ZipMethod.DEFLATED:
                 chunks = inflated_stream(raw)
+            elif header.method == ZipMethod.ZSTD:
+                chunks = _inflated_frame(raw)
             else:
                 raise WheelError(f"compressed with method {header.method}, which can be copied but not read")
             size = crc = 0
@@ -217,10 +233,16 @@ class ZipReader:
     def head(self, member: Member, size: int) -> bytes:
         """The first *size* bytes of *member*, less than a chunk; none where they cannot be inflated."""
         with at(member.path):
-            raw = self._read_at(self.data_offset(member), min(member.compressed_size, _HEAD + size))
-        method = member.header.method
+            method = member.header.method
+            most = _FRAME_HEAD if method == ZipMethod.ZSTD else _HEAD + size
+            raw = self._read_at(self.data_offset(member), min(member.compressed_size, most))
         if method == ZipMethod.STORED:
             return raw[:size]
+        if method == ZipMethod.ZSTD:
+            try:
+                return zstd.first_bytes(raw, size, window_log=_WINDOW_LOG)
+            except zstd.ZstdError:
+                return b""
         try:
             inflates = method == ZipMethod.DEFLATED
             return isal_zlib.decompressobj(-zlib.MAX_WBITS).decompress(raw, size) if inflates else b""
@@ -333,4 +355,6 @@ def _member(path: str, packed: bytes, extra: bytes) -> Member:
         raise WheelError(f"stored, but {compressed_size} bytes are to become {size}")
     if header.method == ZipMethod.DEFLATED and size > compressed_size * _DEFLATE_RATIO:
         raise WheelError(f"declares {size} bytes, more than {compressed_size} can inflate to")
+    if header.method == ZipMethod.ZSTD and size > compressed_size * _ZSTD_RATIO:
+        raise WheelError(f"declares {size} bytes, more than {compressed_size} of zstd can inflate to")
     return member

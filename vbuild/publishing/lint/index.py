@@ -47,6 +47,7 @@ from vbuild.publishing.releases import OfferedWheel
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.name import escaped
 from vbuild.wheel.simple_index import IndexedFile, project_link
+from vbuild.wheel.zip_format import ZipMethod
 
 # PyPI's MB and GB are 1024 times 1024, and 1024 times that, bytes: MAX_FILESIZE and UPLOAD_LIMIT_CAP of its source
 MB = 1 << 20
@@ -150,6 +151,10 @@ def _archive(wheel: ReadyWheel) -> Iterator[Finding]:
         what = "its archive has a comment, which PyPI refuses"
         yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, advice)
     for method in wheel.methods:
+        if method == ZipMethod.ZSTD and wheel.name.variant:
+            what = "members are compressed with zstd, which uv reads, and PyPI and pip do not"
+            yield Finding(Severity.WARNING, PublishRule.ARCHIVE, (wheel.file,), what, advice)
+            continue
         what = f"members are compressed with method {method}; PyPI takes stored and deflated ones"
         yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, advice)
     if wheel.unpacked > max(_BOMB, _RATIO * wheel.size):

@@ -1,0 +1,55 @@
+"""What other options would save of a library besides, estimated from samples of it: nothing is claimed unmeasured.
+
+What goes is compressed as it lies in a wheel, at a few places; what would be compressed better is, a few entries of it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from vbuild.elf.image import ElfImage
+from vbuild.elf.surgery.packing import Strip, stripped
+from vbuild.errors import BinaryError
+from vbuild.files.edited import EditedFile, Part
+from vbuild.gpu_code.fatbin import recompressed
+from vbuild.gpu_code.model import Compression, GpuEntry, Vendor
+from vbuild.slimming.request import Cuts
+from vbuild.slimming.results import Saving
+from vbuild.wheel.deflate import estimated
+from vbuild.wheel.zip_format import ZipMethod
+
+# bytes of debug data or GPU code worth a word, and worth the time that a sample takes
+_LEAST = 1 << 16
+_SAMPLES = 4
+
+
+def savings(image: ElfImage, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Saving]:
+    """Yield what stripping *image* would save, and compressing *kept*, its movable entries that stay, with zstd."""
+    gone = stripped(image, Strip.DEBUG) if cuts.strip is Strip.NOTHING else ()
+    size = sum(len(section.span) for section in gone)
+    if size >= _LEAST:
+        yield Saving("--strip debug", _packed(image, [section.span for section in gone], cuts.members), size)
+    plain = [
+        entry
+        for entry in kept
+        if entry.vendor is Vendor.NVIDIA and entry.compression in {Compression.RAW, Compression.LZ4}
+    ]
+    size = sum(entry.size for entry in plain)
+    if cuts.zstd or size < _LEAST:
+        return
+    # the largest and some between: what is small does not count, and what is alike lies together
+    chosen = sorted(plain, key=lambda entry: entry.size, reverse=True)[:: max(len(plain) // _SAMPLES, 1)][:_SAMPLES]
+    try:
+        after = [recompressed(image.data, entry) for entry in chosen]
+    except BinaryError:
+        return  # an entry that cannot be read is named by what looks at it
+    seen = sum(entry.size for entry in chosen)
+    before = _packed(image, [entry.span for entry in chosen], cuts.members)
+    new = estimated(EditedFile.of(image.data, after), members=cuts.members)
+    packed, unpacked = (before - new) * size // seen, (seen - sum(map(len, after))) * size // seen
+    if packed > 0 or unpacked > 0:
+        yield Saving("--recompress", packed, unpacked)
+
+
+def _packed(image: ElfImage, spans: Iterable[range], members: ZipMethod) -> int:
+    """About how many bytes *spans* of the file take in a wheel."""
+    parts: list[Part] = [*sorted(spans, key=lambda span: span.start)]
+    return estimated(EditedFile.of(image.data, parts), members=members)
