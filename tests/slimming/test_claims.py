@@ -5,7 +5,8 @@ import pytest
 from vbuild.errors import RepackageError
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuServed
-from vbuild.slimming.output import claimed_properties, cuda_major
+from vbuild.slimming.library import cuda_major
+from vbuild.slimming.output import claimed_properties
 from vbuild.slimming.results import LibraryCut
 from vbuild.wheel.metadata import Metadata
 

@@ -440,7 +440,17 @@ def read_by_uv(folder: Path, path: Path) -> dict[str, bytes]:
     copy.parent.mkdir()
     copy.write_bytes(path.read_bytes())
     site = folder / "site"
-    uv = [find_uv_bin(), "pip", "install", "--quiet", "--no-config", "--no-deps", "--offline", "--target", site]
+    uv: list[str | Path] = [
+        find_uv_bin(),
+        "pip",
+        "install",
+        "--quiet",
+        "--no-config",
+        "--no-deps",
+        "--offline",
+        "--target",
+        site,
+    ]
     subprocess.run([*uv, "--python", sys.executable, copy], check=True, capture_output=True)
     return {str(file.relative_to(site)): file.read_bytes() for file in site.rglob("*") if file.is_file()}
 
