@@ -9,7 +9,19 @@ from tests.factories.browser import Tags, browsed
 from tests.factories.reports import bench_data, choice, entry, failure, finding, override, report
 from tests.factories.tools import needs
 from vbuild.release.report import Report
-from vbuild.release.report_page import Mood, failures, gauges, groups, lasting, page, removed, served, status, warnings
+from vbuild.release.report_page import (
+    Mood,
+    failures,
+    gauges,
+    groups,
+    installs,
+    lasting,
+    page,
+    removed,
+    served,
+    status,
+    warnings,
+)
 from vbuild.verification.model import BenchedWheel, BenchRatio, BenchReport
 
 HOSTILE = "<script>alert('x')<!--&amp;\"--></script>"
@@ -122,15 +134,38 @@ NEVER = (Mood.BAD, "larger than PyPI ever grants, 1 GB")
     ],
 )
 def test_sizes_are_held_against_the_limits_of_pypi(sizes: tuple[int, ...], said: list[tuple[Mood, str]]) -> None:
-    found = report(*(entry(f"v{number}", size=size) for number, size in enumerate(sizes)))
+    found = report(*(entry(python=f"cp31{number}", size=size) for number, size in enumerate(sizes)))
     assert [(gauge.mood, gauge.note) for gauge in gauges(found)] == said
     assert all(0 <= gauge.share <= 1 for gauge in gauges(found))
 
 
 def test_wheels_above_the_limit_are_named() -> None:
-    text = page(report(entry(), entry("v3", size=200_000_000)))
+    text = page(report(entry(), entry(python="cp313", size=200_000_000)))
     assert "Above 100 MB a file" in text
-    assert texts(text).count("demo-1.0-cp312-cp312-manylinux_2_28_x86_64-v3.whl") == 2
+    assert texts(text).count("demo-1.0-cp313-cp313-manylinux_2_28_x86_64.whl") == 3
+
+
+def test_what_pypi_does_not_take_is_not_held_against_its_limits() -> None:
+    bare = {"wheel": "demo-1.0-cp312-cp312-linux_x86_64.whl"}
+    local = {"wheel": "demo-1.0+cu12-cp312-cp312-manylinux_2_28_x86_64.whl"}
+    found = report(*(entry("v3", size=2_000_000_000) | name for name in ({}, bare, local)))
+    assert [*gauges(found)] == []
+    text = texts(page(found))
+    assert "3 files need an index of your own" in text
+    assert "Against PyPI" not in text
+
+
+def test_files_have_their_hashes_and_commands_that_install_them() -> None:
+    text = page(report(entry(), entry("v3") | {"sha256": "ab" * 32}))
+    assert re.search(r"demo-1\.0-cp312-cp312-manylinux_2_28_x86_64-v3\.whl 10\.0 MB (ab){32} own index", texts(text))
+    assert [command for command, _ in installs(report(entry("v3"), entry()))] == [
+        "uv pip install --preview-features wheel-variants --no-index --find-links . demo",
+        "pip install --no-index --find-links . demo",
+    ]
+    local = entry() | {"wheel": "demo-1.0+torch2.15-cp312-cp312-manylinux_2_28_x86_64.whl"}
+    assert [command for command, _ in installs(report(local))] == [
+        "pip install --no-index --find-links . demo==1.0+torch2.15"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,11 @@ from msgspec import Struct
 from vbuild.build.trial import TrialResult
 from vbuild.files.html import rendered
 from vbuild.files.wording import counted, percent, sized
+from vbuild.publishing.lint.index import is_uploadable
 from vbuild.release.report import FailureEntry, Key, MachineChoice, Report, WheelEntry, kinds
 from vbuild.release.report_comparison import Comparison, SizeChange, WheelChange, given, grown, titled
 from vbuild.verification.model import BenchRatio, BenchReport, Severity, VerifyRule, spelled
+from vbuild.wheel.name import WheelName
 
 _MINUTE, _HOUR = 60, 3600
 _REASON = re.compile(r"\w+ :: (\w+) :: (\S+) is number (\d+ of \d+) that the machine supports", re.ASCII)
@@ -83,6 +85,15 @@ class BenchRow(Struct, frozen=True):
     note: str
     places: tuple[float, ...]
     is_figure: bool = False
+
+
+class PageFile(Struct, frozen=True):
+    """A file of the release: its *name*, *size* in bytes, SHA-256, empty if not known, and whether PyPI takes it."""
+
+    name: str
+    size: int
+    sha256: str
+    is_uploadable: bool
 
 
 class Removed(Struct, frozen=True):
@@ -157,6 +168,27 @@ def bench_rows(report: BenchReport) -> Iterator[BenchRow]:
 def _bar(ratio: BenchRatio | None, widest: float) -> tuple[float, ...]:
     """Where in a bar from 0 to the *widest* ratio stand: 1, the median, the low and the high end of the spread."""
     return tuple(value / widest for value in (1, ratio.median, ratio.low, ratio.high)) if ratio else ()
+
+
+def files(report: Report) -> Iterator[PageFile]:
+    """The files of *report*, those that others require at the end."""
+    hashes = {wheel.wheel: wheel.sha256 for wheel in report.wheels}
+    for name, size in report.files.items():
+        yield PageFile(name, size, hashes.get(name, ""), is_uploadable(WheelName.parse(name)))
+
+
+def installs(report: Report) -> Iterator[tuple[str, str]]:
+    """How the project is installed from the folder of *report*, and what that gets: a command line each."""
+    names = [wheel.name for wheel in report.wheels if wheel.name.project == report.project]
+    source = f"--no-index --find-links . {report.project}"
+    if report.companions:
+        source = f"--find-links . {report.project}"  # what the wheels require besides is elsewhere
+    local = sorted({name.version for name in names if "+" in name.version})
+    if any(name.variant for name in names):
+        yield f"uv pip install --preview-features wheel-variants {source}", "the variant for this machine"
+    if any(not name.variant for name in names):
+        exact = f"{source}=={local[-1]}" if local else source
+        yield f"pip install {exact}", f"{local[-1]}, as no other is asked for" if local else "the plain wheel"
 
 
 def removed(wheels: Sequence[WheelEntry]) -> tuple[Removed, ...]:
@@ -267,6 +299,7 @@ def page(report: Report, before: Report | None = None) -> str:
     pairs = {pair.after.key: pair for pair in changes.pairs} if changes else None
     tables = groups(report, pairs)
     machines = [*served(report.choices)]
+    for_pypi = uploadable(report)
     return rendered(
         "vbuild.release",
         "report.html.jinja",
@@ -291,7 +324,10 @@ def page(report: Report, before: Report | None = None) -> str:
         machines=machines,
         has_pythons=len({choice.python for choice in report.choices}) > 1,
         gauges=[*gauges(report)],
-        over=[name for name, size in report.files.items() if size > report.limits.file_bytes],
+        over=[name for name, size in for_pypi.items() if size > report.limits.file_bytes],
+        files=[*files(report)],
+        elsewhere=len(report.files) - len(for_pypi),
+        installs=[*installs(report)],
         benches=[(one, [*bench_rows(one)]) for one in report.bench],
         removed=removed(report.wheels),
         lists=list(dict.fromkeys(text for wheel in report.wheels for text in wheel.lists)),
@@ -330,9 +366,14 @@ def _tested(report: Report) -> str:
     return f"{passed} of {len(tests)} tested{rest}" if passed or skipped else ""
 
 
+def uploadable(report: Report) -> dict[str, int]:
+    """The bytes of each file of *report* that PyPI takes, by name."""
+    return {name: size for name, size in report.files.items() if is_uploadable(WheelName.parse(name))}
+
+
 def gauges(report: Report) -> Iterator[Gauge]:
-    """The sizes that PyPI limits, each against the limit that a project has unless it asks for more."""
-    limits, files = report.limits, report.files
+    """The sizes that PyPI limits, of what it takes, each against the limit of a project that asks for no more."""
+    limits, files = report.limits, uploadable(report)
     if not files:
         return
     name, size = max(files.items(), key=lambda item: item[1])
@@ -346,12 +387,13 @@ def gauges(report: Report) -> Iterator[Gauge]:
         note, mood = f"every file is below; up to {binary(most)} on request", Mood.GOOD
     yield Gauge("Largest file", name, size, usual, f"{binary(usual)} a file", note, mood)
     project = limits.project_bytes
-    fit = project // report.size if report.size else 0
+    whole = sum(files.values())
+    fit = project // whole if whole else 0
     releases = "room for many releases"
     if fit < _MANY:
         releases = f"room for {counted(fit, 'release')} of this size" if fit else "more than a project has room for"
     mood = Mood.BAD if not fit else Mood.WARN if fit < _RELEASES else Mood.GOOD
-    yield Gauge("All files of this release", "", report.size, project, f"{binary(project)} a project", releases, mood)
+    yield Gauge("All files for PyPI", "", whole, project, f"{binary(project)} a project", releases, mood)
 
 
 def binary(size: int) -> str:

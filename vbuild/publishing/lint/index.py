@@ -45,7 +45,7 @@ from vbuild.publishing.lint.metadata import shortened
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.verification.model import Finding, Severity
-from vbuild.wheel.name import escaped
+from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.simple_index import IndexedFile, project_link
 from vbuild.wheel.zip_format import ZipMethod
 
@@ -221,6 +221,12 @@ _BARE_LINUX = "linux_"
 def is_taken(platform: str) -> bool:
     """Whether PyPI takes wheels with this platform tag, one of those that dots join."""
     return platform in _AS_THEY_ARE or _TAKEN.fullmatch(platform) is not None
+
+
+def is_uploadable(name: WheelName) -> bool:
+    """Whether PyPI takes a wheel of this name: no variant, no local version, and of its platforms only."""
+    is_public = name.variant is None and Version(name.version).local is None
+    return is_public and all(map(is_taken, name.platform.split(".")))
 
 
 def is_bare_linux(platform: str) -> bool:
