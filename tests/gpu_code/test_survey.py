@@ -6,6 +6,7 @@ from tests.factories.bundles import GFX942, HOST, bundle, compressed
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from vbuild.elf.image import ElfForm, ElfImage
+from vbuild.elf.surgery.cutting import Replacement, operated
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.fatbin import FatbinKind
@@ -82,6 +83,22 @@ def test_a_container_that_others_could_find_or_that_is_not_known_is_pinned(
     assert reasons(code) == expected
     assert [one.movable for one in code.containers] == [reason is None for reason in expected]
     assert code.pinned == tuple(one for one in code.containers if one.why_pinned)
+
+
+def test_what_a_link_leaves_without_kernels_is_movable_although_no_wrapper_points_to_it() -> None:
+    # nvcc -O3 -shared: gcc takes the wrapper out, which nothing uses
+    linked = fatbin(*(entry(arch=arch, code=cubin(arch) + b".shstrtab\0".ljust(16, b"\0")) for arch in (80, 90)))
+    kernels = fatbin(entry(code=cubin(90) + b".shstrtab\0.text.scale\0".ljust(24, b"\0")))
+    data = device_library(linked, TWO[0], kernels, wrapped=[1])
+    assert reasons(surveyed(data)) == [None, None, "no wrapper points to it"]
+    assert reasons(surveyed(device_library(linked, wrapped=[], more=NEAR_POINTER))) == ["no wrapper points to it"]
+    image = ElfImage.parse(data)
+    code = device_code(image)
+    replacements = [
+        Replacement(one.span, one.keeping(one.entries[:1]), one.wrappers) for one in code.containers if one.movable
+    ]
+    cut = surveyed(bytes(operated(image, replacements).edited))
+    assert shown(cut) == [".nv_fatbin sm_80", ".nv_fatbin sm_80", ".nv_fatbin sm_90"]
 
 
 def test_a_pinned_container_can_be_kept_whole_but_not_be_changed() -> None:

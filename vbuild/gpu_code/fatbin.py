@@ -329,6 +329,14 @@ def decompressed(data: Buffer, entry: GpuEntry) -> bytes:
     return inflated(payload, entry.compression, size=entry.uncompressed_size, place=entry.span.start)
 
 
+def is_without_kernels(data: Buffer, entry: GpuEntry) -> bool:
+    """Whether *entry* of the file *data* is a cubin, stored raw, in which no section has code: `.text.NAME`."""
+    if (entry.vendor, entry.kind, entry.compression) != (Vendor.NVIDIA, FatbinKind.CUBIN.label, Compression.RAW):
+        return False
+    code = bytes(memoryview(data)[entry.payload.start : entry.payload.stop])
+    return code.startswith(b"\x7fELF") and b".shstrtab" in code and b".text" not in code
+
+
 def inflated(payload: memoryview, compression: Compression, *, size: int, place: int) -> bytes:
     """The *size* bytes that *payload*, found at *place* of a file, was made of; `BinaryError` if it was not."""
     if size > LIMIT:

@@ -1,7 +1,8 @@
 """Where the GPU code of a library is, and which of it may be moved.
 
 A container may become smaller and move within its section when the loader fills the one wrapper that points to its
-start, and no other word of the file: then that word is all there is to change. Any other container is pinned.
+start, and no other word of the file: then that word is all there is to change. Any other container is pinned, but for
+what nvcc's link leaves of sources without relocatable code: cubins without any, in a container that nothing leads to.
 
     .nv_fatbin __nv_relfatbin  <- .nvFatBinSegment   NVIDIA, `vbuild.gpu_code.fatbin`
     .hip_fatbin                <- .hipFatBinSegment  AMD, `vbuild.gpu_code.bundle`
@@ -13,6 +14,7 @@ among them: they are found for a report, and stay. What is damaged or not known 
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 
@@ -23,7 +25,15 @@ from vbuild.errors import BinaryError
 from vbuild.gpu_code import fatbin
 from vbuild.gpu_code.bundle import BUNDLES
 from vbuild.gpu_code.fatbin import FATBINS
-from vbuild.gpu_code.model import WRAPPER_DATA, Blob, Container, ContainerForm, ContainerWrapper, DeviceCode
+from vbuild.gpu_code.model import (
+    WRAPPER_DATA,
+    Blob,
+    Container,
+    ContainerForm,
+    ContainerWrapper,
+    DeviceCode,
+    GpuEntry,
+)
 
 FORMS = (FATBINS, BUNDLES)
 
@@ -146,18 +156,20 @@ class _Sections:
                         address,
                         reading.entries,
                         tuple(self.wrappers.get(address, ())),
-                        reading.why_pinned or self._why_pinned(range(address, address + len(span))),
+                        reading.why_pinned or self._why_pinned(range(address, address + len(span)), reading.entries),
                         self.form.packing,
                     )
                 )
                 place = span.stop
             place = _behind_zeros(self.image.data, range(place, section.span.stop))
 
-    def _why_pinned(self, addresses: range) -> str | None:
+    def _why_pinned(self, addresses: range, entries: Sequence[GpuEntry]) -> str | None:
         wrappers = len(self.wrappers.get(addresses.start, ()))
+        first, last = bisect_left(self.targets, addresses.start), bisect_left(self.targets, addresses.stop)
+        if not wrappers and first == last and all(fatbin.is_without_kernels(self.image.data, each) for each in entries):
+            return None
         if wrappers != 1:
             return f"{wrappers} wrappers point to it" if wrappers else "no wrapper points to it"
-        first, last = bisect_left(self.targets, addresses.start), bisect_left(self.targets, addresses.stop)
         # the first is the wrapper's own
         if last - first > 1:
             return f"the loader fills {last - first - 1} more pointers into it"
