@@ -9,7 +9,7 @@ from tests.factories.sources import PROJECT as PROJECT_FILES
 from tests.factories.sources import index, sdist, sha256
 from vbuild.build.draft import drafted, toml
 from vbuild.build.given import AskedAxes, given
-from vbuild.build.headers import missing_header
+from vbuild.build.headers import missing_header, missing_source
 from vbuild.build.init import init, prospect
 from vbuild.build.plan import BuildBackend
 from vbuild.build.survey import surveyed
@@ -85,6 +85,54 @@ def test_a_draft_is_the_recipe_that_its_text_is(tmp_path: Path) -> None:
     env = {"DEMO_FORCE_BUILD": "TRUE", "FORCE_CUDA": "1"}
     assert draft.values()["build"] == {"env": env, "cuda": {"archs": "complete"}}
     assert "# command = \"python -c 'import demo'\"" in draft.text()  # it brings torch
+
+
+def test_libraries_that_scripts_link_and_variables_that_want_cudas_major_are_in_the_draft(tmp_path: Path) -> None:
+    scripts = {
+        "CMakeLists.txt": "project(demo LANGUAGES CUDA)\ntarget_link_libraries(demo CUDA::cusparse CUDA::cudart)\n",
+        "setup.py": """
+cuda_major = os.environ.get("DEMO_CUDA_MAJOR")
+CUDAExtension("demo", ["k.cu"], libraries=["cufft", "cudart"], extra_link_args=["-lcurand"])
+""",
+        "k.cu": "",
+    }
+    survey = surveyed(tree(tmp_path, scripts), "demo")
+    assert (survey.libraries, survey.majors) == (("cufft", "curand", "cusparse"), ("DEMO_CUDA_MAJOR",))
+    draft = drafted(survey, {"cuda": [{"toolkit": "12.9"}, {"toolkit": "13.0"}]})
+    entries = draft.values()["matrix"]["cuda"]
+    assert [entry["env"] for entry in entries] == [{"DEMO_CUDA_MAJOR": "12"}, {"DEMO_CUDA_MAJOR": "13"}]
+
+
+@pytest.mark.parametrize(("more", "added"), [("", ["scikit-build-core<0.8"]), ('minimum-version = "0.5"\n', [])])
+def test_a_key_that_scikit_build_core_renamed_asks_for_a_release_that_reads_it(
+    tmp_path: Path, more: str, added: list[str]
+) -> None:
+    text = f'[tool.scikit-build]\n{more}cmake.minimum-version = "3.24"\n'
+    survey = surveyed(tree(tmp_path, {"pyproject.toml": text, "k.c": ""}), "demo")
+    assert [line for line, _ in survey.added] == added
+    assert drafted(survey, {}).values().get("build", {}).get("requires", []) == added
+
+
+@pytest.mark.parametrize(
+    ("log", "advice"),
+    [
+        (
+            "fatal: unable to access 'https://github.com/pybind/pybind11.git/': Could not resolve host: github.com\n",
+            "which this machine does not reach. To take an installed one: build.requires = ['pybind11'], and ",
+        ),
+        ("Failed to clone repository: 'https://gitlab.com/libeigen/eigen.git'", "one: apt-get install libeigen3-dev"),
+        ("Failed to clone repository: 'https://example.org/me/mine'", "example.org/me/mine, which this machine"),
+        (
+            'add_subdirectory given source "third_party/fmt" which is not an existing\n  directory.',
+            "third_party/fmt is not in the sdist: a git submodule",
+        ),
+        ("The source directory\n\n    /a/extern/fmt\n\n  does not contain a CMakeLists.txt file.", "/a/extern/fmt is"),
+        ("error: something else", None),
+    ],
+)
+def test_sources_that_are_not_there_are_said_to_be(log: str, advice: str | None) -> None:
+    said = missing_source(log)
+    assert said is None if advice is None else said and advice in said
 
 
 def test_a_build_without_gpus_is_told_nothing_of_cuda(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def drafted(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> RecipeDraft:
 def _matrix(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
     for key, value in matrix.items():
         if key == "cuda":
-            entries = [{**entry, **_libraries(survey)} for entry in value]
+            entries = [{**entry, **_libraries(survey), **_majors(survey, entry)} for entry in value]
             each = "each group, and a plain one for all" if "gpus" in value[0] else "each, and a plain one"
             yield DraftKey("matrix", key, entries, f"a wheel for {each}")
         else:
@@ -102,13 +102,20 @@ def _libraries(survey: ProjectSurvey) -> dict[str, Any]:
     return {"libraries": list(survey.libraries)} if survey.libraries else {}
 
 
+def _majors(survey: ProjectSurvey, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables that want the major version of CUDA, for an *entry* of ``matrix.cuda``."""
+    major = str(entry["toolkit"]).partition(".")[0]
+    return {"env": dict.fromkeys(survey.majors, major)} if survey.majors else {}
+
+
 def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
     switches = {name: value for name, value in survey.switches if "cuda" in matrix or not name.endswith("FORCE_CUDA")}
     if switches:
         what = "or it takes a finished wheel from elsewhere, leaves CUDA out where there is no GPU, or compiles nothing"
         yield DraftKey("build", "env", switches, what)
-    if survey.imported:
-        yield DraftKey("build", "requires", list(survey.imported), "its setup.py imports it, and does not say so")
+    if requires := [*survey.imported, *(line for line, _ in survey.added)]:
+        said = ["its setup.py imports it, and does not say so"] if survey.imported else []
+        yield DraftKey("build", "requires", requires, "; ".join([*said, *(reason for _, reason in survey.added)]))
     if survey.native:
         kept = 'its -march=native is taken out; "keep" and "strip" are the other choices'
         yield DraftKey("build", "flags", "auto", kept, is_offered=True)

@@ -34,7 +34,7 @@ from vbuild.build.environment import (
     missing_module,
     own_environment,
 )
-from vbuild.build.headers import missing_header
+from vbuild.build.headers import missing_header, missing_source
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
 from vbuild.build.profile import Profile, optimised
 from vbuild.build.profile import check as check_profile
@@ -500,7 +500,7 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
             raise BuildError(
                 f"{error}\nThe headers of Python are missing; install them: apt-get install python3-dev"
             ) from error
-        if advice := missing_header(first or ""):
+        if advice := missing_header(first or "") or missing_source(text):
             raise BuildError(f"{error}\n{advice}") from error
         if job.compilers.cxx is None and "++" in text:
             raise BuildError(f"{error}\nThere is no C++ compiler on PATH; install g++ or clang") from error

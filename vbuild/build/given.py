@@ -237,6 +237,8 @@ def _met(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
     for name, value in survey.switches:
         if "cuda" in matrix or not name.endswith("FORCE_CUDA"):
             yield f"{name}={value} is set, so that it is built here"
+    for line, why in survey.added:
+        yield f"{line} is required: {why}"
     if survey.imported:
         yield f"its setup.py imports {', '.join(survey.imported)} and does not require it: installed for the build"
 

@@ -1,4 +1,4 @@
-"""Headers that are missing, and what has them: a package of Debian, or a library of the CUDA toolkit."""
+"""What a build lacks, and what has it: headers, in a package of Debian or a library of the CUDA toolkit; sources."""
 
 import re
 
@@ -66,6 +66,26 @@ _PACKAGES = {
     "re2/": "libre2-dev",
     "magic.h": "libmagic-dev",
 }
+# of repositories that builds clone, by their last name; what the package index has has a CMake package, too
+_CLONED = {
+    "eigen": "libeigen3-dev",
+    "json": "nlohmann-json3-dev",
+    "fmt": "libfmt-dev",
+    "spdlog": "libspdlog-dev",
+    "googletest": "libgtest-dev",
+    "benchmark": "libbenchmark-dev",
+    "abseil-cpp": "libabsl-dev",
+    "yaml-cpp": "libyaml-cpp-dev",
+    "zstd": "libzstd-dev",
+    "lz4": "liblz4-dev",
+    "zlib": "zlib1g-dev",
+}
+_ON_INDEX = frozenset({"pybind11", "nanobind"})
+_UNREACHED = re.compile(r"(?:unable to access|Failed to clone repository:) '(?P<url>[^']+?)(?:\.git)?/?'")
+_NO_FOLDER = re.compile(
+    r"add_subdirectory given source\s+\"(?P<given>[^\"]+)\"\s+which is not an\s+existing\s+directory"
+    r"|The source directory\s+(?P<empty>\S+)\s+does not contain a CMakeLists\.txt file"
+)
 _TOOLKIT_HEADERS = {
     "cublas": "cublas",
     "cufft": "cufft",
@@ -120,6 +140,24 @@ def missing_header(text: str) -> str | None:
     if package := debian_package(header):
         return f"{header} is missing; install it: apt-get install {package}"
     return f"{header} is missing: a file of the project that its sdist lacks, or of a library that is not installed"
+
+
+def missing_source(log: str) -> str | None:
+    """What to do about sources that, by the text of a *log*, are neither in the sdist nor reached; None if all are."""
+    if match := _UNREACHED.search(log):
+        name = match["url"].rpartition("/")[2].lower()
+        what = f"The build clones {match['url']}, which this machine does not reach"
+        instead = f"build.requires = [{name!r}]" if name in _ON_INDEX else ""
+        if package := _CLONED.get(name):
+            instead = f"apt-get install {package}"
+        if not instead:
+            return what
+        always = "build.config-settings = { 'cmake.define.FETCHCONTENT_TRY_FIND_PACKAGE_MODE' = 'ALWAYS' }"
+        return f"{what}. To take an installed one: {instead}, and where CMake does not look for it: {always}"
+    if match := _NO_FOLDER.search(log):
+        folder = match["given"] or match["empty"]
+        return f"{folder} is not in the sdist: a git submodule, most likely; build from its repository: [source] git"
+    return None
 
 
 def _is_in(header: str, folder: str) -> bool:

@@ -2,7 +2,7 @@
 
     pyproject.toml          the backend, build requirements, requires-python
     *.egg-info, folders     the module that users import
-    *.cu, CMakeLists.txt    CUDA, its own list of architectures, the libraries of the toolkit it includes
+    *.cu, CMakeLists.txt    CUDA, its own list of architectures, the libraries of the toolkit it includes or links
     setup.py                switches such as X_FORCE_BUILD, without which a finished wheel is downloaded, and what it
                             imports and its build requirements lack
     *.c, *.cpp, *.rs        run-time dispatch of its own, and headers of the system
@@ -75,6 +75,11 @@ _OF_SETUPTOOLS = frozenset({"setuptools", "pkg_resources", "distutils", "_distut
 _NATIVE = re.compile(r"-m(?:arch|tune|cpu)=native")
 # that nvcc compiles something, be it called .cu or not
 _KERNELS = re.compile(r"CUDAExtension|enable_language\s*\(\s*CUDA|LANGUAGES[^)]*\bCUDA\b|cuda_add_|\.cu\b|-x cu\b")
+# how scripts name the toolkit's libraries; and variables that take its major version
+_LINKED = re.compile(r"""\bCUDA::(?P<target>\w+)|["'](?:-l)?(?P<name>cu[a-z]+(?:Lt)?|nv[a-zA-Z]+|npp[a-z]*)["']""")
+_MAJOR = re.compile(r"""(?:environ(?:\.get\(|\[)|getenv\()\s*["'](?P<name>[A-Z0-9_]*CUDA_MAJOR(?:_VERSION)?)["']""")
+_BEFORE_RENAMING = "scikit-build-core<0.8"  # of cmake.minimum-version
+_RENAMED = "its pyproject.toml has cmake.minimum-version, which newer releases refuse"
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?P<header>[\w./+-]+)>", re.MULTILINE)
 _QUOTED = re.compile(
     r"""^[ \t]*(?:#[ \t]*include|cdef[ \t]+extern[ \t]+from)[ \t]*["']<?(?P<header>[\w./+-]+)""", re.MULTILINE
@@ -84,12 +89,13 @@ _QUOTED = re.compile(
 class ProjectSurvey(Struct, frozen=True, kw_only=True):
     """What the files of a project say; each of *languages*, *libraries* and *headers* once, sorted.
 
-    *requires* are the projects that its build requirements, the *lines*, name.
-    *module* is what users import, or "" if that is not certain. *archs* are the GPUs of its own list, as in ``80``.
-    *libraries* are those of the CUDA toolkit, as ``matrix.cuda[].libraries`` has them, and *switches* the variables
-    that make it build here what it would download, or compile what it would leave to Python. *imported* is what
-    setup.py cannot do without and *requires* lacks. *dispatch* are files that ask the CPU, *native* those that build
-    for the building machine. *headers* are those in angle brackets that are not its own.
+    *requires* are the projects that its build requirements, the *lines*, name. *module* is what users import, or "" if
+    that is not certain. *archs* are the GPUs of its own list, as in ``80``. *libraries* are those of the CUDA toolkit,
+    as ``matrix.cuda[].libraries`` has them, and *switches* the variables that make it build here what it would
+    download, or compile what it would leave to Python. *imported* is what setup.py cannot do without and *requires*
+    lacks; *added* holds a requirement to releases that take the project, each with the reason. *majors* are variables
+    that want the major version of CUDA. *dispatch* are files that ask the CPU, *native* those that build for the
+    building machine. *headers* are those in angle brackets that are not its own.
     """
 
     backend: BuildBackend
@@ -105,6 +111,8 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     native: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     imported: tuple[str, ...] = ()
+    added: tuple[tuple[str, str], ...] = ()
+    majors: tuple[str, ...] = ()
     has_extensions: bool = False
     has_kernels: bool = False
     calls_cuda: bool = False
@@ -129,7 +137,7 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
     found = _Found()
     for path in _files(project):
         found.look(path, path.relative_to(project).as_posix())
-    lines, has_hooks = _stated(project)
+    lines, has_hooks, is_renamed = _stated(project)
     requires = tuple(dict.fromkeys(each for line in lines if (each := required_project(line))))
     # with other sources it compiles by itself, and a switch for Cython makes those anew
     by_itself = found.languages - {"Cython"}
@@ -144,12 +152,14 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         module=_module(project, name),
         languages=tuple(sorted(found.languages)),
         archs=tuple(sorted(found.archs, key=lambda arch: (int(arch.rstrip("af")), arch))),
-        libraries=tuple(sorted({library for header in found.headers if (library := toolkit_library(header))})),
+        libraries=tuple(sorted({each for name in (*found.headers, *found.linked) if (each := toolkit_library(name))})),
         switches=tuple(sorted(switches.items())),
         dispatch=tuple(sorted(found.dispatch)),
         native=tuple(sorted(found.native)),
         headers=tuple(sorted(found.headers - found.own)),
         imported=tuple(_imported(project, requires)),
+        added=((_BEFORE_RENAMING, _RENAMED),) if is_renamed else (),
+        majors=tuple(sorted(found.majors)),
         has_extensions=found.has_extensions,
         has_kernels=found.has_kernels,
         calls_cuda=any(map(is_of_cuda, (*found.headers, *found.quoted))),
@@ -168,6 +178,8 @@ class _Found:
         self.headers: set[str] = set()
         self.own: set[str] = set()
         self.quoted: set[str] = set()
+        self.linked: set[str] = set()
+        self.majors: set[str] = set()
         self.has_extensions = self.has_kernels = False
 
     def look(self, path: Path, name: str) -> None:
@@ -202,6 +214,8 @@ class _Found:
             self.has_kernels = True
         if _CUDA.search(text):
             self.archs |= {match["number"] for match in _ARCHS.finditer(text)}
+            self.linked |= {match["target"] or match["name"] for match in _LINKED.finditer(text)}
+        self.majors |= {match["name"] for match in _MAJOR.finditer(text)}
 
 
 def _files(project: Path) -> Iterator[Path]:
@@ -225,10 +239,11 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _stated(project: Path) -> tuple[tuple[str, ...], bool]:
+def _stated(project: Path) -> tuple[tuple[str, ...], bool, bool]:
     """The build requirements as pyproject.toml says them.
 
-    And whether hatchling has hooks that it runs on demand only, as projects have them that compile with mypyc.
+    And whether hatchling has hooks that it runs on demand only, as projects have them that compile with mypyc; and
+    whether scikit-build-core has a key that was renamed, and is not asked to read it as it was.
     """
     file = project / "pyproject.toml"
     table = Table({})
@@ -242,7 +257,9 @@ def _stated(project: Path) -> tuple[tuple[str, ...], bool]:
     lines = [text for text in listed if isinstance(text, str) and required_project(text)]
     hooks = _at(table.raw("tool"), "hatch", "build", "targets", "wheel", "hooks")
     has_hooks = any(isinstance(hook, dict) and hook.get("enable-by-default") is False for hook in hooks.values())
-    return tuple(lines), has_hooks
+    settings = _at(table.raw("tool"), "scikit-build")
+    is_renamed = "minimum-version" in _at(settings, "cmake") and "minimum-version" not in settings
+    return tuple(lines), has_hooks, is_renamed
 
 
 def _at(table: object, *keys: str) -> Mapping[str, object]:
