@@ -1,8 +1,8 @@
 """Libraries loaded by a process of their own, and the GPU code that their wrappers lead to in its memory.
 
-The process is a program that knows of fatbins what the start-up code of a library knows; its output is read here
-without vbuild's own parser. Libraries of CUDA that are not on this machine are stood in for: the loader finds every
-symbol and version, and what is called gives 0.
+The process is a program that knows of fatbins and bundles what the vendor's runtime knows; its output is read here
+without vbuild's own parser. Libraries of CUDA and ROCm that are not on this machine are stood in for: the loader finds
+every symbol and version, and what is called gives 0. With AMD's, start-up code registers its wrappers with the program.
 """
 
 import re
@@ -11,10 +11,11 @@ import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from hashlib import sha256
+from hashlib import md5, sha256
 from itertools import chain
 from pathlib import Path
 
+import zstandard
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
@@ -22,7 +23,8 @@ from tests.factories.devices import X86_64, Toolchain
 from tests.factories.once import once
 from vbuild.elf.image import ElfImage
 
-_WRAPPER, _CONTAINER, _ENTRY = struct.Struct("<II"), struct.Struct("<IHHQ"), struct.Struct("<HHIQ")
+_WRAPPER, _CONTAINER, _ENTRY = struct.Struct("<IIQ"), struct.Struct("<IHHQ"), struct.Struct("<HHIQ")
+_HIP, _ROW = 0x48495046, struct.Struct("<QQQ")
 _WRAPPER_SIZE, _POINTER = 24, 8
 _WALKER = r"""
 #include <dlfcn.h>
@@ -30,14 +32,35 @@ _WALKER = r"""
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 struct wrapper { uint32_t magic, version; const uint64_t *data; const void *more; };
+static const struct wrapper *registered[1 << 16];
+static int calls;
+void *__hipRegisterFatBinary(const struct wrapper *wrapper) { registered[calls++] = wrapper; return (void *)wrapper; }
+static uint64_t bundled(const char *start) {
+  uint64_t size = 32, count, row[3];
+  if (!memcmp(start, "CCOB", 4)) return start[4] == 3 ? *(uint64_t *)(start + 8) : *(uint32_t *)(start + 8);
+  if (memcmp(start, "__CLANG_OFFLOAD_BUNDLE__", 24)) abort();
+  const char *place = start + size;
+  for (count = *(uint64_t *)(start + 24); count; count--, place += 24 + row[2]) {
+    memcpy(row, place, 24);
+    if (row[0] + row[1] > size) size = row[0] + row[1];
+  }
+  return size < place - start ? place - start : size;
+}
 int main(int count, char **argv) {
   struct link_map *map = dlopen(argv[1], RTLD_NOW);
   if (!map) { fprintf(stderr, "%s\n", dlerror()); return 1; }
   const struct wrapper *wrapper = (const void *)(map->l_addr + strtoul(argv[2], NULL, 0));
+  for (int call = 0; call < calls; call++) {
+    uint64_t place = registered[call] - wrapper;
+    if (place >= atoi(argv[3]) || registered[call] != wrapper + place) abort();
+  }
   for (count = atoi(argv[3]); count > 0; count--, wrapper++) {
+    uint64_t size = wrapper->magic == 0x48495046 ? bundled((const char *)wrapper->data) : 16 + wrapper->data[1];
     fwrite(wrapper, 1, 8, stdout);
-    fwrite(wrapper->data, 1, 16 + wrapper->data[1], stdout);
+    fwrite(&size, 1, 8, stdout);
+    fwrite(wrapper->data, 1, size, stdout);
   }
   fflush(stdout);
   _Exit(0);
@@ -51,10 +74,11 @@ _REST = "rest.so"
 def in_memory(library: Path, *, toolchain: Toolchain = X86_64) -> dict[int, tuple[str, ...]]:
     """The SHA-256 of every entry that the wrappers of *library* lead to in a process that has it loaded, RTLD_NOW.
 
-    By the address, before the library is placed, of the pointer in the wrapper. AssertionError where it does not load,
-    or where a magic, version or size is not as it should be.
+    By the address, before the library is placed, of the pointer in the wrapper; for AMD each is behind the target and
+    a space. AssertionError where it does not load, or where a magic, version or size is not as it should be.
     """
-    section = ElfImage.parse(library.read_bytes()).section(".nvFatBinSegment")
+    image = ElfImage.parse(library.read_bytes())
+    section = image.section(".nvFatBinSegment") or image.section(".hipFatBinSegment")
     assert section
     start, count = section.addresses.start, len(section.addresses) // _WRAPPER_SIZE
     with tempfile.TemporaryDirectory() as folder:
@@ -78,14 +102,18 @@ def in_memory(library: Path, *, toolchain: Toolchain = X86_64) -> dict[int, tupl
 
 def _read(data: memoryview, place: int) -> tuple[tuple[str, ...], int]:
     """The entries of the wrapper at *place* of what the walker wrote, and where the next one is."""
-    magic, version = _WRAPPER.unpack_from(data, place)
+    magic, version, size = _WRAPPER.unpack_from(data, place)
+    place += _WRAPPER.size
+    end = place + size
+    if magic == _HIP:
+        assert version == 1
+        return tuple(_bundled(bytes(data[place:end]))), end
     assert magic == 0x466243B1
     assert version in {1, 2}
-    place += _WRAPPER.size
     magic, version, header, size = _CONTAINER.unpack_from(data, place)
-    assert (magic, version, header) == (0xBA55ED50, 1, _CONTAINER.size)
+    assert (magic, version, header, place + header + size) == (0xBA55ED50, 1, _CONTAINER.size, end)
     place += header
-    end, digests = place + size, []
+    digests = []
     while place < end:
         kind, version, header, size = _ENTRY.unpack_from(data, place)
         assert kind in {1, 2, 8}
@@ -96,11 +124,30 @@ def _read(data: memoryview, place: int) -> tuple[tuple[str, ...], int]:
     return tuple(digests), end
 
 
+def _bundled(data: bytes) -> Iterator[str]:
+    """The target of each code object in a bundle, with its SHA-256; clang's own reader takes the same."""
+    if data.startswith(b"CCOB"):
+        header = {2: 24, 3: 32}[data[4]]
+        plain = zstandard.ZstdDecompressor().decompress(data[header:])
+        assert data[header - 8 : header] == md5(plain, usedforsecurity=False).digest()[:8]
+        data = plain
+    assert data.startswith(b"__CLANG_OFFLOAD_BUNDLE__")
+    place = 32
+    for _ in range(int.from_bytes(data[24:32], "little")):
+        start, size, length = _ROW.unpack_from(data, place)
+        place += _ROW.size + length
+        target = data[place - length : place].decode()
+        assert start + size <= len(data)
+        if size:
+            assert (start % 4096, data[start : start + 4]) == (0, b"\x7fELF")
+            yield f"{target} {sha256(data[start : start + size]).hexdigest()}"
+
+
 @once
 def _walker(prefix: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "walker"
-        command: list[str | Path] = [f"{prefix}gcc", "-O2", "-o", output, "-x", "c", "-", "-ldl"]
+        command: list[str | Path] = [f"{prefix}gcc", "-O2", "-o", output, "-rdynamic", "-x", "c", "-", "-ldl"]
         subprocess.run(command, input=_WALKER.encode(), check=True, capture_output=True)
         return output.read_bytes()
 

@@ -12,7 +12,7 @@ from markupsafe import _speedups
 
 from tests.factories.bundles import bundle, compressed
 from tests.factories.elf import linked, rpath, shared_object
-from tests.factories.fatbins import cubin, entry, fatbin
+from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.fuzz.target import Target, folder
 from vbuild.elf.code import Elf
 from vbuild.elf.image import ElfImage
@@ -22,17 +22,18 @@ from vbuild.elf.surgery.packing import Strip
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import VbuildError
 from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.bundle import BUNDLES
+from vbuild.gpu_code.bundle import BUNDLES, BundleMethod
 from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES, FatbinFlag, FatbinKind, decompressed, recompressed
 from vbuild.gpu_code.model import ContainerForm, verbatim
 from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.verification.levels import Claim, Levels
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "fatbins"
 _FLAGS = (0, FatbinFlag.LZ4, FatbinFlag.ZSTD)
-_SHARE = Share.parse("any=90").gpus
+_SHARE = GpuList.asked("90,gfx90a:xnack+")
 _ORDERS = (Cuts(strip=Strip.UNNEEDED), Cuts(zstd=True, empty=Empty.NOTHING, unsupported=True, force=True))
 _RELINK = Relink(
     (("libdemo.so.1", "libother-1234.so.1"),), ("libmore.so.2",), ("$ORIGIN/../demo.libs",), soname="libx.so"
@@ -58,7 +59,8 @@ def _read_device(form: ContainerForm, data: bytes) -> None:
             decompressed(view, each)
         with suppress(VbuildError):
             recompressed(view, each)
-    form.packing(reading.entries[::2], verbatim)
+    with suppress(VbuildError):
+        (reading.packing or form.packing)(reading.entries[::2], verbatim)
 
 
 def _read_fatbin(data: bytes) -> None:
@@ -108,14 +110,18 @@ def _fatbins() -> Iterator[bytes]:
 
 
 def _bundles() -> Iterator[bytes]:
-    plain = bundle({"host-x86_64-unknown-linux--": b"", "hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+": cubin(90)})
+    targets = ("gfx90a:xnack+", "gfx942", "gfx11-generic")
+    codes = {f"hipv4-amdgcn-amd-amdhsa--{target}": cubin(90) for target in targets}
+    plain = bundle({"host-x86_64-unknown-linux--": b"", **codes})
     yield plain
-    yield from (compressed(plain, version=version) for version in (2, 3))
+    yield from (compressed(plain, version=version) for version in (1, 2, 3))
+    yield compressed(plain, method=BundleMethod.ZLIB)
 
 
 def _device_libraries() -> Iterator[bytes]:
     for sample in sorted(SAMPLES.glob("*.so")):
         yield sample.read_bytes()
+    yield device_library(*_bundles(), section=".hip_fatbin", wrapper=(".hipFatBinSegment", 0x48495046, 1), align=4096)
 
 
 def _host_libraries() -> Iterator[bytes]:

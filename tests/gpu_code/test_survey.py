@@ -203,7 +203,14 @@ def test_amds_bundles_are_found_by_the_same_survey() -> None:
     code = surveyed(data)
     assert shown(code) == [".hip_fatbin host,gfx942"] * 2
     assert [one.vendor for one in code.containers] == [Vendor.AMD, Vendor.AMD]
-    assert reasons(code) == [None, "is compressed as a whole"]
+    assert reasons(code) == [None, None]
+
+
+def test_a_bundle_that_another_one_follows_without_a_wrapper_stays() -> None:
+    plain = bundle({HOST: b"", GFX942: b"code"})
+    data = device_library(plain, plain, plain, section=".hip_fatbin", wrapper=HIP, align=4096, wrapped=[0, 1])
+    follows = "another bundle follows, to which no wrapper points"
+    assert reasons(surveyed(data)) == [None, follows, "no wrapper points to it"]
 
 
 def test_code_that_kpack_moved_out_is_named() -> None:

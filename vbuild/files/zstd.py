@@ -20,12 +20,18 @@ ZstdError = zstd.ZstdError
 """What is raised for data that is damaged; `EOFError` for data that ends too early."""
 
 _LEVEL, _WORKERS = zstd.CompressionParameter.compression_level, zstd.CompressionParameter.nb_workers
+_FAR = zstd.CompressionParameter.enable_long_distance_matching
 _WINDOW, _WINDOW_LOG = zstd.DecompressionParameter.window_log_max, 27
 
 
-def compressed(data: "Buffer", *, level: int) -> bytes:
-    """*data* as one frame that says its size."""
-    return zstd.compress(data, options={_LEVEL: level})
+def compressed(data: "Buffer", *, level: int, far: bool = False) -> bytes:
+    """*data* as one frame that says its size; with *far*, what repeats after many megabytes is stored once."""
+    return zstd.compress(data, options={_LEVEL: level, _FAR: int(far)})
+
+
+def frame_size(data: "Buffer") -> int:
+    """How many bytes of *data* the frame takes that it begins with; `ZstdError` if none does."""
+    return zstd.get_frame_size(data)
 
 
 def compressor(level: int, *, threads: int) -> zstd.ZstdCompressor:
@@ -63,10 +69,10 @@ def inflated(pieces: "Iterable[bytes]", size: int) -> "Iterator[bytes]":
         raise ZstdError("bytes after the end of its frame")
 
 
-def decompressed(frame: "Buffer", size: int) -> bytes:
+def decompressed(frame: "Buffer", size: int, *, window_log: int = _WINDOW_LOG) -> bytes:
     """What is in *frame*, *size* bytes; `ZstdError` if it is more or less."""
     stated = zstd.get_frame_info(frame).decompressed_size
-    decompressor = zstd.ZstdDecompressor(options={_WINDOW: _WINDOW_LOG})
+    decompressor = zstd.ZstdDecompressor(options={_WINDOW: window_log})
     found = decompressor.decompress(frame, size + 1) if stated in {size, None} else b""
     if len(found) != size:
         raise ZstdError(f"a frame of {stated or len(found):#x} bytes, expected {size:#x}")

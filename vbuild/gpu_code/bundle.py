@@ -10,42 +10,48 @@ Plain, in `.hip_fatbin` at multiples of 4096, without a size of its own:
       16 8       idSize
       24 idSize  id        kind-triple-target: hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+
 
-The runtime looks for the table in the first 4096 bytes. Compressed as a whole, version 2 and (3):
+The runtime looks for the table in the first 4096 bytes. Compressed as a whole, with numbers of 8 bytes in version 3:
 
     0    4     magic             CCOB
-    4    2     version           2, 3; version 1 does not say how long it is, and is refused
+    4    2     version           1, 2, 3
     6    2     method            0: zlib, 1: zstd
-    8    4 (8) totalSize         this header included
+    8    4 (8) totalSize         this header included; version 1 goes without, and ends with its zstd frame
     12   4 (8) uncompressedSize
     16   8     hash              first 8 bytes of the MD5 of what was compressed
+
+Such a bundle is inflated as a whole, and compressed again as it was: the same version, the same method.
 
 https://clang.llvm.org/docs/ClangOffloadBundler.html ; which code object is taken: ROCm/clr, hipamd/src/hip_fatbin.cpp
 A library whose wrapper says HIPK had its code moved out by rocm-kpack; nothing is done to it.
 """
 
+import hashlib
 import itertools
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
+from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from vbuild.errors import BinaryError
 from vbuild.files import zstd
 from vbuild.files.edited import Part
-from vbuild.files.records import U16, U32, U64
-from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, Reading, Vendor, Writing
+from vbuild.files.records import U16, U32, U64, Buffer
+from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, Reading, Vendor, Writing, verbatim
 from vbuild.hardware.architectures import SPIRV, GpuTarget
 from vbuild.hardware.gpu import GpuCodeKind
 
 MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 COMPRESSED_MAGIC = b"CCOB"
 ALIGNMENT = 4096
-# the most that looking into a compressed bundle may take, in bytes
+# the most that is inflated at once, in bytes, and how many times its size; published bundles come to 120 times
 _WINDOW_LOG = 30
+_LARGEST, _PLENTY, _RATIO = 1 << _WINDOW_LOG, 1 << 24, 512
+_ZSTD_LEVEL, _ZLIB_LEVEL = 9, 9
 # what the runtime reads to find the table in
 _TABLE = 4096
-_VERSIONS = (2, 3)
 _PARTS_BEFORE_TARGET = 5
 _HOST = GpuTarget("host")
 
@@ -82,6 +88,13 @@ class CompressedStart(GpuRecord, frozen=True):
     method: U16
 
 
+class Sizes1(GpuRecord, frozen=True):
+    """Version 1."""
+
+    uncompressed: U32
+    hash: U64
+
+
 class Sizes2(GpuRecord, frozen=True):
     """Version 2."""
 
@@ -98,17 +111,26 @@ class Sizes3(GpuRecord, frozen=True):
     hash: U64
 
 
-Sizes = Sizes2 | Sizes3
+Sizes = Sizes1 | Sizes2 | Sizes3
+_SIZES: Mapping[int, type[Sizes]] = {1: Sizes1, 2: Sizes2, 3: Sizes3}
+
+
+class _Compressed(NamedTuple):
+    """A compressed bundle: what its header says, where what is compressed lies, and where it ends."""
+
+    version: int
+    method: BundleMethod
+    uncompressed: int
+    hash: int
+    payload: int
+    stop: int
 
 
 def extent(data: memoryview, room: range) -> range:
     """The bundle that begins where *room* does; `BinaryError` if none does, or if it does not fit in."""
     start = room.start
     if bytes(data[start : min(start + len(COMPRESSED_MAGIC), room.stop)]) == COMPRESSED_MAGIC:
-        _, sizes, header = _compressed(data[: room.stop], start)
-        stop = start + sizes.total
-        if sizes.total < header:
-            raise BinaryError(f"compressed bundle at {start:#x} is {sizes.total:#x} bytes long, less than its header")
+        stop = _compressed(data[: room.stop], start).stop
     else:
         head = data[start : min(start + _TABLE, room.stop)]
         rows = list(_rows(head, start))
@@ -123,14 +145,9 @@ def read(data: memoryview, span: range) -> Reading:
     """The entries of the bundle at *span*; `BinaryError` if it is damaged, or of a version that is not known."""
     start = span.start
     if bytes(data[start : start + len(COMPRESSED_MAGIC)]) == COMPRESSED_MAGIC:
-        return Reading(_inside(data, span), "is compressed as a whole")
+        return _compressed_reading(data, span)
     rows = list(_rows(data[start : min(start + _TABLE, span.stop)], start))
-    first = _table_size(rows)
-    taken = sorted((row.offset, row.offset + row.size) for row, _ in rows if row.size)
-    if taken and taken[0][0] < first:
-        raise BinaryError(f"bundle at {start:#x} has code at {taken[0][0]:#x}, inside its table of {first:#x} bytes")
-    if any(stop > after for (_, stop), (after, _) in itertools.pairwise(taken)):
-        raise BinaryError(f"bundle at {start:#x} has code objects that overlap")
+    _check_places(rows, start)
     return Reading(tuple(_entry(row, ident, start) for row, ident in rows))
 
 
@@ -217,46 +234,114 @@ def _who(ident: str) -> tuple[str, GpuCodeKind, GpuTarget]:
     return "unknown", GpuCodeKind.OTHER, GpuTarget(target or ident)
 
 
-def _compressed(data: memoryview, start: int) -> tuple[BundleMethod, Sizes, int]:
-    """Method, sizes, and size of the header of the compressed bundle at *start*."""
+def _check_places(rows: Sequence[tuple[BundleRow, str]], start: int) -> None:
+    """`BinaryError` if two code objects of the bundle at *start* overlap, or one lies in the table."""
+    first = _table_size(rows)
+    taken = sorted((row.offset, row.offset + row.size) for row, _ in rows if row.size)
+    if taken and taken[0][0] < first:
+        raise BinaryError(f"bundle at {start:#x} has code at {taken[0][0]:#x}, inside its table of {first:#x} bytes")
+    if any(stop > after for (_, stop), (after, _) in itertools.pairwise(taken)):
+        raise BinaryError(f"bundle at {start:#x} has code objects that overlap")
+
+
+def _compressed(data: memoryview, start: int) -> _Compressed:
+    """The compressed bundle at *start* of *data*, that ends with the section."""
     head = CompressedStart.parse(data, start)
-    if head.version not in _VERSIONS:
-        raise BinaryError(f"compressed bundle at {start:#x} has version {head.version}; only 2 and 3 are known")
+    what = f"compressed bundle at {start:#x}"
+    if (form := _SIZES.get(head.version)) is None:
+        raise BinaryError(f"{what} has version {head.version}; only 1, 2 and 3 are known")
     if head.method not in tuple(BundleMethod):
-        raise BinaryError(
-            f"compressed bundle at {start:#x} has method {head.method}; only 0 (zlib) and 1 (zstd) are known"
-        )
-    form = Sizes2 if head.version == _VERSIONS[0] else Sizes3
-    where = start + CompressedStart.layout.size
-    return BundleMethod(head.method), form.parse(data, where), CompressedStart.layout.size + form.layout.size
+        raise BinaryError(f"{what} has method {head.method}; only 0 (zlib) and 1 (zstd) are known")
+    method = BundleMethod(head.method)
+    sizes = form.parse(data, start + CompressedStart.layout.size)
+    header = CompressedStart.layout.size + form.layout.size
+    if isinstance(sizes, Sizes1):
+        total = header + _frame_size(data[start + header :], method, what)
+    elif (total := sizes.total) < header:
+        raise BinaryError(f"{what} is {total:#x} bytes long, less than its header")
+    return _Compressed(head.version, method, sizes.uncompressed, sizes.hash, start + header, start + total)
 
 
-def _inside(data: memoryview, span: range) -> tuple[GpuEntry, ...]:
+def _frame_size(data: memoryview, method: BundleMethod, what: str) -> int:
+    if method is BundleMethod.ZLIB:
+        raise BinaryError(f"{what} is of version 1 with zlib, which does not say where it ends")
+    try:
+        return zstd.frame_size(data)
+    except zstd.ZstdError as error:
+        raise BinaryError(f"{what} is damaged: {error}") from error
+
+
+def _compressed_reading(data: memoryview, span: range) -> Reading:
     """The entries of the compressed bundle at *span*, which have no place of their own in the file."""
-    method, sizes, header = _compressed(data, span.start)
-    payload = range(span.start + header, span.stop)
-    head = memoryview(_first_bytes(data[payload.start : payload.stop], method, span.start))
-    rows = list(_rows(head, span.start))
-    if any(row.offset + row.size > sizes.uncompressed for row, _ in rows):
-        raise BinaryError(f"compressed bundle at {span.start:#x} has code behind its end, {sizes.uncompressed:#x}")
+    head = _compressed(data[: span.stop], span.start)
+    size = head.stop - head.payload
+    rows = list(_rows(memoryview(_inflated(data, head, span.start, most=_TABLE)), span.start))
+    _check_places(rows, span.start)
+    if any(row.offset + row.size > head.uncompressed for row, _ in rows):
+        raise BinaryError(f"compressed bundle at {span.start:#x} has code behind its end, {head.uncompressed:#x}")
     total = sum(row.size for row, _ in rows)
-    return tuple(
+    entries = tuple(
         replace(
             _entry(row, ident, 0),
             span=range(span.start, span.start),
             payload=range(span.start, span.start),
-            compression=_COMPRESSIONS[method],
-            share=len(payload) * row.size // max(total, 1),
+            compression=_COMPRESSIONS[head.method],
+            share=size * row.size // max(total, 1),
         )
         for row, ident in rows
     )
+    why = None
+    if head.uncompressed > min(_LARGEST, max(_PLENTY, _RATIO * size)):
+        why = f"claims that its {size:#x} bytes inflate to {head.uncompressed:#x}, which is not tried"
+    return Reading(entries, why, partial(_packed_again, data, span))
 
 
-def _first_bytes(payload: memoryview, method: BundleMethod, place: int) -> bytes:
-    """Enough of what is compressed in *payload* to hold the table."""
+def _packed_again(data: memoryview, span: range, kept: Sequence[GpuEntry], _: Writing) -> tuple[Part, ...]:
+    """The compressed bundle at *span* of *data* with the *kept* entries; as it is if that is no smaller.
+
+    `BinaryError` if what is in it is not what was compressed.
+    """
+    head = _compressed(data[: span.stop], span.start)
+    plain = memoryview(_inflated(data, head, span.start))
+    if _hash(plain) != head.hash:
+        raise BinaryError(f"compressed bundle at {span.start:#x} is damaged: its hash is {head.hash:#x}")
+    wanted = {(entry.ident, entry.uncompressed_size) for entry in kept}
+    inside = read(plain, range(len(plain))).entries
+    parts = packed([entry for entry in inside if (entry.ident, entry.uncompressed_size) in wanted], verbatim)
+    bundle = b"".join(part if isinstance(part, bytes) else plain[part.start : part.stop] for part in parts)
+    if head.method is BundleMethod.ZLIB:
+        payload = zlib.compress(bundle, _ZLIB_LEVEL)
+    else:
+        payload = zstd.compressed(bundle, level=_ZSTD_LEVEL, far=True)
+    start = bytes(data[span.start : span.start + CompressedStart.layout.size])
+    total = head.payload - span.start + len(payload)
+    if total >= len(span):
+        return (span,)
+    if head.version == 1:
+        sizes: Sizes = Sizes1(len(bundle), _hash(bundle))
+    else:
+        sizes = (Sizes2 if head.version == 2 else Sizes3)(total, len(bundle), _hash(bundle))  # noqa: PLR2004
+    return (start + sizes.pack() + payload,)
+
+
+def _hash(plain: Buffer) -> int:
+    return int.from_bytes(hashlib.md5(plain, usedforsecurity=False).digest()[:8], "little")
+
+
+def _inflated(data: memoryview, head: _Compressed, place: int, *, most: int | None = None) -> bytes:
+    """What is compressed in the bundle of *head*, or the first *most* bytes of it; `BinaryError` if it is damaged."""
+    payload = data[head.payload : head.stop]
     try:
-        if method is BundleMethod.ZLIB:
-            return zlib.decompressobj().decompress(payload, _TABLE)
-        return zstd.first_bytes(payload, _TABLE, window_log=_WINDOW_LOG)
-    except (zlib.error, zstd.ZstdError) as error:
+        if head.method is BundleMethod.ZLIB:
+            # one byte more shows that there is more
+            plain = zlib.decompressobj().decompress(payload, most or head.uncompressed + 1)
+        elif most:
+            plain = zstd.first_bytes(payload, most, window_log=_WINDOW_LOG)
+        else:
+            plain = zstd.decompressed(payload, head.uncompressed, window_log=_WINDOW_LOG)
+    except (zlib.error, zstd.ZstdError, MemoryError) as error:
         raise BinaryError(f"compressed bundle at {place:#x} is damaged: {error}") from error
+    if not most and len(plain) != head.uncompressed:
+        found = f"inflates to {len(plain):#x} bytes, but claims {head.uncompressed:#x}"
+        raise BinaryError(f"compressed bundle at {place:#x} {found}")
+    return plain

@@ -97,10 +97,14 @@ def verbatim(entry: GpuEntry) -> Part:
 
 
 class Reading(Struct, frozen=True):
-    """What the bytes of a container say, wherever it lies: its entries, and what in them forbids to make it smaller."""
+    """What the bytes of a container say, wherever it lies: its entries, and what in them forbids to make it smaller.
+
+    *packing* is how this one is written with fewer entries, if it is not as all of its form are.
+    """
 
     entries: tuple[GpuEntry, ...]
     why_pinned: str | None = None
+    packing: Packing | None = None
 
 
 class Container(Struct, frozen=True):

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vbuild.elf.image import ElfImage, Pointer
 from vbuild.elf.layout import Section
@@ -33,6 +34,7 @@ from vbuild.gpu_code.model import (
     ContainerWrapper,
     DeviceCode,
     GpuEntry,
+    Vendor,
 )
 
 FORMS = (FATBINS, BUNDLES)
@@ -132,6 +134,7 @@ class _Sections:
         shift = section.addresses.start - section.span.start
         starts = sorted(target - shift for target in self.wrappers if target in section.addresses)
         place = _behind_zeros(self.image.data, section.span)
+        first = len(self.findings.containers)
         while place < section.span.stop:
             following = bisect_right(starts, place)
             end = starts[following] if following < len(starts) else section.span.stop
@@ -157,11 +160,21 @@ class _Sections:
                         reading.entries,
                         tuple(self.wrappers.get(address, ())),
                         reading.why_pinned or self._why_pinned(range(address, address + len(span)), reading.entries),
-                        self.form.packing,
+                        reading.packing or self.form.packing,
                     )
                 )
                 place = span.stop
             place = _behind_zeros(self.image.data, range(place, section.span.stop))
+        if self.form.vendor is Vendor.AMD:
+            self._pin_followed(first)
+
+    def _pin_followed(self, first: int) -> None:
+        """Pin each container from the *first* on that the runtime may read on from: to one without a wrapper."""
+        found = self.findings.containers
+        why = f"another {self.form.name} follows, to which no wrapper points"
+        for place in range(first, len(found) - 1):
+            if found[place].movable and not found[place + 1].wrappers:
+                found[place] = replace(found[place], why_pinned=why)
 
     def _why_pinned(self, addresses: range, entries: Sequence[GpuEntry]) -> str | None:
         wrappers = len(self.wrappers.get(addresses.start, ()))
