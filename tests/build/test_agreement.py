@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.wheels import wheel
 from vbuild.build.agreement import Agreement, Fatbins, Shortfall, agreement
 from vbuild.errors import BuildError
 from vbuild.hardware.gpu import GpuList, GpuOffer
@@ -11,6 +12,7 @@ from vbuild.recipe.cuda import Archs
 from vbuild.toolchain.nvcc import Command
 from vbuild.toolchain.nvcc_options import Codegen, NvccOutput
 
+LINUX = Path("demo-1.0-cp311-cp311-linux_x86_64.whl")
 HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"
 BYPASSED = (
     "no command passed the wrapper of nvcc: the project calls another one by its path, and has to be told to take "
@@ -47,7 +49,7 @@ def test_code_for_every_gpu_agrees() -> None:
     found = judged([command("a.cu", "sm_75,sm_80,sm_90")], "sm_75,sm_80,sm_90")
     assert found == Agreement()
     assert found
-    found.check()
+    found.check(LINUX)
     assert judged([command("a.cu", "sm_70,sm_80,sm_90a")], "sm_70,sm_80,sm_90a")
     assert judged([], "sm_75,sm_80,sm_90,compute_90")
 
@@ -61,7 +63,7 @@ def test_files_compiled_for_less_are_named() -> None:
     )
     assert not found
     with pytest.raises(BuildError) as caught:
-        found.check()
+        found.check(LINUX)
     assert str(caught.value) == (
         "src/a.cu: compiled for sm_80 only, asked for sm_75, sm_90; "
         f"src/b.cu: compiled for sm_80 only, asked for sm_75, sm_90; {HARD_CODED}"
@@ -71,7 +73,7 @@ def test_files_compiled_for_less_are_named() -> None:
 def test_of_many_files_five_are_named() -> None:
     found = judged([command(f"{number:02}.cu", "sm_80") for number in range(17)], "sm_80", request="80,90")
     with pytest.raises(BuildError) as caught:
-        found.check()
+        found.check(LINUX)
     assert str(caught.value).startswith("00.cu: compiled for sm_80 only, asked for sm_90; 01.cu: ")
     assert str(caught.value).endswith(f"04.cu: compiled for sm_80 only, asked for sm_90; and 12 more; {HARD_CODED}")
 
@@ -162,11 +164,25 @@ def test_a_build_without_gpu_code_is_told() -> None:
         found = agreement([], libraries, GpuList.parse("80"))
         assert found.lines == (message,)
         with pytest.raises(BuildError) as caught:
-            found.check()
+            found.check(LINUX)
         assert str(caught.value) == message
     # compiled, and then left out of what is linked
     assert agreement([command("a.cu", "sm_80")], {}, GpuList.parse("80")).is_empty
     assert agreement([command("a.cu", "sm_80", output=NvccOutput.FATBIN)], {}, GpuList.parse("80"))
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "one wheel serves all machines; if the project has code for GPUs that it left out, "),
+        ({"demo/a.cu": b"", "demo/b.cuh": b""}, "compiles its CUDA sources when they are used: demo/a.cu and 1 more; "),
+    ],
+)
+def test_a_pure_wheel_is_said_to_be_pure(tmp_path: Path, files: dict[str, bytes], said: str) -> None:
+    made = wheel(tmp_path, "demo-1.0-py3-none-any.whl", files)
+    with pytest.raises(BuildError, match=r"^it is pure Python, with nothing to compile for a GPU: ") as caught:
+        agreement([], {}, GpuList.parse("80")).check(made)
+    assert said in str(caught.value)
 
 
 def test_a_list_that_could_not_be_replaced_is_told() -> None:

@@ -103,6 +103,16 @@ CUDAExtension("demo", ["k.cu"], libraries=["cufft", "cudart"], extra_link_args=[
     assert [entry["env"] for entry in entries] == [{"DEMO_CUDA_MAJOR": "12"}, {"DEMO_CUDA_MAJOR": "13"}]
 
 
+def test_what_setup_py_goes_on_without_is_offered_to_a_build_for_gpus(tmp_path: Path) -> None:
+    setup = "import numpy\ntry:\n    import cuvec, os\n    from skbuild import setup\nexcept ImportError:\n    pass\n"
+    survey = surveyed(
+        tree(tmp_path, {"setup.py": setup, "k.cu": "", "CMakeLists.txt": "${CUDA_curand_LIBRARY}"}), "demo"
+    )
+    assert (survey.imported, survey.tried, survey.libraries) == (("numpy",), ("cuvec", "scikit-build"), ("curand",))
+    text = drafted(survey, {"cuda": [{"toolkit": "13.0"}]}).text()
+    assert '# requires = ["numpy", "cuvec", "scikit-build"]  # its setup.py goes on without these' in text
+
+
 @pytest.mark.parametrize(("more", "added"), [("", ["scikit-build-core<0.8"]), ('minimum-version = "0.5"\n', [])])
 def test_a_key_that_scikit_build_core_renamed_asks_for_a_release_that_reads_it(
     tmp_path: Path, more: str, added: list[str]

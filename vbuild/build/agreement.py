@@ -11,7 +11,7 @@ only if a GPU gets nothing from all of it together.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from msgspec import Struct
 
@@ -31,6 +31,8 @@ from vbuild.toolchain.nvcc import (
     written,
 )
 from vbuild.toolchain.nvcc_options import Codegen, NvccOutput, matches
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.name import WheelName
 
 Fatbins = Mapping[tuple[GpuOffer, ...], int]
 
@@ -49,6 +51,15 @@ _NO_CODE = (
     "no library has GPU code: set what switches the project's CUDA on in build.config-settings or build.env; if it "
     "calls CUDA's libraries alone, leave matrix.cuda[].gpus out"
 )
+
+
+_PURE = "it is pure Python, with nothing to compile for a GPU: one wheel serves all machines"
+_LATER = ", and compiles its CUDA sources when they are used: "
+_LEFT_OUT = (
+    "; if the project has code for GPUs that it left out, set what switches it on in build.config-settings or "
+    "build.env, or name in build.requires what its setup.py looks for"
+)
+_SOURCES = (".cu", ".cuh")
 
 
 class Shortfall(Struct, frozen=True):
@@ -85,16 +96,23 @@ class Agreement(Struct, frozen=True):
         lines = tuple(f"{shortfall}; {shortfall.advice}" for shortfall in self.shortfalls)
         return (_NO_CODE,) if self.is_empty else lines
 
-    def check(self) -> None:
-        """`BuildError`, with the files in one line, if something falls short."""
+    def check(self, wheel: Path) -> None:
+        """`BuildError`, with the files in one line, if something of *wheel* falls short."""
         if self.is_empty:
-            raise BuildError(_NO_CODE)
+            raise BuildError(_pure(wheel) if WheelName.parse(wheel.name).platform == "any" else _NO_CODE)
         if self.shortfalls:
             shown = [str(shortfall) for shortfall in self.shortfalls[:_SHOWN]]
             if len(self.shortfalls) > _SHOWN:
                 shown.append(f"and {len(self.shortfalls) - _SHOWN} more")
             advice = dict.fromkeys(shortfall.advice for shortfall in self.shortfalls)
             raise BuildError("; ".join([*shown, *advice]))
+
+
+def _pure(wheel: Path) -> str:
+    with open_wheel(wheel) as source:
+        files = [member.path for member in source.members if member.path.endswith(_SOURCES)]
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return f"{_PURE}{f'{_LATER}{files[0]}{more}' if files else ''}{_LEFT_OUT}"
 
 
 def agreement(

@@ -116,6 +116,11 @@ def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKe
     if requires := [*survey.imported, *(line for line, _ in survey.added)]:
         said = ["its setup.py imports it, and does not say so"] if survey.imported else []
         yield DraftKey("build", "requires", requires, "; ".join([*said, *(reason for _, reason in survey.added)]))
+    if survey.tried and survey.has_cuda and "cuda" in matrix:
+        offered = [*survey.imported, *survey.tried]
+        yield DraftKey(
+            "build", "requires", offered, "its setup.py goes on without these, maybe without CUDA", is_offered=True
+        )
     if survey.native:
         kept = 'its -march=native is taken out; "keep" and "strip" are the other choices'
         yield DraftKey("build", "flags", "auto", kept, is_offered=True)

@@ -72,8 +72,6 @@ _CLONED = {
     "json": "nlohmann-json3-dev",
     "fmt": "libfmt-dev",
     "spdlog": "libspdlog-dev",
-    "googletest": "libgtest-dev",
-    "benchmark": "libbenchmark-dev",
     "abseil-cpp": "libabsl-dev",
     "yaml-cpp": "libyaml-cpp-dev",
     "zstd": "libzstd-dev",

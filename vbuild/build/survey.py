@@ -76,7 +76,10 @@ _NATIVE = re.compile(r"-m(?:arch|tune|cpu)=native")
 # that nvcc compiles something, be it called .cu or not
 _KERNELS = re.compile(r"CUDAExtension|enable_language\s*\(\s*CUDA|LANGUAGES[^)]*\bCUDA\b|cuda_add_|\.cu\b|-x cu\b")
 # how scripts name the toolkit's libraries; and variables that take its major version
-_LINKED = re.compile(r"""\bCUDA::(?P<target>\w+)|["'](?:-l)?(?P<name>cu[a-z]+(?:Lt)?|nv[a-zA-Z]+|npp[a-z]*)["']""")
+_LINKED = re.compile(
+    r"""\bCUDA::(?P<target>\w+)|\bCUDA_(?P<variable>[a-zA-Z]+)_LIBRAR(?:Y|IES)\b"""
+    r"""|["'](?:-l)?(?P<name>cu[a-z]+(?:Lt)?|nv[a-zA-Z]+|npp[a-z]*)["']"""
+)
 _MAJOR = re.compile(r"""(?:environ(?:\.get\(|\[)|getenv\()\s*["'](?P<name>[A-Z0-9_]*CUDA_MAJOR(?:_VERSION)?)["']""")
 _BEFORE_RENAMING = "scikit-build-core<0.8"  # of cmake.minimum-version
 _RENAMED = "its pyproject.toml has cmake.minimum-version, which newer releases refuse"
@@ -93,9 +96,9 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     that is not certain. *archs* are the GPUs of its own list, as in ``80``. *libraries* are those of the CUDA toolkit,
     as ``matrix.cuda[].libraries`` has them, and *switches* the variables that make it build here what it would
     download, or compile what it would leave to Python. *imported* is what setup.py cannot do without and *requires*
-    lacks; *added* holds a requirement to releases that take the project, each with the reason. *majors* are variables
-    that want the major version of CUDA. *dispatch* are files that ask the CPU, *native* those that build for the
-    building machine. *headers* are those in angle brackets that are not its own.
+    lacks, *tried* what it imports if it is there. *added* holds a requirement to releases that take the project, each
+    with the reason. *majors* are variables that want the major version of CUDA. *dispatch* are files that ask the CPU,
+    *native* those that build for the building machine. *headers* are those in angle brackets that are not its own.
     """
 
     backend: BuildBackend
@@ -111,6 +114,7 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     native: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     imported: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
     added: tuple[tuple[str, str], ...] = ()
     majors: tuple[str, ...] = ()
     has_extensions: bool = False
@@ -144,6 +148,7 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
     switches = {name: value for name, value in found.switches.items() if not (by_itself and name.endswith(_COMPILING))}
     if has_hooks:
         switches |= [_HOOKS]
+    imported, tried = tuple(_imported(project, requires)), dict.fromkeys(_imported(project, (), ast.Try))
     return ProjectSurvey(
         backend=recognised(project),
         requires=requires,
@@ -157,7 +162,8 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         dispatch=tuple(sorted(found.dispatch)),
         native=tuple(sorted(found.native)),
         headers=tuple(sorted(found.headers - found.own)),
-        imported=tuple(_imported(project, requires)),
+        imported=imported,
+        tried=tuple(each for each in tried if each not in {*imported, *requires}),
         added=((_BEFORE_RENAMING, _RENAMED),) if is_renamed else (),
         majors=tuple(sorted(found.majors)),
         has_extensions=found.has_extensions,
@@ -210,11 +216,12 @@ class _Found:
             self.has_extensions = True
         if _NATIVE.search(text):
             self.native.add(name)
-        if _KERNELS.search(text) and not (name.endswith(".py") and "/" in name):
-            self.has_kernels = True
+        if not (name.endswith(".py") and "/" in name):
+            self.has_kernels |= bool(_KERNELS.search(text))
+            for match in _LINKED.finditer(text):
+                self.linked.add(match["target"] or match["name"] or match["variable"].lower())
         if _CUDA.search(text):
             self.archs |= {match["number"] for match in _ARCHS.finditer(text)}
-            self.linked |= {match["target"] or match["name"] for match in _LINKED.finditer(text)}
         self.majors |= {match["name"] for match in _MAJOR.finditer(text)}
 
 
@@ -269,11 +276,12 @@ def _at(table: object, *keys: str) -> Mapping[str, object]:
     return table if isinstance(table, dict) else {}
 
 
-def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
+def _imported(project: Path, requires: Iterable[str], block: type[ast.stmt] | None = None) -> Iterator[str]:
     """The projects that setup.py imports at once and whatever happens, and that *requires* lacks, each once.
 
-    Of frameworks also what a function or a handler of errors imports to compile extensions: some projects
-    handle a missing torch themselves, and say how to install it.
+    With *block*, those that it imports in blocks of that kind at its top. Of frameworks also what a function or a
+    handler of errors imports to compile extensions: some projects handle a missing torch themselves, and say how to
+    install it.
     """
     try:
         tree = ast.parse(_text(project / "setup.py"))
@@ -283,7 +291,8 @@ def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
     if any(map(_removed, tree.body)):
         yield _BEFORE_REMOVAL
     extends = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module in _EXTENSIONS)
-    for node in (*tree.body, *extends):
+    inside = (each for node in tree.body if block and isinstance(node, block) for each in ast.walk(node))
+    for node in (*tree.body, *extends, *inside):
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]

@@ -388,7 +388,7 @@ class Builder(Struct, frozen=True):
         with log.open("a", encoding="utf-8") as file:
             file.writelines(f"nvcc: {command}\n" for command in built.commands)
         with at(built.wheel.name):
-            agreement(built.commands, fatbins(built.wheel), archs, mode=settings.archs).check()
+            agreement(built.commands, fatbins(built.wheel), archs, mode=settings.archs).check(built.wheel)
 
 
 def _check_compiled(built: Built) -> None:

@@ -380,7 +380,7 @@ def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
     if cuda := run.targets[0].cuda:
         with at(build.wheel.name):
             mode = recipe.build.cuda.archs
-            agreement(build.record.commands, fatbins(build.wheel), cuda.archs, mode=mode).check()
+            agreement(build.record.commands, fatbins(build.wheel), cuda.archs, mode=mode).check(build.wheel)
 
 
 def _baseline(target: Target, identifier: str, made: Sequence[ContainerResult]) -> Path | None:
