@@ -48,9 +48,28 @@ def release(folder: Path, *levels: str, name: str = NAME, metadata: str = METADA
     return folder
 
 
-def laid_out(wheels: Path, out: Path, url: str = URL, *mirrors: str, by_hardware: bool = False) -> Path:
+def against(folder: Path, *versions: str, levels: tuple[str, ...] = (), own: str = "") -> Path:
+    """*folder* with a release of demo for each of these *versions* of engine, and the engines in ``engines`` beside it.
+
+    *own* is the beginning of their local versions.
+    """
+    for version in versions:
+        name = f"demo-1.0+{own}engine{version}-py3-none-any.whl"
+        plain = wheel(
+            folder, name, {"demo/__init__.py": f"{version!r}"}, metadata=f"Requires-Dist: engine=={version}.*\n"
+        )
+        for level in levels:
+            stamped(plain, folder, variant=variant(f"x86_64_{level}", f"x86_64 :: level :: {level}"))
+        for patch in ("0", "1"):
+            wheel(folder.with_name("engines"), f"engine-{version}.{patch}-py3-none-any.whl", {"engine.py": ""})
+    return folder
+
+
+def laid_out(
+    wheels: Path, out: Path, url: str = URL, *mirrors: str, by_hardware: bool = False, by_installed: bool = False
+) -> Path:
     """The folder of the layout that *wheels* have in *out*."""
-    publish([wheels], out, layouts=[Redirect(url, mirrors, by_hardware=by_hardware)])
+    publish([wheels], out, layouts=[Redirect(url, mirrors, by_hardware=by_hardware, by_installed=by_installed)])
     return out / "redirect"
 
 

@@ -47,7 +47,8 @@ def layout_of(name: Layout, asked: PublishOptions) -> "PublishLayout":  # noqa: 
             from vbuild.publishing.redirect.plan import Redirect
 
             mirrors = tuple(map(folder_url, asked.get("mirror", ())))
-            return Redirect(url=below, mirrors=mirrors, by_hardware=asked.get("by_hardware", False))
+            by_hardware, by_installed = asked.get("by_hardware", False), asked.get("by_installed", False)
+            return Redirect(url=below, mirrors=mirrors, by_hardware=by_hardware, by_installed=by_installed)
         case "local":
             from vbuild.publishing.local import Local
 

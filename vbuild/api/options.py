@@ -173,6 +173,7 @@ class PublishOptions(TypedDict, total=False):
     max_size        hwcaps: refuse wheels that are larger, in MB
     mirror          redirect: other URLs that may have the wheels, asked first
     by_hardware     redirect: choose by CPU and GPU, not by tags only
+    by_installed    redirect: one sdist of wheels built against several versions of a package; the one installed decides
     name            suffix: how wheels are called; "{name}-{label}"
     sibling         suffix: required projects that are renamed alike
     metapackage     suffix: the label that an empty wheel with the old name requires
@@ -188,6 +189,7 @@ class PublishOptions(TypedDict, total=False):
     max_size: int | None
     mirror: Iterable[str]
     by_hardware: bool
+    by_installed: bool
     name: str | None
     sibling: Iterable[str]
     metapackage: str | None

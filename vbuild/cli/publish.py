@@ -20,6 +20,7 @@ _MEANT_FOR = {
     "max_size": "hwcaps",
     "mirror": "redirect",
     "by_hardware": "redirect",
+    "by_installed": "redirect",
     "name": "suffix",
     "sibling": "suffix",
     "metapackage": "suffix",
@@ -58,6 +59,11 @@ _URL = options.Value("url", "vbuild.publishing.model:folder_url")
 @click.option("--max-size", type=click.IntRange(min=1), metavar="MB", help="hwcaps: refuse larger wheels (10^6 bytes).")
 @click.option("--mirror", type=_URL, multiple=True, help="redirect: ask this other place for wheels first. Repeatable.")
 @click.option("--by-hardware", is_flag=True, help="redirect: choose by CPU and GPU, not by tags only.")
+@click.option(
+    "--by-installed",
+    is_flag=True,
+    help="redirect: make one sdist of wheels built against several versions of a package; the one installed decides.",
+)
 @click.option("--name", metavar="TEMPLATE", help="suffix: name wheels like this. [default: {name}-{label}]")
 @click.option(
     "--sibling", type=options.PROJECT, multiple=True, help="suffix: rename this required project alike. Repeatable."
@@ -132,10 +138,8 @@ def laid_lines(laid: "PublishedLayout", *, pixi: bool = False) -> Iterator[str]:
     else:
         yield f"{laid.plan.layout}: would be made"
         there = [output.target for output in laid.plan.outputs]
-    # links for an index, deeper down, have the names of what they lead to
-    there = sorted(there, key=lambda path: (len(path.parts), path), reverse=True)
-    names = {path.name: path for path in there if path.name.endswith(_SHIPPED)}
-    shown = sorted(names.values())
+    # links for an index have the names of what they lead to
+    shown = sorted(path for path in there if path.name.endswith(_SHIPPED) and "simple" not in path.parts)
     yield from (f"  {path}" for path in shown[:_FILES])
     if len(shown) > _FILES:
         yield f"  and {len(shown) - _FILES} more"

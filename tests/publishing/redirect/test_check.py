@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.factories.redirect_installs import NAME, V3, V4, laid_out, release
+from tests.factories.redirect_installs import NAME, V3, V4, against, laid_out, release
 from tests.factories.variants import document, variant, variant_wheel
 from tests.factories.wheels import wheel
 from vbuild.files.hashing import sha256_of
@@ -61,6 +61,22 @@ def test_what_was_made_has_no_problem(laid: Path, tmp_path: Path) -> None:
     wheel(tmp_path / "two", "demo-1.0-py311-none-any.whl", metadata="Requires-Dist: attrs\n")
     assert found(laid) == []
     assert found(laid_out(tmp_path / "two", tmp_path / "out2")) == []
+
+
+def test_a_wheel_in_the_folder_of_another_value_is_told(tmp_path: Path) -> None:
+    laid = laid_out(against(tmp_path / "dist", "1.4", "2.0"), tmp_path / "out", by_installed=True)
+    assert found(laid) == []
+    rewritten(laid, "wheels.json", lambda text: text.replace('{"engine": "==1.4.*"}', '{"engine": "==1.5.*"}'))
+    assert found(laid) == [
+        f"{NAME}: wheels.json says that it needs engine==1.5.*, and it requires engine==1.4.* [requirement]"
+    ]
+    (laid / "wheels/engine1.4" / NAME).rename(laid / "wheels" / NAME)
+    assert found(laid) == [
+        f"{NAME}: is pinned, and cannot be read: No such file or directory [pins]",
+        f"{NAME}: is in no wheels.json, so it is never installed [pins]",
+    ]
+    rewritten(laid, "wheels.json", lambda text: text.replace("engine1.4/", "../../"))
+    assert found(laid)[0].startswith(f"{SDIST}: has no PKG-INFO and wheels.json as a redirecting sdist has them")
 
 
 def test_a_wheel_that_is_not_as_pinned_is_told_with_its_hash(laid: Path) -> None:

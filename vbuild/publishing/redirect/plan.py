@@ -9,6 +9,11 @@
 It is for wheels that are too large for an index. Every installer builds sdists (PEP 517), so every installer gets the
 wheel. By default tags alone choose it: the caches of pip and uv do not know machines.
 
+Wheels whose versions say what they were built against (``matrix.requires``) can share an sdist that goes by what is
+installed. Installers take no wheel of another version than its sdist's, so these wheels get that:
+
+    demo-1.0+torch2.14-….whl  ->  wheels/torch2.14/demo-1.0-….whl
+
 The check of a folder compares pins and PKG-INFO with the wheels:
 
     demo-1.0.tar.gz: wheels.json   = the wheels in the folder wheels: each exists, as described; no more
@@ -32,22 +37,37 @@ from urllib.parse import quote
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.version import Version
 
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.archives import BoundedInfo
-from vbuild.files.hashing import sha256_of
+from vbuild.files.hashing import Digests, sha256_of
 from vbuild.publishing.lint.index import layout_problem
 from vbuild.publishing.lint.metadata import metadata_view
-from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, PublishRule, Text, folder_url
+from vbuild.publishing.model import (
+    ConsumerUse,
+    LinkedFile,
+    NewWheel,
+    PublishPlan,
+    PublishRule,
+    Text,
+    folder_url,
+    renamed,
+)
 from vbuild.publishing.redirect.sdist import (
     HAZARD,
     PKG_INFO,
+    STALE,
     TABLE,
+    BuiltAgainst,
     RedirectSource,
+    built_against,
+    check_choice,
     is_handed_over,
     left_out,
     packed,
     release_order,
+    requirements_of,
     row_of,
 )
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, labels_of
@@ -62,12 +82,14 @@ class Redirect(Struct, frozen=True):
     """Sdists that hand over the wheels served at *url*/wheels, or at a mirror: *mirrors* are folders of the wheels.
 
     *url* is where the layout's folder will be served; mirrors are asked first. With *by_hardware* CPU and GPU choose
-    among the variants, at the risk of caches that machines share.
+    among the variants, with *by_installed* what is installed among wheels that were built against several versions of
+    it, at the risk of caches that know neither.
     """
 
     url: str | None = None
     mirrors: tuple[str, ...] = ()
     by_hardware: bool = False
+    by_installed: bool = False
     name: str = "redirect"
 
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
@@ -79,22 +101,32 @@ class Redirect(Struct, frozen=True):
         releases = [offer for offer in offers if not offer.is_companion]
         if not releases:
             raise RepackageError("only companions of a split; expected wheels of the release that they are of, too")
-        sdists: dict[str, Text] = {}
+        merged = _merged(offers) if self.by_installed else {}
+        gone = {offer for parts in merged.values() for _, offer in parts}
+        offers = sorted({*merged, *offers} - gone, key=lambda offer: (offer.project, Version(offer.version)))
+        releases = [offer for offer in offers if not offer.is_companion]
+        sdists: dict[str, Text | MergedSdist] = {}
         for offer in releases:
-            known = replace(offer, wheels=tuple(filter(is_handed_over, offer.wheels)))
-            source = RedirectSource(known, urls, by_hardware=self.by_hardware)
             with at(offer):
-                sdists[str(offer)] = Text(PurePosixPath(f"{source.release}.tar.gz"), packed(source))
-        pins = "".join(_pin(offer, sdists.get(str(offer))) for offer in _newest(offers))
-        links = (
-            LinkedFile(PurePosixPath(WHEELS if _is_served(wheel) else "", wheel.path.name), wheel.path)
-            for offer in offers
-            for wheel in offer.wheels
-        )
-        outputs: tuple[Output, ...] = (*sdists.values(), Text(PurePosixPath(PINS), pins.encode()), *links)
+                sdists[str(offer)] = self._sdist(offer, urls, merged.get(offer, ()))
+        pins = RedirectPins(tuple(_pin(offer, sdists.get(str(offer))) for offer in _newest(offers)))
+        wheels = (output for offer in offers for output in _wheels(offer, merged.get(offer, ())))
+        late = [one for one in sdists.values() if isinstance(one, MergedSdist)]
+        outputs = (*(one for one in sdists.values() if isinstance(one, Text)), *wheels, *late, pins)
         newest = _newest(releases)
         uses = _uses(newest, [sdists[str(offer)] for offer in newest], url)
         return PublishPlan(self.name, outputs, tuple(uses), tuple(self._notes(releases)))
+
+    def _sdist(self, offer: OfferedRelease, urls: tuple[str, ...], parts: "tuple[_Part, ...]") -> "Text | MergedSdist":
+        """The sdist of *offer*; of one that is merged out of *parts*, what writes it once its wheels are there."""
+        known = replace(offer, wheels=tuple(filter(is_handed_over, offer.wheels)))
+        source = RedirectSource(known, urls, self.by_hardware, tuple(value for value, _ in parts))
+        check_choice(source)
+        target = PurePosixPath(f"{source.release}.tar.gz")
+        if not parts:
+            return Text(target, packed(source))
+        files = (output.target for output in _wheels(offer, parts) if isinstance(output, NewWheel))
+        return MergedSdist(target, tuple(files), replace(source, offer=replace(offer, wheels=())))
 
     def _notes(self, releases: Sequence[OfferedRelease]) -> Iterator[str]:
         if any(not is_handed_over(wheel) for offer in releases for wheel in offer.wheels):
@@ -116,6 +148,8 @@ class Redirect(Struct, frozen=True):
         )
         yield "--only-binary :all: (pip) and --no-build (uv) leave sdists out, and so this one."
         yield "PKG-INFO has a short text in place of the project's description."
+        if self.by_installed:
+            yield STALE
         if self.by_hardware:
             yield HAZARD
         elif unseen := [str(offer) for offer in releases if offer.variants]:
@@ -123,7 +157,9 @@ class Redirect(Struct, frozen=True):
             yield f"{names}: tags alone choose, so variants are taken only where VBUILD_SELECT names a label."
 
 
-def _uses(releases: Sequence[OfferedRelease], sdists: Sequence[Text], url: str) -> Iterator[ConsumerUse]:
+def _uses(
+    releases: Sequence[OfferedRelease], sdists: "Sequence[Text | MergedSdist]", url: str
+) -> Iterator[ConsumerUse]:
     names = " ".join(offer.project for offer in releases)
     # whatever the folder is called; the backend, which runs elsewhere, needs a whole path
     links = "--no-index --find-links ."
@@ -143,13 +179,17 @@ def _uses(releases: Sequence[OfferedRelease], sdists: Sequence[Text], url: str) 
             f"A variant of {', '.join(labels)}; caches do not know which one was asked for:",
             _both(f"--no-cache-dir {links} {having}", f"VBUILD_SELECT={labels[0]} {local}"),
         )
+    for sdist in (one for one in sdists if isinstance(one, MergedSdist)):
+        project, value = sdist.source.offer.project, sdist.source.values[-1].name
+        asked = _both(f"--no-cache-dir {links} {project}", f"VBUILD_SELECT=+{value} {local}")
+        yield ConsumerUse(f"The build of {project} against {value}, whatever is installed:", asked)
     yield ConsumerUse(
         "Pinned by hash: that of the sdist, which holds those of the wheels:",
         _both(f"--require-hashes {links} -r {PINS}"),
     )
     # with the name: uv takes the hash for a part of a file:// URL that stands alone
     pinned = (
-        f"{offer.project} @ {url}/{quote(str(sdist.target))}#sha256={hashlib.sha256(sdist.data).hexdigest()}"
+        f"{offer.project} @ {url}/{quote(str(sdist.target))}{_fragment(sdist)}"
         for offer, sdist in zip(releases, sdists, strict=True)
     )
     yield ConsumerUse("From where this folder is served:", _both(" ".join(map(quoted, pinned))))
@@ -173,11 +213,16 @@ def _newest(offers: Sequence[OfferedRelease]) -> tuple[OfferedRelease, ...]:
     return tuple({offer.project: offer for offer in offers}.values())
 
 
-def _pin(offer: OfferedRelease, sdist: Text | None) -> str:
-    """The line of requirements.txt for *offer*: the hashes of its files in the layout's folder."""
-    hashes = [hashlib.sha256(sdist.data).hexdigest()] if sdist else []
-    hashes += [sha256_of(wheel.path) for wheel in offer.wheels if not _is_served(wheel)]
-    return " ".join((f"{offer.project}=={offer.version}", *(f"--hash=sha256:{one}" for one in hashes))) + "\n"
+def _fragment(sdist: "Text | MergedSdist") -> str:
+    """The hash of *sdist*, as it stands in a URL; empty for one that is not made yet."""
+    return f"#sha256={hashlib.sha256(sdist.data).hexdigest()}" if isinstance(sdist, Text) else ""
+
+
+def _pin(offer: OfferedRelease, sdist: "Text | MergedSdist | None") -> tuple[str, tuple[PurePosixPath, ...]]:
+    """What requirements.txt pins for *offer*, and the files in the layout's folder that may be taken for it."""
+    files = [sdist.target] if sdist else []
+    files += [PurePosixPath(wheel.path.name) for wheel in offer.wheels if not _is_served(wheel)]
+    return f"{offer.project}=={offer.version}", tuple(files)
 
 
 def _is_served(wheel: OfferedWheel) -> bool:
@@ -185,20 +230,114 @@ def _is_served(wheel: OfferedWheel) -> bool:
     return is_handed_over(wheel) and not wheel.is_companion
 
 
+_Part = tuple[BuiltAgainst, OfferedRelease]
+
+
+def _merged(offers: Sequence[OfferedRelease]) -> dict[OfferedRelease, tuple[_Part, ...]]:
+    """The releases that several of *offers* become whose versions say what they were built against, newest first.
+
+    `RepackageError` if there are none, or if another release has that version already.
+    """
+    found: dict[tuple[str, str], list[_Part]] = {}
+    for offer in offers:
+        value, version = built_against(offer)
+        if value.needs and not offer.is_companion:
+            found.setdefault((offer.project, version), []).append((value, offer))
+    if not found:
+        raise RepackageError(
+            f"{offers[-1]}: its version does not say what it was built against and requires; expected wheels of "
+            "matrix.requires, as 1.0+torch2.15 that requires torch==2.15.*"
+        )
+    merged = {}
+    for (project, version), parts in found.items():
+        wheels = tuple(wheel for _, offer in parts for wheel in offer.wheels)
+        offer = OfferedRelease(project, version, wheels)
+        if rival := next((one for one in offers if str(one) == str(offer)), None):
+            names = " and ".join(str(one) for _, one in parts)
+            raise RepackageError(f"{rival}: {names} would have this version, too; publish them apart")
+        merged[offer] = tuple(sorted(parts, key=lambda part: _numbers(part[0].name), reverse=True))
+    return merged
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", name)]
+
+
+def _wheels(offer: OfferedRelease, parts: Sequence[_Part]) -> Iterator[LinkedFile | NewWheel]:
+    """The wheels of *offer* in the layout's folder; if it is merged out of *parts*, in a folder for each of them."""
+    if not parts:
+        for wheel in offer.wheels:
+            yield LinkedFile(PurePosixPath(WHEELS if _is_served(wheel) else "", wheel.path.name), wheel.path)
+    for value, part in parts:
+        for wheel in part.wheels:
+            if _is_served(wheel):
+                yield renamed(wheel, replace(wheel.name, version=offer.version), folder=f"{WHEELS}/{value.name}")
+            else:
+                yield LinkedFile(PurePosixPath(wheel.path.name), wheel.path)
+
+
+class MergedSdist(Struct, frozen=True):
+    """The sdist at *target* of *source*, whose wheels are those at *files*, written before it."""
+
+    target: PurePosixPath
+    files: tuple[PurePosixPath, ...]
+    source: RedirectSource
+
+    def write(self, folder: Path, *, digests: Digests) -> None:  # noqa: ARG002 - as all outputs have it
+        """Write it into *folder*."""
+        wheels = tuple(OfferedWheel.of(folder / file) for file in self.files)
+        offer = replace(self.source.offer, wheels=wheels)
+        (folder / self.target).write_bytes(packed(replace(self.source, offer=offer)))
+
+
+class RedirectPins(Struct, frozen=True):
+    """requirements.txt: each requirement of *pinned*, with the hashes of the files that may be taken for it."""
+
+    pinned: tuple[tuple[str, tuple[PurePosixPath, ...]], ...]
+
+    @property
+    def target(self) -> PurePosixPath:
+        """Its place in the layout's folder."""
+        return PurePosixPath(PINS)
+
+    @property
+    def files(self) -> tuple[PurePosixPath, ...]:
+        """The files whose hashes it has."""
+        return tuple(file for _, files in self.pinned for file in files)
+
+    def write(self, folder: Path, *, digests: Digests) -> None:
+        """Write it into *folder*."""
+        lines = (
+            " ".join((wanted, *(f"--hash=sha256:{digests.of(folder / file)}" for file in files)))
+            for wanted, files in self.pinned
+        )
+        (folder / PINS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
 _problem = partial(layout_problem, "redirect")
 # bytes, as many as are read of a file in the sdist
 _LIMIT = 1 << 26
 _DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError, RecursionError)
 _HASH = re.compile("sha256:([0-9a-f]*)")
+# a wheel, perhaps in the folder of what it was built against
+_WAY = re.compile(r"([a-z0-9][a-z0-9.]*/)?(?P<name>[^/]*)")
 
 
 class _Sdist(Struct, frozen=True):
-    """An sdist as it is: its PKG-INFO, the rows of its wheels.json by file, and the order of its variants, if any."""
+    """An sdist as it is: its PKG-INFO, the rows of its wheels.json by file, and the order of its variants, if any.
+
+    *values* are what its wheels were built against, None where it does not go by what is installed.
+    """
 
     path: Path
     pkg_info: bytes
     rows: dict[str, dict[str, Any]]
     order: list[Any] | None
+    values: dict[str, dict[str, str]] | None
+
+    def file(self, wheel: OfferedWheel) -> str:
+        """The file of *wheel* as wheels.json has it."""
+        return wheel.path.name if self.values is None else f"{wheel.path.parent.name}/{wheel.path.name}"
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -220,10 +359,12 @@ class _Sdist(Struct, frozen=True):
         try:
             rows = {}
             for row in table["wheels"]:
-                WheelName.parse(row["file"])
+                way = _WAY.fullmatch(row["file"])
+                WheelName.parse(way["name"] if way else row["file"])
                 rows[row["file"]] = {"size": row["size"], "sha256": row["sha256"], **row}
-            return cls(path, files[f"{top}/{PKG_INFO}"], rows, table.get("order"))
-        except (KeyError, TypeError, AttributeError, WheelError) as error:
+            values = dict(table["values"]) if "values" in table else None
+            return cls(path, files[f"{top}/{PKG_INFO}"], rows, table.get("order"), values)
+        except (KeyError, TypeError, ValueError, AttributeError, WheelError) as error:
             raise RepackageError(f"has no {PKG_INFO} and {TABLE} as a redirecting sdist has them") from error
 
 
@@ -243,7 +384,7 @@ def problems(folder: Path) -> Iterator[Finding]:
         known |= sdist.rows.keys()
         wheels: list[OfferedWheel] = []
         for file, row in sdist.rows.items():
-            yield from _row_problems(folder / WHEELS / file, row, wheels)
+            yield from _row_problems(folder / WHEELS / file, row, wheels, values=sdist.values)
         release = OfferedRelease(canonicalize_name(project), str(version), tuple(wheels))
         yield from _statements(sdist, release)
         yield from _ranking(sdist, release)
@@ -252,13 +393,15 @@ def problems(folder: Path) -> Iterator[Finding]:
     there = {sha256_of(path) for path in folder.glob("*.*") if path.is_file()} if pinned else set()
     for found in (found for found in pinned if found not in there):
         yield _problem(PublishRule.PINS, pins.name, f"pins sha256 {found}, which no file here has")
-    for path in sorted((folder / WHEELS).glob("*")):
-        if path.name not in known:
+    for path in sorted((folder / WHEELS).rglob("*")):
+        if path.is_file() and str(path.relative_to(folder / WHEELS)) not in known:
             yield _problem(PublishRule.PINS, path.name, f"is in no {TABLE}, so it is never installed")
 
 
-def _row_problems(path: Path, row: dict[str, Any], wheels: list[OfferedWheel]) -> Iterator[Finding]:
-    """Where the wheel at *path* is not as *row* pins it; added to *wheels* where it can be read."""
+def _row_problems(
+    path: Path, row: dict[str, Any], wheels: list[OfferedWheel], *, values: dict[str, dict[str, str]] | None
+) -> Iterator[Finding]:
+    """Where the wheel at *path* is not as *row* and *values* have it; added to *wheels* where it can be read."""
     try:
         size, sha256 = path.stat().st_size, sha256_of(path)
     except OSError as error:
@@ -274,18 +417,24 @@ def _row_problems(path: Path, row: dict[str, Any], wheels: list[OfferedWheel]) -
         yield _problem(PublishRule.ARCHIVE, path.name, str(error).removeprefix(f"{path.name}: "))
         return
     wheels.append(wheel)
-    expected = {"label": None, **row_of(wheel)}
+    expected = {"label": None, **row_of(wheel, has_value=values is not None)}
     for key, value in expected.items():
         if row.get(key) != value:
             what = f"{TABLE} says {key} {json.dumps(row.get(key))}, expected {json.dumps(value)}"
             yield _problem(PublishRule.PINS, path.name, what)
+    needs = {} if values is None else values.get(str(row.get("value")), {})
+    required = requirements_of(wheel)
+    for project in (name for name, specifier in needs.items() if required.get(name) != specifier):
+        stated = f"{project}{needs[project]}"
+        what = f"{TABLE} says that it needs {stated}, and it requires {project}{required.get(project, '')}"
+        yield _problem(PublishRule.REQUIREMENT, path.name, what)
 
 
 def _statements(sdist: _Sdist, release: OfferedRelease) -> Iterator[Finding]:
     """Where PKG-INFO, and what wheels.json adds for a wheel, are not what the wheel says."""
     known_to_lack = {*left_out(release.wheels), "Description", "Description-Content-Type"}
     for wheel in release.wheels:
-        fields = sdist.rows[wheel.path.name].get("fields", "")
+        fields = sdist.rows[sdist.file(wheel)].get("fields", "")
         try:
             with at(PKG_INFO):
                 stated = metadata_view(str(fields).encode() + sdist.pkg_info)

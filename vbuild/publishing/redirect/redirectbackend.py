@@ -2,7 +2,7 @@
 
 VBUILD_FIND_LINKS: a folder of wheels, before those of PIP_FIND_LINKS and UV_FIND_LINKS
 VBUILD_MIRROR: URLs, before those of wheels.json
-VBUILD_SELECT: the label of a variant, or plain
+VBUILD_SELECT, or the config setting select: the label of a variant, or plain; +torch2.14: one built against that
 """
 
 import hashlib
@@ -24,21 +24,21 @@ from urllib.request import Request, build_opener, url2pathname
 Table = dict[str, Any]
 
 
-def prepare_metadata_for_build_wheel(metadata_directory: str, *_: object, **__: object) -> str:
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: "Table | None" = None) -> str:
     """PKG-INFO as METADATA, after the fields in which wheels differ; nothing is fetched."""
     table = _table()
-    fields = _chosen(table)["fields"] if "fields" in table["wheels"][0] else ""
+    fields = _chosen(table, config_settings, is_first=True)["fields"] if "fields" in table["wheels"][0] else ""
     folder = Path(metadata_directory, table["release"] + ".dist-info")
     folder.mkdir()
     Path(folder, "METADATA").write_bytes(fields.encode() + Path("PKG-INFO").read_bytes())
     return folder.name
 
 
-def build_wheel(wheel_directory: str, *_: object, **__: object) -> str:
+def build_wheel(wheel_directory: str, config_settings: "Table | None" = None, *_: object, **__: object) -> str:
     """The wheel that fits, under its name without variant label."""
     table = _table()
-    wheel = _chosen(table)
-    name = str(wheel["file"]).replace(f"-{wheel.get('label')}.whl", ".whl")
+    wheel = _chosen(table, config_settings)
+    name = Path(wheel["file"]).name.replace(f"-{wheel.get('label')}.whl", ".whl")
     for url in _places(table, wheel["file"]):
         try:
             _fetch(_request(url), Path(wheel_directory, name), wheel)
@@ -60,7 +60,7 @@ def _table() -> Table:
     return dict(json.loads(Path("wheels.json").read_bytes()))
 
 
-def _chosen(table: Table) -> Table:
+def _chosen(table: Table, settings: "Table | None" = None, *, is_first: bool = False) -> Table:
     """The wheel for this interpreter: plain, or of the label that is asked for or fits the hardware."""
     tags, now, ranks = _tags(), list(sys.version_info[:3]), []
     for number, wheel in enumerate(table["wheels"]):
@@ -68,8 +68,12 @@ def _chosen(table: Table) -> Table:
         if places and any(first <= now < end for first, end in wheel["python"]):
             ranks.append((min(places), number))
     fitting = [table["wheels"][number] for _, number in sorted(ranks)]
-    asked = os.environ.get("VBUILD_SELECT") if any("label" in wheel for wheel in table["wheels"]) else None
-    label = asked or "plain"
+    own = str((settings or {}).get("select", ""))
+    asked, _, value = (own or os.environ.get("VBUILD_SELECT", "")).partition("+")
+    if "values" in table:
+        note = Path(f"chosen{own}")
+        fitting = importlib.import_module("redirectinstalled").left(table, fitting, value, note, is_first=is_first)
+    label = asked if asked and any("label" in wheel for wheel in table["wheels"]) else "plain"
     if "order" in table and not asked:
         label = importlib.import_module("redirecthardware").label(table["order"], fitting)
     for wheel in fitting:

@@ -3,6 +3,7 @@
     demo-1.0/pyproject.toml         no build requirements, the backend in the tree (PEP 517)
     demo-1.0/redirectbackend.py     the backend, as it stands in this package
     demo-1.0/redirecthardware.py    what a machine supports; only if hardware chooses
+    demo-1.0/redirectinstalled.py   what is installed; only if that chooses
     demo-1.0/PKG-INFO               the METADATA of the wheels; dynamic only in what they disagree about (PEP 643)
     demo-1.0/wheels.json            every wheel that the backend hands over: file, size, sha256, tags, Pythons
 
@@ -29,13 +30,16 @@ from typing import Any
 import deflate
 from msgspec import Struct
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vbuild.config.requirements import read_requirement
 from vbuild.errors import RepackageError
 from vbuild.files.archives import OLDEST, source_date_epoch
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
+from vbuild.recipe.matrix import local_label
 from vbuild.variants.document import Document, combine
 from vbuild.variants.metadata import VariantMetadata
 from vbuild.variants.model import Property
@@ -141,11 +145,15 @@ def _worth(value: str) -> int:
 
 
 TABLE, PKG_INFO = "wheels.json", "PKG-INFO"
-_BACKEND, _HARDWARE = "redirectbackend.py", "redirecthardware.py"
+_BACKEND, _HARDWARE, _INSTALLED = "redirectbackend.py", "redirecthardware.py", "redirectinstalled.py"
 HAZARD = (
     "It chooses by CPU and GPU, which the caches of pip and uv do not know: machines that share one get what the first "
     "of them chose. Install there with --no-cache-dir (pip) or --no-cache (uv); vbuild select --doctor finds what was "
     "chosen for another machine."
+)
+STALE = (
+    "It chooses by what is installed, which the caches of pip and uv do not know: where another build was chosen "
+    "before, install with --no-cache-dir (pip), or after uv cache clean and the project's name (uv)."
 )
 
 _ABOUT = "This sdist holds no source: its backend hands over the finished wheel that fits, from"
@@ -169,12 +177,23 @@ _MINORS, _MICROS = 50, 50
 _NEVER = (99, 0, 0)
 
 
+class BuiltAgainst(Struct, frozen=True):
+    """What wheels were built against: *name* is ``torch2.15`` as in versions; *needs* are specifiers by project."""
+
+    name: str
+    needs: dict[str, str]
+
+
 class RedirectSource(Struct, frozen=True):
-    """The sdist of *offer*, whose wheels are at *urls*, folders without a slash at the end, the first asked first."""
+    """The sdist of *offer*, whose wheels are at *urls*, folders without a slash at the end, the first asked first.
+
+    With *values*, newest first, each wheel is in a folder of the name of one: that was built against what it needs.
+    """
 
     offer: OfferedRelease
     urls: tuple[str, ...]
     by_hardware: bool
+    values: tuple[BuiltAgainst, ...] = ()
 
     @property
     def release(self) -> str:
@@ -182,8 +201,8 @@ class RedirectSource(Struct, frozen=True):
         return f"{escaped(self.offer.project)}-{self.offer.version}"
 
 
-def packed(source: RedirectSource) -> bytes:
-    """The bytes of *source*; `RepackageError` if there is nothing to choose from, or nothing that tags alone choose."""
+def check_choice(source: RedirectSource) -> None:
+    """`RepackageError` if *source* has nothing to choose from, or nothing that tags alone choose."""
     if not source.offer.wheels:
         raise RepackageError(
             "no wheel for CPython 3.9 or newer on 64-bit Linux, all that the backend knows; expected one"
@@ -193,7 +212,11 @@ def packed(source: RedirectSource) -> bytes:
         raise RepackageError(
             f"only variants ({labels}), and tags alone choose; expected a plain wheel, or --by-hardware"
         )
-    modules = (_BACKEND, _HARDWARE) if source.by_hardware else (_BACKEND,)
+
+
+def packed(source: RedirectSource) -> bytes:
+    """The bytes of *source*, of which `check_choice` found nothing."""
+    modules = (_BACKEND, *[_HARDWARE][: source.by_hardware], *[_INSTALLED][: bool(source.values)])
     # in this order they take the least room
     members = {
         "pyproject.toml": _PYPROJECT,
@@ -211,6 +234,25 @@ def packed(source: RedirectSource) -> bytes:
             archive.addfile(info, io.BytesIO(data))
     # without the zeros up to a whole record, which no reader needs
     return bytes(deflate.gzip_compress(file.getvalue()[: archive.offset], _LEVEL))
+
+
+def built_against(offer: OfferedRelease) -> tuple[BuiltAgainst, str]:
+    """What the version of *offer* says that its wheels were built against and require, and the version without that."""
+    version = Version(offer.version)
+    local, needs, names = version.local or "", dict[str, str](), list[str]()
+    for project, specifier in requirements_of(offer.wheels[0]).items():
+        if found := re.search(rf"(?<![^.]){local_label([(project, '')])}\d+(\.\d+)*(?![^.])", local):
+            needs[project] = specifier
+            names.append(found[0])
+    for name in names:
+        local = re.sub(rf"(?<![^.]){re.escape(name)}\.?", "", local).removesuffix(".")
+    return BuiltAgainst(".".join(names), needs), f"{version.public}+{local}" if local else version.public
+
+
+def requirements_of(wheel: OfferedWheel) -> dict[str, str]:
+    """The specifiers of what *wheel* requires everywhere, by project."""
+    found = filter(None, map(read_requirement, wheel.metadata.requires_dist))
+    return {canonicalize_name(one.name): str(one.specifier) for one in found if one.specifier and not one.marker}
 
 
 def is_handed_over(wheel: OfferedWheel) -> bool:
@@ -273,8 +315,8 @@ def _pkg_info(source: RedirectSource) -> str:
         "Description-Content-Type: text/plain\n\n",
         _filled(f"{_ABOUT} {source.urls[-1]} or another place, as pinned in {TABLE}."),
     ]
-    if source.by_hardware:
-        lines.append(f"\n{_filled(HAZARD)}")
+    lines += [f"\n{_filled(HAZARD)}"] * source.by_hardware
+    lines += [f"\n{_filled(STALE)}"] * bool(source.values)
     return "".join(lines)
 
 
@@ -302,12 +344,14 @@ def _table(source: RedirectSource) -> str:
     about: dict[str, Any] = {"release": source.release, "urls": source.urls}
     if source.by_hardware:
         about["order"] = [choice.data() for choice in release_order(source.offer)]
+    if source.values:
+        about["values"] = [[value.name, value.needs] for value in source.values]
     differ = differing(source.offer.wheels)
     rows = []
     # of two that fit alike the first counts: the highest build, then the one of fewer tags
     preferred = sorted(source.offer.wheels, key=lambda wheel: (len(wheel.name.tags) > 1, wheel.path.name))
     for wheel in sorted(preferred, key=lambda wheel: wheel.name.build_order, reverse=True):
-        row = row_of(wheel)
+        row = row_of(wheel, has_value=bool(source.values))
         if differ:
             fields = wheel.metadata.headers.fields
             row["fields"] = "".join(_line(text) for name, text in fields if name in differ)
@@ -316,8 +360,11 @@ def _table(source: RedirectSource) -> str:
     return f'{json.dumps(about)[:-1]}, "wheels": [\n{lines}\n]}}\n'
 
 
-def row_of(wheel: OfferedWheel) -> dict[str, Any]:
-    """What wheels.json says of *wheel*, but for the fields that wheels disagree about."""
+def row_of(wheel: OfferedWheel, *, has_value: bool = False) -> dict[str, Any]:
+    """What wheels.json says of *wheel*, but for the fields that wheels disagree about.
+
+    Its folder is called after what it was built against if it *has_value*.
+    """
     row: dict[str, Any] = {
         "file": wheel.path.name,
         "size": wheel.size,
@@ -325,6 +372,9 @@ def row_of(wheel: OfferedWheel) -> dict[str, Any]:
         "tags": list(tags_of(wheel)),
         "python": admitted(wheel.metadata.requires_python),
     }
+    if has_value:
+        value = wheel.path.parent.name
+        row |= {"file": f"{value}/{wheel.path.name}", "value": value}
     return {**row, "label": wheel.label} if wheel.label else row
 
 
