@@ -54,7 +54,7 @@ def test_code_that_no_driver_chooses_from_is_for_any_gpu_and_none(data: bytes) -
 
 def test_a_gpu_that_nothing_was_for_is_refused_with_what_there_is() -> None:
     with pytest.raises(RepackageError) as caught:
-        cut(device_library(code(80, 120), fatbin(entry(FatbinKind.LTO_IR, 90))), "90")
+        cut(device_library(code(80, 120), fatbin(entry(FatbinKind.LTO_IR, 90))), "90", cuts=Cuts(strict=True))
     assert str(caught.value) == (
         "demo/_C.so: nothing for sm_90 in any of its fatbins (1), which have sm_80, sm_120; choose among those, or let "
         "it go with --allow-unsupported"
@@ -67,7 +67,7 @@ def test_ptx_that_may_not_stay_is_named_as_such_in_the_refusal() -> None:
     with pytest.raises(
         RepackageError, match=r"\(1\), which have sm_80, sm_120, PTX for sm_80, PTX for sm_90; choose among"
     ):
-        cut(device_library(both), cuts=Cuts(ptx=Ptx.NONE))
+        cut(device_library(both), cuts=Cuts(ptx=Ptx.NONE, strict=True))
 
 
 @pytest.mark.parametrize(("empty", "kept"), [(Empty.SMALLEST, 2), (Empty.NOTHING, 1)])

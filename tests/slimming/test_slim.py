@@ -227,6 +227,23 @@ def test_a_library_that_never_served_the_gpu_is_refused_with_what_it_has(tmp_pat
     assert one(fat, tmp_path / "out", unsupported=True).libraries[0].empty == 2
 
 
+def test_a_library_without_code_for_a_gpu_that_others_have_is_left_and_named(tmp_path: Path) -> None:
+    old, new = device_library(code(70, 75)), device_library(code(75, 90, 120))
+    fat = fat_wheel(tmp_path, {"demo/_old.so": old}, library=new)
+    (slimmed,) = slim([fat], tmp_path / "out", shares=[Share.parse("sm90=90")])
+    left = next(cut for cut in slimmed.libraries if cut.member == "demo/_old.so")
+    assert left.before == left.after
+    assert left.notes == ("nothing for sm_90 in any of its fatbins (1), which have sm_70, sm_75",)
+    assert slimmed.path
+    assert architectures(slimmed.path) == [["sm_90"]]
+    assert [str(each) for each in slimmed.properties] == ["nvidia :: sm_arch :: 90_real"]
+    (both,) = slim([fat], tmp_path / "both", shares=plain("75,120"))
+    assert both.path
+    assert architectures(both.path, "demo/_old.so") == [["sm_75"]]
+    with pytest.raises(RepackageError, match=r"demo/_old.so: nothing for sm_90 in any of its fatbins \(1\)"):
+        one(fat, tmp_path / "strict", strict=True)
+
+
 def test_fatbins_kept_whole_move_up_to_the_others_so_that_one_section_is_left(tmp_path: Path) -> None:
     library = device_library(code(80, 90), code(90), code(80, 90), code(90), code(80, 90))
     slimmed = one(fat_wheel(tmp_path, library=library), tmp_path / "out")

@@ -116,7 +116,7 @@ def slim(
 
     Returns a result for each wheel that comes out, with sizes in bytes and what was cut. *output_dir* gets the wheels,
     and a variants.json if they are variants; if it is None nothing is written and the result says what would be.
-    `HardwareError` for a GPU that does not exist, `RepackageError` if a library has no code for a GPU or a licence
+    `HardwareError` for a GPU that does not exist, `RepackageError` if a wheel has no code for a GPU or a licence
     forbids changes, `WheelError` if a wheel is damaged.
     """
     from vbuild.elf.surgery.packing import Strip
@@ -143,6 +143,7 @@ def slim(
             members=ZipMethod.ZSTD if asked.get("members") == "zstd" else ZipMethod.DEFLATED,
             force=asked.get("force", False),
             unsupported=asked.get("allow_unsupported", False),
+            strict=asked.get("strict", False),
             bill=asked.get("sbom", True),
         ),
         codec=codec_of(fast=asked.get("fast", False)),

@@ -74,7 +74,8 @@ class SlimOptions(TypedDict, total=False):
     members            compress the files in variant wheels with "deflate" or "zstd", which pip cannot read; "deflate"
     empty              what a fatbin without code for the GPUs keeps: its "smallest" entry or "nothing"; "smallest"
     fast               compress in a third of the time; wheels get an eighth larger
-    allow_unsupported  go on if a library has no code for a GPU asked for
+    allow_unsupported  go on if a wheel has no code for a GPU asked for
+    strict             refuse a wheel if one library has no code for a GPU asked for
     accept_license     go on if the wheel's licence forbids changes
     force              cut libraries that GNU strip would destroy later
     sbom               add a bill of materials to changed wheels; True
@@ -93,6 +94,7 @@ class SlimOptions(TypedDict, total=False):
     empty: Literal["smallest", "nothing"]
     fast: bool
     allow_unsupported: bool
+    strict: bool
     accept_license: bool
     force: bool
     sbom: bool

@@ -67,7 +67,8 @@ if TYPE_CHECKING:
     help="Keep this of a fatbin without code for the GPUs: its smallest entry, or nothing.",
 )
 @options.fast
-@click.option("--allow-unsupported", is_flag=True, help="Go on if a library has no code for a GPU that you name.")
+@click.option("--allow-unsupported", is_flag=True, help="Go on if a wheel has no code for a GPU that you name.")
+@click.option("--strict", is_flag=True, help="Refuse a wheel if one library has no code for a GPU that you name.")
 @click.option("--accept-license", is_flag=True, help="Go on if the licence forbids changes: you have permission.")
 @click.option("--force", is_flag=True, help="Cut libraries even if GNU strip would destroy them later.")
 @options.bill

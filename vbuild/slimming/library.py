@@ -149,8 +149,10 @@ class GpuLibrary(Struct, frozen=True):
             return cls(member, data, None, DeviceCode(), trouble=str(error))
 
     def slimmed(self, share: Share, cuts: Cuts) -> tuple[EditedFile, LibraryCut]:
-        """Return the library cut for *share*, and an account; raises `RepackageError` if nothing serves a GPU asked
-        for.
+        """Return the library cut for *share*, and an account.
+
+        Code for a vendor's GPUs stays whole if it serves none of those asked for: it served them no better before.
+        Raises `RepackageError` if it does not serve one of them, and the cuts are strict.
         """
         devices = share.gpus.every if share.gpus else ()
         if self.image is None:
@@ -160,8 +162,17 @@ class GpuLibrary(Struct, frozen=True):
             ContainerDecision.of(container, gpus, cuts) if gpus else ContainerDecision.untouched(container)
             for container in self.code.containers
         )
-        if not cuts.unsupported:
-            self._check(decisions, devices)
+        lacks = dict(_lacking(decisions, devices))
+        if cuts.strict and lacks:
+            raise RepackageError(_refusal(self.member, min(lacks.values())))
+        idle = (
+            frozenset()
+            if cuts.unsupported
+            else share.vendors - {Vendor.of(each) for each in devices if each not in lacks}
+        )
+        decisions = tuple(
+            ContainerDecision.untouched(each.container) if each.container.vendor in idle else each for each in decisions
+        )
         # whole containers are replaced, too: they move up behind the others, which leaves one hole instead of many
         movable = [decision for decision in decisions if decision.container.movable]
         cuts = replace(cuts, zstd=self._recompresses(share, cuts, decisions))
@@ -176,10 +187,11 @@ class GpuLibrary(Struct, frozen=True):
         rewritten = (entry for decision in movable for entry in decision.kept if entry.vendor is Vendor.NVIDIA)
         is_recompressed = bool(cuts.zstd) and not all(map(_needs_zstd, rewritten))
         account = self._account(operation.edited, decisions, devices, slots=operation.slots)
-        notes = (*account.notes, *((operation.why_large,) if operation.why_large else ()))
+        left = {what for device, what in lacks.items() if Vendor.of(device) in idle}
+        notes = (*account.notes, *sorted(left), *((operation.why_large,) if operation.why_large else ()))
         zstd = account.zstd or is_recompressed
         more = tuple(savings(self.image, [entry for one in movable for entry in one.kept], cuts))
-        told = {"is_recompressed": is_recompressed, "zstd": zstd, "notes": notes, "more": more}
+        told = {"is_recompressed": is_recompressed, "zstd": zstd, "notes": notes, "more": more, "lacks": lacks}
         return operation.edited, replace(account, **told)
 
     def _recompresses(self, share: Share, cuts: Cuts, decisions: tuple[ContainerDecision, ...]) -> bool:
@@ -193,18 +205,6 @@ class GpuLibrary(Struct, frozen=True):
         known = min((found[0] for device in served if (found := device.toolkits)), default=Dotted(0, 0))
         linked = Dotted(cuda_major(self.needed) or 0, 0)
         return max(known, linked, share.oldest_driver) >= ZSTD_SINCE
-
-    def _check(self, decisions: tuple[ContainerDecision, ...], devices: Iterable[Device]) -> None:
-        for device in devices:
-            # code that only other libraries read, or that is empty, was never for a GPU
-            chosen = [decision for decision in _of_vendor(_chosen_from(decisions), device) if decision.is_for_gpus]
-            if chosen and all(decision.service(device) is Service.NONE for decision in chosen):
-                found = ", ".join(_names(entry.offer for decision in chosen for entry in decision.container.entries))
-                where = f"any of its {chosen[0].container.word}s ({len(chosen)})"
-                what = f"nothing for {device} in {where}, which have {found}"
-                raise RepackageError(
-                    f"{self.member}: {what}; choose among those, or let it go with --allow-unsupported"
-                )
 
     def _unchanged(self, devices: tuple[Device, ...], why: str | None) -> tuple[EditedFile, LibraryCut]:
         file = EditedFile.whole(self.data)
@@ -248,6 +248,21 @@ class GpuLibrary(Struct, frozen=True):
 def _needs_zstd(entry: GpuEntry) -> bool:
     """Whether only newer drivers of NVIDIA read *entry*; AMD's runtime reads zstd since there are bundles of it."""
     return entry.vendor is Vendor.NVIDIA and entry.compression is Compression.ZSTD
+
+
+def _lacking(decisions: tuple[ContainerDecision, ...], devices: Iterable[Device]) -> Iterator[tuple[Device, str]]:
+    """Yield those of *devices* that nothing serves although there is code for GPUs of the vendor, and what there is."""
+    for device in devices:
+        # code that only other libraries read, or that is empty, was never for a GPU
+        chosen = [decision for decision in _of_vendor(_chosen_from(decisions), device) if decision.is_for_gpus]
+        if chosen and all(decision.service(device) is Service.NONE for decision in chosen):
+            found = ", ".join(_names(entry.offer for decision in chosen for entry in decision.container.entries))
+            where = f"any of its {chosen[0].container.word}s ({len(chosen)})"
+            yield device, f"nothing for {device} in {where}, which have {found}"
+
+
+def _refusal(member: str, what: str) -> str:
+    return f"{member}: {what}; choose among those, or let it go with --allow-unsupported"
 
 
 def _least(container: Container, cuts: Cuts) -> tuple[GpuEntry, ...]:
@@ -383,7 +398,20 @@ def planned(
             on_progress(library.cuts[0].before)
             found.append(library)
         order = {member.path: place for place, member in enumerate(wheel.members)}
-        yield SlimPlan(tuple(sorted(found, key=lambda library: order[library.member])), dropped)
+        libraries = tuple(sorted(found, key=lambda library: order[library.member]))
+        if not cuts.unsupported:
+            for place in range(len(shares)):
+                check_served([library.cuts[place] for library in libraries])
+        yield SlimPlan(libraries, dropped)
+
+
+def check_served(cuts: Sequence[LibraryCut]) -> None:
+    """Raise `RepackageError` if none of the libraries *cuts* serves a GPU asked for, and some have code for others."""
+    served = {each.device for cut in cuts for each in cut.served if each.machine or each.jit}
+    for cut in cuts:
+        for device, what in cut.lacks.items():
+            if device not in served:
+                raise RepackageError(_refusal(cut.member, what))
 
 
 def _may_be_elf(wheel: Wheel, member: Member) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from vbuild.hardware.architectures import Arch
+from vbuild.hardware.architectures import Arch, Device
 from vbuild.hardware.gpu import GpuServed
 from vbuild.variants.model import Property
 
@@ -31,7 +31,8 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     of them serves. *zstd* says that some kept code needs a driver that reads zstd, and *is_recompressed* that slimming
     compressed it so. *gpus_before* and *gpus* name the GPUs with code. *headers* says where there was room for program
     headers, *is_fragile* that GNU strip would destroy the library, *why_whole* why it is unchanged although it has
-    code that could go, and *more* what other options would save.
+    code that could go, *more* what other options would save, and *lacks* what
+    there is instead of code for a GPU asked for.
     """
 
     member: str
@@ -53,6 +54,7 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     why_whole: str | None = None
     more: tuple[Saving, ...] = ()
+    lacks: dict[Device, str] = {}
 
     @property
     def has_gpu_code(self) -> bool:
@@ -76,6 +78,7 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
             "fragile": self.is_fragile,
             "notes": list(self.notes),
             "why_whole": self.why_whole,
+            "lacks": list(map(str, self.lacks)),
         }
 
 

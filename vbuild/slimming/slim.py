@@ -62,7 +62,7 @@ def slim(
     copied unchanged, unless *cuts* strip or drop something. An *executor* that is not local sends wheels to its
     workers. *on_progress* is called with the name of the current wheel, the bytes done, and the bytes in total.
 
-    Raises `RepackageError` if nothing in a library serves a GPU asked for, or a licence forbids the change, and
+    Raises `RepackageError` if nothing in a wheel serves a GPU asked for, or a licence forbids the change, and
     `WheelError` if a wheel is damaged: then no part of that wheel is in *folder*.
     """
     cuts = cuts or Cuts()
