@@ -1,12 +1,16 @@
 """One library: what is said of it, and why it stays as it was."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from tests.factories.elf import shared_object, without_sections
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from tests.factories.loaded_pointers import LoadedPointers
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
-from vbuild.hardware.gpu import Ptx
+from vbuild.hardware.gpu import GpuList, Ptx
 from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
@@ -95,3 +99,47 @@ def test_a_library_without_section_headers_is_named() -> None:
         cut(without_sections(shared_object("int x;"))).why_whole
         == "no section headers, by which GPU code is found; expected a file that has them"
     )
+
+
+def test_a_fatbin_that_several_wrappers_share_shrinks_where_it_is() -> None:
+    library = device_library(code(80, 90, 120), code(80, 90), wrapped=[0, 0, 1])
+    file, account = GpuLibrary.of("x.so", memoryview(library)).slimmed(Share(GpuList.parse("90")), Cuts())
+    was, now = LoadedPointers.of(library), LoadedPointers.of(bytes(file))
+    now.check_holds(was)
+    assert [len(entries or ()) for entries in now.containers()] == [1, 1, 1]
+    assert now.containers()[0] == now.containers()[1]
+    assert (account.pinned, account.dropped) == (0, 3)
+    assert account.after < account.before - BIG
+
+
+def test_a_shared_fatbin_whose_size_is_known_elsewhere_stays_whole() -> None:
+    shared = code(80, 90, 120)
+    for known in (f".long {len(shared)}", f".quad {len(shared) - 16}"):
+        library = device_library(shared, code(80, 90), wrapped=[0, 0, 1], more=f".data\n.byte 1\n{known}\n")
+        account = cut(library)
+        assert (account.pinned, account.dropped) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["-no-pie", "-pie"])
+def test_programs_are_cut_as_libraries_are_and_run(kind: str, tmp_path: Path) -> None:
+    """A program that is loaded where it says has no pointers to fill: its fatbins shrink where they are."""
+    numbers = ",".join(map(str, code(80, 90, 120)))
+    source = f"""
+        #include <string.h>
+        __attribute__((section(".nv_fatbin"), aligned(8))) static const unsigned char fat[] = {{{numbers}}};
+        __attribute__((section(".nvFatBinSegment"), used))
+        static const struct {{ int magic, version; const void *data, *more; }} wrapper = {{0x466243b1, 1, fat, 0}};
+        int main(void) {{
+            const volatile unsigned char *data = wrapper.data;
+            unsigned size = data[8] | data[9] << 8 | data[10] << 16;
+            return size < {len(code(80, 90))} && data[0] == 0x50 ? 42 : 1;
+        }}"""
+    program = tmp_path / "program"
+    command = ["gcc", "-O1", kind, "-x", "c", "-", "-o", program]
+    subprocess.run(command, input=source.encode(), check=True, capture_output=True)
+    assert subprocess.run([program], check=False).returncode == 1
+    data = program.read_bytes()
+    file, account = GpuLibrary.of("program", memoryview(data)).slimmed(Share(GpuList.parse("90")), Cuts())
+    program.write_bytes(bytes(file))
+    assert subprocess.run([program], check=False).returncode == 42
+    assert (account.kept, account.dropped, account.why_whole) == (1, 2, None)

@@ -150,7 +150,6 @@ PARTLY: Mapping[str, bytes] = {
     "with a packed pointer to an entry": device_library(
         code(80, 90), code(80, 90), more=".data\n.balign 8\n.quad c0+16\n", flags=["-Wl,-z,pack-relative-relocs"]
     ),
-    "with two wrappers": device_library(code(80, 90), code(80, 90), wrapped=[0, 0, 1]),
     "with a kind that is not known": beside(entry(0x200, 80, code=bytes(BIG))),
     "with a version that is not known": beside(entry(arch=80, code=bytes(BIG), version=0x102)),
     "with flags that are not known": beside(entry(arch=80, code=bytes(BIG), flags=1 << 40)),
@@ -197,7 +196,6 @@ _OF_FAT = {what for what, library in PARTLY.items() if len(library) == len(FAT)}
         pytest.param(device_library(fatbin(), fatbin()), id="empty fatbins"),
         pytest.param(device_library(fatbin(entry(FatbinKind.LTO_IR, 80, code=bytes(BIG)))), id="code for linkers"),
         pytest.param(device_library(fatbin(entry(0x200, 80))), id="code of a kind that is not known"),
-        pytest.param(retargeted(FAT, 0, ADDRESSES[1]), id="a shared fatbin"),
         pytest.param(poked(FAT, 0x38, 0, size=2), id="no program headers"),
         pytest.param(device_library(code(80, 90), wrapped=[]), id="no wrappers"),
         pytest.param(object_file("int x;"), id="an object file of gcc"),

@@ -110,7 +110,8 @@ class Reading(Struct, frozen=True):
 class Container(Struct, frozen=True):
     """Entries that the GPU's runtime chooses from, at *span* of the file, loaded at *address*, and who points to them.
 
-    It may become smaller, and move within its section, unless *why_pinned* says what forbids it.
+    It may become smaller, and move within its section, unless *why_pinned* says what forbids it. *in_place* says that a
+    pinned one may become smaller where it is: whoever points to it points to its start, and hands it to the driver.
     """
 
     vendor: Vendor
@@ -121,6 +122,7 @@ class Container(Struct, frozen=True):
     wrappers: tuple[Pointer, ...]
     why_pinned: str | None
     packing: Packing
+    in_place: bool = False
 
     @property
     def word(self) -> str:
@@ -145,7 +147,7 @@ class Container(Struct, frozen=True):
         chosen = tuple(entry for entry in self.entries if entry in kept)
         if written is verbatim and len(chosen) == len(self.entries):
             return (self.span,)
-        if self.why_pinned:
+        if self.why_pinned and not self.in_place:
             raise BinaryError(f"{self.section} at {self.span.start:#x} cannot be changed: {self.why_pinned}")
         return self.packing(chosen, written)
 

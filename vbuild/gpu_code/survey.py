@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from vbuild.elf.image import ElfImage, Pointer
 from vbuild.elf.layout import Section
-from vbuild.elf.records import FileHeader, SectionFlag, SectionType
+from vbuild.elf.records import FileHeader, FileType, SectionFlag, SectionType
 from vbuild.errors import BinaryError
 from vbuild.gpu_code import fatbin
 from vbuild.gpu_code.bundle import BUNDLES
@@ -93,6 +93,8 @@ class _Sections:
     def __init__(self, image: ElfImage, form: ContainerForm, findings: _Findings) -> None:
         self.image, self.form, self.findings = image, form, findings
         self.sections = tuple(section for name in form.sections for section in image.named(name) if len(section.span))
+        # where wrappers lead to in a program that is loaded where it says: there no pointer has to be filled
+        self.fixed: set[int] = set()
         places = self._wrappers()
         pointers = self._pointers()
         self.wrappers: dict[int, list[Pointer]] = defaultdict(list)
@@ -124,6 +126,8 @@ class _Sections:
                 wrapper = ContainerWrapper.parse(self.image.data, start)
                 if wrapper.magic == self.form.wrapper_magic and wrapper.version in self.form.wrapper_versions:
                     places.add(section.addresses.start + start - section.span.start + WRAPPER_DATA)
+                    if self.image.header.e_type == FileType.EXEC:
+                        self.fixed.add(wrapper.data)
                 else:
                     whose = self.form.foreign.get(wrapper.magic, f"of version {wrapper.version}, which is not known")
                     self.findings.notes.append(f"wrapper at {start:#x} has magic {wrapper.magic:#x}, {whose}")
@@ -161,6 +165,7 @@ class _Sections:
                         tuple(self.wrappers.get(address, ())),
                         reading.why_pinned or self._why_pinned(range(address, address + len(span)), reading.entries),
                         reading.packing or self.form.packing,
+                        not reading.why_pinned and self._has_only_its_start(range(address, address + len(span))),
                     )
                 )
                 place = span.stop
@@ -187,6 +192,12 @@ class _Sections:
         if last - first > 1:
             return f"the loader fills {last - first - 1} more pointers into it"
         return None
+
+    def _has_only_its_start(self, addresses: range) -> bool:
+        """Whether wrappers lead to the fatbin at *addresses*, and nothing that is known leads into its middle."""
+        first, last = bisect_left(self.targets, addresses.start), bisect_left(self.targets, addresses.stop)
+        is_wrapped = addresses.start in self.wrappers or addresses.start in self.fixed
+        return self.form is FATBINS and is_wrapped and set(self.targets[first:last]) <= {addresses.start}
 
 
 def _survey_the_rest(image: ElfImage, findings: _Findings) -> None:

@@ -26,7 +26,7 @@ from vbuild.elf.surgery.cutting import Replacement, operated
 from vbuild.elf.surgery.slots import PointerSlot
 from vbuild.errors import BinaryError, RepackageError
 from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.fatbin import recompressed
+from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE, recompressed
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import Arch, Device
@@ -85,10 +85,11 @@ class ContainerDecision(Struct, frozen=True):
         return cls(container, container.entries)
 
     @classmethod
-    def of(cls, container: Container, gpus: GpuList, cuts: Cuts) -> Self:
+    def of(cls, container: Container, gpus: GpuList, cuts: Cuts, *, may_shrink: bool = False) -> Self:
         """Decide what *gpus* need of *container*: those entries stay, and no others unless the container is pinned.
 
-        A container for GPUs of a vendor that *gpus* names none of stays whole.
+        A pinned one that *may_shrink* does so in its place. A container for GPUs of a vendor that *gpus* names none of
+        stays whole.
         """
         requests = gpus.targets if container.vendor is Vendor.AMD else gpus.requests
         if not requests:
@@ -97,7 +98,7 @@ class ContainerDecision(Struct, frozen=True):
         places = {place for request in requests for place in kept_offers(offers, request, ptx=cuts.ptx)}
         kept = tuple(entry for place, entry in enumerate(container.entries) if place in places)
         serves = any(entry.code is not GpuCodeKind.OTHER for entry in kept)
-        if not container.movable:
+        if not (container.movable or may_shrink):
             return cls(container, container.entries, serves)
         return cls(container, kept or _least(container, cuts), serves)
 
@@ -123,11 +124,14 @@ class ContainerDecision(Struct, frozen=True):
         """Return the container's new bytes, with the pointers that follow it."""
         written = partial(recompressed, data) if zstd else verbatim
         parts = self.container.keeping(frozenset(self.kept), written=written)
-        return Replacement(self.container.span, parts, self.container.wrappers)
+        return Replacement(self.container.span, parts, self.container.wrappers if self.container.movable else ())
 
 
 class GpuLibrary(Struct, frozen=True):
-    """A library in a wheel, mapped into memory; *trouble* says why it cannot be read, or is None."""
+    """A library in a wheel, mapped into memory; *trouble* says why it cannot be read, or is None.
+
+    *shrinking* are the file offsets of the pinned containers that may become smaller where they are.
+    """
 
     member: str
     data: memoryview
@@ -135,6 +139,7 @@ class GpuLibrary(Struct, frozen=True):
     code: DeviceCode
     needed: tuple[str, ...] = ()
     trouble: str | None = None
+    shrinking: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, member: str, data: memoryview) -> Self:
@@ -144,7 +149,8 @@ class GpuLibrary(Struct, frozen=True):
             if not image.sections:
                 trouble = "no section headers, by which GPU code is found; expected a file that has them"
                 return cls(member, data, None, DeviceCode(), trouble=trouble)
-            return cls(member, data, image, device_code(image), Outline.parse(data).needed)
+            code = device_code(image)
+            return cls(member, data, image, code, Outline.parse(data).needed, shrinking=_unmeasured(image, code))
         except BinaryError as error:
             return cls(member, data, None, DeviceCode(), trouble=str(error))
 
@@ -159,7 +165,9 @@ class GpuLibrary(Struct, frozen=True):
             return self._unchanged(devices, self.trouble)
         gpus = share.gpus
         decisions = tuple(
-            ContainerDecision.of(container, gpus, cuts) if gpus else ContainerDecision.untouched(container)
+            ContainerDecision.of(container, gpus, cuts, may_shrink=container.span.start in self.shrinking)
+            if gpus
+            else ContainerDecision.untouched(container)
             for container in self.code.containers
         )
         lacks = dict(_lacking(decisions, devices))
@@ -174,7 +182,7 @@ class GpuLibrary(Struct, frozen=True):
             ContainerDecision.untouched(each.container) if each.container.vendor in idle else each for each in decisions
         )
         # whole containers are replaced, too: they move up behind the others, which leaves one hole instead of many
-        movable = [decision for decision in decisions if decision.container.movable]
+        movable = [each for each in decisions if each.container.movable or each.container.span.start in self.shrinking]
         cuts = replace(cuts, zstd=self._recompresses(share, cuts, decisions))
         is_cut = cuts.zstd or any(decision.is_cut for decision in movable)
         try:
@@ -232,7 +240,7 @@ class GpuLibrary(Struct, frozen=True):
             dropped=total - len(entries),
             empty=sum(not decision.serves for decision in chosen),
             jit_only=sum(any(decision.service(device) is Service.JIT for device in devices) for decision in chosen),
-            pinned=sum(not decision.container.movable for decision in decisions),
+            pinned=sum(not (decision.container.movable or decision.is_cut) for decision in decisions),
             served=tuple(_served(found, device) for device in devices if (found := _of_vendor(chosen, device))),
             virtual=_virtual([each for each in chosen if each.container.vendor is Vendor.NVIDIA], devices),
             zstd=any(map(_needs_zstd, entries)),
@@ -248,6 +256,27 @@ class GpuLibrary(Struct, frozen=True):
 def _needs_zstd(entry: GpuEntry) -> bool:
     """Whether only newer drivers of NVIDIA read *entry*; AMD's runtime reads zstd since there are bundles of it."""
     return entry.vendor is Vendor.NVIDIA and entry.compression is Compression.ZSTD
+
+
+# pinned containers of a library that are looked at, the largest: each means a look at all of its code and data
+_MOST_PINNED = 32
+
+
+def _unmeasured(image: ElfImage, code: DeviceCode) -> frozenset[int]:
+    """Return the file offsets of the pinned containers that may shrink where they are: nothing else has their size.
+
+    Code that knew it, to hand it on or to find what follows, would have it as a number of four bytes or more.
+    """
+    pinned = [container for container in code.containers if container.in_place and not container.movable]
+    pinned = sorted(pinned, key=lambda container: len(container.span), reverse=True)[:_MOST_PINNED]
+    sizes = {container.span.start: (len(container.span), len(container.span) - HEADER_SIZE) for container in pinned}
+    left = {start: [size.to_bytes(4, "little") for size in each] for start, each in sizes.items()}
+    filled = [section for section in image.sections if section.is_loaded and section.span]
+    for section in filled if left else ():
+        if section.name not in FATBINS.sections:
+            data = bytes(image.view(section.span))
+            left = {start: each for start, each in left.items() if not any(size in data for size in each)}
+    return frozenset(left)
 
 
 def _lacking(decisions: tuple[ContainerDecision, ...], devices: Iterable[Device]) -> Iterator[tuple[Device, str]]:

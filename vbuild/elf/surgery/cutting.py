@@ -12,7 +12,7 @@ have new ones, inside their section, and everything that leads there is known or
 Edits of a file put together into an edited file over it: ranges of what did not change, and new bytes.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from vbuild.elf.surgery.packing import (
     packed,
     page,
     split,
+    spread,
     stripped,
     up,
 )
@@ -94,6 +95,8 @@ def _joined(source: memoryview, parts: list[Part]) -> list[Part]:
 
 __all__ = ["Operation", "Replacement", "Strip", "cut", "operated"]
 
+# `packed`, or `spread`
+_Packer = Callable[..., Packing]
 _WORD = 8
 _HEADER_ALIGNMENT = 8
 
@@ -130,7 +133,7 @@ def operated(
     unneeded = stripped(image, strip)
     beds = _beds(image, replacements)
     _check_followed(image, [each for bed in beds for each in bed.replacements])
-    plan = _plan(image, beds, unneeded, force=force)
+    plan = _best(image, beds, unneeded, replacements, force=force)
     if not plan.holes.size and not plan.beds:
         return Operation(EditedFile.whole(image.data))
     edited = spliced(image.data, _edits(image, plan))
@@ -150,6 +153,11 @@ class _Bed(Struct, frozen=True):
     def shift(self) -> int:
         """Address minus file offset."""
         return self.section.header.sh_addr - self.section.header.sh_offset
+
+    @property
+    def has_obstacles(self) -> bool:
+        """Whether something that stays lies between the free stretches."""
+        return len(self.packing.free) > 1
 
     @property
     def is_changed(self) -> bool:
@@ -186,11 +194,11 @@ class _Plan(Struct, frozen=True):
     why_large: str | None = None
 
 
-def _beds(image: ElfImage, replacements: Sequence[Replacement]) -> tuple[_Bed, ...]:
+def _beds(image: ElfImage, replacements: Sequence[Replacement], *, packing: _Packer = packed) -> tuple[_Bed, ...]:
     by_section: dict[int, list[Replacement]] = {}
     for each in sorted(replacements, key=lambda each: each.span.start):
         by_section.setdefault(_section_of(image, each).index, []).append(each)
-    return tuple(_bed(image, image.sections[index], tuple(found)) for index, found in by_section.items())
+    return tuple(_bed(image, image.sections[index], tuple(found), packing) for index, found in by_section.items())
 
 
 def _section_of(image: ElfImage, replacement: Replacement) -> Section:
@@ -206,7 +214,7 @@ def _section_of(image: ElfImage, replacement: Replacement) -> Section:
     raise BinaryError(f"replaced {span.start:#x} to {span.stop:#x} is not inside one section")
 
 
-def _bed(image: ElfImage, section: Section, replacements: tuple[Replacement, ...]) -> _Bed:
+def _bed(image: ElfImage, section: Section, replacements: tuple[Replacement, ...], packing: _Packer) -> _Bed:
     shift = section.header.sh_addr - section.header.sh_offset
 
     def is_padding(addresses: range) -> bool:
@@ -217,8 +225,8 @@ def _bed(image: ElfImage, section: Section, replacements: tuple[Replacement, ...
         for each in replacements
     ]
     alignment = max(1, section.header.sh_addralign)
-    packing = packed(section.addresses, pieces, alignment=alignment, is_padding=is_padding)
-    return _Bed(section, replacements, packing)
+    found = packing(section.addresses, pieces, alignment=alignment, is_padding=is_padding)
+    return _Bed(section, replacements, found)
 
 
 def _check_followed(image: ElfImage, replacements: Sequence[Replacement]) -> None:
@@ -243,6 +251,27 @@ def _check_followed(image: ElfImage, replacements: Sequence[Replacement]) -> Non
         raise BinaryError(f"no relocation fills the pointer at {min(missing):#x}")
     if values := exported(image, spans):
         raise BinaryError(f"exported symbol at {min(values):#x}, in what would move away")
+
+
+def _best(
+    image: ElfImage,
+    beds: tuple[_Bed, ...],
+    unneeded: tuple[Section, ...],
+    replacements: Sequence[Replacement],
+    *,
+    force: bool,
+) -> _Plan:
+    """The plan for *beds*, or for such as have fewer and larger gaps, where program headers lack for all of them."""
+    unit = page(image.machine)
+    plan = _plan(image, beds, unneeded, force=force)
+    wanted = sum(len(hole) for bed in beds for hole in bed.holes(unit))
+    if plan.holes.size >= wanted or not any(bed.has_obstacles for bed in beds):
+        return plan
+    try:
+        other = _plan(image, _beds(image, replacements, packing=spread), unneeded, force=force)
+    except BinaryError:
+        return plan
+    return max(plan, other, key=lambda each: each.holes.size)
 
 
 def _plan(image: ElfImage, beds: tuple[_Bed, ...], unneeded: tuple[Section, ...], *, force: bool) -> _Plan:

@@ -145,6 +145,48 @@ def packed(section: range, pieces: Sequence[Chunk], *, alignment: int, is_paddin
     return Packing(tuple(starts), tuple(each for each in free if each))
 
 
+def spread(section: range, pieces: Sequence[Chunk], *, alignment: int, is_padding: Callable[[range], bool]) -> Packing:
+    """Room for *pieces* as `packed` has it, where they may move past what stays: the smallest gaps are filled first.
+
+    That leaves few large gaps for few program headers. `BinaryError` if one of them fits nowhere.
+    """
+    unit = _alignment(pieces, alignment)
+    before = start = section.start
+    gaps: list[range] = []
+    for piece in pieces:
+        _check(piece, section, before)
+        unclaimed = range(before, piece.span.start)
+        if unclaimed and not (len(unclaimed) < unit and is_padding(unclaimed)):
+            gaps.append(range(start, unclaimed.start))
+            start = unclaimed.stop
+        if piece.stays:
+            gaps.append(range(start, piece.span.start))
+            start = piece.span.start + piece.size
+        before = piece.span.stop
+    rest = range(before, section.stop)
+    is_free = not rest or (len(rest) < unit and is_padding(rest))
+    gaps.append(range(start, section.stop if is_free else rest.start))
+    gaps = sorted(filter(None, gaps), key=len)
+    starts = {number: piece.span.start for number, piece in enumerate(pieces) if piece.stays}
+    free: list[range] = []
+    moving = sorted(
+        (number for number in range(len(pieces)) if number not in starts), key=lambda each: -pieces[each].size
+    )
+    for number in moving:
+        size = pieces[number].size
+        for place, gap in enumerate(gaps):
+            first = up(gap.start, unit)
+            if first + size <= gap.stop:
+                starts[number] = first
+                free.append(range(gap.start, first))
+                gaps[place] = range(first + size, gap.stop)
+                break
+        else:
+            raise BinaryError(f"{size:#x} bytes fit into no gap between what stays")
+    kept = sorted((gap for gap in (*free, *gaps) if gap), key=lambda gap: gap.start)
+    return Packing(tuple(starts[number] for number in range(len(pieces))), tuple(kept))
+
+
 def _alignment(pieces: Sequence[Chunk], alignment: int) -> int:
     """The largest power of two that all starts are multiples of, as far as a linker may have wanted it."""
     bits = max(alignment, _PAGE)
