@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
             wheel = fetched(requirement, folder)
             contents = vbuild.inspect(wheel)
             published = f"{contents.packed_size / _MB:.1f} ({contents.size / _MB:.0f})"
-            ways = (
+            ways: tuple[dict[str, Any], ...] = (
                 {"zstd": True},
                 {"gpus": "H100"},
                 {"gpus": "H100", "zstd": True},

@@ -135,7 +135,7 @@ def test_programs_are_cut_as_libraries_are_and_run(kind: str, tmp_path: Path) ->
             return size < {len(code(80, 90))} && data[0] == 0x50 ? 42 : 1;
         }}"""
     program = tmp_path / "program"
-    command = ["gcc", "-O1", kind, "-x", "c", "-", "-o", program]
+    command: list[str | Path] = ["gcc", "-O1", kind, "-x", "c", "-", "-o", program]
     subprocess.run(command, input=source.encode(), check=True, capture_output=True)
     assert subprocess.run([program], check=False).returncode == 1
     data = program.read_bytes()
