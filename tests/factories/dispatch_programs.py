@@ -299,6 +299,12 @@ _FAULTS = {
         NOINLINE static struct shown@ show@(long x) { struct shown@ shown = {x * 3, &show_value@}; return shown; }
         NOINLINE static int *show_place@(void) { return &show_value@; }
         int also@(int x) { if ((x & 1 ? *show@(x).place : *show_place@()) + x == 99) return x; return show_value@ ? fast@(x) : x; }""",
+    "also-joined": """static int join_value@; __attribute__((constructor)) static void join_first@(void) { join_value@ = __builtin_cpu_supports("avx2") != 0; }
+        NOINLINE static int join@(int x) { int r; __asm__ volatile("lea %1, %%rbx; mov (%%rbx), %0; test %2, %2; jns 1f; movslq %2, %%rbx; 1: test %0, %0; mov $0, %%ebx" : "=&r"(r) : "m"(join_value@), "r"(x) : "rbx", "cc"); return r; }
+        int also@(int x) { if (join@(x) + x == 99) return x; return join_value@ ? fast@(x) : x; }""",
+    "also-rejoined": """static int rejoin_value@, spare@; static int *volatile rejoin_place@ = &spare@; __attribute__((constructor)) static void rejoin_first@(void) { rejoin_value@ = __builtin_cpu_supports("avx2") != 0; }
+        NOINLINE static void rejoin@(int x) { __asm__ volatile("lea %0, %%rbx; test %2, %2; jns 1f; mov %1, %%rbx; 1: movl $1, (%%rbx); mov $0, %%ebx" : "+m"(rejoin_value@) : "r"(rejoin_place@), "r"(x) : "rbx", "memory", "cc"); }
+        int also@(int x) { rejoin@(x); return rejoin_value@ ? fast@(x) : x; }""",
     "named": "int run_NAME@(int x) { return fast@(x); }",
 }
 

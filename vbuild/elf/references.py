@@ -13,7 +13,7 @@ from vbuild.elf.program import Program
 _LONGEST, _MOST_CALLED = 32_768, 3
 # arguments on the stack that are followed
 _MOST_WORDS, _WORD = 12, 8
-# instructions that are looked at for what becomes of an address; bytes of a register that is written as a whole
+# instructions that are looked at for what becomes of an address, or of a register; bytes of one written as a whole
 _MOST_SEEN, _HALF = 4_000, 4
 # bytes of a jump in front of its displacement, at most
 _JUMP = 3
@@ -25,8 +25,6 @@ _STACK_POINTER: frozenset[int] = frozenset({Register.RSP})
 _FRAME_POINTER: frozenset[int] = frozenset({Register.RBP})
 # what a function may return something in, and what a call may hand over in other ways: vectors' number, a static chain
 _RESULTS, _UNUSUAL = frozenset({RAX, RCX, RDX}), frozenset({RAX, 10})
-# instructions that are looked through for what reads a register
-_MOST_SEEN = 200
 _FOLLOWED = _CALLS | {
     *(FlowControl.NEXT, FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.CONDITIONAL_BRANCH),
 }
@@ -107,13 +105,13 @@ class References(Questions):
     def is_unread(self, address: int, register: int, size: int = 0) -> bool:
         """Whether the code at *address* never reads more of the *register* than *size* bytes before it writes there.
 
-        False for one that outlives calls, which code that handles errors may read, and if it takes too long.
+        False if code that handles errors may read it, as it may one that outlives a call, and if it takes too long.
         """
         key = (address, register | size << 8)
         if key not in self.program.dead:
             # while it is looked for, such as in code that calls itself
             self.program.dead[key] = False
-            self.program.dead[key] = register in LOST_IN_CALLS and self._found_unread(address, register, size)
+            self.program.dead[key] = self._found_unread(address, register, size)
         return self.program.dead[key]
 
     def _found_unread(self, address: int, register: int, size: int) -> bool:
@@ -137,7 +135,9 @@ class References(Questions):
             waiting += following
         return piece is not None
 
-    def _held_at(self, module: Module, instruction: Instruction, register: int, size: int) -> list[int] | None:
+    def _held_at(  # noqa: PLR0911  # one for each kind of flow
+        self, module: Module, instruction: Instruction, register: int, size: int
+    ) -> list[int] | None:
         """Where *instruction* leads to with what *register* has; None if it may read more of that than *size* bytes."""
         used = [one for one in INFO.info(instruction).used_registers() if _number_of(one.register) == register]
         flow, branch = instruction.flow_control, instruction.near_branch_target
@@ -146,8 +146,13 @@ class References(Questions):
             and GENERAL[one.register][1] + GENERAL[one.register][2] > size
             for one in used
         )
-        if is_read or flow not in _FOLLOWED or (flow == FlowControl.RETURN and register in _RESULTS):
+        is_kept = register not in LOST_IN_CALLS
+        if flow == FlowControl.EXCEPTION:
+            return []
+        if is_read or flow not in _FOLLOWED or (flow == FlowControl.RETURN and (is_kept or register in _RESULTS)):
             return None
+        if flow in _CALLS and is_kept:
+            return None if module.has_handlers else [module.base + instruction.next_ip]
         if flow in _CALLS:
             target = self.program.destination(module.base + branch) if branch else None
             handed = self.registers(target) if isinstance(target, int) else _ALL_REGISTERS
