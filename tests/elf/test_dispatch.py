@@ -9,6 +9,7 @@ from tests.factories.elf import MODULE, SUM, shared_object, stripped
 from vbuild.elf.code import Elf
 from vbuild.elf.dispatch import Baseline, Dispatch, Judged, Reason, named_rank
 from vbuild.elf.isa import Isa
+from vbuild.elf.reach import Doubt
 
 VECTOR = '__asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2")'
 ZMM = '__asm__ volatile("vpaddd %zmm0, %zmm1, %zmm2")'
@@ -79,6 +80,36 @@ def test_a_violation_says_what_leads_to_it_and_which_instruction_it_is() -> None
     (one,) = judged(shared_object(source))
     assert (one.way, one.doubt) == (("work", "middle", "fast"), None)
     assert [(use.feature, use.instruction) for use in one.uses] == [("AVX2", "vpaddd ymm2,ymm1,ymm0")]
+
+
+@pytest.mark.parametrize("option", ["-O0", "-O1"])
+@pytest.mark.parametrize(
+    ("condition", "doubt"),
+    [
+        ("x > 3", None),
+        ("getpid() > 1", None),
+        ("x == 1 || getpid() * x > 7", None),
+        ("given", Doubt.UNCLEAR),
+        ("*place > 3", Doubt.UNCLEAR),
+        ("sysconf(84) > 1", Doubt.UNCLEAR),
+        ("found()", Doubt.UNCLEAR),
+        ('__builtin_cpu_supports("sse4.2")', None),
+    ],
+)
+def test_code_is_shown_to_be_unguarded_where_conditions_have_nothing_to_do_with_the_cpu(
+    condition: str, doubt: Doubt | None, option: str
+) -> None:
+    source = f"""
+    {ASKS}
+    int given, getpid(void); long sysconf(int); int *volatile place;
+    {NOINLINE} static int found(void) {{ return given >> 3; }}
+    {NOINLINE} static int fast(int x) {{ {VECTOR}; return x; }}
+    {NOINLINE} static int middle(int x, int y) {{ if (y > 2) return fast(x) + 1; return x; }}
+    int work(int x) {{ int r = 0; for (int i = 0; i < 3; i++) {{ if ({condition}) r += middle(x, i + x); r ^= x; }}
+    return r; }}
+    """
+    (one,) = judged(shared_object(source, option))
+    assert (one.reason, one.doubt) == (None, doubt)
 
 
 def test_a_table_is_code_s_own_where_the_index_comes_from_a_test() -> None:

@@ -372,6 +372,9 @@ class ArmReach(Reach):
         """In a file that asks the processor nothing is shown to be unguarded: less is understood than of x86-64."""
         return Doubt.UNFOLLOWED if self._asks_in(self.program.module(address)) else None
 
+    def _is_clear(self, _: int, __: Unguarded) -> bool:
+        return True
+
     def violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
         found = super().violations(above)
         return {address: replace(one, doubt=one.doubt or self._doubt(address)) for address, one in found.items()}

@@ -141,12 +141,12 @@ class Answers(Variables):
         if not is_closed or new is None or isinstance(new, values.Word):
             for value in found:
                 self.share(value)
+        if self._changes.get(key, 0) > MOST_CHANGES:
+            self.share(new)
+            new = None
         if key in self._variables and self._variables[key] == new:
             return
         self._changes[key] = self._changes.get(key, 0) + 1
-        if self._changes[key] > MOST_CHANGES:
-            self.share(new)
-            new = None
         self._variables[key] = new
         if is_closed:
             self._queue_again((address,))

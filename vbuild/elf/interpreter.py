@@ -13,7 +13,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import EVERY
+from vbuild.elf.cpu_facts import ANY, EVERY, FEATURES
 from vbuild.elf.iced import ConditionCode, FlowControl
 from vbuild.elf.instructions import Instructions
 from vbuild.elf.machine_state import (
@@ -41,9 +41,9 @@ _DEPTH, _RANGE = 6, 64
 # words on the stack that may be arguments of a function that is not known
 _MOST_WORDS = 8
 _FLAG_DEPTH = 3
-_ENDLESS = frozenset({"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__stack_chk_fail", "longjmp"})
-_ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "_ZSt9terminatev", "__fortify_fail"}
-_ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
+ENDLESS = frozenset({"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__stack_chk_fail", "longjmp"})
+ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "_ZSt9terminatev", "__fortify_fail"}
+ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
 _ENVIRONMENT = frozenset({"getenv", "secure_getenv", "__secure_getenv"})
 # they only fill memory with zeros, or keep nothing but a mark that something was done
 _COPIES = frozenset({"memcpy", "memmove", "__memcpy_chk", "__memmove_chk"})
@@ -76,6 +76,8 @@ class Interpreter(Instructions):
         self.steps = 0
         # whether some branch depends on what says nothing about the processor, as far as that was understood
         self.guesses = False
+        # the branches that depend on an answer of which it is known what it shows
+        self.understood: set[int] = set()
         self._most = self._most_steps
         self._followed: list[int] = []
         self._entry = 0
@@ -233,6 +235,8 @@ class Interpreter(Instructions):
         opposite = negated(condition)
         shown, other = shown_by(state.flags, condition), shown_by(state.flags, opposite)
         self.guesses |= not (shown or other)
+        if any(facts & FEATURES and facts <= ANY for facts in (shown, other)):
+            self.understood.add(self._here)
         taken = state.copy(shown)
         state.facts |= other
         self._narrow(taken, condition)
@@ -445,7 +449,7 @@ class Interpreter(Instructions):
         state.flags = None
 
     def _imported(self, name: str, state: State) -> list[State]:
-        if name in _ENDLESS or (name.startswith("_ZSt") and "__throw_" in name):
+        if name in ENDLESS or (name.startswith("_ZSt") and "__throw_" in name):
             return []
         to, source, size = (state.registers[number] for number in self._argument_registers[:3])
         if (name in _COPIES and self._copy(to, source, size, state)) or (

@@ -8,12 +8,15 @@ Only pieces with an answer on these ways are run by the interpreter; of all othe
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
+from itertools import islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from vbuild.elf.conditions import Conditions, Needs
 from vbuild.elf.cpu_answers import Answers
 from vbuild.elf.cpu_facts import ASKED, EVERY, facts_of, features, kept, names_of, of_level
 from vbuild.elf.iced import FlowControl, Instruction
@@ -26,6 +29,9 @@ _MOST_USERS = 8000
 # pieces above the level from which is looked backwards; with more, all code is followed from where others enter
 _MOST_BACKWARDS = 2000
 _LONGEST_WAY = 16
+# users that are looked at for one way by conditions that were understood, pieces of which these are kept, and
+# instructions of one that are looked at
+_MOST_CLEAR, _MOST_DECIDED, _FEW = 200, 256, 8
 _Uses = Callable[[int], Mapping[int, int]]
 
 
@@ -36,6 +42,9 @@ class Doubt(StrEnum):
     KEPT = (
         "a field or an argument decides that holds the CPU's answer in some places; that it does in all was not shown: "
         "test.emulate, or verify --run-levels, tries it"
+    )
+    UNCLEAR = (
+        "no test that suffices was seen on the ways that lead there, but not each condition on these was understood"
     )
     POINTED = "a library that asks the CPU sets a pointer to it, by a condition that was not understood"
     UNFOLLOWED = "the ways that lead there were not followed to the end"
@@ -67,6 +76,9 @@ class Reach(Answers):
         self._needed: dict[int, int] = {}
         self._table_users: dict[tuple[int, int], tuple[Piece, ...]] = {}
         self._leading: set[int] | None = None
+        # what uses a piece or table, with the facts there; and what decides whether instructions of a piece run
+        self._using: dict[int, dict[int, int]] = {}
+        self._decided: dict[int, Conditions] = {}
 
     def _of_level(self, level: int) -> int:
         return of_level(level)
@@ -220,7 +232,70 @@ class Reach(Answers):
             found = self._violations(pieces)
             # a variable that became known later may have changed what was found before
             if self._runs == before:
-                return found
+                break
+        return {
+            address: replace(one, doubt=Doubt.UNCLEAR) if not one.doubt and not self._is_clear(address, one) else one
+            for address, one in found.items()
+        }
+
+    # whether something is shown to run unguarded
+
+    def _is_clear(self, address: int, found: Unguarded) -> bool:
+        """Whether the code at *address* runs without a test wherever some conditions hold that were all understood."""
+        if not self.is_asking:
+            return True
+        needs = self._needs_first(address, found.missing)
+        # a piece or table, the arguments that decide whether it is used, and the features that are missing there
+        waiting, seen = [] if needs is None else [(address, needs, found.missing)], {address}
+        while waiting and len(seen) < _MOST_CLEAR:
+            node, needs, missing = waiting.pop()
+            if self._is_entered(node):
+                return True
+            for user, facts in self._using.get(node, {}).items():
+                left = missing & ~facts
+                if user in seen or not left:
+                    continue
+                seen.add(user)
+                more = self._needs_of_use(user, node, needs)
+                if more is not None:
+                    waiting.append((user, more, left))
+        return False
+
+    def _is_entered(self, node: int) -> bool:
+        module = self.program.module(node)
+        return node in module.entries or module.is_start_or_end(node - module.base)
+
+    def _needs_first(self, address: int, missing: int) -> Needs:
+        """What decides whether an instruction runs for which features are *missing*, as in `Conditions.of`."""
+        piece = self.program.module(address).piece(address)
+        conditions = self._conditions(piece) if piece else None
+        for instruction, needed in islice(self._needs(piece) if piece and conditions else (), _FEW):
+            number = conditions.number_of(instruction) if conditions and needed & missing else None
+            needs = conditions.of(number) if conditions and number is not None else None
+            if needs is not None:
+                return needs
+        return None
+
+    def _needs_of_use(self, user: int, node: int, arguments: Iterable[int]) -> Needs:
+        """What decides whether *user* leads to *node* with *arguments* that are plain, as in `Conditions.of`."""
+        module = self.program.module(user)
+        piece = module.piece(user)
+        if piece is None:
+            # what is in a table that others have is called by them
+            return frozenset()
+        other = self.program.module(node)
+        target = other.piece(node)
+        conditions = self._conditions(piece)
+        for number, is_call in conditions.sites(
+            node, target.end if target else other.base + other.table(node - other.base).stop
+        ):
+            needs = conditions.of_leading(number)
+            for register in arguments if is_call else ():
+                more = conditions.source(number, register)
+                needs = None if needs is None or more is None else needs | more
+            if needs is not None:
+                return needs
+        return None
 
     def _violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
         own = {address: need for address, need in ((one.address, self.own_need(one)) for one in above) if need}
@@ -241,6 +316,11 @@ class Reach(Answers):
             edges = self._edges(uses, own, is_followed=is_followed, with_pointers=doubt == Doubt.POINTED)
             reached, parents = self._forwards(edges, starts)
             self._reached |= reached.keys()
+            if doubt is None:
+                self._using = {}
+                for user in reached:
+                    for used, facts in edges(user):
+                        self._using.setdefault(used, {})[user] = facts
             for address, need in own.items():
                 if address in found or address not in reached or (is_followed and address in self._given_up):
                     continue
@@ -248,6 +328,18 @@ class Reach(Answers):
                     half = self._half_shown(address, missing, reached[address]) if doubt != Doubt.POINTED else None
                     found[address] = self._unguarded(address, missing, parents, half or doubt)
         return found
+
+    def _conditions(self, piece: Piece) -> Conditions:
+        if piece.address not in self._decided:
+            if len(self._decided) >= _MOST_DECIDED:
+                self._decided.clear()
+            result = self._results.get(piece.address)
+            understood = result.understood if result else ()
+            self._decided[piece.address] = Conditions(self.program, piece, self._changed_by, understood)
+        return self._decided[piece.address]
+
+    def _changed_by(self, address: int) -> Collection[int]:
+        return self.registers(address).changed
 
     def _uses_of(self, node: int) -> Mapping[int, int]:
         """What the piece or table *node* uses, with the facts known at each use."""

@@ -413,10 +413,12 @@ def _check_compiled(built: Built) -> None:
 
 def functions_above(wheel: Path, target: Target, recipe: Recipe) -> frozenset[str]:
     """The functions of *wheel* that run above the level of *target* without a check of the CPU, by *recipe*'s rules."""
+    from vbuild.elf.reach import Doubt
     from vbuild.verification.verify import verify
 
     verdict = verify(wheel, cpu=target.cpu, allow=recipe.verify.allow)
-    return frozenset(one.function for library in verdict.libraries for one in library.violations if not one.doubt)
+    found = (one for library in verdict.libraries for one in library.violations)
+    return frozenset(one.function for one in found if not one.doubt or one.doubt == Doubt.UNCLEAR)
 
 
 def modules_in(wheel: Path) -> tuple[str, ...]:

@@ -316,7 +316,8 @@ class Levels:
             groups.setdefault(violation.doubt, []).append(violation)
         for doubt, group in groups.items():
             is_ours = claim.is_explicit and not is_grafted(path)
-            severity = claim.doubt if doubt and not (doubt == Doubt.UNFOLLOWED and is_ours) else claim.severity
+            is_fault = not doubt or (doubt in {Doubt.UNFOLLOWED, Doubt.UNCLEAR} and is_ours)
+            severity = claim.severity if is_fault else claim.doubt
             what = f"{_above(tuple(group), claim)}{f'; {doubt}' if doubt else ''}"
             if is_grafted(path):
                 what += "; vbuild did not compile this library"
