@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from vbuild.api.functions import select as select
     from vbuild.api.functions import select_image as select_image
     from vbuild.api.functions import slim as slim
+    from vbuild.api.functions import slim_environment as slim_environment
     from vbuild.api.functions import split as split
     from vbuild.api.functions import stamp as stamp
+    from vbuild.api.functions import undo_slim as undo_slim
     from vbuild.api.functions import verify as verify
     from vbuild.api.options import MatrixOptions as MatrixOptions
     from vbuild.api.options import PublishOptions as PublishOptions
@@ -44,7 +46,9 @@ if TYPE_CHECKING:
     from vbuild.publishing.oci.select import ImageSelection as ImageSelection
     from vbuild.publishing.publish import PublishedLayout as PublishedLayout
     from vbuild.release.model import ReleaseResult as ReleaseResult
+    from vbuild.slimming.in_place import Undone as Undone
     from vbuild.slimming.results import Slimmed as Slimmed
+    from vbuild.slimming.results import SlimmedEnvironment as SlimmedEnvironment
     from vbuild.splitting.split import Split as Split
     from vbuild.variants.doctor import Diagnosis as Diagnosis
     from vbuild.variants.index import Indexed as Indexed
@@ -57,8 +61,8 @@ if TYPE_CHECKING:
 # the public names of each module, as above
 _NAMES = {
     "api.functions": (
-        "init matrix collect slim split install_check stamp index select select_image doctor verify run_levels "
-        "bench inspect publish check"
+        "init matrix collect slim slim_environment undo_slim split install_check stamp index select select_image "
+        "doctor verify run_levels bench inspect publish check"
     ),
     "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions",
     "build.init": "WrittenRecipe",
@@ -69,7 +73,8 @@ _NAMES = {
     "publishing.oci.select": "ImageSelection",
     "publishing.publish": "PublishedLayout",
     "release.model": "ReleaseResult",
-    "slimming.results": "Slimmed",
+    "slimming.in_place": "Undone",
+    "slimming.results": "Slimmed SlimmedEnvironment",
     "splitting.split": "Split",
     "variants.doctor": "Diagnosis",
     "variants.index": "Indexed",

@@ -28,7 +28,14 @@ ROOT = Path(__file__).parents[2]
 FAT = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 PURE = "pure-1.0-py3-none-any.whl"
 # functions for what a command does with an option, or with another kind of argument
-MODES = {"install_check": "split", "select_image": "select", "doctor": "select", "run_levels": "verify"}
+MODES = {
+    "install_check": "split",
+    "select_image": "select",
+    "doctor": "select",
+    "run_levels": "verify",
+    "slim_environment": "slim",
+    "undo_slim": "slim",
+}
 VERBS = [
     "init",
     "matrix",

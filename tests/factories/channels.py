@@ -20,11 +20,11 @@ PYTHONPATH="$here/../lib/python3.11/site-packages" exec {python} -S "$@"
 
 
 def package(
-    folder: Path, name: str, version: str, build: str, *depends: str, files: Mapping[str, str] | None = None
+    folder: Path, name: str, version: str, build: str, *depends: str, files: Mapping[str, str | bytes] | None = None
 ) -> None:
     """Put a package for linux-64 into the channel *folder*; the first line of a file may make it executable."""
     stem = f"{name}-{version}-{build}"
-    whole = {path: text.encode() for path, text in (files or {}).items()}
+    whole = {path: text if isinstance(text, bytes) else text.encode() for path, text in (files or {}).items()}
     number = int(build.partition("_")[0]) if build[0].isdigit() else 0
     index = {"name": name, "version": version, "build": build, "build_number": number, "depends": list(depends)}
     index |= {"subdir": "linux-64", "arch": "x86_64", "platform": "linux"}

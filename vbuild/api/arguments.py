@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from vbuild.api.options import Layout, MatrixOptions, PublishOptions, StrPath
+from vbuild.api.options import Layout, MatrixOptions, PublishOptions, SlimOptions, StrPath
 
 if TYPE_CHECKING:
     from vbuild.build.given import AskedAxes
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine
     from vbuild.publishing.model import PublishLayout
     from vbuild.release.matrix import MatrixRequest
-    from vbuild.slimming.request import Share
+    from vbuild.slimming.request import Cuts, Share
     from vbuild.splitting.patch_plan import LibraryCutter
     from vbuild.variants.select import Ask
 
@@ -130,6 +130,27 @@ def gpus_of(asked: "str | Iterable[str | GpuList] | GpuList") -> "GpuList | None
         return asked
     several = (asked,) if isinstance(asked, str) else tuple(asked)
     return GpuList.asked(",".join(map(str, several))) if several else None
+
+
+def cuts_of(asked: SlimOptions) -> "Cuts":
+    """What the options of `slim` do to every library."""
+    from vbuild.elf.surgery.packing import Strip
+    from vbuild.hardware.gpu import Ptx
+    from vbuild.slimming.request import Cuts, Empty
+    from vbuild.wheel.zip_format import ZipMethod
+
+    return Cuts(
+        ptx=Ptx(asked.get("ptx", "auto")),
+        strip=Strip(asked.get("strip") or Strip.NOTHING),
+        drop=texts_of(asked.get("drop")),
+        empty=Empty(asked.get("empty", "smallest")),
+        zstd=asked.get("zstd"),
+        members=ZipMethod.ZSTD if asked.get("members") == "zstd" else ZipMethod.DEFLATED,
+        force=asked.get("force", False),
+        unsupported=asked.get("allow_unsupported", False),
+        strict=asked.get("strict", False),
+        bill=asked.get("sbom", True),
+    )
 
 
 def toolkits_of(asked: "str | Dotted | Iterable[str | Dotted] | None") -> "tuple[Dotted, ...]":

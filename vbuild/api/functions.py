@@ -13,6 +13,7 @@ from vbuild.api.arguments import (
     axes_of,
     codec_of,
     cut_of,
+    cuts_of,
     gpus_of,
     known,
     layout_of,
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from vbuild.publishing.publish import PublishedLayout
     from vbuild.recipe.target import Target
     from vbuild.release.model import ReleaseResult
-    from vbuild.slimming.results import Slimmed
+    from vbuild.slimming.in_place import Undone
+    from vbuild.slimming.results import Slimmed, SlimmedEnvironment
     from vbuild.splitting.split import Split
     from vbuild.variants.doctor import Diagnosis
     from vbuild.variants.index import Indexed
@@ -119,11 +121,8 @@ def slim(
     `HardwareError` for a GPU that does not exist, `RepackageError` if a wheel has no code for a GPU or a licence
     forbids changes, `WheelError` if a wheel is damaged.
     """
-    from vbuild.elf.surgery.packing import Strip
-    from vbuild.hardware.gpu import Ptx
-    from vbuild.slimming.request import Cuts, Empty, Share
+    from vbuild.slimming.request import Share
     from vbuild.slimming.slim import slim as verb
-    from vbuild.wheel.zip_format import ZipMethod
     from vbuild.workers.executor import Executor
 
     asked = known(options, SlimOptions)
@@ -134,18 +133,7 @@ def slim(
         paths_of(wheels),
         path_of(output_dir),
         shares=shares or (Share(gpus),),
-        cuts=Cuts(
-            ptx=Ptx(asked.get("ptx", "auto")),
-            strip=Strip(asked.get("strip") or Strip.NOTHING),
-            drop=texts_of(asked.get("drop")),
-            empty=Empty(asked.get("empty", "smallest")),
-            zstd=asked.get("zstd"),
-            members=ZipMethod.ZSTD if asked.get("members") == "zstd" else ZipMethod.DEFLATED,
-            force=asked.get("force", False),
-            unsupported=asked.get("allow_unsupported", False),
-            strict=asked.get("strict", False),
-            bill=asked.get("sbom", True),
-        ),
+        cuts=cuts_of(asked),
         codec=codec_of(fast=asked.get("fast", False)),
         accept_license=asked.get("accept_license", False),
         executor=value_of(asked.get("executor", "local"), Executor.parse),
@@ -155,6 +143,53 @@ def slim(
         for result in results:
             state_inputs("slim", asked, [result.path] if result.path else [], [result.wheel])
     return results
+
+
+def slim_environment(
+    place: StrPath | None = None,
+    *,
+    root: StrPath | None = None,
+    backup: StrPath | None = None,
+    dry_run: bool = False,
+    **options: Unpack[SlimOptions],
+) -> "SlimmedEnvironment":
+    """Cut the GPU code of all that is installed in *place*, where it lies: ``slim --environment``.
+
+    *place* is a venv, a conda prefix or a folder of packages, or None for the Python on PATH; *root* instead is the
+    tree of an unpacked image. *backup* is a folder that keeps the old files, for `undo_slim`; with *dry_run* nothing is
+    written. Of the options, those apply that say what goes, *accept_license* and *on_progress*. Returns what became of
+    each distribution, in bytes, and which files were left, with reasons. `RepackageError` if there is no environment,
+    or it cannot be written to; `RecipeError` if the disk is full: every file is then the old or the new one.
+    """
+    from vbuild.slimming.environment import slim_environment as verb
+    from vbuild.slimming.request import Share
+    from vbuild.wheel.installed import Environment
+
+    asked = known(options, SlimOptions)
+    if root is not None:
+        environment = Environment.under(Path(root))
+    else:
+        environment = Environment.of_system() if place is None else Environment.at(Path(place))
+    return verb(
+        environment,
+        Share(gpus_of(asked.get("gpus", ()))),
+        cuts_of(asked),
+        dry_run=dry_run,
+        backup=path_of(backup),
+        accept_license=asked.get("accept_license", False),
+        on_progress=asked.get("on_progress", silent),
+    )
+
+
+def undo_slim(backup: StrPath) -> "Undone":
+    """Put the files that `slim_environment` kept in *backup* back where they were; the folder goes if all are back.
+
+    Returns how many files and bytes came back, and which were left because they were changed since. `RepackageError` if
+    *backup* is no such folder, or its environment is gone.
+    """
+    from vbuild.slimming.in_place import undo
+
+    return undo(Path(backup))
 
 
 def split(

@@ -1,6 +1,6 @@
 """`vbuild slim`: CUDA wheels cut to the GPUs that one names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,14 +8,23 @@ import click
 
 from vbuild.cli import options, terminal
 from vbuild.cli.provenance import state
-from vbuild.files.wording import counted, mb, wrapped
+from vbuild.files.wording import counted, mb, sized, wrapped
 
 if TYPE_CHECKING:
-    from vbuild.slimming.results import LibraryCut, Slimmed
+    from vbuild.slimming.results import LibraryCut, Slimmed, SlimmedDistribution, SlimmedEnvironment
 
 
 @click.command(epilog=options.example("vbuild slim torch-*.whl --variant sm80=80,86,89 --variant sm90=90,90a -o out"))
-@click.argument("wheels", type=options.NAMED, nargs=-1, required=True)
+@click.argument("wheels", type=options.NAMED, nargs=-1)
+@click.option(
+    "--environment", "place", type=options.PATH, metavar="PATH", help="Slim all that this venv or conda prefix has."
+)
+@click.option("--system", is_flag=True, help="Slim all that the Python on PATH has, venvs aside.")
+@click.option("--root", type=options.PATH, metavar="DIR", help="Slim all packages in the tree of an unpacked image.")
+@click.option(
+    "--backup", type=options.FOLDER, metavar="DIR", help="With these three: keep the old files in this folder."
+)
+@click.option("--undo", type=options.FOLDER, metavar="DIR", help="Put the files of this backup back; do no more.")
 @options.folder
 @click.option(
     "--gpu",
@@ -82,11 +91,17 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
 
     WHEELS are files, folders of wheels, or names on the package index, as in torch==2.9.1. --gpu keeps a wheel's name;
     each --variant makes a variant wheel of its own, and the output folder gets their index. --recompress alone keeps
-    the code for every GPU.
+    the code for every GPU. --environment, --system and --root need no WHEELS: they cut what is installed, in place.
     """
     from vbuild.api import functions
     from vbuild.index_client.packages import download_command
 
+    installed = {name: asked.pop(name) for name in ("place", "system", "root", "backup", "undo")}
+    if any(installed.values()):
+        _slim_installed(wheels, folder, installed, asked)
+        return
+    if not wheels:
+        raise click.UsageError("expected WHEELS, or --environment PATH, --system or --root DIR")
     if asked.pop("no_fetch"):
         names = [wheel for wheel in wheels if not isinstance(wheel, Path)]
         if not names:
@@ -105,6 +120,89 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
         state([result.path] if result.path else [], [result.wheel])
     lines = [line for result in results for line in slimmed_lines(result)]
     terminal.show([result.data() for result in results], lines, as_json=as_json)
+
+
+# options that are about wheels as files
+_OF_WHEELS = ("shares", "drop", "fast", "provenance", "no_fetch")
+
+
+def _slim_installed(
+    wheels: tuple[Any, ...], folder: Path | None, installed: Mapping[str, Any], asked: Mapping[str, Any]
+) -> None:
+    """Slim what is installed, or undo that."""
+    from vbuild.api import functions
+
+    if wheels or folder or sum(bool(installed[name]) for name in ("place", "system", "root", "undo")) != 1:
+        raise click.UsageError(
+            "expected one of --environment PATH, --system, --root DIR and --undo DIR, without WHEELS and --output-dir"
+        )
+    members = "members" if asked["members"] != "deflate" else None
+    if given := next((name for name in _OF_WHEELS if asked[name]), members):
+        name = {"shares": "variant"}.get(given, given.replace("_", "-"))
+        raise click.UsageError(f"--{name} is for wheels; expected none for what is installed")
+    if not asked["executor"].is_local:
+        raise click.UsageError("--executor is for wheels; what is installed is slimmed where it is")
+    if installed["undo"]:
+        if installed["backup"] or asked["dry_run"]:
+            raise click.UsageError("expected --undo DIR alone")
+        undone = functions.undo_slim(installed["undo"])
+        terminal.show(undone.data(), undone.lines, as_json=asked["as_json"])
+        return
+    cuts = {name: asked[name] for name in asked.keys() & _CUTS}
+    with terminal.bar(quiet=asked["as_json"]) as on_progress:
+        result = functions.slim_environment(
+            installed["place"],
+            root=installed["root"],
+            backup=installed["backup"],
+            dry_run=asked["dry_run"],
+            **cuts,
+            on_progress=on_progress,
+        )
+    terminal.show(result.data(), environment_lines(result), as_json=asked["as_json"])
+
+
+_CUTS = {"gpus", "ptx", "strip", "zstd", "empty", "allow_unsupported", "accept_license", "force"}
+_NAME_WIDTH = 44
+
+
+def environment_lines(result: "SlimmedEnvironment") -> Iterator[str]:
+    """A table of the distributions that change, what was left and why, and the sum."""
+    yield str(result.root)
+    if result.completed:
+        yield f"  completed what an earlier run had begun: {counted(result.completed, 'file')}"
+    changed = [one for one in result.distributions if one.saves]
+    if changed:
+        yield f"  {'distribution':{_NAME_WIDTH}} {'before':>10} {'after':>10} {'saves':>10}"
+    for one in sorted(changed, key=lambda one: -one.saves):
+        before, after, saves = map(sized, (one.before, one.after, one.saves))
+        yield f"  {one.name:{_NAME_WIDTH}} {before:>10} {after:>10} {saves:>10}"
+    for one in result.distributions:
+        yield from _left_lines(one)
+    if not changed:
+        yield "  nothing to cut"
+    what = "would become" if result.is_dry_run else "->"
+    yield f"  {counted(len(result.distributions), 'distribution')}: {sized(result.before)} {what} {sized(result.after)}"
+    if result.linked:
+        yield from wrapped(
+            f"  {sized(result.linked)} of the old files stay on the disk under other names, as in uv's or conda's "
+            "cache; they are free once that is cleaned",
+            indent=4,
+        )
+    if result.backup and changed:
+        yield f"  old files are in {result.backup}: vbuild slim --undo {result.backup}"
+
+
+def _left_lines(one: "SlimmedDistribution") -> Iterator[str]:
+    """What of *one* was left, a line for each reason."""
+    for why, files in one.reasons.items():
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        spared = sum(file.saves for file in files)
+        saving = f" (would save {sized(spared)})" if spared else ""
+        yield from wrapped(f"  left: {one.name}: {files[0].path}{more}: {why}{saving}", indent=4)
+    if one.why_left and (one.is_editable or not one.left):
+        yield from wrapped(f"  left: {one.name}: {one.why_left}", indent=4)
+    for warning in one.warnings:
+        yield from wrapped(f"  warning: {one.name}: {warning}", indent=4)
 
 
 def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:

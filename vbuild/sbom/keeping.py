@@ -45,6 +45,7 @@ _FOLDER, _SUFFIX = "sboms", ".cdx.json"
 # bytes; one of five thousand files takes less
 LARGEST = 1 << 22
 _PURL, _FILE = "pkg:", "?file_name="
+_SLIM = "vbuild slim"
 
 
 def is_bill(path: str) -> bool:
@@ -150,6 +151,27 @@ def revised(
             gone=tuple(one for key, one in gone.items() if key not in there),
         )
     )
+
+
+def rehashed(data: bytes, changes: Mapping[str, str | None]) -> bytes:
+    """The bill *data* with the SHA-256 of each file in *changes*; None takes it out. As it is if it cannot be read.
+
+    A hash that the file had before its last change takes that change back.
+    """
+    bill = read(data)
+    if bill is None:
+        return data
+    files = []
+    for file in bill.files:
+        digest = changes.get(file.path, file.sha256)
+        if digest is None:
+            continue
+        if file.before and file.before[-1].sha256 == digest:
+            steps = file.before[:-1]
+        else:
+            steps = file.before if digest == file.sha256 else (*file.before, BillChange(file.sha256, _SLIM))
+        files.append(replace(file, sha256=digest, before=steps))
+    return packed(replace(bill, files=tuple(files)))
 
 
 def listed(rows: Iterable[RecordRow], *, also: Iterable[str] = ()) -> dict[str, str]:

@@ -124,3 +124,90 @@ class Slimmed(Struct, frozen=True, kw_only=True):
             "warnings": list(self.warnings),
             "could_save": [saving.data() for saving in self.more],
         }
+
+
+class FileLeft(Struct, frozen=True):
+    """A file that stays as it was although it would become *saves* bytes smaller, and *why*; by its path."""
+
+    path: str
+    why: str
+    saves: int = 0
+
+
+class SlimmedDistribution(Struct, frozen=True, kw_only=True):
+    """An installed distribution before and after, in bytes of its files; *left* are those that stay, with reasons.
+
+    *why_left* says why its files are not known or not here, as those of one that *is_editable*; or is None.
+    """
+
+    project: str
+    version: str
+    before: int
+    after: int
+    libraries: tuple[LibraryCut, ...] = ()
+    left: tuple[FileLeft, ...] = ()
+    why_left: str | None = None
+    is_editable: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.project} {self.version}".rstrip()
+
+    @property
+    def reasons(self) -> dict[str, list[FileLeft]]:
+        """The files that were left, by the reason."""
+        found: dict[str, list[FileLeft]] = {}
+        for file in self.left:
+            found.setdefault(file.why, []).append(file)
+        return found
+
+    @property
+    def saves(self) -> int:
+        return self.before - self.after
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "project": self.project,
+            "version": self.version,
+            "installed": {"before": self.before, "after": self.after},
+            "libraries": [library.data() for library in self.libraries],
+            "left": [{"path": one.path, "why": one.why, "saves": one.saves} for one in self.left],
+            "why_left": self.why_left,
+            "warnings": list(self.warnings),
+        }
+
+
+class SlimmedEnvironment(Struct, frozen=True, kw_only=True):
+    """An environment before and after, in bytes of the files that its distributions own.
+
+    *linked* bytes of the old files stay on the disk under other names, such as in uv's cache. *completed* changes of a
+    run that was killed had their rows set. After a dry run nothing has changed.
+    """
+
+    root: Path
+    distributions: tuple[SlimmedDistribution, ...]
+    linked: int = 0
+    completed: int = 0
+    backup: Path | None = None
+    is_dry_run: bool = False
+
+    @property
+    def before(self) -> int:
+        return sum(one.before for one in self.distributions)
+
+    @property
+    def after(self) -> int:
+        return sum(one.after for one in self.distributions)
+
+    def data(self) -> dict[str, Any]:
+        """The result for JSON."""
+        return {
+            "environment": str(self.root),
+            "dry_run": self.is_dry_run,
+            "installed": {"before": self.before, "after": self.after},
+            "linked": self.linked,
+            "completed": self.completed,
+            "backup": str(self.backup) if self.backup else None,
+            "distributions": [one.data() for one in self.distributions],
+        }

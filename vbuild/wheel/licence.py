@@ -27,6 +27,7 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.wheel.archive import Wheel
+from vbuild.wheel.installed import InstalledDistribution
 from vbuild.wheel.metadata import is_dist_info
 
 _NAME = re.compile(r"(?<![a-z])(?:licen[cs]es?|copying|eula|notices?)(?![a-z])", re.IGNORECASE)
@@ -53,6 +54,8 @@ _METADATA = "METADATA"
 _LARGEST = 1 << 24
 _LONGEST = 300
 
+Licensed = Wheel | InstalledDistribution
+
 
 class Prohibition(Struct, frozen=True):
     """Words that forbid changes: their file, with the line, and whether it *is_own*, of the distribution itself."""
@@ -75,7 +78,7 @@ class Licence(Struct, frozen=True):
     components: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, wheel: Wheel) -> Self:
+    def of(cls, wheel: Licensed) -> Self:
         """The licence of *wheel*."""
         headers = wheel.metadata().headers
         paths = [member.path for member in wheel.members]
@@ -109,7 +112,7 @@ class Licence(Struct, frozen=True):
         return bool(self.expression or self.text or self.classifiers or self.files)
 
 
-def prohibitions(wheel: Wheel) -> Iterator[Prohibition]:
+def prohibitions(wheel: Licensed) -> Iterator[Prohibition]:
     """Yield what forbids to modify *wheel*: the first such sentence of each text, or that METADATA says proprietary."""
     licence = Licence.of(wheel)
     texts = [(path, _read(wheel, path)) for path in licence.files]
@@ -131,7 +134,7 @@ def _is_text(path: str, dist_info: str) -> bool:
     return bool(_NAME.search(name)) and posixpath.splitext(name)[1].lower() in _TEXTS
 
 
-def _is_own(path: str, wheel: Wheel, beside: str) -> bool:
+def _is_own(path: str, wheel: Licensed, beside: str) -> bool:
     """Whether the text at *path* is of the distribution itself, whose code all lies in the folder *beside*."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{wheel.dist_info}/"):
@@ -139,13 +142,14 @@ def _is_own(path: str, wheel: Wheel, beside: str) -> bool:
         is_near = not parts
     else:
         is_near = folder in {"", beside} or "/" not in folder
-    project = set(canonicalize_name(wheel.name.project).split("-"))
+    project = set(canonicalize_name(wheel.metadata().name).split("-"))
     return is_near and not set(_WORD.findall(name.lower())) - _SILENT - project
 
 
-def _read(wheel: Wheel, path: str) -> str:
+def _read(wheel: Licensed, path: str) -> str:
     member = wheel.find(path)
-    return wheel.read(member).decode(errors="replace") if member and member.size <= _LARGEST else ""
+    # a member is read by the one that it was found in
+    return wheel.read(member).decode(errors="replace") if member and member.size <= _LARGEST else ""  # type: ignore[arg-type]
 
 
 def _forbidden(place: str, text: str, *, is_own: bool = True) -> Prohibition | None:

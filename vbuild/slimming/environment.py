@@ -1,0 +1,402 @@
+"""`vbuild slim --environment`: GPU code cut out of what is installed, file by file, where it lies.
+
+    environment -> distributions -> files that may have GPU code -> what a cut keeps of each, as in a wheel
+                -> a reason to leave it: a licence, a link, another owner, a process, RECORD that says something else
+                -> a new file beside it, and a rename; then RECORD and conda-meta
+
+A file with several names on the disk loses only the names that are in the environment: uv's cache keeps its own.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from vbuild.errors import RepackageError, VariantError, VbuildError
+from vbuild.files.edited import EditedFile
+from vbuild.hardware.cpu import available_cores
+from vbuild.process.signals import uninterrupted
+from vbuild.slimming.in_place import Backup, FileChange, Journal, Listings, alike, changing, completed
+from vbuild.slimming.library import examined, worth_reading
+from vbuild.slimming.request import Cuts, Share
+from vbuild.slimming.results import FileLeft, LibraryCut, SlimmedDistribution, SlimmedEnvironment
+from vbuild.variants.document import Document
+from vbuild.wheel.installed import Environment, FileRow, InstalledDistribution
+from vbuild.wheel.licence import prohibitions
+from vbuild.wheel.metadata import VARIANT_JSON, RecordRow, recorded_sha256, unpadded
+
+_HEAD = 64
+# a line of /proc/PID/maps: addresses, permissions, offset, device, inode, path
+_MAPPED = re.compile(r"(?:\S+\s+){4}(?P<inode>\d+)\s+(?P<path>/.*)\n?")
+_SHOWN_OWNERS = 3
+OnProgress = Callable[[str, int, int], None]
+
+
+class _Owner(Struct, frozen=True):
+    """A distribution, and what its listing says of a file."""
+
+    distribution: InstalledDistribution
+    row: RecordRow
+
+
+class _File(Struct, frozen=True):
+    """A regular file of an environment: its *paths*, if several are names of it, from the root, and who owns it."""
+
+    paths: tuple[str, ...]
+    status: os.stat_result
+    owners: tuple[_Owner, ...]
+    why_left: str | None = None
+
+    @property
+    def path(self) -> str:
+        return self.paths[0]
+
+
+class _Done(Struct, frozen=True):
+    """What a cut of *file* came to; *part* is the new file, or None if the old one stays."""
+
+    file: _File
+    cut: LibraryCut | None = None
+    part: Path | None = None
+    old: str = ""
+    new: str = ""
+    why_left: str | None = None
+
+    @property
+    def saves(self) -> int:
+        return self.cut.before - self.cut.after if self.cut else 0
+
+
+def slim_environment(
+    environment: Environment,
+    share: Share,
+    cuts: Cuts,
+    *,
+    dry_run: bool = False,
+    backup: Path | None = None,
+    accept_license: bool = False,
+    on_progress: OnProgress = lambda _what, _done, _total: None,
+) -> SlimmedEnvironment:
+    """Cut what is installed in *environment* down to what *share* keeps, as *cuts* say; with *dry_run* nothing changes.
+
+    *backup* is a folder that keeps the old files, for `undo`. Files that cannot be changed safely stay, and are in the
+    result with the reason. *on_progress* is called with the distribution at work, and bytes done and in total.
+
+    Raises `RepackageError` if the environment cannot be written to or another run changes it, `RecipeError` if the disk
+    is full: every file is then the old or the new one, and listings say which.
+    """
+    if share.gpus is None and not cuts.more:
+        raise RepackageError("nothing to do; expected GPUs to keep (--gpu), or --recompress or --strip")
+    if cuts.drop:
+        raise RepackageError("--drop goes with wheels; expected none for what is installed")
+    run = _Run(environment, share, cuts, accept_license=accept_license, on_progress=on_progress)
+    if dry_run:
+        return replace(run.result(run.examined(None)), is_dry_run=True)
+    with changing(environment) as (stage, journal):
+        interrupted = journal.left()
+        count = completed(environment, run.listings, interrupted)
+        journal.finish()
+        if interrupted:  # rows may be others now
+            run = _Run(environment, share, cuts, accept_license=accept_license, on_progress=on_progress)
+        kept = Backup(backup.resolve(), environment.root) if backup else None
+        found = run.change(stage, journal, kept)
+        return replace(run.result(found), completed=count, backup=backup)
+
+
+class _Run:
+    """One run over an environment: what there is, what a cut would make of it, and the changes."""
+
+    def __init__(
+        self, environment: Environment, share: Share, cuts: Cuts, *, accept_license: bool, on_progress: OnProgress
+    ) -> None:
+        self._environment = environment
+        self._root = environment.root
+        self._share, self._cuts = share, cuts
+        self._accept_license = accept_license
+        self._on_progress = on_progress
+        self._distributions = environment.distributions()
+        self.listings = Listings(environment, self._distributions)
+        self._inside: dict[str, bool] = {}
+        self._refused: dict[str, tuple[str | None, tuple[str, ...]]] = {}
+        self._sizes: Counter[str] = Counter()
+        self._outside: dict[str, list[FileLeft]] = {}
+        self._files = tuple(self._found())
+
+    def examined(self, stage: Path | None) -> Generator[_Done]:
+        """Yield what a cut makes of each file, in order, on all cores; new files are in *stage*, if there is one."""
+        total, done = sum(file.status.st_size for file in self._files), 0
+        with ThreadPoolExecutor(available_cores()) as pool, ExitStack() as stack:
+            stack.callback(pool.shutdown, cancel_futures=True)
+            left = deque(enumerate(self._files))
+            sent: deque[Future[_Done]] = deque()
+            while left or sent:
+                # new files wait for those in front of them: not for too many, or the disk has all of them twice
+                while left and len(sent) < 2 * available_cores():
+                    number, file = left.popleft()
+                    sent.append(pool.submit(self._cut, file, stage / f"part-{number}" if stage else None))
+                result = sent.popleft().result()
+                done += result.file.status.st_size
+                self._on_progress(str(result.file.owners[0].distribution), done, total)
+                yield result
+
+    def change(self, stage: Path, journal: Journal, backup: Backup | None) -> list[_Done]:
+        """Make the changes, and return what came of every file."""
+        found: list[_Done] = []
+        changed: dict[str, FileRow | None] = {}
+        key = None
+        try:
+            with closing(self.examined(stage)) as results:
+                for done in results:
+                    if (now := done.file.owners[0].distribution.listing) != key:
+                        self._settle(changed)
+                        key = now
+                    found.append(self._renamed(done, stage, journal, backup, changed))
+        finally:
+            with uninterrupted():
+                for part in stage.glob("part-*"):  # they may have filled the disk
+                    part.unlink()
+                self._settle(changed)
+                journal.finish()
+        return found
+
+    def _settle(self, changed: dict[str, FileRow | None]) -> None:
+        self.listings.update(changed)
+        changed.clear()
+
+    def _renamed(
+        self, done: _Done, stage: Path, journal: Journal, backup: Backup | None, changed: dict[str, FileRow | None]
+    ) -> _Done:
+        if done.part is None or done.cut is None:
+            return done
+        for number, path in enumerate(done.file.paths):
+            target, part = self._root / path, done.part
+            if number:
+                part = stage / f"{done.part.name}-{number}"
+                part.hardlink_to(self._root / done.file.path)
+            if not _is_still(target, done.file.status):
+                return replace(done, why_left="something else changed it meanwhile; run again")
+            change = FileChange(path, done.old, done.cut.before, done.new, done.cut.after)
+            if backup:
+                backup.keep(target, change)
+            journal.write(change)
+            with uninterrupted():  # what has changed has to be known
+                part.replace(target)
+                changed[path] = FileRow(path, done.new, done.cut.after)
+        return done
+
+    def result(self, found: Iterable[_Done]) -> SlimmedEnvironment:
+        """The account of the run that *found* these results."""
+        by_owner: dict[str, list[_Done]] = {}
+        for done in found:
+            by_owner.setdefault(str(done.file.owners[0].distribution.listing), []).append(done)
+        distributions = []
+        linked = 0
+        for one in self._distributions:
+            key = str(one.listing)
+            results = by_owner.get(key, [])
+            changed = [done for done in results if done.cut and not done.why_left and done.saves]
+            left = [FileLeft(done.file.path, done.why_left, done.saves) for done in results if done.why_left]
+            warnings = self._refused.get(key, (None, ()))[1]
+            linked += sum(
+                done.file.status.st_size for done in changed if done.file.status.st_nlink > len(done.file.paths)
+            )
+            distributions.append(
+                SlimmedDistribution(
+                    project=one.project,
+                    version=one.version,
+                    before=self._sizes[key],
+                    after=self._sizes[key] - sum(done.saves for done in changed),
+                    libraries=tuple(done.cut for done in results if done.cut and not done.why_left),
+                    left=(*left, *self._outside.get(key, ())),
+                    why_left=one.trouble or (f"editable: its code is in {one.source}" if one.source else None),
+                    is_editable=one.source is not None,
+                    warnings=warnings if changed else (),
+                )
+            )
+        return SlimmedEnvironment(root=self._root, distributions=tuple(distributions), linked=linked)
+
+    def _found(self) -> Iterator[_File]:
+        """Yield the files that may have GPU code, each once, those of one distribution next to each other."""
+        by_path: dict[str, list[_Owner]] = {}
+        for one in self._distributions:
+            for row in one.rows:
+                by_path.setdefault(str(one.place(row.path)), []).append(_Owner(one, row))
+        names: dict[tuple[int, int], list[tuple[str, os.stat_result, list[_Owner]]]] = {}
+        for path, owners in by_path.items():
+            with suppress(OSError):  # what is listed and not there is of no concern
+                status = os.lstat(path)
+                key = str(owners[0].distribution.listing)
+                if stat.S_ISLNK(status.st_mode):
+                    self._look_at_link(path, key)
+                elif stat.S_ISREG(status.st_mode) and self._is_inside(path):
+                    names.setdefault((status.st_dev, status.st_ino), []).append((path, status, owners))
+                elif stat.S_ISREG(status.st_mode):
+                    self._look_outside(path, key, "lies outside of the environment")
+        running = _running(path for found in names.values() for path, _, _ in found)
+        for found in names.values():
+            path, status, owners = found[0]
+            self._sizes[str(owners[0].distribution.listing)] += status.st_size
+            if _is_worth_reading(path):
+                everyone = tuple(owner for _, _, several in found for owner in several)
+                paths = tuple(os.path.relpath(os.path.realpath(each), self._root) for each, _, _ in found)
+                yield _File(paths, status, everyone, self._why_left(path, status, running))
+
+    def _is_inside(self, path: str) -> bool:
+        """Whether no link on the way to *path* leads out of the environment."""
+        folder = path.rpartition("/")[0]
+        if folder not in self._inside:
+            self._inside[folder] = Path(os.path.realpath(folder)).is_relative_to(self._root)
+        return self._inside[folder]
+
+    def _look_at_link(self, path: str, key: str) -> None:
+        target = os.path.realpath(path)
+        if not Path(target).is_relative_to(self._root):
+            self._look_outside(path, key, f"a link to {target}, outside of the environment")
+
+    def _look_outside(self, path: str, key: str, why: str) -> None:
+        if _is_worth_reading(path):
+            self._outside.setdefault(key, []).append(FileLeft(os.path.relpath(path, self._root), why))
+
+    def _why_left(self, path: str, status: os.stat_result, running: Mapping[tuple[str, int], str]) -> str | None:
+        """Why the file at *path* has to stay as it is, whatever is in it; None if nothing speaks for that."""
+        if process := running.get((path, 0)) or running.get((path.rpartition("/")[2], status.st_ino)):
+            return f"in use by {process}; end it first"
+        if not status.st_mode & stat.S_IWUSR:
+            return "read-only; chmod u+w makes it writable"
+        if os.geteuid() not in {0, status.st_uid}:
+            return f"belongs to another user, {status.st_uid}"
+        if not os.access(path.rpartition("/")[0], os.W_OK | os.X_OK):
+            return "its folder cannot be written to"
+        return None
+
+    def _cut(self, file: _File, part: Path | None) -> _Done:
+        """Decide what remains of *file*, and write that to *part*."""
+        try:
+            with (self._root / file.path).open("rb") as opened:
+                data = memoryview(mmap(opened.fileno(), 0, access=ACCESS_READ))
+            plan = examined(file.path, data, (self._share,), self._cuts)
+        except (VbuildError, OSError) as error:
+            return _Done(file, why_left=str(error).removeprefix(f"{file.path}: "))
+        cut = plan.cuts[0]
+        if not plan.is_changed or cut.after >= cut.before:
+            is_whole = cut.has_gpu_code and cut.why_whole is not None
+            return _Done(file, replace(cut, after=cut.before), why_left=cut.why_whole if is_whole else None)
+        why, old = file.why_left or self._refusal(file), ""
+        if why is None:
+            old = hashlib.sha256(data).hexdigest()
+            why = _why_not_theirs(file.owners, data, old)
+        if why or part is None:
+            return _Done(file, cut, old=old, why_left=why)
+        new = _written(plan.files[0], part)
+        try:
+            alike(part, self._root / file.path)
+        except OSError as error:
+            return _Done(file, cut, why_left=f"its owner and mode cannot be kept: {error.strerror}")
+        return _Done(file, cut, part, old, new)
+
+    def _refusal(self, file: _File) -> str | None:
+        """Why a distribution that owns *file* may not be changed, or is not to be."""
+        return next((why for owner in file.owners if (why := self._refusal_of(owner.distribution))), None)
+
+    def _refusal_of(self, one: InstalledDistribution) -> str | None:
+        key = str(one.listing)
+        if key not in self._refused:
+            self._refused[key] = self._asked(one)
+        return self._refused[key][0]
+
+    def _asked(self, one: InstalledDistribution) -> tuple[str | None, tuple[str, ...]]:
+        if why := _why_claimed(one, self._share):
+            return why, ()
+        own = [found for found in prohibitions(one) if found.is_own]
+        if own and not self._accept_license:
+            what = f"the licence forbids changes ({own[0]})"
+            return (
+                f"{what}; private use may be allowed where redistribution is not: then say so with --accept-license",
+                (),
+            )
+        return None, tuple(f"accepted for you: {found}" for found in own)
+
+
+def _written(edited: EditedFile, part: Path) -> str:
+    """Write *edited* to *part*; returns its SHA-256."""
+    digest = hashlib.sha256()
+    with part.open("xb") as stream:
+        for buffer in edited.buffers():
+            stream.write(buffer)
+            digest.update(buffer)
+    return digest.hexdigest()
+
+
+def _is_still(path: Path, status: os.stat_result) -> bool:
+    """Whether the file at *path* is the one with *status*."""
+    with suppress(OSError):
+        now = path.lstat()
+        return (now.st_ino, now.st_size, now.st_mtime_ns) == (status.st_ino, status.st_size, status.st_mtime_ns)
+    return False
+
+
+def _is_worth_reading(path: str) -> bool:
+    with suppress(OSError), Path(path).open("rb") as file:
+        return worth_reading(file.read(_HEAD))
+    return False
+
+
+def _why_claimed(one: InstalledDistribution, share: Share) -> str | None:
+    """Why the GPUs of *one* are not to be narrowed to *share*: it is a variant that says which it has."""
+    if one.is_conda or not (member := one.find(f"{one.dist_info}/{VARIANT_JSON}")):
+        return None
+    with suppress(VariantError):
+        if vendors := share.vendors.intersection(Document.parse(one.read(member)).metadata.namespaces):
+            return f"a variant for {', '.join(sorted(vendors))} GPUs already; install the one for yours"
+    return None
+
+
+def _why_not_theirs(owners: Sequence[_Owner], data: memoryview, digest: str) -> str | None:
+    """Why the file *data*, whose SHA-256 is *digest*, is not what its listings say; None if it is.
+
+    conda changes files after pip has written RECORD, so its own hash decides.
+    """
+    deciding = [owner for owner in owners if owner.distribution.is_conda] or owners
+    wrong = [owner for owner in deciding if not _agrees(owner.row, data, digest)]
+    if not wrong:
+        return None
+    names = ", ".join(sorted({str(owner.distribution) for owner in owners})[:_SHOWN_OWNERS])
+    if len(wrong) < len(deciding):
+        return f"several distributions own it ({names}), and it is not as {wrong[0].distribution} says; install one"
+    return f"not what {wrong[0].distribution.listing.name} of {names} says; install it again"
+
+
+def _agrees(row: RecordRow, data: memoryview, digest: str) -> bool:
+    algorithm, _, expected = (row.hash or "").partition("=")
+    if row.size not in {None, len(data)}:
+        return False
+    if not row.hash or algorithm == "sha256":
+        return not row.hash or recorded_sha256(row.hash) == digest
+    known = algorithm in hashlib.algorithms_guaranteed
+    return known and unpadded(hashlib.new(algorithm, data).digest()) == expected.rstrip("=")
+
+
+def _running(paths: Iterable[str]) -> dict[tuple[str, int], str]:
+    """Who has files mapped: by path and 0, or by name and inode for processes that see other paths."""
+    wanted = {path.rpartition("/")[2] for path in paths}
+    found: dict[tuple[str, int], str] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        if process.name == str(os.getpid()):
+            continue
+        # processes of others, and those that have ended meanwhile
+        with suppress(OSError), (process / "maps").open() as lines:
+            rows = {match.group("path", "inode") for line in lines if (match := _MAPPED.fullmatch(line))}
+            for path, inode in rows:
+                if (name := path.rpartition("/")[2]) in wanted:
+                    who = f"process {process.name} ({(process / 'comm').read_text().strip()})"
+                    found[path, 0] = found[name, int(inode)] = who
+    return found

@@ -1,0 +1,292 @@
+"""Files that are changed where they are installed: each is the old or the new one at every moment, and can come back.
+
+    .vbuild-…/part-7      the new file, complete and beside the old ones
+    backup                the old file under a second name, and a line in the backup's list
+    .vbuild-slim.journal  a line: path, old and new SHA-256 and size
+    rename                the old file is gone, wherever else it has a name it stays
+    RECORD, conda-meta    and the bill of materials, in which the rows are true again
+
+A run that is killed leaves its journal. The next run sees by it which files are new, and sets their rows.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
+from vbuild.errors import RepackageError, at
+from vbuild.files.atomic import linked, locked, replacing
+from vbuild.files.hashing import sha256_of
+from vbuild.files.json_text import json_object
+from vbuild.files.staging import staging
+from vbuild.files.wording import counted, sized
+from vbuild.sbom.keeping import path_of, rehashed
+from vbuild.wheel.installed import Environment, FileRow, InstalledDistribution, revised
+
+JOURNAL = ".vbuild-slim.journal"
+_LIST = "vbuild-slim.jsonl"
+
+
+class FileChange(Struct, frozen=True):
+    """A file that changes: *path* from the environment's root, SHA-256 and size before and after; None if it goes.
+
+    *kept* is what the backup calls the old file.
+    """
+
+    path: str
+    old: str
+    old_size: int
+    new: str | None = None
+    size: int = 0
+    kept: str | None = None
+
+
+class Listings:
+    """The files that list the files of an *environment*, each written again once its rows are known."""
+
+    def __init__(self, environment: Environment, distributions: Iterable[InstalledDistribution]) -> None:
+        self._root = environment.root
+        self._owners: dict[str, list[tuple[InstalledDistribution, str]]] = {}
+        for one in distributions:
+            for row in one.rows:
+                self._owners.setdefault(str(one.place(row.path)), []).append((one, row.path))
+
+    def update(self, changes: Mapping[str, FileRow | None]) -> None:
+        """Say in every listing of the files *changes*, by paths from the root, what they are now."""
+        by_listing: dict[Path, tuple[InstalledDistribution, dict[str, FileRow | None]]] = {}
+        for path, now in changes.items():
+            for one, listed in self._owners.get(str(self._root / path), ()):
+                rows = by_listing.setdefault(one.listing, (one, {}))[1]
+                rows[listed] = FileRow(listed, now.sha256, now.size) if now else None
+        for listing, (one, rows) in by_listing.items():
+            if not one.is_conda:
+                _rebill(one, rows)
+            data = listing.read_bytes()
+            if (new := revised(listing, data, rows)) != data:
+                overwrite(listing, new)
+
+
+def _rebill(one: InstalledDistribution, rows: dict[str, FileRow | None]) -> None:
+    """Put into the bill of materials of *one*, if it has one, what *rows* say, and its own new row into these."""
+    path = path_of(one.dist_info)
+    if one.find(path) is None:
+        return
+    bill = one.place(path)
+    data = bill.read_bytes()
+    if (new := rehashed(data, {listed: row.sha256 if row else None for listed, row in rows.items()})) != data:
+        overwrite(bill, new)
+        rows[path] = FileRow(path, sha256_of(bill), len(new))
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Let *data* be what *path* holds, with the mode and the owner that it has; `OSError` if that cannot be."""
+    with replacing(path) as part:
+        part.write_bytes(data)
+        alike(part, path)
+
+
+def alike(new: Path, old: Path) -> None:
+    """Give the file *new* the mode, times, extended attributes and owner of *old*."""
+    shutil.copystat(old, new)
+    status = old.stat()
+    if (status.st_uid, status.st_gid) != (new.stat().st_uid, new.stat().st_gid):
+        os.chown(new, status.st_uid, status.st_gid)
+        new.chmod(status.st_mode & 0o7777)  # another owner takes the set-user-ID bit away
+
+
+class Journal:
+    """The changes of one run, written down in the file *path* before each is made."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def left(self) -> tuple[FileChange, ...]:
+        """The changes that a run before this one has written down, and perhaps made."""
+        with suppress(OSError):
+            return tuple(_changes(self.path.read_bytes()))
+        return ()
+
+    def write(self, change: FileChange) -> None:
+        _append(self.path, to_builtins(change))
+
+    def finish(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def completed(environment: Environment, listings: Listings, changes: Iterable[FileChange]) -> int:
+    """Make true what the listings say of files that a killed run changed, or not; returns how many it changed."""
+    found: dict[str, FileRow | None] = {}
+    done = 0
+    for change in changes:
+        path = environment.root / change.path
+        if change.new is None:
+            if not path.exists():
+                found[change.path] = None
+                done += 1
+        elif path.is_file() and (digest := _one_of(path, change)):
+            found[change.path] = FileRow(change.path, digest, change.size if digest == change.new else change.old_size)
+            done += digest == change.new
+    listings.update(found)
+    return done
+
+
+def _one_of(path: Path, change: FileChange) -> str | None:
+    """The SHA-256 of the file at *path*, if it is that before or after *change*."""
+    if path.stat().st_size not in {change.size, change.old_size}:
+        return None
+    return digest if (digest := sha256_of(path)) in {change.old, change.new} else None
+
+
+class Backup:
+    """Old files in the folder *folder*, and a list of them whose first line says where they were."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self.folder = folder
+        self._list = folder / _LIST
+        try:
+            (folder / "files").mkdir(parents=True, exist_ok=True)
+            if not self._list.exists():
+                _append(self._list, {"root": str(root)})
+            elif not self._list.read_bytes().endswith(b"\n"):  # a run was killed in the middle of a line
+                with self._list.open("ab") as stream:
+                    stream.write(b"\n")
+        except OSError as error:
+            raise RepackageError(f"{folder}: no place for a backup: {error.strerror}") from error
+        found = _root_in(self._list)
+        if found != root:
+            raise RepackageError(f"{folder}: has a backup of {found}; expected a folder of its own for {root}")
+
+    def keep(self, old: Path, change: FileChange) -> FileChange:
+        """Keep *old*, by a second name where the file system can, and write *change* down."""
+        kept = replace(change, kept=change.old)
+        target = self.folder / "files" / change.old
+        if not target.exists():
+            with replacing(target) as part:
+                linked(old, part)
+        _append(self._list, to_builtins(kept))
+        return kept
+
+
+class Undone(Struct, frozen=True):
+    """What came back: the *root*, the number of files and their bytes, and what was *left*, with the reason."""
+
+    root: Path
+    files: int
+    size: int
+    left: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What came back, for people."""
+        first = f"{self.root}: {counted(self.files, 'file')} back, {sized(self.size)}"
+        return (first, *(f"  left: {path}: {why}" for path, why in self.left))
+
+    def data(self) -> dict[str, Any]:
+        """The same for JSON."""
+        left = [{"path": path, "why": why} for path, why in self.left]
+        return {"environment": str(self.root), "files": self.files, "size": self.size, "left": left}
+
+
+def undo(folder: Path) -> Undone:
+    """Put the files of the backup *folder* back where they were; it goes, unless a file had to be left.
+
+    A file that was installed again, or changed, since then is left. `RepackageError` if *folder* is no backup, or its
+    environment is gone or in use by another run.
+    """
+    root, changes = backed_up(folder)
+    if not root.is_dir():
+        raise RepackageError(f"{folder}: a backup of {root}, which is not there")
+    environment = Environment.under(root)
+    listings = Listings(environment, environment.distributions())
+    left, back, size = [], {}, 0
+    with changing(environment) as (_stage, journal):
+        completed(environment, listings, journal.left())
+        for change in reversed(changes):
+            if why := restored(folder, root, change):
+                left.append((change.path, why))
+            else:
+                back[change.path] = FileRow(change.path, change.old, change.old_size)
+                size += change.old_size
+        listings.update(back)
+        journal.finish()
+    if not left:
+        discard(folder)
+    return Undone(root, len(back), size, tuple(left))
+
+
+@contextmanager
+def changing(environment: Environment) -> Iterator[tuple[Path, Journal]]:
+    """A stage and a journal on the file system of *environment*, for one run at a time."""
+    places = (environment.root, *environment.folders)
+    room = next((place for place in places if os.access(place, os.W_OK | os.X_OK)), None)
+    if room is None:
+        raise RepackageError(f"{environment.root}: cannot be written to; expected an environment of this user's")
+    journal = Journal(room / JOURNAL)
+    with at(environment.root), staging(room) as stage, locked(stage.parent, wait=False) as is_held:
+        if not is_held:
+            raise RepackageError("another vbuild slim changes it; wait for its end")
+        yield stage, journal
+
+
+def backed_up(folder: Path) -> tuple[Path, tuple[FileChange, ...]]:
+    """The root of the environment whose files *folder* keeps, and the changes; `RepackageError` if it is no backup."""
+    file = folder / _LIST
+    if not file.is_file():
+        raise RepackageError(f"{folder}: no backup of vbuild slim, which has a file {_LIST}")
+    root = _root_in(file)
+    return root, tuple(_changes(file.read_bytes()))
+
+
+def restored(folder: Path, root: Path, change: FileChange) -> str | None:
+    """Put the old file of *change* back, unless it is there; returns why not, if something else has its name."""
+    path, kept = root / change.path, folder / "files" / str(change.kept)
+    if path.is_symlink() or not path.parent.is_dir():
+        return "is not what slimming left there"
+    if path.exists() or change.new is not None:
+        digest = sha256_of(path) if path.is_file() else None
+        if digest == change.old:
+            return None
+        if digest != change.new:
+            return "is not what slimming left there: installed again, or changed"
+    if not kept.is_file() or sha256_of(kept) != change.old:
+        return "its old file is missing in the backup, or damaged"
+    with replacing(path) as part:
+        linked(kept, part)
+    return None
+
+
+def discard(folder: Path) -> None:
+    """Remove the backup *folder*, all of whose files are back."""
+    (folder / _LIST).unlink()
+    shutil.rmtree(folder / "files", ignore_errors=True)
+    with suppress(OSError):  # there is something else in it
+        folder.rmdir()
+
+
+def _root_in(file: Path) -> Path:
+    first = file.read_bytes().partition(b"\n")[0]
+    with at(file):
+        root = json_object(first, RepackageError).get("root")
+        if not isinstance(root, str):
+            raise RepackageError("the first line names no root; expected what vbuild slim --backup writes")
+        return Path(root)
+
+
+def _changes(data: bytes) -> Iterator[FileChange]:
+    """The changes in the lines of *data*; a last line that a killed run did not finish is none."""
+    for line in data.splitlines():
+        with suppress(ValueError, TypeError):
+            values = json.loads(line)
+            if "path" in values:
+                yield FileChange(**values)
+
+
+def _append(file: Path, values: object) -> None:
+    with file.open("ab") as stream:
+        stream.write(json.dumps(values).encode() + b"\n")

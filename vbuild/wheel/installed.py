@@ -1,0 +1,329 @@
+"""Installed distributions: where environments have them, which files each owns, and what lists these.
+
+    a venv, a conda prefix, a folder of packages    lib/python3.12/site-packages/*.dist-info, conda-meta/*.json
+    the tree of an unpacked image                   the same, wherever in it
+
+    demo-1.0.dist-info/RECORD         path,sha256=…,size     paths from site-packages; ../../../bin/demo
+    demo-1.0.dist-info/sboms/…        the bill of materials that vbuild writes
+    conda-meta/demo-1.0-py312_0.json  paths_data: sha256_in_prefix, size_in_bytes; paths from the prefix
+
+A listing that is written again changes in the rows that are named, and keeps everything else.
+https://packaging.python.org/en/latest/specifications/recording-installed-packages/
+"""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, Self
+
+from msgspec import Struct
+
+from vbuild.errors import RepackageError, VbuildError, WheelError, at
+from vbuild.files.json_text import json_object
+from vbuild.wheel.metadata import Metadata, Record, RecordRow, unpadded
+
+_PACKAGES = ("lib*/*/site-packages", "lib*/*/dist-packages", "Lib/site-packages", "local/lib*/*/dist-packages")
+_DIST_INFO, _CONDA_META = ".dist-info", "conda-meta"
+_ASK = (
+    "import json, site, sys, sysconfig; "
+    "print(json.dumps([sys.prefix, [*map(sysconfig.get_path, ('purelib', 'platlib')), *site.getsitepackages()]]))"
+)
+_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)")
+
+
+class FileRow(NamedTuple):
+    """What a listing says of a file: its path from the listing's folder, SHA-256 in hex digits, size in bytes."""
+
+    path: str
+    sha256: str
+    size: int
+
+
+class OwnedFile(NamedTuple):
+    """A file of a distribution as `vbuild.wheel.licence` reads them."""
+
+    path: str
+    size: int
+
+
+class InstalledDistribution(Struct, frozen=True, dict=True):
+    """A distribution that is installed: *listing* is the file that lists its files, with paths from *folder*.
+
+    *trouble* says why its files are not known, and *source* where the code of an editable one is; both may be None.
+    *texts* are licences beside it, by the path that they have in its package.
+    """
+
+    project: str
+    version: str
+    listing: Path
+    folder: Path
+    rows: tuple[RecordRow, ...] = ()
+    trouble: str | None = None
+    source: str | None = None
+    license: str | None = None
+    texts: tuple[tuple[str, Path], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.project} {self.version}"
+
+    @property
+    def is_conda(self) -> bool:
+        return self.listing.suffix == ".json"
+
+    @property
+    def dist_info(self) -> str:
+        """Its ``.dist-info`` folder; empty for a package of conda."""
+        return "" if self.is_conda else self.listing.parent.name
+
+    def place(self, path: str) -> Path:
+        """Where the file is that the listing calls *path*."""
+        return Path(os.path.normpath(self.folder / path))
+
+    @cached_property
+    def members(self) -> tuple[OwnedFile, ...]:
+        """Its files, and the licences beside it."""
+        own = (OwnedFile(row.path, row.size or 0) for row in self.rows)
+        return (*own, *(OwnedFile(path, file.stat().st_size) for path, file in self.texts))
+
+    def find(self, path: str) -> OwnedFile | None:
+        return next((member for member in self.members if member.path == path), None)
+
+    def read(self, member: OwnedFile) -> bytes:
+        """What *member* holds, or nothing if it cannot be read."""
+        with suppress(OSError):
+            return dict(self.texts).get(member.path, self.place(member.path)).read_bytes()
+        return b""
+
+    def metadata(self) -> Metadata:
+        """Its METADATA, or as much of it as conda has."""
+        if self.is_conda:
+            text = f"Metadata-Version: 2.1\nName: {self.project}\nVersion: {self.version}\n"
+            return Metadata.parse(text + (f"License: {self.license}\n" if self.license else ""))
+        return Metadata.parse(_text(self.listing.with_name("METADATA")))
+
+    @classmethod
+    def in_folder(cls, dist_info: Path) -> Self:
+        """The distribution whose ``.dist-info`` folder is *dist_info*; what is wrong with it goes into *trouble*."""
+        match = _NAME.fullmatch(dist_info.name.removesuffix(_DIST_INFO))
+        name, version = (match["name"], match["version"]) if match else (dist_info.name, "")
+        listing, source = dist_info / "RECORD", None
+        try:
+            metadata = Metadata.parse(_text(dist_info / "METADATA"))
+            name, version = metadata.name, metadata.version
+            source = _editable(dist_info / "direct_url.json")
+            rows = Record.parse(_text(listing)).rows
+        except VbuildError as error:
+            return cls(name, version, listing, dist_info.parent, trouble=str(error), source=source)
+        return cls(name, version, listing, dist_info.parent, rows, source=source)
+
+    @classmethod
+    def in_conda(cls, file: Path) -> Self:
+        """The package of conda that *file* in conda-meta describes."""
+        prefix = file.parent.parent
+        try:
+            values = json_object(_text(file).encode(), WheelError)
+            name, version = str(values["name"]), str(values["version"])
+            rows = tuple(_conda_rows(values))
+            texts = tuple(_conda_texts(values))
+            licence = str(values.get("license") or "") or None
+        except (VbuildError, KeyError, TypeError, AttributeError) as error:
+            trouble = str(error) if isinstance(error, VbuildError) else "not as conda writes it"
+            return cls(file.stem, "", file, prefix, trouble=f"{file.name}: {trouble}")
+        return cls(name, version, file, prefix, rows, license=licence, texts=texts)
+
+
+class Environment(Struct, frozen=True):
+    """Packages that one run changes: those in *folders*, and those of the conda *prefixes*, all inside *root*."""
+
+    root: Path
+    folders: tuple[Path, ...]
+    prefixes: tuple[Path, ...] = ()
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """The venv, conda prefix or folder of packages at *path*; `RepackageError` if it is none."""
+        if not path.is_dir():
+            what = "a file" if path.exists() else "not there"
+            raise RepackageError(f"{path}: {what}; expected the folder of an environment")
+        root = path.resolve()
+        folders = _distinct(found for pattern in _PACKAGES for found in root.glob(pattern))
+        if not folders and any(root.glob(f"*{_DIST_INFO}")):
+            folders = (root,)
+        prefixes = (root,) if (root / _CONDA_META).is_dir() else ()
+        if not folders and not prefixes:
+            raise RepackageError(
+                f"{path}: not an environment; expected a venv, a conda prefix, or a folder of packages with their "
+                ".dist-info; for the tree of an image use --root"
+            )
+        return cls(root, folders, prefixes)
+
+    @classmethod
+    def of_system(cls) -> Self:
+        """The packages of the first Python on PATH that is not a venv's; `RepackageError` without one."""
+        python = next(_pythons(), None)
+        if python is None:
+            raise RepackageError("no Python on PATH outside a venv; expected python3, or --environment PATH")
+        try:
+            answer = subprocess.run([python, "-I", "-c", _ASK], capture_output=True, text=True, check=True)
+            prefix, folders = json.loads(answer.stdout)
+        except (OSError, subprocess.CalledProcessError, ValueError) as error:
+            raise RepackageError(f"{python}: does not say where its packages are: {error}") from error
+        root = Path(prefix).resolve()
+        found = _distinct(Path(folder) for folder in folders if Path(folder).is_dir())
+        return cls(root, found, (root,) if (root / _CONDA_META).is_dir() else ())
+
+    @classmethod
+    def under(cls, path: Path) -> Self:
+        """All packages in the tree *path*, on its file system and without following links; `RepackageError` if none."""
+        root = path.resolve()
+        folders, prefixes = [], []
+        if not root.is_dir():
+            raise RepackageError(f"{path}: not a folder; expected the tree of an unpacked image")
+        device = root.stat().st_dev
+        for place, names, _files in os.walk(root):
+            here = Path(place)
+            if any(name.endswith(_DIST_INFO) for name in names):
+                folders.append(here)
+            if _CONDA_META in names:
+                prefixes.append(here)
+            names[:] = sorted(name for name in names if _is_on(here / name, device))
+        if not folders and not prefixes:
+            raise RepackageError(f"{path}: no packages in it; expected *.dist-info or conda-meta somewhere below")
+        return cls(root, tuple(folders), tuple(prefixes))
+
+    def distributions(self) -> tuple[InstalledDistribution, ...]:
+        """Everything that is installed, by name; of a package that conda and RECORD list there are two."""
+        infos = (info for folder in self.folders for info in folder.glob(f"*{_DIST_INFO}") if info.is_dir())
+        metas = (file for prefix in self.prefixes for file in (prefix / _CONDA_META).glob("*.json"))
+        found = [*map(InstalledDistribution.in_folder, infos), *map(InstalledDistribution.in_conda, metas)]
+        return tuple(sorted(found, key=lambda one: (one.project.lower(), one.version, str(one.listing))))
+
+
+def revised(listing: Path, data: bytes, changes: Mapping[str, FileRow | None]) -> bytes:
+    """The bytes of *listing*, now *data*, in which the rows of *changes* say something else.
+
+    None takes a row out; a row that is not there is put at the end. A row of RECORD without hash keeps having none.
+    """
+    with at(listing):
+        if listing.suffix == ".json":
+            return _revised_conda(data, changes)
+        return _revised_record(data, changes)
+
+
+def _revised_record(data: bytes, changes: Mapping[str, FileRow | None]) -> bytes:
+    left = dict(changes)
+    lines = []
+    for line in data.decode().splitlines(keepends=True):
+        columns = next(csv.reader([line]), [])
+        if not columns or columns[0] not in left:
+            lines.append(line)
+        elif (row := left.pop(columns[0])) is not None:
+            ending = line[len(line.rstrip("\r\n")) :]
+            lines.append(_record_line(row, ending) if columns[1] else line)
+    lines += [_record_line(row, "\n") for row in left.values() if row]
+    return "".join(lines).encode()
+
+
+def _record_line(row: FileRow, ending: str) -> str:
+    text = io.StringIO()
+    digest = f"sha256={unpadded(bytes.fromhex(row.sha256))}"
+    csv.writer(text, lineterminator=ending).writerow((row.path, digest, row.size))
+    return text.getvalue()
+
+
+def _revised_conda(data: bytes, changes: Mapping[str, FileRow | None]) -> bytes:
+    values = json_object(data, WheelError)
+    table = values.get("paths_data") or {}
+    entries: list[dict[str, Any]] = []
+    left = dict(changes)
+    for entry in table.get("paths", ()):
+        if (path := entry.get("_path")) not in left:
+            entries.append(entry)
+        elif row := left.pop(path):
+            entries.append({**entry, "sha256_in_prefix": row.sha256, "size_in_bytes": row.size})
+    new = [row for row in left.values() if row]
+    entries += [
+        {
+            "_path": row.path,
+            "path_type": "hardlink",
+            "sha256": row.sha256,
+            "sha256_in_prefix": row.sha256,
+            "size_in_bytes": row.size,
+        }
+        for row in new
+    ]
+    if "paths" in table:
+        table["paths"] = entries
+    files = [path for path in values.get("files", ()) if changes.get(path, True)]
+    values["files"] = [*files, *(row.path for row in new if row.path not in files)]
+    indent = 2 if data.startswith(b"{\n") else None
+    return (
+        json.dumps(values, indent=indent, ensure_ascii=data.isascii()) + ("\n" if data[-1:] == b"\n" else "")
+    ).encode()
+
+
+def _conda_rows(values: Mapping[str, Any]) -> Iterator[RecordRow]:
+    entries = {entry["_path"]: entry for entry in (values.get("paths_data") or {}).get("paths", ())}
+    for path in {**dict.fromkeys(values.get("files", ())), **entries}:
+        entry = entries.get(path, {})
+        digest = entry.get("sha256_in_prefix") or entry.get("sha256")
+        # of a file whose prefix was replaced, the size is that of the file in the package
+        size = entry.get("size_in_bytes") if entry.get("sha256") == digest else None
+        hashed = f"sha256={unpadded(bytes.fromhex(digest))}" if digest else None
+        yield RecordRow(str(PurePosixPath(path)), hashed, size)
+
+
+def _conda_texts(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+    """The licences of a package, which conda leaves in its cache."""
+    if cached := values.get("extracted_package_dir"):
+        folder = Path(cached) / "info" / "licenses"
+        for file in sorted(folder.rglob("*")) if folder.is_dir() else ():
+            if file.is_file():
+                yield f"licenses/{file.relative_to(folder)}", file
+
+
+def _editable(file: Path) -> str | None:
+    """The URL of the code that the distribution with the direct_url.json *file* runs in place; None without one."""
+    try:
+        values = json.loads(file.read_bytes())
+        return str(values["url"]) if values["dir_info"]["editable"] else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_bytes().decode()
+    except OSError as error:
+        raise WheelError(f"no {file.name} that can be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise WheelError(f"{file.name}: not UTF-8") from error
+
+
+def _distinct(folders: Iterable[Path]) -> tuple[Path, ...]:
+    """*folders* without the links to others of them: lib64 of a venv leads to lib."""
+    return tuple(dict.fromkeys(folder.resolve() for folder in folders))
+
+
+def _pythons() -> Iterator[str]:
+    """Each Python on PATH that is not a venv's."""
+    for folder in os.get_exec_path():
+        for name in ("python3", "python"):
+            found = shutil.which(name, path=folder)
+            if found and not (Path(folder).parent / "pyvenv.cfg").exists():
+                yield found
+
+
+def _is_on(folder: Path, device: int) -> bool:
+    with suppress(OSError):
+        status = folder.lstat()
+        return status.st_dev == device and not folder.is_symlink()
+    return False
