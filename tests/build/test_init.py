@@ -103,6 +103,22 @@ CUDAExtension("demo", ["k.cu"], libraries=["cufft", "cudart"], extra_link_args=[
     assert [entry["env"] for entry in entries] == [{"DEMO_CUDA_MAJOR": "12"}, {"DEMO_CUDA_MAJOR": "13"}]
 
 
+@pytest.mark.parametrize(
+    ("files", "only_calls"),
+    [
+        ({}, True),
+        ({"k.cu": ""}, False),
+        ({"CMakeLists.txt": "set_source_files_properties(k.cpp LANGUAGE CUDA)"}, False),
+    ],
+)
+def test_a_script_that_knows_kernels_makes_none_where_there_are_none(
+    tmp_path: Path, files: dict[str, str], *, only_calls: bool
+) -> None:
+    setup = "class CUDAExtension(build_ext):\n    suffix = '.cu'\n"
+    found = surveyed(tree(tmp_path, {"setup.py": setup, "x.c": "#include <cuda.h>\n", **files}), "demo")
+    assert found.only_calls_cuda is only_calls
+
+
 def test_what_setup_py_goes_on_without_is_offered_to_a_build_for_gpus(tmp_path: Path) -> None:
     setup = "import numpy\ntry:\n    import cuvec, os\n    from skbuild import setup\nexcept ImportError:\n    pass\n"
     survey = surveyed(

@@ -75,6 +75,7 @@ _OF_SETUPTOOLS = frozenset({"setuptools", "pkg_resources", "distutils", "_distut
 _NATIVE = re.compile(r"-m(?:arch|tune|cpu)=native")
 # that nvcc compiles something, be it called .cu or not
 _KERNELS = re.compile(r"CUDAExtension|enable_language\s*\(\s*CUDA|LANGUAGES[^)]*\bCUDA\b|cuda_add_|\.cu\b|-x cu\b")
+_AS_CUDA = re.compile(r"-x cu\b|\bLANGUAGE\s+CUDA\b")  # sources whose names do not say so
 # how scripts name the toolkit's libraries; and variables that take its major version
 _LINKED = re.compile(
     r"""\bCUDA::(?P<target>\w+)|\bCUDA_(?P<variable>[a-zA-Z]+)_LIBRAR(?:Y|IES)\b"""
@@ -167,7 +168,8 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         added=((_BEFORE_RENAMING, _RENAMED),) if is_renamed else (),
         majors=tuple(sorted(found.majors)),
         has_extensions=found.has_extensions,
-        has_kernels=found.has_kernels,
+        # some have the script of a kernel that they no longer have
+        has_kernels=found.has_kernels and ("CUDA" in found.languages or found.has_others),
         calls_cuda=any(map(is_of_cuda, (*found.headers, *found.quoted))),
     )
 
@@ -186,7 +188,7 @@ class _Found:
         self.quoted: set[str] = set()
         self.linked: set[str] = set()
         self.majors: set[str] = set()
-        self.has_extensions = self.has_kernels = False
+        self.has_extensions = self.has_kernels = self.has_others = False
 
     def look(self, path: Path, name: str) -> None:
         is_script = path.name.endswith(_SCRIPTS)
@@ -218,6 +220,7 @@ class _Found:
             self.native.add(name)
         if not (name.endswith(".py") and "/" in name):
             self.has_kernels |= bool(_KERNELS.search(text))
+            self.has_others |= bool(_AS_CUDA.search(text))
             for match in _LINKED.finditer(text):
                 self.linked.add(match["target"] or match["name"] or match["variable"].lower())
         if _CUDA.search(text):
