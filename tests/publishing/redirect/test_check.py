@@ -66,10 +66,8 @@ def test_what_was_made_has_no_problem(laid: Path, tmp_path: Path) -> None:
 def test_a_wheel_in_the_folder_of_another_value_is_told(tmp_path: Path) -> None:
     laid = laid_out(against(tmp_path / "dist", "1.4", "2.0"), tmp_path / "out", by_installed=True)
     assert found(laid) == []
-    rewritten(laid, "wheels.json", lambda text: text.replace('{"engine": "==1.4.*"}', '{"engine": "==1.5.*"}'))
-    assert found(laid) == [
-        f"{NAME}: wheels.json says that it needs engine==1.5.*, and it requires engine==1.4.* [requirement]"
-    ]
+    rewritten(laid, "wheels.json", row_changed(needs={}))
+    assert found(laid) == [f'{NAME}: wheels.json says needs {{}}, expected {{"engine": "==1.4.*"}} [pins]']
     (laid / "wheels/engine1.4" / NAME).rename(laid / "wheels" / NAME)
     assert found(laid) == [
         f"{NAME}: is pinned, and cannot be read: No such file or directory [pins]",

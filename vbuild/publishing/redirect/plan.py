@@ -59,7 +59,6 @@ from vbuild.publishing.redirect.sdist import (
     PKG_INFO,
     STALE,
     TABLE,
-    BuiltAgainst,
     RedirectSource,
     built_against,
     check_choice,
@@ -67,7 +66,6 @@ from vbuild.publishing.redirect.sdist import (
     left_out,
     packed,
     release_order,
-    requirements_of,
     row_of,
 )
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, labels_of
@@ -180,7 +178,7 @@ def _uses(
             _both(f"--no-cache-dir {links} {having}", f"VBUILD_SELECT={labels[0]} {local}"),
         )
     for sdist in (one for one in sdists if isinstance(one, MergedSdist)):
-        project, value = sdist.source.offer.project, sdist.source.values[-1].name
+        project, value = sdist.source.offer.project, sdist.source.values[-1]
         asked = _both(f"--no-cache-dir {links} {project}", f"VBUILD_SELECT=+{value} {local}")
         yield ConsumerUse(f"The build of {project} against {value}, whatever is installed:", asked)
     yield ConsumerUse(
@@ -230,18 +228,18 @@ def _is_served(wheel: OfferedWheel) -> bool:
     return is_handed_over(wheel) and not wheel.is_companion
 
 
-_Part = tuple[BuiltAgainst, OfferedRelease]
+_Part = tuple[str, OfferedRelease]
 
 
 def _merged(offers: Sequence[OfferedRelease]) -> dict[OfferedRelease, tuple[_Part, ...]]:
-    """The releases that several of *offers* become whose versions say what they were built against, newest first.
+    """The releases that several of *offers* become, each with these: what each was built against, newest first.
 
     `RepackageError` if there are none, or if another release has that version already.
     """
     found: dict[tuple[str, str], list[_Part]] = {}
     for offer in offers:
         value, version = built_against(offer)
-        if value.needs and not offer.is_companion:
+        if value and not offer.is_companion:
             found.setdefault((offer.project, version), []).append((value, offer))
     if not found:
         raise RepackageError(
@@ -255,7 +253,7 @@ def _merged(offers: Sequence[OfferedRelease]) -> dict[OfferedRelease, tuple[_Par
         if rival := next((one for one in offers if str(one) == str(offer)), None):
             names = " and ".join(str(one) for _, one in parts)
             raise RepackageError(f"{rival}: {names} would have this version, too; publish them apart")
-        merged[offer] = tuple(sorted(parts, key=lambda part: _numbers(part[0].name), reverse=True))
+        merged[offer] = tuple(sorted(parts, key=lambda part: _numbers(part[0]), reverse=True))
     return merged
 
 
@@ -271,7 +269,7 @@ def _wheels(offer: OfferedRelease, parts: Sequence[_Part]) -> Iterator[LinkedFil
     for value, part in parts:
         for wheel in part.wheels:
             if _is_served(wheel):
-                yield renamed(wheel, replace(wheel.name, version=offer.version), folder=f"{WHEELS}/{value.name}")
+                yield renamed(wheel, replace(wheel.name, version=offer.version), folder=f"{WHEELS}/{value}")
             else:
                 yield LinkedFile(PurePosixPath(wheel.path.name), wheel.path)
 
@@ -333,7 +331,7 @@ class _Sdist(Struct, frozen=True):
     pkg_info: bytes
     rows: dict[str, dict[str, Any]]
     order: list[Any] | None
-    values: dict[str, dict[str, str]] | None
+    values: list[str] | None
 
     def file(self, wheel: OfferedWheel) -> str:
         """The file of *wheel* as wheels.json has it."""
@@ -362,9 +360,8 @@ class _Sdist(Struct, frozen=True):
                 way = _WAY.fullmatch(row["file"])
                 WheelName.parse(way["name"] if way else row["file"])
                 rows[row["file"]] = {"size": row["size"], "sha256": row["sha256"], **row}
-            values = dict(table["values"]) if "values" in table else None
-            return cls(path, files[f"{top}/{PKG_INFO}"], rows, table.get("order"), values)
-        except (KeyError, TypeError, ValueError, AttributeError, WheelError) as error:
+            return cls(path, files[f"{top}/{PKG_INFO}"], rows, table.get("order"), table.get("values"))
+        except (KeyError, TypeError, AttributeError, WheelError) as error:
             raise RepackageError(f"has no {PKG_INFO} and {TABLE} as a redirecting sdist has them") from error
 
 
@@ -384,7 +381,7 @@ def problems(folder: Path) -> Iterator[Finding]:
         known |= sdist.rows.keys()
         wheels: list[OfferedWheel] = []
         for file, row in sdist.rows.items():
-            yield from _row_problems(folder / WHEELS / file, row, wheels, values=sdist.values)
+            yield from _row_problems(folder / WHEELS / file, row, wheels, has_value=sdist.values is not None)
         release = OfferedRelease(canonicalize_name(project), str(version), tuple(wheels))
         yield from _statements(sdist, release)
         yield from _ranking(sdist, release)
@@ -398,10 +395,8 @@ def problems(folder: Path) -> Iterator[Finding]:
             yield _problem(PublishRule.PINS, path.name, f"is in no {TABLE}, so it is never installed")
 
 
-def _row_problems(
-    path: Path, row: dict[str, Any], wheels: list[OfferedWheel], *, values: dict[str, dict[str, str]] | None
-) -> Iterator[Finding]:
-    """Where the wheel at *path* is not as *row* and *values* have it; added to *wheels* where it can be read."""
+def _row_problems(path: Path, row: dict[str, Any], wheels: list[OfferedWheel], *, has_value: bool) -> Iterator[Finding]:
+    """Where the wheel at *path* is not as *row* pins it; added to *wheels* where it can be read."""
     try:
         size, sha256 = path.stat().st_size, sha256_of(path)
     except OSError as error:
@@ -417,17 +412,11 @@ def _row_problems(
         yield _problem(PublishRule.ARCHIVE, path.name, str(error).removeprefix(f"{path.name}: "))
         return
     wheels.append(wheel)
-    expected = {"label": None, **row_of(wheel, has_value=values is not None)}
+    expected = {"label": None, **row_of(wheel, has_value=has_value)}
     for key, value in expected.items():
         if row.get(key) != value:
             what = f"{TABLE} says {key} {json.dumps(row.get(key))}, expected {json.dumps(value)}"
             yield _problem(PublishRule.PINS, path.name, what)
-    needs = {} if values is None else values.get(str(row.get("value")), {})
-    required = requirements_of(wheel)
-    for project in (name for name, specifier in needs.items() if required.get(name) != specifier):
-        stated = f"{project}{needs[project]}"
-        what = f"{TABLE} says that it needs {stated}, and it requires {project}{required.get(project, '')}"
-        yield _problem(PublishRule.REQUIREMENT, path.name, what)
 
 
 def _statements(sdist: _Sdist, release: OfferedRelease) -> Iterator[Finding]:

@@ -37,8 +37,8 @@ def left(
 
     The file *note* keeps what was chosen when METADATA was asked for, which *is_first*; the wheel has to be of that.
     """
-    there = {wheel["value"] for wheel in wheels}
-    values = [(name, needs) for name, needs in table["values"] if name in there]
+    there = {wheel["value"]: wheel["needs"] for wheel in wheels}
+    values = [(name, there[name]) for name in table["values"] if name in there]
     if asked and asked not in there:
         names = ", ".join(f"+{name}" for name, _ in values) or "none"
         raise SystemExit(f"{table['release']}: no +{asked} for this Python, as is selected; there are {names}")

@@ -177,23 +177,16 @@ _MINORS, _MICROS = 50, 50
 _NEVER = (99, 0, 0)
 
 
-class BuiltAgainst(Struct, frozen=True):
-    """What wheels were built against: *name* is ``torch2.15`` as in versions; *needs* are specifiers by project."""
-
-    name: str
-    needs: dict[str, str]
-
-
 class RedirectSource(Struct, frozen=True):
     """The sdist of *offer*, whose wheels are at *urls*, folders without a slash at the end, the first asked first.
 
-    With *values*, newest first, each wheel is in a folder of the name of one: that was built against what it needs.
+    With *values*, newest first, each wheel is in a folder that is called like what it was built against.
     """
 
     offer: OfferedRelease
     urls: tuple[str, ...]
     by_hardware: bool
-    values: tuple[BuiltAgainst, ...] = ()
+    values: tuple[str, ...] = ()
 
     @property
     def release(self) -> str:
@@ -236,23 +229,25 @@ def packed(source: RedirectSource) -> bytes:
     return bytes(deflate.gzip_compress(file.getvalue()[: archive.offset], _LEVEL))
 
 
-def built_against(offer: OfferedRelease) -> tuple[BuiltAgainst, str]:
-    """What the version of *offer* says that its wheels were built against and require, and the version without that."""
+def built_against(offer: OfferedRelease) -> tuple[str, str]:
+    """What the version of *offer* says that its wheels were built against, ``torch2.15``, and the version without that.
+
+    That is what they require, too; empty if there is nothing of the kind.
+    """
     version = Version(offer.version)
-    local, needs, names = version.local or "", dict[str, str](), list[str]()
-    for project, specifier in requirements_of(offer.wheels[0]).items():
-        if found := re.search(rf"(?<![^.]){local_label([(project, '')])}\d+(\.\d+)*(?![^.])", local):
-            needs[project] = specifier
-            names.append(found[0])
+    local = version.local or ""
+    names = [name for name, _, _ in _needed_of(offer.wheels[0], local)]
     for name in names:
         local = re.sub(rf"(?<![^.]){re.escape(name)}\.?", "", local).removesuffix(".")
-    return BuiltAgainst(".".join(names), needs), f"{version.public}+{local}" if local else version.public
+    return ".".join(names), f"{version.public}+{local}" if local else version.public
 
 
-def requirements_of(wheel: OfferedWheel) -> dict[str, str]:
-    """The specifiers of what *wheel* requires everywhere, by project."""
-    found = filter(None, map(read_requirement, wheel.metadata.requires_dist))
-    return {canonicalize_name(one.name): str(one.specifier) for one in found if one.specifier and not one.marker}
+def _needed_of(wheel: OfferedWheel, local: str) -> Iterator[tuple[str, str, str]]:
+    """What of *local* names a project that *wheel* requires: ``torch2.15``, the project, the specifier."""
+    for one in filter(None, map(read_requirement, wheel.metadata.requires_dist)):
+        found = re.search(rf"(?<![^.]){local_label([(canonicalize_name(one.name), '')])}\d+(\.\d+)*(?![^.])", local)
+        if found and one.specifier and not one.marker:
+            yield found[0], canonicalize_name(one.name), str(one.specifier)
 
 
 def is_handed_over(wheel: OfferedWheel) -> bool:
@@ -345,7 +340,7 @@ def _table(source: RedirectSource) -> str:
     if source.by_hardware:
         about["order"] = [choice.data() for choice in release_order(source.offer)]
     if source.values:
-        about["values"] = [[value.name, value.needs] for value in source.values]
+        about["values"] = source.values
     differ = differing(source.offer.wheels)
     rows = []
     # of two that fit alike the first counts: the highest build, then the one of fewer tags
@@ -374,7 +369,8 @@ def row_of(wheel: OfferedWheel, *, has_value: bool = False) -> dict[str, Any]:
     }
     if has_value:
         value = wheel.path.parent.name
-        row |= {"file": f"{value}/{wheel.path.name}", "value": value}
+        needs = {project: specifier for _, project, specifier in _needed_of(wheel, value)}
+        row |= {"file": f"{value}/{wheel.path.name}", "value": value, "needs": needs}
     return {**row, "label": wheel.label} if wheel.label else row
 
 
