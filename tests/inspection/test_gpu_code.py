@@ -16,7 +16,7 @@ from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.gpu_code.model import Container
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import Arch, Device, GpuTarget
-from vbuild.hardware.gpu import GpuRequest, Ptx, kept_offers
+from vbuild.hardware.gpu import GpuCodeKind, GpuRequest, Ptx, Service, kept_offers, service
 from vbuild.inspection.gpu_code import GpuCode, Outlook, Runs, devices
 
 SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "fatbins").glob("*.so"))
@@ -37,12 +37,21 @@ def left(data: Buffer, container: Container, device: Arch) -> int:
     return EditedFile.of(data, container.keeping(entries or [e for e in (container.smallest,) if e])).size
 
 
+def left_of(data: bytes, containers: Sequence[Container], device: Arch) -> int:
+    """What slimming leaves of *containers*, all of a library: all bytes, if none of them serves *device*."""
+    offers = [[entry.offer for entry in container.entries] for container in containers]
+    for_gpus = [each for each in offers if any(offer.code is not GpuCodeKind.OTHER for offer in each)]
+    if for_gpus and all(service(each, device) is Service.NONE for each in for_gpus):
+        return sum(len(container.span) for container in containers)
+    return sum(left(data, container, device) for container in containers)
+
+
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("device", [SM_75, SM_80, SM_90, SM_103], ids=str)
 def test_what_a_gpu_needs_of_a_compiled_library_is_what_cutting_it_leaves(sample: Path, device: Arch) -> None:
     data = sample.read_bytes()
     code = device_code(ElfImage.parse(data))
-    assert GpuCode.of(code).outlook(device).kept == sum(left(data, each, device) for each in code.containers)
+    assert GpuCode.of(code).outlook(device).kept == left_of(data, code.containers, device)
 
 
 offers = st.tuples(
@@ -69,7 +78,7 @@ def test_containers_of_any_sort_add_up_to_themselves(
     assert sum(portion.entries for portion in gpu.portions) == gpu.entries
     for device in (SM_80, SM_103):
         outlook = gpu.outlook(device)
-        assert outlook.kept == sum(left(data, each, device) for each in code.containers)
+        assert outlook.kept == left_of(data, code.containers, device)
         assert outlook.machine + outlook.jit + outlook.nothing == len(drawn)
 
 
@@ -103,7 +112,13 @@ def test_a_gpu_is_served_by_machine_code_or_ptx_or_not_at_all(
 
 def test_a_container_with_nothing_for_a_gpu_keeps_its_smallest_entry() -> None:
     small, large = entry(arch=90, code=bytes(128)), entry(arch=120, code=bytes(512))
-    assert summed(device_library(fatbin(large, small))).outlook(SM_80).kept == len(fatbin(small))
+    both = summed(device_library(fatbin(large, small), fatbin(entry(arch=80))))
+    assert both.outlook(SM_80).kept == len(fatbin(small)) + len(fatbin(entry(arch=80)))
+
+
+def test_a_library_with_nothing_for_a_gpu_stays_whole() -> None:
+    none = fatbin(entry(arch=120, code=bytes(512)), entry(arch=90))
+    assert summed(device_library(none)).outlook(SM_80).kept == len(none)
 
 
 def test_what_no_wrapper_points_to_stays_whole_and_says_why() -> None:

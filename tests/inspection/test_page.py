@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from tests.factories.browser import Tags, browsed
+from tests.factories.bundles import GFX90A, GFX942, HOST, bundle
 from tests.factories.elf import MODULE, shared_object
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.linked_libraries import DEEP, files
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.gpu_code.fatbin import FatbinKind
+from vbuild.hardware.architectures import ARCHITECTURES
+from vbuild.hardware.gpu import GpuList
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
 from vbuild.inspection.page import page
+from vbuild.slimming.request import Cuts, Share
+from vbuild.slimming.slim import slim
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 HOSTILE = "demo/<script>alert('x')<!--&amp;\"--></script>.so"
@@ -74,9 +79,46 @@ def test_what_stays_for_a_gpu_is_what_the_rule_says(tmp_path: Path) -> None:
     found = contents(tmp_path)
     data = drawn(page(found))
     for outlook in found.outlooks:
-        gone = sum(leaf["size"] - leaf["kept"][str(outlook.device)] for leaf in leaves(data["root"]) if "kept" in leaf)
+        gone = sum(leaf["size"] - left(data, leaf, str(outlook.device)) for leaf in leaves(data["root"]))
         assert found.gpu_size - outlook.kept == gone
     assert [item["gpu"] for item in data["gpus"]] == list(map(str, found.devices))
+
+
+def left(data: dict[str, Any], leaf: dict[str, Any], *gpus: str) -> int:
+    """What the page's script leaves of *leaf* for *gpus*."""
+    chosen = sum(1 << place for place, item in enumerate(data["gpus"]) if item["gpu"] in gpus)
+    if "shares" not in leaf:
+        return int(leaf["size"])
+    total = 0
+    for size, least, *sets in leaf["shares"]:
+        needed, served, cut = (int(each, 16) & chosen for each in sets)
+        total += size if needed or not cut else 0 if served else least
+    return int(total)
+
+
+def test_what_stays_for_several_gpus_is_what_slimming_to_them_leaves(tmp_path: Path) -> None:
+    """Each of them alone keeps the smallest entry of a fatbin that has nothing for it; together they may not."""
+    path = wheel(tmp_path, NAME, {"demo/a.so": device_library(fatbin(*CODES), fatbin(*CODES[:1]), fatbin(*CODES[1:]))})
+    data = drawn(page(inspect(path)))
+    kept = sum(left(data, leaf, "sm_80", "sm_90") for leaf in leaves(data["root"]) if "shares" in leaf)
+    share = Share(GpuList.parse("80,90"))
+    (slimmed,) = slim([path], tmp_path / "out", shares=[share], cuts=Cuts(unsupported=True))
+    assert slimmed.path
+    after = drawn(page(inspect(slimmed.path)))
+    assert kept == sum(leaf["size"] for leaf in leaves(after["root"]) if "shares" in leaf)
+
+
+def test_colours_tell_vendors_apart(tmp_path: Path) -> None:
+    library = device_library(fatbin(*(entry(arch=arch) for arch in ARCHITECTURES)))
+    amd = device_library(
+        bundle({HOST: b"", GFX90A: bytes(4096), GFX942: bytes(4096)}),
+        section=".hip_fatbin",
+        wrapper=(".hipFatBinSegment", 0x48495046, 1),
+        align=4096,
+    )
+    data = drawn(page(inspect(wheel(tmp_path, NAME, {"demo/a.so": library, "demo/b.so": amd}))))
+    looks = {(leaf["short"][:2], leaf["look"].split()[1][0]) for leaf in leaves(data["root"]) if "short" in leaf}
+    assert looks == {("sm", "a"), ("gf", "r")}
 
 
 def test_a_wheel_without_gpu_code_has_no_choice_of_gpus(tmp_path: Path) -> None:

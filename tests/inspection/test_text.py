@@ -105,5 +105,5 @@ def test_a_share_that_is_not_nothing_is_not_shown_as_nothing() -> None:
     assert percent(0, 0) == "0 %"
 
 
-def test_the_end_of_a_path_stays() -> None:
-    assert (shortened("a/b.so", 6), shortened("long/name.so", 8)) == ("a/b.so", "…name.so")
+def test_a_path_is_cut_in_its_middle() -> None:
+    assert (shortened("a/b.so", 6), shortened("long/name.so", 8)) == ("a/b.so", "lo…me.so")

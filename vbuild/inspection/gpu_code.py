@@ -132,23 +132,45 @@ class Stack(Struct, frozen=True):
         """How each of the containers serves *device*."""
         return service(self._offers, device)
 
+    @property
+    def whole(self) -> dict[Sort, int]:
+        """The bytes of each sort."""
+        found: Counter[Sort] = Counter()
+        for sort, size in zip(self.sorts, self.sizes, strict=True):
+            found[sort] += size
+        return dict(found)
+
+    def is_for(self, vendor: type) -> bool:
+        """Whether the GPU's runtime chooses from code here for GPUs of the kind *vendor*."""
+        machine = (offer.arch for offer in self._offers if offer.code is not GpuCodeKind.OTHER)
+        return self.is_offered and any(isinstance(arch, vendor) for arch in machine)
+
+    def places(self, device: Device) -> frozenset[int] | None:
+        """The places of the sorts that *device* needs; None if all stay whatever it needs.
+
+        That is so of pinned containers, and of those for another vendor's GPUs.
+        """
+        if self.why_pinned is None and any(isinstance(offer.arch, type(device)) for offer in self._offers):
+            request = device if isinstance(device, GpuTarget) else GpuRequest(device)
+            return kept_offers(self._offers, request, ptx=Ptx.AUTO)
+        return None
+
     def kept(self, device: Device) -> dict[Sort, int]:
         """The bytes of each sort that slimming to *device* alone leaves.
 
         A container that has nothing for it keeps its smallest entry, and one for another vendor's GPUs all.
         """
         sizes: Sequence[int] = self.sizes
-        if self.why_pinned is None and any(isinstance(offer.arch, type(device)) for offer in self._offers):
-            request = device if isinstance(device, GpuTarget) else GpuRequest(device)
-            places = kept_offers(self._offers, request, ptx=Ptx.AUTO)
+        if (places := self.places(device)) is not None:
             sizes = [size if place in places else 0 for place, size in enumerate(sizes)] if places else self.smallest
         found: Counter[Sort] = Counter()
         for sort, size in zip(self.sorts, sizes, strict=True):
             found[sort] += size
         return dict(found)
 
-    def outlook(self, device: Device) -> Outlook:
-        kept = self.frame + sum(self.kept(device).values())
+    def outlook(self, device: Device, *, is_cut: bool = True) -> Outlook:
+        """How *device* fares with it; where the library *is_cut* for it at all."""
+        kept = self.frame + sum(self.kept(device).values() if is_cut else self.sizes)
         if not self.is_offered:
             return Outlook(device, kept=kept)
         served = self.service(device)
@@ -226,15 +248,44 @@ class GpuCode(Struct, frozen=True):
     def kept(self, device: Device) -> dict[Sort, int]:
         """The bytes of each sort that slimming to *device* alone leaves."""
         found: Counter[Sort] = Counter()
+        is_cut = self.is_cut_for(device)
         for stack in self.stacks:
-            found.update(stack.kept(device))
+            found.update(stack.kept(device) if is_cut else stack.whole)
         return dict(found)
+
+    def is_cut_for(self, device: Device) -> bool:
+        """Whether slimming to *device* takes something: a library of which nothing serves it is left whole."""
+        stacks = [stack for stack in self.stacks if stack.is_for(type(device))]
+        return not stacks or any(stack.service(device) is not Service.NONE for stack in stacks)
+
+    def shares(self, devices: Sequence[Device]) -> dict[Sort, list[tuple[int, int, int, int, int]]]:
+        """What any choice among *devices* leaves of each sort: bytes, smallest entries, and three sets of devices.
+
+        The sets have a bit for each device: those that need it, those that need something of its containers, and those
+        by whose choice these are cut at all. If none of the last is chosen all bytes stay; if none of the second is,
+        the smallest entries do.
+        """
+        cutting = list(map(self.is_cut_for, devices))
+        found: dict[Sort, Counter[tuple[int, int, int]]] = {}
+        least: dict[Sort, Counter[tuple[int, int, int]]] = {}
+        for stack in self.stacks:
+            all_places = [
+                stack.places(device) if is_cut else None for device, is_cut in zip(devices, cutting, strict=True)
+            ]
+            cut = {1 << bit: places for bit, places in enumerate(all_places) if places is not None}
+            served = sum(bit for bit, places in cut.items() if places)
+            for place, sort in enumerate(stack.sorts):
+                key = (sum(bit for bit, places in cut.items() if place in places), served, sum(cut))
+                found.setdefault(sort, Counter())[key] += stack.sizes[place]
+                least.setdefault(sort, Counter())[key] += stack.smallest[place]
+        return {sort: [(size, least[sort][key], *key) for key, size in sizes.items()] for sort, sizes in found.items()}
 
     def outlook(self, device: Device) -> Outlook:
         """How *device* fares with it, in the containers that the GPU's runtime chooses from."""
         found = Outlook(device, kept=sum(size for _, size in self.loose))
+        is_cut = self.is_cut_for(device)
         for stack in self.stacks:
-            found += stack.outlook(device)
+            found += stack.outlook(device, is_cut=is_cut)
         return found
 
 

@@ -1,21 +1,62 @@
 (() => {
-  const { root, gpus, installed } = JSON.parse(document.getElementById("contents").textContent);
+  const { root, gpus, installed, wheel } = JSON.parse(document.getElementById("contents").textContent);
   const map = document.getElementById("map");
   const crumbs = document.getElementById("crumbs");
-  const select = document.getElementById("gpu");
+  const boxes = [...document.querySelectorAll('input[name="gpu"]')];
+  const search = document.getElementById("search");
+  const asPacked = document.getElementById("packed");
+  const strip = document.getElementById("strip");
+  const command = document.getElementById("command");
   const outcome = document.getElementById("outcome");
-  const HEAD = 19, GAP = 2, SMALLEST = 3, DEEPEST = 3, LETTER = 7.3;
-  let path = [root], gpu = "", tiles = [];
+  const HEAD = 19, GAP = 2, SMALLEST = 3, DEEPEST = 3, TWO_LINES = 36;
+  let path = [root], chosen = new Set(), sought = "", tiles = [];
 
+  // the bit of each GPU that is chosen; of a sort's bytes those stay that one of them needs, or that none cuts
+  const wanted = () => gpus.reduce((bits, { gpu }, place) => (chosen.has(gpu) ? bits | (1n << BigInt(place)) : bits), 0n);
+  let bits = 0n;
+  const stays = ([size, least, needed, served, cut]) =>
+    !(bits & cut) || bits & needed ? size : bits & served ? 0 : least;
+  const left = (node) => {
+    if (strip?.checked && node.look === "debug" && !node.children) return 0;
+    if (!node.shares || !bits) return node.size;
+    return node.shares.reduce((sum, share) => sum + stays(share), 0);
+  };
   const kept = (node) =>
-    node.children ? node.children.reduce((sum, child) => sum + kept(child), 0)
-      : node.kept && gpu ? node.kept[gpu] ?? 0 : node.size;
+    node.children ? node.children.reduce((sum, child) => sum + kept(child), 0) : left(node) * scale(node);
+  // packed bytes of a file are shared out among its parts by their size
+  const scale = (node) => (asPacked.checked ? node.ratio : 1);
+  const total = (node) =>
+    node.children ? node.children.reduce((sum, child) => sum + total(child), 0) : node.size * scale(node);
+  function prepare(node, ratio) {
+    const own = node.packed === undefined ? ratio : node.size ? node.packed / node.size : 1;
+    node.ratio = own;
+    node.shares = node.shares?.map(([size, least, ...sets]) => [size, least, ...sets.map(BigInt)]);
+    for (const child of node.children ?? []) prepare(child, own);
+  }
+  prepare(root, 1);
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `600 12px ${getComputedStyle(document.body).fontFamily}`;
+  const wide = (text) => pen.measureText(text).width;
+  // the name, its short form, or as much of its start and end as there is room for
+  function fitted(node, room) {
+    const whole = [node.name, node.short].find((text) => text && wide(text) <= room);
+    if (whole) return whole;
+    const name = node.short ?? node.name;
+    for (let most = Math.min(name.length - 1, Math.ceil(room / 5)); most > 4; most -= 1) {
+      const text = `${name.slice(0, Math.floor((most - 1) / 2))}…${name.slice(name.length - Math.ceil((most - 1) / 2))}`;
+      if (wide(text) <= room) return text;
+    }
+    return "";
+  }
+  const matches = (node) => `${node.name} ${node.note ?? ""}`.toLowerCase().includes(sought);
+  const found = (node) => matches(node) || (node.children ?? []).some(found);
+  const named = () => [...chosen].join(", ");
 
   // Bruls, Huizing, van Wijk: Squarified Treemaps (2000). Rows along the shorter side, as long as they get squarer.
   function squarified(nodes, { x, y, w, h }) {
     const placed = [];
-    const total = nodes.reduce((sum, node) => sum + node.size, 0);
-    const items = nodes.map((node) => ({ node, area: (node.size * w * h) / total })).sort((a, b) => b.area - a.area);
+    const whole = nodes.reduce((sum, node) => sum + total(node), 0);
+    const items = nodes.map((node) => ({ node, area: (total(node) * w * h) / whole })).filter(({ area }) => area > 0).sort((a, b) => b.area - a.area);
     const worst = (row, sum, side) =>
       Math.max((side * side * row[0].area) / (sum * sum), (sum * sum) / (side * side * row[row.length - 1].area));
     let start = 0;
@@ -59,8 +100,8 @@
     const tile = element("button", `tile ${opens ? `frame ${depth > 1 ? "inner" : ""}` : node.look}`);
     tile.type = "button";
     Object.assign(tile.style, { left: `${x}px`, top: `${y}px`, width: `${w}px`, height: `${h}px` });
-    if (!opens && gpu) {
-      const lost = 1 - kept(node) / node.size;
+    if (!opens) {
+      const lost = 1 - kept(node) / total(node);
       if (lost > 0.001) {
         const gone = element("span", "gone");
         gone.style.width = `${100 * lost}%`;
@@ -68,11 +109,13 @@
       }
     }
     if (w > 40 && h > 17) {
-      const name = element("span", "name", node.name);
-      const size = sized(node.size);
-      if (w > LETTER * (node.name.length + size.length + 3)) name.append(" ", element("i", "", size));
+      const size = sized(total(node));
+      const room = opens ? w - 14 - wide(`${size} `) : w - 14;
+      const name = element("span", "name", fitted(node, room > 60 ? room : w - 14));
+      if (opens ? room > 60 : h > TWO_LINES && wide(size) < w - 12) name.append(opens ? " " : "", element("i", "", size));
       tile.append(name);
     }
+    if (sought && !(trail.some(matches) || found(node))) tile.classList.add("dim");
     if (zooms) tile.classList.add("zooms");
     const said = lines(node, trail);
     tile.setAttribute("aria-label", said.join(", "));
@@ -92,9 +135,9 @@
 
   function lines(node, trail) {
     const where = trail.slice(path.length, -1).map((step) => step.name).join(" › ");
-    const said = [where ? `${where} › ${node.name}` : node.name, `${sized(node.size)}, ${percent(node.size, installed)} of the wheel`];
+    const said = [where ? `${where} › ${node.name}` : node.name, `${sized(total(node))}, ${percent(total(node), total(root))} of the wheel`];
     if (node.note) said.push(node.note);
-    if (gpu && kept(node) < node.size) said.push(`slimmed to ${gpu}: ${sized(kept(node))}`);
+    if (kept(node) < total(node)) said.push(`${chosen.size ? `slimmed to ${named()}` : "stripped"}: ${sized(kept(node))}`);
     return said;
   }
 
@@ -137,36 +180,69 @@
     }
   });
 
-  function choose(name) {
-    gpu = name;
-    if (select) select.value = name;
-    for (const row of document.querySelectorAll("tr[data-gpu]")) row.classList.toggle("chosen", row.dataset.gpu === name);
-    if (outcome) {
-      outcome.replaceChildren();
-      const found = gpus.find((item) => item.gpu === name);
-      if (found) {
-        const saved = root.size - kept(root);
-        outcome.append(`Slimmed to ${name} alone: ${sized(installed)} become `, element("strong", "", sized(installed - saved)),
-          `, ${percent(saved, installed)} less. `, element("span", found.runs === "no" ? "lost" : "", `Its code runs ${found.runs}.`));
-      } else {
-        outcome.append("Choose a GPU to see what slimming to it would take away.");
+  function update() {
+    bits = wanted();
+    for (const box of boxes) box.checked = chosen.has(box.value);
+    for (const row of document.querySelectorAll("tr[data-gpu]")) row.classList.toggle("chosen", chosen.has(row.dataset.gpu));
+    const before = total(root), saved = before - kept(root);
+    const about = asPacked.checked ? "about " : "";
+    outcome.replaceChildren();
+    if (chosen.size || strip?.checked) {
+      const what = chosen.size ? `Slimmed to ${named()}${chosen.size === 1 ? " alone" : ""}` : "Stripped";
+      outcome.append(`${what}: ${sized(before)} become `, element("strong", "", about + sized(before - saved)),
+        `, ${percent(saved, before)} less. `);
+      for (const { gpu, runs } of gpus.filter((item) => chosen.has(item.gpu))) {
+        const on = chosen.size > 1 ? ` on ${gpu}` : "";
+        outcome.append(element("span", runs === "no" ? "lost" : "", `Its code runs ${runs}${on}. `));
       }
+    } else if (boxes.length) {
+      outcome.append("Choose GPUs to see what slimming to them would take away.");
     }
+    const words = ["vbuild slim", quoted(wheel)];
+    if (chosen.size) words.push("--gpu", quoted([...chosen].join(",")));
+    if (strip?.checked) words.push("--strip debug");
+    command.hidden = words.length === 2;
+    command.querySelector("code").textContent = [...words, "-o slim"].join(" ");
     render();
   }
+  const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-  if (select) select.addEventListener("change", () => choose(select.value));
-  for (const row of document.querySelectorAll("tr[data-gpu]")) {
-    row.addEventListener("click", () => choose(row.dataset.gpu === gpu ? "" : row.dataset.gpu));
+  function choose(name, isChosen) {
+    if (isChosen) chosen.add(name);
+    else chosen.delete(name);
+    update();
   }
+
+  for (const box of boxes) box.addEventListener("change", () => choose(box.value, box.checked));
+  for (const row of document.querySelectorAll("tr[data-gpu]")) {
+    row.addEventListener("click", () => choose(row.dataset.gpu, !chosen.has(row.dataset.gpu)));
+  }
+  for (const box of [asPacked, strip]) box?.addEventListener("change", update);
+  search.addEventListener("input", () => {
+    sought = search.value.trim().toLowerCase();
+    render();
+  });
+  const copy = command.querySelector("button");
+  copy.addEventListener("click", async () => {
+    const code = command.querySelector("code");
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      copy.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code);
+      copy.textContent = "Press Ctrl+C";
+    }
+    setTimeout(() => { copy.textContent = "Copy"; }, 2000);
+  });
   let width = 0;
   new ResizeObserver(() => {
-    if (map.clientWidth !== width) {
-      width = map.clientWidth;
+    if (map.clientWidth * map.clientHeight !== width) {
+      width = map.clientWidth * map.clientHeight;
       render();
     }
   }).observe(map);
-  // a link may name the GPU: page.html#sm_90
-  const asked = decodeURIComponent(location.hash.slice(1));
-  choose(gpus.some((item) => item.gpu === asked) ? asked : "");
+  // a link may name GPUs: page.html#sm_80,sm_90
+  const asked = new Set(decodeURIComponent(location.hash.slice(1)).split(","));
+  chosen = new Set(gpus.map((item) => item.gpu).filter((gpu) => asked.has(gpu)));
+  update();
 })();

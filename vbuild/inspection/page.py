@@ -16,6 +16,7 @@ from vbuild.elf.layout import Section
 from vbuild.elf.linkage import Via
 from vbuild.files.html import rendered
 from vbuild.files.wording import counted, percent, sized
+from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import GpuCodeKind, arch_order
 from vbuild.inspection.closure import Closure, ClosureRole, NeededLibrary, Node
@@ -26,7 +27,8 @@ from vbuild.inspection.model import Contents, LibraryContents, Others
 Box = dict[str, Any]
 Card = dict[str, Any]
 
-_COLOURS = 12
+# the letter of each vendor's colours, and how many there are
+_SCALES = {Vendor.NVIDIA: ("a", 12), Vendor.AMD: ("r", 6)}
 # a section or a kind of file that takes less of its parent is shown with its like
 _SMALLEST = 0.002
 _CODE = (".text", ".plt", ".init", ".fini")
@@ -48,6 +50,7 @@ def page(contents: Contents) -> str:
         "root": _root(contents, colours),
         "gpus": [outlook.data() for outlook in contents.outlooks],
         "installed": contents.size,
+        "wheel": contents.wheel,
         **({"closure": ClosureDrawing(contents.closure).data()} if contents.closure else {}),
     }
     return rendered(
@@ -69,12 +72,16 @@ def page(contents: Contents) -> str:
 
 
 def _colours(contents: Contents) -> dict[str, str]:
-    """The class of each architecture's colour, from the oldest to the newest along one scale."""
+    """The class of each architecture's colour, from the oldest to the newest along a scale for each vendor."""
     archs = sorted({architecture.arch for architecture in contents.architectures}, key=arch_order)
-    generations = sorted({_generation(arch) for arch in archs}, key=arch_order)
-    last = max(len(generations) - 1, 1)
-    place = {generation: round(index * (_COLOURS - 1) / last) for index, generation in enumerate(generations)}
-    return {str(arch): f"gpu a{place[_generation(arch)]}" for arch in archs}
+    found: dict[str, str] = {}
+    for vendor, (letter, colours) in _SCALES.items():
+        mine = [arch for arch in archs if Vendor.of(arch) is vendor]
+        generations = sorted({_generation(arch) for arch in mine}, key=arch_order)
+        last = max(len(generations) - 1, 1)
+        place = {generation: round(index * (colours - 1) / last) for index, generation in enumerate(generations)}
+        found |= {str(arch): f"gpu {letter}{place[_generation(arch)]}" for arch in mine}
+    return found
 
 
 def _legend(colours: Mapping[str, str]) -> dict[str, str]:
@@ -95,7 +102,7 @@ def _generation(arch: Device) -> Device:
 def _root(contents: Contents, colours: Mapping[str, str]) -> Box:
     children = [_library(library, contents.devices, colours) for library in contents.libraries]
     children += [
-        _leaf(posixpath.basename(item.path), item.size, "files", f"{item.path}, {note}")
+        _leaf(posixpath.basename(item.path), item.size, "files", f"{item.path}, {note}") | {"packed": item.packed_size}
         for items, note in ((contents.damaged, "damaged"), (contents.archives, "static library"))
         for item in items
     ]
@@ -116,14 +123,17 @@ def _others(contents: Contents) -> Iterator[Box]:
                 others.size,
                 "files",
                 counted(others.files, "file"),
-            )
+            ) | {"packed": others.packed_size}
     if size := sum(others.size for others in small):
-        yield _leaf("others", size, "files", counted(sum(others.files for others in small), "file"))
+        packed = sum(others.packed_size for others in small)
+        yield _leaf("others", size, "files", counted(sum(others.files for others in small), "file")) | {
+            "packed": packed
+        }
 
 
 def _library(library: LibraryContents, devices: tuple[Device, ...], colours: Mapping[str, str]) -> Box:
     sections = library.outline.sections
-    kept = {device: library.gpu.kept(device) for device in devices}
+    kept = library.gpu.shares(devices)
     children = []
     small: list[Section] = []
     gpu_sections = {stack.section for stack in library.gpu.stacks}
@@ -141,11 +151,12 @@ def _library(library: LibraryContents, devices: tuple[Device, ...], colours: Map
         what = f"{len(small)} small sections, headers" if small else "headers"
         children.append(_leaf("other sections", rest, "data", what))
     name = f"{library.name} ({library.level})" if library.level else library.name
-    return _inner(name, children, f"{library.path}, {library.outline.machine} {library.outline.type}")
+    node = _inner(name, children, f"{library.path}, {library.outline.machine} {library.outline.type}")
+    return node | {"packed": library.packed_size}
 
 
 def _gpu_section(
-    section: Section, gpu: GpuCode, kept: Mapping[Device, Mapping[Sort, int]], colours: Mapping[str, str]
+    section: Section, gpu: GpuCode, shares: Mapping[Sort, Sequence[tuple[int, ...]]], colours: Mapping[str, str]
 ) -> Box:
     children = []
     for portion in gpu.portions:
@@ -156,7 +167,8 @@ def _gpu_section(
         note = f"{sort.kind}, {entries}, {sort.compression}, {sized(portion.uncompressed_size)} expanded"
         look = colours[str(sort.arch)] + ("" if sort.code is GpuCodeKind.MACHINE else " ptx")
         node = _leaf(f"{sort.arch} {sort.kind}", portion.size, look, note)
-        node["kept"] = {str(device): sizes.get(sort, 0) for device, sizes in kept.items()}
+        node["short"] = str(sort.arch)
+        node["shares"] = [[size, least, *map(hex, sets)] for size, least, *sets in shares[sort]]
         children.append(node)
     if (rest := section.size - sum(child["size"] for child in children)) > 0:
         children.append(_leaf("other contents", rest, "data"))

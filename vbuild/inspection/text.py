@@ -74,8 +74,12 @@ def details(library: LibraryContents, devices: Sequence[Device]) -> Iterator[str
 
 
 def shortened(path: str, width: int) -> str:
-    """The end of *path*, which tells more than its start, in *width* columns."""
-    return path if len(path) <= width else f"…{path[1 - width :]}"
+    """*path* in *width* columns, cut in its middle: its end tells more than its start, so more of that stays."""
+    if len(path) <= width:
+        return path
+    # the end says more than the start: the name, and its version
+    head = (width - 1) // 3
+    return f"{path[:head]}…{path[head + 1 - width :]}"
 
 
 def _head(contents: Contents) -> Iterator[str]:
