@@ -5,9 +5,9 @@ import pytest
 from vbuild.errors import RepackageError
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuServed
-from vbuild.slimming.library import cuda_major
 from vbuild.slimming.output import claimed_properties
 from vbuild.slimming.results import LibraryCut
+from vbuild.slimming.stated import cuda_major
 from vbuild.wheel.metadata import Metadata
 
 HEAD = "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"

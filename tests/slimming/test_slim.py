@@ -521,3 +521,17 @@ def test_what_else_would_save_is_measured(tmp_path: Path) -> None:
     (stripped,) = slim([big], None, shares=plain("90"), cuts=Cuts(strip=Strip.DEBUG))
     assert "--strip debug" not in {saving.option for saving in stripped.more}
     assert slimmed.unpacked - stripped.unpacked >= 300000
+
+
+def test_lists_of_architectures_that_still_name_what_went_are_told_of(tmp_path: Path) -> None:
+    """As torch.cuda.get_arch_list() gives them, from a library without GPU code."""
+    said = shared_object('const char *flags(void) { return "sm_80 sm_90 compute_90"; }')
+    files = {"demo/libsaid.so": said, "demo/archs.py": b"ARCHS = ['sm_80', 'sm_90']\n", "demo/one.py": b"'sm_80'\n"}
+    fat = fat_wheel(tmp_path, files, library=device_library(code(80, 90)))
+    (slimmed,) = slim([fat], None, shares=plain("90"))
+    own = "what the package says of itself, as torch.cuda.get_arch_list() does, names code that went"
+    assert slimmed.warnings == (
+        f"architectures are listed in demo/libsaid.so and 1 more files, and still with sm_80: {own}",
+    )
+    (whole,) = slim([fat], None, shares=plain("80,90"))
+    assert whole.warnings == ()

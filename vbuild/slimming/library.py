@@ -8,7 +8,6 @@ A library that changes stays mapped from its temporary file while the plan is op
 cannot be read or cut safely stays as it is, byte for byte, and the result says why.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -26,7 +25,7 @@ from vbuild.elf.surgery.cutting import Replacement, operated
 from vbuild.elf.surgery.slots import PointerSlot
 from vbuild.errors import BinaryError, RepackageError
 from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE, recompressed
+from vbuild.gpu_code.fatbin import recompressed
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import Arch, Device
@@ -46,30 +45,9 @@ from vbuild.hardware.gpu import (
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.slimming.savings import savings
+from vbuild.slimming.stated import cuda_major, listed_in, unmeasured
 from vbuild.wheel.archive import Wheel, forget
-from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.zip_read import Member
-
-# libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
-_SONAMES = re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?")
-# the packages of CUDA 12 have its number in their names; those of CUDA 13 only in the version that is required
-_REQUIREMENTS = (
-    re.compile(r"nvidia[-_.][\w.-]+?[-_]cu(?P<major>[0-9]{1,2})\b", re.IGNORECASE),
-    re.compile(r"(?:nvidia-cuda-runtime|cuda-toolkit)(?:\[[^]]*\])? *\(?== *(?P<major>[0-9]{1,2})\.", re.IGNORECASE),
-)
-
-
-def cuda_major(needed: Iterable[str], metadata: Metadata | None = None) -> int | None:
-    """Return the CUDA major of a wheel with these NEEDED entries, or None unless it is exactly one."""
-    found = {int(match["major"]) for name in needed if (match := _SONAMES.fullmatch(name))}
-    if not found and metadata:
-        found = {
-            int(match["major"])
-            for text in metadata.requires_dist
-            for pattern in _REQUIREMENTS
-            if (match := pattern.match(text))
-        }
-    return found.pop() if len(found) == 1 else None
 
 
 class ContainerDecision(Struct, frozen=True):
@@ -150,7 +128,7 @@ class GpuLibrary(Struct, frozen=True):
                 trouble = "no section headers, by which GPU code is found; expected a file that has them"
                 return cls(member, data, None, DeviceCode(), trouble=trouble)
             code = device_code(image)
-            return cls(member, data, image, code, Outline.parse(data).needed, shrinking=_unmeasured(image, code))
+            return cls(member, data, image, code, Outline.parse(data).needed, shrinking=unmeasured(image, code))
         except BinaryError as error:
             return cls(member, data, None, DeviceCode(), trouble=str(error))
 
@@ -258,27 +236,6 @@ def _needs_zstd(entry: GpuEntry) -> bool:
     return entry.vendor is Vendor.NVIDIA and entry.compression is Compression.ZSTD
 
 
-# pinned containers of a library that are looked at, the largest: each means a look at all of its code and data
-_MOST_PINNED = 32
-
-
-def _unmeasured(image: ElfImage, code: DeviceCode) -> frozenset[int]:
-    """Return the file offsets of the pinned containers that may shrink where they are: nothing else has their size.
-
-    Code that knew it, to hand it on or to find what follows, would have it as a number of four bytes or more.
-    """
-    pinned = [container for container in code.containers if container.in_place and not container.movable]
-    pinned = sorted(pinned, key=lambda container: len(container.span), reverse=True)[:_MOST_PINNED]
-    sizes = {container.span.start: (len(container.span), len(container.span) - HEADER_SIZE) for container in pinned}
-    left = {start: [size.to_bytes(4, "little") for size in each] for start, each in sizes.items()}
-    filled = [section for section in image.sections if section.is_loaded and section.span]
-    for section in filled if left else ():
-        if section.name not in FATBINS.sections:
-            data = bytes(image.view(section.span))
-            left = {start: each for start, each in left.items() if not any(size in data for size in each)}
-    return frozenset(left)
-
-
 def _lacking(decisions: tuple[ContainerDecision, ...], devices: Iterable[Device]) -> Iterator[tuple[Device, str]]:
     """Yield those of *devices* that nothing serves although there is code for GPUs of the vendor, and what there is."""
     for device in devices:
@@ -340,12 +297,16 @@ def _virtual(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) 
 
 
 class LibraryPlan(Struct, frozen=True):
-    """What happens to one library: an edited file and an account for each share, and the libraries in its NEEDED."""
+    """What happens to one library: an edited file and an account for each share, and the libraries in its NEEDED.
+
+    *listed* are the architectures in lists that stand in it as text.
+    """
 
     member: str
     files: tuple[EditedFile, ...]
     cuts: tuple[LibraryCut, ...]
     needed: tuple[str, ...]
+    listed: frozenset[str] = frozenset()
 
     @property
     def is_changed(self) -> bool:
@@ -462,7 +423,8 @@ def examined(path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts) -
     library = GpuLibrary.of(path, data)
     results = [library.slimmed(share, cuts) for share in shares]
     files, accounts = (tuple(column) for column in zip(*results, strict=True))
-    return LibraryPlan(path, files, accounts, library.needed)
+    listed = listed_in(library.image) if library.image else frozenset()
+    return LibraryPlan(path, files, accounts, library.needed, listed)
 
 
 def _examined(

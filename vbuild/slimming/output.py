@@ -25,9 +25,10 @@ from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import arch_order
 from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
 from vbuild.sbom.model import BillChange, Gone, Treatment
-from vbuild.slimming.library import SlimPlan, cuda_major
+from vbuild.slimming.library import SlimPlan
 from vbuild.slimming.request import Share
 from vbuild.slimming.results import LibraryCut
+from vbuild.slimming.stated import cuda_major
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for

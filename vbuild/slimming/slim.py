@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import GpuList
-from vbuild.slimming.library import GpuLibrary, SlimPlan, cuda_major, planned
+from vbuild.slimming.library import GpuLibrary, SlimPlan, planned
 from vbuild.slimming.output import SlimOutput, slim_outputs
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Saving, Slimmed
+from vbuild.slimming.stated import cuda_major, listing
 from vbuild.variants.index import index
 from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater, estimated
@@ -38,6 +40,7 @@ from vbuild.wheel.zip_format import ZipMethod
 from vbuild.workers.cluster import Cluster, Promise, connected
 from vbuild.workers.executor import LOCAL, Executor, opened, packed, scratch
 
+_GPUS_BEFORE, _GPUS = attrgetter("gpus_before"), attrgetter("gpus")
 # a saving of a smaller part of the wheel is not worth a line
 _WORTH = 20
 
@@ -302,6 +305,21 @@ def _estimated(wheel: Wheel, output: SlimOutput, plan: SlimPlan, cuts: Cuts) -> 
     return size
 
 
+def _still_listed(wheel: Wheel, plan: SlimPlan, output: SlimOutput) -> Iterator[str]:
+    """Yield what to know of a wheel that lists the architectures it is for, where it still names some that went."""
+    before, after = ({name for cut in output.cuts for name in names(cut)} for names in (_GPUS_BEFORE, _GPUS))
+    gone = frozenset(name for name in before - after if not name.startswith("PTX"))
+    paths = [library.member for library in plan.libraries if library.listed & gone]
+    if paths := [*paths, *listing(wheel, gone)]:
+        more = f" and {len(paths) - 1} more files" if len(paths) > 1 else ""
+        what = f"architectures are listed in {paths[0]}{more}, and still with {', '.join(sorted(gone, key=_number))}"
+        yield f"{what}: what the package says of itself, as torch.cuda.get_arch_list() does, names code that went"
+
+
+def _number(arch: str) -> tuple[int, str]:
+    return int("0" + "".join(filter(str.isdigit, arch))), arch
+
+
 def _savings(wheel: Wheel, output: SlimOutput, plan: SlimPlan, packed: int) -> Iterator[Saving]:
     """Yield what other options would save of *output*, which has *packed* bytes: all that is a twentieth of it."""
     found: dict[str, list[Saving]] = {}
@@ -342,7 +360,7 @@ def _results(
             libraries=output.cuts,
             removed=tuple(sorted(plan.dropped)),
             properties=output.properties,
-            warnings=(*warnings, *output.warnings),
+            warnings=(*warnings, *output.warnings, *_still_listed(wheel, plan, output)),
             why_untouched=None if output.document or _is_repacked(wheel, cuts) else plan.why_idle,
             more=tuple(_savings(wheel, output, plan, packed)),
         )

@@ -1,0 +1,76 @@
+"""What libraries and wheels state of themselves: CUDA's major, sizes of fatbins, lists of architectures."""
+
+import re
+from collections.abc import Iterable
+
+from vbuild.elf.image import ElfImage
+from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE
+from vbuild.gpu_code.model import DeviceCode
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.metadata import Metadata
+
+# libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
+_SONAMES = re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?")
+# the packages of CUDA 12 have its number in their names; those of CUDA 13 only in the version that is required
+_REQUIREMENTS = (
+    re.compile(r"nvidia[-_.][\w.-]+?[-_]cu(?P<major>[0-9]{1,2})\b", re.IGNORECASE),
+    re.compile(r"(?:nvidia-cuda-runtime|cuda-toolkit)(?:\[[^]]*\])? *\(?== *(?P<major>[0-9]{1,2})\.", re.IGNORECASE),
+)
+
+
+def cuda_major(needed: Iterable[str], metadata: Metadata | None = None) -> int | None:
+    """Return the CUDA major of a wheel with these NEEDED entries, or None unless it is exactly one."""
+    found = {int(match["major"]) for name in needed if (match := _SONAMES.fullmatch(name))}
+    if not found and metadata:
+        found = {
+            int(match["major"])
+            for text in metadata.requires_dist
+            for pattern in _REQUIREMENTS
+            if (match := pattern.match(text))
+        }
+    return found.pop() if len(found) == 1 else None
+
+
+# pinned containers of a library that are looked at, the largest: each means a look at all of its code and data
+_MOST_PINNED = 32
+
+
+def unmeasured(image: ElfImage, code: DeviceCode) -> frozenset[int]:
+    """Return the file offsets of the pinned containers that may shrink where they are: nothing else has their size.
+
+    Code that knew it, to hand it on or to find what follows, would have it as a number of four bytes or more.
+    """
+    pinned = [container for container in code.containers if container.in_place and not container.movable]
+    pinned = sorted(pinned, key=lambda container: len(container.span), reverse=True)[:_MOST_PINNED]
+    sizes = {container.span.start: (len(container.span), len(container.span) - HEADER_SIZE) for container in pinned}
+    left = {start: [size.to_bytes(4, "little") for size in each] for start, each in sizes.items()}
+    filled = [section for section in image.sections if section.is_loaded and section.span]
+    for section in filled if left else ():
+        if section.name not in FATBINS.sections:
+            data = bytes(image.view(section.span))
+            left = {start: each for start, each in left.items() if not any(size in data for size in each)}
+    return frozenset(left)
+
+
+# as torch has it for torch.cuda.get_arch_list(): sm_75 sm_80 compute_90
+_NAME = re.compile(rb"sm_\d{2,3}[af]?|gfx[0-9a-f]{3,4}")
+_LIST = re.compile(rb"(?:%s)(?:[ ,;|'\"]{1,4}(?:%s|compute_\d{2,3}[af]?))+" % (_NAME.pattern, _NAME.pattern))
+_TEXTS = (".py", ".json", ".toml", ".txt", ".cfg")
+# bytes of a text that is looked at
+_LONGEST = 1 << 20
+
+
+def _listed(data: bytes | memoryview) -> frozenset[str]:
+    return frozenset(name.decode() for found in _LIST.finditer(data) for name in _NAME.findall(found[0]))
+
+
+def listed_in(image: ElfImage) -> frozenset[str]:
+    """Return the architectures in lists of them among the constants of a library."""
+    constants = (section for section in image.sections if section.name.startswith(".rodata") and section.span)
+    return frozenset().union(*(_listed(image.view(section.span)) for section in constants))
+
+
+def listing(wheel: Wheel, gone: frozenset[str]) -> tuple[str, ...]:
+    """Return the paths of the text files in *wheel* with lists of architectures that name one of those *gone*."""
+    texts = (member for member in wheel.members if member.path.endswith(_TEXTS) and member.size <= _LONGEST)
+    return tuple(member.path for member in texts if _listed(wheel.read(member)) & gone) if gone else ()
