@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +13,9 @@ from tests.factories.fatbins import device_library, entry, fatbin
 from vbuild.elf.image import ElfImage
 from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
+from vbuild.gpu_code.device_file import DeviceFile, container_in
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
-from vbuild.gpu_code.model import Container
+from vbuild.gpu_code.model import Container, Vendor
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import Arch, Device, GpuTarget
 from vbuild.hardware.gpu import GpuCodeKind, GpuRequest, Ptx, Service, kept_offers, service
@@ -153,10 +155,31 @@ def test_amd_s_targets_are_served_by_name() -> None:
     assert found[GpuTarget("gfx90a")].kept < found[GpuTarget("gfx942")].kept < gpu.size
 
 
-def test_a_file_of_gpu_code_alone_is_all_pinned() -> None:
-    gpu = GpuCode.alone(100, "a cubin in a file of its own")
-    assert (gpu.size, gpu.outlook(SM_80).kept, [one.why for one in gpu.pinned]) == (
-        100,
-        100,
-        ["a cubin in a file of its own"],
-    )
+def alone(arch: Arch, trouble: str | None = None) -> GpuCode:
+    return GpuCode.alone(DeviceFile(Vendor.NVIDIA, "cubin", GpuCodeKind.MACHINE, arch, trouble=trouble), 100)
+
+
+def test_a_file_of_gpu_code_alone_stays_or_goes() -> None:
+    gpu = alone(SM_90)
+    assert (gpu.size, gpu.outlook(SM_90).kept, gpu.outlook(SM_80).kept) == (100, 100, 0)
+    assert (gpu.outlook(SM_90).runs, gpu.outlook(SM_80).runs) == (Runs.NATIVELY, Runs.NO)
+
+
+def test_one_that_nobody_understands_stays() -> None:
+    gpu = alone(SM_90, "is cut short")
+    assert (gpu.outlook(SM_80).kept, [one.why for one in gpu.pinned]) == (100, ["is cut short"])
+
+
+def test_files_of_their_own_add_up() -> None:
+    gpu = GpuCode.together([alone(SM_90), alone(SM_80), alone(SM_90)])
+    assert (gpu.size, gpu.entries, gpu.outlook(SM_90).kept, gpu.outlook(SM_90).machine) == (300, 3, 200, 2)
+
+
+def test_a_file_that_is_a_container_promises_what_slimming_leaves_of_it() -> None:
+    plain = fatbin(entry(arch=80), entry(arch=90))
+    framed = zstandard.compress(plain)
+    for data, sm_80 in ((plain, len(fatbin(entry(arch=80)))), (framed, len(framed))):
+        container = container_in(memoryview(data))
+        assert container
+        gpu = GpuCode.contained(container, len(data))
+        assert (gpu.size, gpu.outlook(SM_80).kept, gpu.outlook(SM_120).kept) == (len(data), sm_80, 0)

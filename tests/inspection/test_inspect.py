@@ -90,8 +90,17 @@ def test_gpu_code_is_told_by_architecture_and_by_gpu(tmp_path: Path) -> None:
 
 
 def test_a_cubin_in_a_file_of_its_own_is_gpu_code(tmp_path: Path) -> None:
-    (library,) = made(tmp_path, {"demo/kernel.cubin": cubin(90, 256)}).libraries
-    assert (library.outline.machine, library.gpu.size, library.gpu_share) == ("EM_CUDA", 256, 1.0)
+    several = {f"demo/{number}.cubin": cubin(90, 256) for number in range(3)}
+    contents = made(tmp_path, several | {"demo/sm_80.cubin": cubin(90, 128)})
+    files, wrong = contents.device_files
+    assert (files.kind, list(map(str, files.archs)), files.files, files.size) == ("cubin", ["sm_90"], 3, 768)
+    assert (wrong.files, [pinned.why for pinned in wrong.gpu.pinned]) == (
+        1,
+        ["is for sm_90, though its name says sm_80"],
+    )
+    assert (contents.libraries, contents.gpu_size) == ((), 896)
+    assert {str(outlook.device): outlook.kept for outlook in contents.outlooks} == {"sm_90": 896}
+    valid(contents)
 
 
 def test_a_library_for_32_bits_has_no_gpu_code_to_look_for(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.errors import RepackageError
-from vbuild.slimming.library import planned
 from vbuild.slimming.output import SlimOutput, slim_outputs
+from vbuild.slimming.plan import planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.variants.stamp import stamped
 from vbuild.wheel.archive import open_wheel

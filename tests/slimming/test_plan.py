@@ -9,8 +9,8 @@ from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.wheels import wheel
 from vbuild.errors import RepackageError
-from vbuild.slimming.library import planned
 from vbuild.slimming.output import slim_outputs
+from vbuild.slimming.plan import planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.wheel.archive import open_wheel
 

@@ -228,6 +228,12 @@ def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
 
 
 def _cut_lines(cut: "LibraryCut") -> Iterator[str]:
+    if cut.alone:
+        gone = f", {cut.gone} left out" if cut.gone else ""
+        yield f"{cut.alone}: {mb(cut.before)} -> {mb(cut.after)} MB, {counted(cut.files, 'file')}{gone}"
+        if cut.why_whole:
+            yield f"  left as it was: {cut.why_whole}"
+        return
     yield f"{cut.member}: {mb(cut.before)} -> {mb(cut.after)} MB"
     if cut.has_gpu_code:
         pinned = f", {counted(cut.pinned, 'fatbin')} pinned" if cut.pinned else ""

@@ -13,7 +13,9 @@ from itertools import groupby
 from typing import Any, Self
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from vbuild.gpu_code.device_file import DeviceFile
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered
 from vbuild.hardware.architectures import ARCHITECTURES, GENERIC, PROCESSORS, Arch, Device, GpuTarget
 from vbuild.hardware.gpu import GpuCodeKind, GpuOffer, GpuRequest, Ptx, Service, arch_order, kept_offers, service
@@ -115,7 +117,7 @@ class Stack(Struct, frozen=True):
 
     *sizes*, *uncompressed* and *smallest* have a number for each sort; *smallest* counts only the entries that are the
     smallest of their container. *frame* is what the containers take up besides their entries. *is_offered* says that
-    the GPU's runtime chooses from them.
+    the GPU's runtime chooses from them, *is_alone* that each is a file, which goes if nothing in it is for a GPU.
     """
 
     section: str
@@ -127,6 +129,7 @@ class Stack(Struct, frozen=True):
     sizes: tuple[int, ...]
     uncompressed: tuple[int, ...]
     smallest: tuple[int, ...]
+    is_alone: bool = False
 
     def service(self, device: Device) -> Service:
         """How each of the containers serves *device*."""
@@ -148,12 +151,21 @@ class Stack(Struct, frozen=True):
     def places(self, device: Device) -> frozenset[int] | None:
         """The places of the sorts that *device* needs; None if all stay whatever it needs.
 
-        That is so of pinned containers, and of those for another vendor's GPUs.
+        That is so of pinned containers, and of those for another vendor's GPUs. Of a file of its own in which nothing
+        is for *device* nothing stays; of one that cannot be cut all does otherwise.
         """
-        if self.why_pinned is None and any(isinstance(offer.arch, type(device)) for offer in self._offers):
-            request = device if isinstance(device, GpuTarget) else GpuRequest(device)
-            return kept_offers(self._offers, request, ptx=Ptx.AUTO)
-        return None
+        if not any(isinstance(offer.arch, type(device)) for offer in self._offers):
+            return None
+        if self.why_pinned is not None and not self.is_alone:
+            return None
+        request = device if isinstance(device, GpuTarget) else GpuRequest(device)
+        needed = kept_offers(self._offers, request, ptx=Ptx.AUTO)
+        if not self.is_alone:
+            return needed
+        for_gpus = {place for place, sort in enumerate(self.sorts) if sort.code is not GpuCodeKind.OTHER}
+        if for_gpus and not for_gpus & needed:
+            return frozenset()
+        return needed if self.why_pinned is None else frozenset(range(len(self.sorts)))
 
     def kept(self, device: Device) -> dict[Sort, int]:
         """The bytes of each sort that slimming to *device* alone leaves.
@@ -170,7 +182,8 @@ class Stack(Struct, frozen=True):
 
     def outlook(self, device: Device, *, is_cut: bool = True) -> Outlook:
         """How *device* fares with it; where the library *is_cut* for it at all."""
-        kept = self.frame + sum(self.kept(device).values() if is_cut else self.sizes)
+        sizes = sum(self.kept(device).values() if is_cut else self.sizes)
+        kept = sizes + self.frame if sizes or not self.is_alone else 0
         if not self.is_offered:
             return Outlook(device, kept=kept)
         served = self.service(device)
@@ -211,9 +224,50 @@ class GpuCode(Struct, frozen=True):
         return cls(tuple(found), tuple(_pinned(code)), code.notes, tuple(loose.items()))
 
     @classmethod
-    def alone(cls, size: int, what: str) -> Self:
-        """A file of *size* bytes that is nothing but GPU code, as *what* says."""
-        return cls(pinned=(Pinned("", size, 1, what),), loose=(("", size),))
+    def alone(cls, file: DeviceFile, size: int) -> Self:
+        """The one entry that *file* is, of *size* bytes."""
+        sort = Sort(file.vendor, "", file.arch, file.kind, file.offer.code, file.compression)
+        stack = Stack("", (sort,), file.trouble, not file.trouble, 1, 0, (size,), (size,), (0,), is_alone=True)
+        return cls((stack,), (Pinned("", size, 1, file.trouble),) if file.trouble else ())
+
+    @classmethod
+    def contained(cls, container: Container, size: int) -> Self:
+        """*container*, a file of *size* bytes; of one in a frame each entry takes its share of these."""
+        code = cls.of(DeviceCode((container,)))
+        inner = len(container.span)
+        if inner == size:
+            whole = (replace(stack, smallest=(0,) * len(stack.sizes), is_alone=True) for stack in code.stacks)
+            return replace(code, stacks=tuple(whole))
+        stacks = (
+            replace(
+                stack,
+                sorts=tuple(replace(sort, compression=Compression.ZSTD) for sort in stack.sorts),
+                frame=size - sum(part * size // inner for part in stack.sizes),
+                sizes=tuple(part * size // inner for part in stack.sizes),
+                smallest=(0,) * len(stack.sizes),
+                is_alone=True,
+            )
+            for stack in code.stacks
+        )
+        return replace(code, stacks=tuple(stacks), pinned=())
+
+    @classmethod
+    def together(cls, codes: Iterable[Self]) -> Self:
+        """The code in *codes*, which are files of their own, as if it were one's: each goes as a whole."""
+        stacks: dict[tuple[object, ...], list[Stack]] = {}
+        pinned: dict[tuple[str, str], list[Pinned]] = {}
+        for code in codes:
+            for stack in code.stacks:
+                stacks.setdefault((stack.sorts, stack.why_pinned, stack.is_offered), []).append(stack)
+            for one in code.pinned:
+                pinned.setdefault((one.section, one.why), []).append(one)
+        return cls(
+            tuple(_added(same) for same in stacks.values()),
+            tuple(
+                Pinned(section, sum(one.size for one in same), sum(one.count for one in same), why)
+                for (section, why), same in pinned.items()
+            ),
+        )
 
     def __bool__(self) -> bool:
         return bool(self.stacks or self.loose)
@@ -255,7 +309,7 @@ class GpuCode(Struct, frozen=True):
 
     def is_cut_for(self, device: Device) -> bool:
         """Whether slimming to *device* takes something: a library of which nothing serves it is left whole."""
-        stacks = [stack for stack in self.stacks if stack.is_for(type(device))]
+        stacks = [stack for stack in self.stacks if stack.is_for(type(device)) and not stack.is_alone]
         return not stacks or any(stack.service(device) is not Service.NONE for stack in stacks)
 
     def shares(self, devices: Sequence[Device]) -> dict[Sort, list[tuple[int, int, int, int, int]]]:
@@ -331,6 +385,20 @@ def _stack(containers: list[Container], *, is_offered: bool) -> Stack:
         tuple(sizes),
         tuple(uncompressed),
         tuple(smallest),
+    )
+
+
+def _added(stacks: Sequence[Stack]) -> Stack:
+    """The *stacks* of the same sorts as one."""
+    columns = zip(*((stack.sizes, stack.uncompressed, stack.smallest) for stack in stacks), strict=True)
+    sizes, uncompressed, smallest = (tuple(map(sum, zip(*column, strict=True))) for column in columns)
+    return replace(
+        stacks[0],
+        count=sum(stack.count for stack in stacks),
+        frame=sum(stack.frame for stack in stacks),
+        sizes=sizes,
+        uncompressed=uncompressed,
+        smallest=smallest,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.elf.catalogue import PlatformPolicy
@@ -22,11 +23,14 @@ from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, RepackageError, VariantError, WheelError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.records import Buffer
+from vbuild.gpu_code.device_file import HEADER, DeviceFile, container_in, may_be_container
+from vbuild.gpu_code.model import Vendor
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import available_cores
+from vbuild.hardware.gpu import arch_order
 from vbuild.inspection.closure import Closure, LinkedLibrary, Node, repeats
 from vbuild.inspection.gpu_code import GpuCode
-from vbuild.inspection.model import Archive, Contents, Damaged, Duplicate, LibraryContents, Others
+from vbuild.inspection.model import Archive, Contents, Damaged, DeviceFiles, Duplicate, LibraryContents, Others
 from vbuild.inspection.page import page
 from vbuild.sbom.keeping import bill_of, contradictions, path_of
 from vbuild.variants.document import Document
@@ -42,13 +46,12 @@ _AR_HEADER = 60
 _AR_END = b"`\n"
 _NO_OBJECTS = (b"/ ", b"// ", b"/SYM64/", b"__.SYMDEF")
 
-Found = LibraryContents | Archive | Damaged
+Found = LibraryContents | DeviceFiles | Archive | Damaged
 Seeing = Callable[[Member, memoryview], Found]
 # for the closure: what the loader asks of a library, or why that cannot be read
 Followed = LinkedLibrary | Damaged
 
 _LIBRARY = re.compile(r"\.(so(\.[\w.]+)?|a)$")
-_GPUS = {"EM_CUDA": "cubin", "EM_AMDGPU": "code object"}
 _SMALLEST = 52  # the header of a 32-bit ELF file
 # who may open a library by name without being an ELF file, and the names as they stand there: "libx", f"libx{major}.so"
 _PYTHON = (".py", ".pth")
@@ -78,10 +81,11 @@ def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> C
             files=len(source.members),
             licence=Licence.of(source),
             libraries=tuple(item for item in found if isinstance(item, LibraryContents)),
+            device_files=tuple(_grouped(item for item in found if isinstance(item, DeviceFiles))),
             damaged=tuple(item for item in found if isinstance(item, Damaged)),
             archives=tuple(item for item in found if isinstance(item, Archive)),
             duplicates=_duplicates(source),
-            others=_others(source, {item.path for item in found}),
+            others=_others(source, {_path(item) for item in found}),
             warnings=(
                 *warnings,
                 *(f"{source.record_path}: {what}" for what in (source.record.unhashed(source.record_path),) if what),
@@ -122,23 +126,72 @@ def save_page(contents: Contents, path: Path) -> None:
 def _looked_into(wheel: Wheel, jobs: int, *, closure: bool) -> tuple[tuple[Found, Followed | None], ...]:
     """The compiled files of *wheel*, the largest first, with what their *closure* is made of if that is asked for."""
     # one thread finds them: with others at work, each of thousands of small members would wait for Python's lock
-    found = [(member, see) for member in wheel.members if (see := _way_of_seeing(wheel, member))]
-    found.sort(key=lambda item: (-item[0].size, item[0].path))
+    seen: list[tuple[Member, Seeing]] = []
+    known: list[tuple[Found, None]] = []
+    for member in wheel.members:
+        see = _way_of_seeing(wheel, member)
+        if isinstance(see, DeviceFiles):
+            known.append((see, None))
+        elif see:
+            seen.append((member, see))
+    seen.sort(key=lambda item: (-item[0].size, item[0].path))
     with ThreadPoolExecutor(jobs) as threads:
-        return tuple(threads.map(lambda item: _seen(wheel, *item, closure=closure), found))
+        return (*threads.map(lambda item: _seen(wheel, *item, closure=closure), seen), *known)
 
 
-def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | None:
-    """What looks into *member*, by the magic it begins with; None if it is not a compiled file."""
+def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | DeviceFiles | None:
+    """What looks into *member*, by the magic it begins with, or what it is; None if it is not a compiled file."""
     if member.size < _SMALLEST:
         return None
-    start = wheel.head(member, len(ARCHIVE_MAGIC))
+    start = wheel.head(member, HEADER)
+
+    def head(size: int) -> bytes:
+        return start if size <= HEADER else wheel.head(member, size)
+
     if not start:
         # cannot be inflated: looking into it says why
         return _library if _LIBRARY.search(member.path) else None
+    if file := DeviceFile.of(member.path, member.size, head):
+        gpu = GpuCode.alone(file, member.size)
+        return DeviceFiles(file.kind, (file.arch,), 1, member.size, member.compressed_size, member.path, gpu)
     if start.startswith(MAGIC):
         return _library
+    if may_be_container(member.path, head):
+        return _container
     return _archive if member.path.endswith(_ARCHIVE_SUFFIX) and start.startswith(ARCHIVE_MAGIC) else None
+
+
+def _container(member: Member, data: memoryview) -> DeviceFiles:
+    container = container_in(data)
+    if container is None:
+        raise BinaryError("neither a fatbin nor a bundle, though it begins like one")
+    gpu = GpuCode.contained(container, member.size)
+    kind = "fatbin" if container.vendor is Vendor.NVIDIA else "bundle"
+    archs = tuple(sorted({entry.arch for entry in container.entries if entry.size}, key=arch_order))
+    return DeviceFiles(kind, archs, 1, member.size, member.compressed_size, member.path, gpu)
+
+
+def _grouped(files: Iterable[DeviceFiles]) -> Iterator[DeviceFiles]:
+    """The *files* of a kind for the same GPUs together, what takes most first."""
+    groups: dict[tuple[object, ...], list[DeviceFiles]] = {}
+    for file in files:
+        whys = tuple(pinned.why for pinned in file.gpu.pinned)
+        groups.setdefault((file.kind, file.archs, whys), []).append(file)
+    found = [
+        replace(
+            min(group, key=lambda file: file.first),
+            files=len(group),
+            size=sum(file.size for file in group),
+            packed_size=sum(file.packed_size for file in group),
+            gpu=GpuCode.together(file.gpu for file in group),
+        )
+        for group in groups.values()
+    ]
+    return iter(sorted(found, key=lambda files: (-files.size, files.first)))
+
+
+def _path(item: Found) -> str:
+    return item.first if isinstance(item, DeviceFiles) else item.path
 
 
 def _seen(wheel: Wheel, member: Member, see: Seeing, *, closure: bool) -> tuple[Found, Followed | None]:
@@ -148,9 +201,7 @@ def _seen(wheel: Wheel, member: Member, see: Seeing, *, closure: bool) -> tuple[
             found = see(member, data)
             if not (closure and isinstance(found, LibraryContents)):
                 return found, None
-            # what is for a GPU is loaded by the driver
-            is_loaded = found.outline.is_loadable and found.outline.machine not in _GPUS
-            return found, _followed(wheel, member, data) if is_loaded else None
+            return found, _followed(wheel, member, data) if found.outline.is_loadable else None
     except (BinaryError, WheelError) as error:
         return _damaged(wheel, member, error), None
 
@@ -174,9 +225,7 @@ def _archive(member: Member, data: memoryview) -> Archive:
 
 def _library(member: Member, data: memoryview) -> LibraryContents:
     outline = Outline.parse(data)
-    if outline.machine in _GPUS:
-        gpu = GpuCode.alone(len(data), f"a {_GPUS[outline.machine]} in a file of its own")
-    elif outline.bits == 64 and outline.byte_order == "little":  # noqa: PLR2004 - bits, as the name says
+    if outline.bits == 64 and outline.byte_order == "little":  # noqa: PLR2004 - bits, as the name says
         try:
             gpu = GpuCode.of(device_code(ElfImage.parse(data)))
         except BinaryError as error:

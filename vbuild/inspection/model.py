@@ -104,6 +104,32 @@ class LibraryContents(Struct, frozen=True):
         }
 
 
+class DeviceFiles(Struct, frozen=True):
+    """Files that are nothing but GPU code of one *kind* for the same *archs*: how many, and the *first* of them.
+
+    *kind* is the vendor's word for it, as that of an entry, or "fatbin" or "bundle" for what has several.
+    """
+
+    kind: str
+    archs: tuple[Device, ...]
+    files: int
+    size: int
+    packed_size: int
+    first: str
+    gpu: GpuCode
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "archs": list(map(str, self.archs)),
+            "files": self.files,
+            "bytes": self.size,
+            "packed_bytes": self.packed_size,
+            "first": self.first,
+            "pinned": self.gpu.pinned,
+        }
+
+
 class Damaged(Struct, frozen=True):
     """A compiled file that cannot be read, and why."""
 
@@ -206,6 +232,7 @@ class Contents:
     files: int
     licence: Licence
     libraries: tuple[LibraryContents, ...] = ()
+    device_files: tuple[DeviceFiles, ...] = ()
     damaged: tuple[Damaged, ...] = ()
     archives: tuple[Archive, ...] = ()
     duplicates: tuple[Duplicate, ...] = ()
@@ -216,7 +243,7 @@ class Contents:
     devices: tuple[Device, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = devices(library.gpu for library in self.libraries)
+        found = devices(self.gpu_codes)
         object.__setattr__(self, "devices", found)
 
     @property
@@ -225,16 +252,21 @@ class Contents:
         return tuple(library for library in self.libraries if library.gpu)
 
     @property
+    def gpu_codes(self) -> tuple[GpuCode, ...]:
+        """The GPU code of each library, and of the files that are nothing else."""
+        return (*(library.gpu for library in self.gpu_libraries), *(files.gpu for files in self.device_files))
+
+    @property
     def gpu_size(self) -> int:
         """Bytes of GPU code."""
-        return sum(library.gpu.size for library in self.libraries)
+        return sum(gpu.size for gpu in self.gpu_codes)
 
     @property
     def architectures(self) -> tuple[ArchitectureSize, ...]:
         """The GPU code by architecture, lowest first."""
         found: dict[tuple[Device, str], list[Portion]] = {}
-        for library in self.libraries:
-            for portion in library.gpu.portions:
+        for gpu in self.gpu_codes:
+            for portion in gpu.portions:
                 found.setdefault((portion.sort.arch, portion.sort.kind), []).append(portion)
         return tuple(
             ArchitectureSize(
@@ -249,11 +281,8 @@ class Contents:
 
     @property
     def outlooks(self) -> tuple[Outlook, ...]:
-        """How each GPU fares that some of the code runs on, all libraries together."""
-        return tuple(
-            sum((library.gpu.outlook(device) for library in self.gpu_libraries), Outlook(device))
-            for device in self.devices
-        )
+        """How each GPU fares that some of the code runs on, all files together."""
+        return tuple(sum((gpu.outlook(device) for gpu in self.gpu_codes), Outlook(device)) for device in self.devices)
 
     @property
     def bundled(self) -> tuple[LibraryContents, ...]:
@@ -323,8 +352,8 @@ class Contents:
             "gpu": {
                 "bytes": self.gpu_size,
                 "share": round(self.gpu_size / self.size, 4) if self.size else 0.0,
-                "containers": sum(library.gpu.containers for library in self.libraries),
-                "entries": sum(library.gpu.entries for library in self.libraries),
+                "containers": sum(gpu.containers for gpu in self.gpu_codes),
+                "entries": sum(gpu.entries for gpu in self.gpu_codes),
                 "code": [architecture.data() for architecture in self.architectures],
                 "gpus": [outlook.data() for outlook in self.outlooks],
             },
@@ -336,6 +365,7 @@ class Contents:
             "duplicates": self.duplicates,
             "others": self.others,
             "warnings": self.warnings,
+            **({"device_files": [files.data() for files in self.device_files]} if self.device_files else {}),
             **({"levels": levels, "copies": self.copies} if levels else {}),
             **({"closure": self.closure.data()} if self.closure else {}),
         }

@@ -22,7 +22,7 @@ from vbuild.hardware.gpu import GpuCodeKind, arch_order
 from vbuild.inspection.closure import Closure, ClosureRole, NeededLibrary, Node
 from vbuild.inspection.closure_text import grouped, majors, officially, reasons_of, together
 from vbuild.inspection.gpu_code import GpuCode, Sort
-from vbuild.inspection.model import Contents, LibraryContents, Others
+from vbuild.inspection.model import Contents, DeviceFiles, LibraryContents, Others
 
 Box = dict[str, Any]
 Card = dict[str, Any]
@@ -106,6 +106,11 @@ def _root(contents: Contents, colours: Mapping[str, str]) -> Box:
         for items, note in ((contents.damaged, "damaged"), (contents.archives, "static library"))
         for item in items
     ]
+    if contents.device_files:
+        groups = [_device_files(files, contents.devices, colours) for files in contents.device_files]
+        children.append(
+            _inner("device files", groups, counted(sum(one.files for one in contents.device_files), "file"))
+        )
     if others := [*_others(contents)]:
         children.append(_inner("other files", others, "not compiled"))
     return _inner(f"{contents.project} {contents.version}", children)
@@ -158,10 +163,19 @@ def _library(library: LibraryContents, devices: tuple[Device, ...], colours: Map
 def _gpu_section(
     section: Section, gpu: GpuCode, shares: Mapping[Sort, Sequence[tuple[int, ...]]], colours: Mapping[str, str]
 ) -> Box:
-    children = []
+    children = [*_portions(gpu, section.name, shares, colours)]
+    if (rest := section.size - sum(child["size"] for child in children)) > 0:
+        children.append(_leaf("other contents", rest, "data"))
+    return _inner(section.name, children, "GPU code")
+
+
+def _portions(
+    gpu: GpuCode, section: str, shares: Mapping[Sort, Sequence[tuple[int, ...]]], colours: Mapping[str, str]
+) -> Iterator[Box]:
+    """What is in *section* of each sort."""
     for portion in gpu.portions:
         sort = portion.sort
-        if sort.section != section.name:
+        if sort.section != section:
             continue
         entries = counted(portion.entries, "entry")
         note = f"{sort.kind}, {entries}, {sort.compression}, {sized(portion.uncompressed_size)} expanded"
@@ -169,10 +183,18 @@ def _gpu_section(
         node = _leaf(f"{sort.arch} {sort.kind}", portion.size, look, note)
         node["short"] = str(sort.arch)
         node["shares"] = [[size, least, *map(hex, sets)] for size, least, *sets in shares[sort]]
-        children.append(node)
-    if (rest := section.size - sum(child["size"] for child in children)) > 0:
-        children.append(_leaf("other contents", rest, "data"))
-    return _inner(section.name, children, "GPU code")
+        yield node
+
+
+def _device_files(files: DeviceFiles, devices: tuple[Device, ...], colours: Mapping[str, str]) -> Box:
+    """The *files* of a kind for the same GPUs, with what is in them."""
+    children = [*_portions(files.gpu, "", files.gpu.shares(devices), colours)]
+    if (rest := files.size - sum(child["size"] for child in children)) > 0:
+        children.append(_leaf("headers", rest, "data"))
+    name = f"{' '.join(map(str, files.archs))} {files.kind}"
+    return _inner(name, children, f"{counted(files.files, 'file')}, such as {files.first}") | {
+        "packed": files.packed_size
+    }
 
 
 def _leaf(name: str, size: int, look: str, note: str = "") -> Box:

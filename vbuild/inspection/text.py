@@ -13,7 +13,7 @@ from vbuild.files.wording import WIDTH, counted, percent, sized
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import arch_order
 from vbuild.inspection.gpu_code import Outlook, Portion
-from vbuild.inspection.model import ArchitectureSize, Contents, LibraryContents, bill_line
+from vbuild.inspection.model import ArchitectureSize, Contents, DeviceFiles, LibraryContents, bill_line
 
 Key = TypeVar("Key")
 
@@ -30,7 +30,7 @@ _GPUS = 26
 def summary(contents: Contents) -> Iterator[str]:
     """The wheel on one screen."""
     yield from _head(contents)
-    if contents.gpu_libraries:
+    if contents.gpu_codes:
         yield ""
         yield from _architecture_table(contents.architectures)
     if contents.outlooks:
@@ -39,6 +39,9 @@ def summary(contents: Contents) -> Iterator[str]:
     if contents.libraries:
         yield ""
         yield from _library_table(contents)
+    if contents.device_files:
+        yield ""
+        yield from _device_table(contents.device_files)
     if contents.levels:
         yield ""
         yield from _level_table(contents)
@@ -86,8 +89,10 @@ def _head(contents: Contents) -> Iterator[str]:
     yield from wrapped(f"{contents.project} {contents.version}", "  ", *contents.tags)
     count = f"{counted(contents.files, 'file')}, {counted(len(contents.libraries), 'library')}"
     yield f"{sized(contents.packed_size)} packed, {sized(contents.size)} installed, {count}"
-    if contents.gpu_libraries:
-        where = counted(len(contents.gpu_libraries), "library")
+    if contents.gpu_codes:
+        alone = sum(files.files for files in contents.device_files)
+        places = (len(contents.gpu_libraries), "library"), (alone, "device file")
+        where = " and ".join(counted(*place) for place in places if place[0])
         yield f"{sized(contents.gpu_size)} GPU code: {percent(contents.gpu_size, contents.size)} of it, in {where}"
     yield from wrapped("licence", " " * 9, str(contents.licence))
     if contents.variant:
@@ -142,6 +147,20 @@ def _library_table(contents: Contents) -> Iterator[str]:
         yield f"{path}{sized(size):>11}{sized(packed):>10}"
 
 
+def _device_table(groups: Sequence[DeviceFiles]) -> Iterator[str]:
+    """The files that are nothing but GPU code, those for the same GPUs together."""
+    yield f"{'device files':<{_PATH}}{'installed':>11}{'packed':>10}{'files':>7}  such as"
+    for group in groups[:_ROWS]:
+        names = " ".join([str(arch) for arch in group.archs[:_SHOWN]])
+        what = shortened(f"{group.kind} for {names}", _PATH)
+        line = f"{what:<{_PATH}}{sized(group.size):>11}{sized(group.packed_size):>10}{group.files:>7}  "
+        yield f"{line}{shortened(group.first, max(WIDTH - len(line), 12))}"
+    if rest := groups[_ROWS:]:
+        size, packed = sum(group.size for group in rest), sum(group.packed_size for group in rest)
+        line = f"{f'… and {len(rest)} kinds more':<{_PATH}}{sized(size):>11}{sized(packed):>10}"
+        yield f"{line}{sum(group.files for group in rest):>7}"
+
+
 def _level_table(contents: Contents) -> Iterator[str]:
     """The libraries that have copies for CPU levels, with what each copy takes installed."""
     levels = [level.level for level in contents.levels]
@@ -175,7 +194,7 @@ def _findings(contents: Contents) -> Iterator[str]:
         debug = sum(outline.debug_size for outline in outlines)
         of_it = f", {sized(debug)} of it debug information" if debug else ""
         yield from finding("strip", f"{sized(symbols)} of symbols{of_it}")
-    if pinned := sum(pinned.size for library in contents.libraries for pinned in library.gpu.pinned):
+    if pinned := sum(pinned.size for gpu in contents.gpu_codes for pinned in gpu.pinned):
         yield from finding("pinned", f"{sized(pinned)} of GPU code stays whatever GPUs are asked for")
     if contents.duplicates:
         what = f"{sized(contents.wasted)} in {counted(len(contents.duplicates), 'group')} of byte-identical files"
@@ -199,6 +218,10 @@ def flaws(contents: Contents) -> Iterator[str]:
     for library in contents.libraries:
         for note in library.gpu.notes:
             yield from finding("note", f"{library.path}: {note}")
+    for files in contents.device_files:
+        for pinned in files.gpu.pinned:
+            more = f" (and {files.files - 1} more)" if files.files > 1 else ""
+            yield from finding("note", f"{files.first}{more}: {pinned.why}")
     for warning in contents.warnings:
         yield from finding("warning", warning)
 

@@ -26,7 +26,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.signals import uninterrupted
 from vbuild.slimming.in_place import Backup, FileChange, Journal, Listings, alike, changing, completed
-from vbuild.slimming.library import examined, worth_reading
+from vbuild.slimming.plan import examined, worth_reading
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import FileLeft, LibraryCut, SlimmedDistribution, SlimmedEnvironment
 from vbuild.variants.document import Document
@@ -34,7 +34,6 @@ from vbuild.wheel.installed import Environment, FileRow, InstalledDistribution
 from vbuild.wheel.licence import prohibitions
 from vbuild.wheel.metadata import VARIANT_JSON, RecordRow, recorded_sha256, unpadded
 
-_HEAD = 64
 # a line of /proc/PID/maps: addresses, permissions, offset, device, inode, path
 _MAPPED = re.compile(r"(?:\S+\s+){4}(?P<inode>\d+)\s+(?P<path>/.*)\n?")
 _SHOWN_OWNERS = 3
@@ -287,6 +286,8 @@ class _Run:
         except (VbuildError, OSError) as error:
             return _Done(file, why_left=str(error).removeprefix(f"{file.path}: "))
         cut = plan.cuts[0]
+        if plan.gone:
+            return _Done(file, cut, why_left="for none of these GPUs, but only wheels have files taken out")
         if not plan.is_changed or cut.after >= cut.before:
             is_whole = cut.has_gpu_code and cut.why_whole is not None
             return _Done(file, replace(cut, after=cut.before), why_left=cut.why_whole if is_whole else None)
@@ -346,7 +347,7 @@ def _is_still(path: Path, status: os.stat_result) -> bool:
 
 def _is_worth_reading(path: str) -> bool:
     with suppress(OSError), Path(path).open("rb") as file:
-        return worth_reading(file.read(_HEAD))
+        return worth_reading(path, lambda size: os.pread(file.fileno(), size, 0))
     return False
 
 

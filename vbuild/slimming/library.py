@@ -8,11 +8,8 @@ A library that changes stays mapped from its temporary file while the plan is op
 cannot be read or cut safely stays as it is, byte for byte, and the result says why.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
@@ -20,7 +17,6 @@ from msgspec.structs import replace
 
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
-from vbuild.elf.records import MAGIC
 from vbuild.elf.surgery.cutting import Replacement, operated
 from vbuild.elf.surgery.slots import PointerSlot
 from vbuild.errors import BinaryError, RepackageError
@@ -29,7 +25,6 @@ from vbuild.gpu_code.fatbin import recompressed
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import Arch, Device
-from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import (
     GpuCodeKind,
@@ -45,9 +40,7 @@ from vbuild.hardware.gpu import (
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.slimming.savings import savings
-from vbuild.slimming.stated import cuda_major, listed_in, unmeasured
-from vbuild.wheel.archive import Wheel, forget
-from vbuild.wheel.zip_read import Member
+from vbuild.slimming.stated import cuda_major, unmeasured
 
 
 class ContainerDecision(Struct, frozen=True):
@@ -222,8 +215,8 @@ class GpuLibrary(Struct, frozen=True):
             served=tuple(_served(found, device) for device in devices if (found := _of_vendor(chosen, device))),
             virtual=_virtual([each for each in chosen if each.container.vendor is Vendor.NVIDIA], devices),
             zstd=any(map(_needs_zstd, entries)),
-            gpus_before=tuple(_names(entry.offer for decision in decisions for entry in decision.container.entries)),
-            gpus=tuple(_names(entry.offer for entry in entries)),
+            gpus_before=tuple(names_of(entry.offer for decision in decisions for entry in decision.container.entries)),
+            gpus=tuple(names_of(entry.offer for entry in entries)),
             headers=tuple(slot.value for slot in slots),
             is_fragile=PointerSlot.MOVED in slots,
             notes=self.code.notes,
@@ -242,7 +235,7 @@ def _lacking(decisions: tuple[ContainerDecision, ...], devices: Iterable[Device]
         # code that only other libraries read, or that is empty, was never for a GPU
         chosen = [decision for decision in _of_vendor(_chosen_from(decisions), device) if decision.is_for_gpus]
         if chosen and all(decision.service(device) is Service.NONE for decision in chosen):
-            found = ", ".join(_names(entry.offer for decision in chosen for entry in decision.container.entries))
+            found = ", ".join(names_of(entry.offer for decision in chosen for entry in decision.container.entries))
             where = f"any of its {chosen[0].container.word}s ({len(chosen)})"
             yield device, f"nothing for {device} in {where}, which have {found}"
 
@@ -273,7 +266,7 @@ def _of_vendor(decisions: Iterable[ContainerDecision], device: Device) -> list[C
     return [decision for decision in decisions if decision.container.vendor is vendor]
 
 
-def _names(offers: Iterable[GpuOffer]) -> list[str]:
+def names_of(offers: Iterable[GpuOffer]) -> list[str]:
     """Return what *offers* are for, machine code first, then PTX: ``sm_80``, ``PTX for sm_90``."""
     found = frozenset(offers)
     machine, ptx = (
@@ -297,102 +290,22 @@ def _virtual(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) 
 
 
 class LibraryPlan(Struct, frozen=True):
-    """What happens to one library: an edited file and an account for each share, and the libraries in its NEEDED.
+    """What happens to one file: an edited file and an account for each share, and the libraries in its NEEDED.
 
-    *listed* are the architectures in lists that stand in it as text.
+    *listed* are the architectures in lists that stand in it as text, *gone* the indices of shares that keep nothing of
+    it, not even an empty file.
     """
 
     member: str
     files: tuple[EditedFile, ...]
     cuts: tuple[LibraryCut, ...]
-    needed: tuple[str, ...]
+    needed: tuple[str, ...] = ()
     listed: frozenset[str] = frozenset()
+    gone: frozenset[int] = frozenset()
 
     @property
     def is_changed(self) -> bool:
-        return not all(file.is_unchanged for file in self.files)
-
-
-class SlimPlan(Struct, frozen=True):
-    """The libraries of a wheel with what happens to them, and the members that are left out."""
-
-    libraries: tuple[LibraryPlan, ...]
-    dropped: frozenset[str]
-
-    @property
-    def has_gpu_code(self) -> bool:
-        """Whether any library has code for the GPUs that can be asked for."""
-        return any(cut.has_gpu_code for library in self.libraries for cut in library.cuts)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether there is nothing to do."""
-        return not self.dropped and not any(library.is_changed for library in self.libraries)
-
-    @property
-    def why_idle(self) -> str | None:
-        """Why there is nothing to do, or None."""
-        if not self.is_idle:
-            return None
-        if not self.libraries:
-            return "it has no compiled file, and runs on any machine"
-        return "nothing in it to cut" if self.has_gpu_code else "its compiled files have no GPU code"
-
-    @property
-    def needed(self) -> frozenset[str]:
-        """The names in NEEDED of all libraries."""
-        return frozenset(name for library in self.libraries for name in library.needed)
-
-    def files(self, share: int) -> dict[str, EditedFile]:
-        """Return the libraries that change for the share with index *share*, by path."""
-        files = {library.member: library.files[share] for library in self.libraries}
-        return {path: file for path, file in files.items() if not file.is_unchanged}
-
-    def cuts(self, share: int) -> tuple[LibraryCut, ...]:
-        """Return accounts for the share with index *share*: with GPU code, changed, or unchanged for a reason."""
-        cuts = (library.cuts[share] for library in self.libraries)
-        return tuple(cut for cut in cuts if cut.has_gpu_code or cut.after != cut.before or cut.why_whole or cut.notes)
-
-
-@contextmanager
-def planned(
-    wheel: Wheel,
-    shares: Sequence[Share],
-    cuts: Cuts,
-    *,
-    room: Path | None = None,
-    on_progress: Callable[[int], None] = lambda _size: None,
-    on_change: Callable[[], None] = lambda: None,
-) -> Iterator[SlimPlan]:
-    """Plan what to do to *wheel*, inflated in the folder *room*; *on_progress* is called with the bytes examined.
-
-    *on_change* is called as soon as it is known that something changes, and may raise.
-
-    Raises `RepackageError` if nothing serves a GPU asked for, or a glob names what a wheel needs; `WheelError` if
-    the wheel is damaged.
-    """
-    dropped = cuts.dropped(wheel)
-    if dropped:
-        on_change()
-    # threads for thousands of small files would only wait for Python's lock
-    members = [member for member in wheel.members if member.path not in dropped and _may_be_elf(wheel, member)]
-    on_progress(sum(member.size for member in wheel.members) - sum(member.size for member in members))
-    members.sort(key=lambda member: member.size, reverse=True)
-    with ExitStack() as stack, ThreadPoolExecutor(available_cores()) as pool:
-        stack.callback(pool.shutdown, cancel_futures=True)
-        found = []
-        examine = partial(_examined, wheel, stack=stack, shares=shares, cuts=cuts, room=room)
-        for library in pool.map(examine, members):
-            if library.is_changed:
-                on_change()
-            on_progress(library.cuts[0].before)
-            found.append(library)
-        order = {member.path: place for place, member in enumerate(wheel.members)}
-        libraries = tuple(sorted(found, key=lambda library: order[library.member]))
-        if not cuts.unsupported:
-            for place in range(len(shares)):
-                check_served([library.cuts[place] for library in libraries])
-        yield SlimPlan(libraries, dropped)
+        return bool(self.gone) or not all(file.is_unchanged for file in self.files)
 
 
 def check_served(cuts: Sequence[LibraryCut]) -> None:
@@ -402,39 +315,3 @@ def check_served(cuts: Sequence[LibraryCut]) -> None:
         for device, what in cut.lacks.items():
             if device not in served:
                 raise RepackageError(_refusal(cut.member, what))
-
-
-def _may_be_elf(wheel: Wheel, member: Member) -> bool:
-    """Whether *member* is `worth_reading`, or its head cannot be read: reading all of it then says why."""
-    start = wheel.head(member, len(MAGIC))
-    return worth_reading(start) or (not start and member.size > 0)
-
-
-def worth_reading(head: bytes) -> bool:
-    """Whether a file that begins with *head* may have GPU code: in a wheel, and wherever else a package lies."""
-    return head[: len(MAGIC)] == MAGIC
-
-
-def examined(path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts) -> LibraryPlan:
-    """Return what each of *shares* keeps of the file *data* at *path*.
-
-    Raises `RepackageError` if nothing serves a GPU asked for.
-    """
-    library = GpuLibrary.of(path, data)
-    results = [library.slimmed(share, cuts) for share in shares]
-    files, accounts = (tuple(column) for column in zip(*results, strict=True))
-    listed = listed_in(library.image) if library.image else frozenset()
-    return LibraryPlan(path, files, accounts, library.needed, listed)
-
-
-def _examined(
-    wheel: Wheel, member: Member, *, stack: ExitStack, shares: Sequence[Share], cuts: Cuts, room: Path | None
-) -> LibraryPlan:
-    """Examine the library *member*; if it changes, it stays mapped until *stack* closes."""
-    with ExitStack() as mapped:
-        data = mapped.enter_context(wheel.mapped(member, folder=room))
-        plan = examined(member.path, data, shares, cuts)
-        if plan.is_changed:
-            forget(data)
-            stack.push(mapped.pop_all())
-        return plan

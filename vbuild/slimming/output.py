@@ -25,7 +25,7 @@ from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import arch_order
 from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
 from vbuild.sbom.model import BillChange, Gone, Treatment
-from vbuild.slimming.library import SlimPlan
+from vbuild.slimming.plan import SlimPlan
 from vbuild.slimming.request import Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.slimming.stated import cuda_major
@@ -71,12 +71,14 @@ _HOW = "vbuild slim"
 
 
 class SlimOutput(Struct, frozen=True):
-    """A wheel to write; *document* is its variant.json if that is new."""
+    """A wheel to write; *document* is its variant.json if that is new, *gone* are the members that it does not have."""
 
     name: WheelName
     files: dict[str, EditedFile]
     cuts: tuple[LibraryCut, ...]
     document: Document | None = None
+    gone: frozenset[str] = frozenset()
+    said: tuple[str, ...] = ()
 
     @property
     def properties(self) -> tuple[Property, ...]:
@@ -92,25 +94,23 @@ class SlimOutput(Struct, frozen=True):
         return (
             *(fragile.format(cut.member) for cut in self.cuts if cut.is_fragile),
             *([f"{what}: in {', '.join(zstd)}"] if zstd else ()),
+            *self.said,
         )
 
-    def finish(self, wheel: Wheel, writer: WheelWriter, *, dropped: Iterable[str] = (), bill: bool = True) -> None:
-        """Write the new variant.json and bill of materials; *dropped* are the members of *wheel* that are left out.
-
-        With *bill*, a wheel without a bill of materials gets one.
-        """
+    def finish(self, wheel: Wheel, writer: WheelWriter, *, bill: bool = True) -> None:
+        """Write the new variant.json and bill of materials; with *bill*, a wheel that has none gets one."""
         if self.document:
             path = f"{wheel.dist_info}/{VARIANT_JSON}"
             writer.write(wheel.find(path) or path, self.document.pack())
         if bill or carries(wheel):
-            put(writer, wheel, changes=self._changes(wheel, dropped))
+            put(writer, wheel, changes=self._changes(wheel))
 
     def remakes(self, wheel: Wheel, path: str) -> bool:
         """Whether the member of *wheel* at *path* is written anew."""
         is_document = self.document is not None and path == f"{wheel.dist_info}/{VARIANT_JSON}"
         return is_document or path == path_of(wheel.dist_info)
 
-    def _changes(self, wheel: Wheel, dropped: Iterable[str]) -> Changes:
+    def _changes(self, wheel: Wheel) -> Changes:
         """Return the changes to the compiled files of *wheel*, for its bill of materials."""
         before = listed((wheel.row(member) for member in wheel.members), also=self.files)
         cuts = {cut.member: cut for cut in self.cuts}
@@ -124,7 +124,7 @@ class SlimOutput(Struct, frozen=True):
             {path: cut.gpus for path, cut in cuts.items() if path in edited},
             tuple(
                 Gone(path, before[path], path.rpartition("/")[2], Treatment.DROPPED)
-                for path in sorted(dropped)
+                for path in sorted(self.gone)
                 if path in before
             ),
         )
@@ -138,7 +138,7 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
     path = f"{wheel.dist_info}/{VARIANT_JSON}"
     claimed = Document.parse(wheel.read(path)) if wheel.find(path) else None
     if not plan.has_gpu_code:
-        yield SlimOutput(wheel.name, plan.files(0), plan.cuts(0))
+        yield SlimOutput(wheel.name, plan.files(0), plan.cuts(0), gone=plan.gone(0))
         return
     labels: dict[tuple[Property, ...], str] = {}
     for place, share in enumerate(shares):
@@ -148,7 +148,7 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
                 what = f"is a variant for {min(vendors).upper()} GPUs already ({wheel.name.variant})"
                 what += f", and would be one for {share.gpus} only"
                 raise RepackageError(f"{what}; give it a label of its own with --variant LABEL={share.gpus}")
-            yield SlimOutput(wheel.name, plan.files(place), cuts)
+            yield SlimOutput(wheel.name, plan.files(place), cuts, gone=plan.gone(place), said=plan.said[place])
         else:
             document = share.document or _document(wheel, plan, share, claimed, cuts)
             properties = document.variants[0].properties
@@ -156,7 +156,8 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
                 raise RepackageError(
                     f"variants {other!r} and {share.label!r} would be for the same GPUs; expected others"
                 )
-            yield SlimOutput(wheel.name.normalised().labelled(share.label), plan.files(place), cuts, document)
+            name = wheel.name.normalised().labelled(share.label)
+            yield SlimOutput(name, plan.files(place), cuts, document, plan.gone(place), plan.said[place])
 
 
 def _document(

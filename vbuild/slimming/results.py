@@ -31,8 +31,9 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     of them serves. *zstd* says that some kept code needs a driver that reads zstd, and *is_recompressed* that slimming
     compressed it so. *gpus_before* and *gpus* name the GPUs with code. *headers* says where there was room for program
     headers, *is_fragile* that GNU strip would destroy the library, *why_whole* why it is unchanged although it has
-    code that could go, *more* what other options would save, and *lacks* what
-    there is instead of code for a GPU asked for.
+    code that could go, *more* what other options would save, and *lacks* what there is instead of code for a GPU asked
+    for. *alone* says what it is if it is nothing but GPU code ("cubin for sm_90"); then it may stand for several
+    *files*, of which *gone* are left out.
     """
 
     member: str
@@ -55,6 +56,9 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     why_whole: str | None = None
     more: tuple[Saving, ...] = ()
     lacks: dict[Device, str] = {}
+    alone: str = ""
+    files: int = 1
+    gone: int = 0
 
     @property
     def has_gpu_code(self) -> bool:
@@ -79,6 +83,7 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
             "notes": list(self.notes),
             "why_whole": self.why_whole,
             "lacks": list(map(str, self.lacks)),
+            **({"alone": self.alone, "files": self.files, "gone": self.gone} if self.alone else {}),
         }
 
 

@@ -26,8 +26,9 @@ from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import GpuList
-from vbuild.slimming.library import GpuLibrary, SlimPlan, planned
+from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.output import SlimOutput, slim_outputs
+from vbuild.slimming.plan import SlimPlan, planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Saving, Slimmed
 from vbuild.slimming.stated import cuda_major, listing
@@ -275,7 +276,7 @@ def _written(
             writer.members = cuts.members
         for member in wheel.members:
             for output, writer in zip(outputs, writers, strict=True):
-                if member.path in plan.dropped or output.remakes(wheel, member.path):
+                if member.path in output.gone or output.remakes(wheel, member.path):
                     continue
                 if file := output.files.get(member.path):
                     writer.write(member, file)
@@ -284,7 +285,7 @@ def _written(
             deflater.forget()
             on_progress(member.size)
         for output, writer in zip(outputs, writers, strict=True):
-            output.finish(wheel, writer, dropped=plan.dropped, bill=cuts.bill)
+            output.finish(wheel, writer, bill=cuts.bill)
     return tuple(writer.path for writer in writers)
 
 
@@ -293,12 +294,12 @@ def _is_repacked(wheel: Wheel, cuts: Cuts) -> bool:
     return cuts.members is ZipMethod.ZSTD and wheel.name.variant is not None
 
 
-def _estimated(wheel: Wheel, output: SlimOutput, plan: SlimPlan, cuts: Cuts) -> int:
+def _estimated(wheel: Wheel, output: SlimOutput, cuts: Cuts) -> int:
     """About how many bytes *output* will have: the members that change by samples, the rest as they lie in *wheel*."""
     size = wheel.path.stat().st_size
     members = cuts.members if output.name.variant else ZipMethod.DEFLATED
     for member in wheel.members:
-        if member.path in plan.dropped:
+        if member.path in output.gone:
             size -= member.compressed_size
         elif file := output.files.get(member.path):
             size += estimated(file, members=members) - member.compressed_size
@@ -320,13 +321,13 @@ def _number(arch: str) -> tuple[int, str]:
     return int("0" + "".join(filter(str.isdigit, arch))), arch
 
 
-def _savings(wheel: Wheel, output: SlimOutput, plan: SlimPlan, packed: int) -> Iterator[Saving]:
+def _savings(wheel: Wheel, output: SlimOutput, packed: int) -> Iterator[Saving]:
     """Yield what other options would save of *output*, which has *packed* bytes: all that is a twentieth of it."""
     found: dict[str, list[Saving]] = {}
     for cut in output.cuts:
         for saving in cut.more:
             found.setdefault(saving.option, []).append(saving)
-    static = [member for member in wheel.members if member.path.endswith(".a") and member.path not in plan.dropped]
+    static = [member for member in wheel.members if member.path.endswith(".a") and member.path not in output.gone]
     found["--drop '*.a'"] = [Saving("", member.compressed_size, member.size) for member in static]
     for option, several in found.items():
         total = Saving(option, sum(one.packed for one in several), sum(one.unpacked for one in several))
@@ -344,11 +345,11 @@ def _results(
     cuts: Cuts,
 ) -> Iterator[Slimmed]:
     before = sum(member.size for member in wheel.members)
-    dropped = sum(member.size for member in wheel.members if member.path in plan.dropped)
     for place, output in enumerate(outputs):
         path = written[place] if written else None
-        packed = path.stat().st_size if path else _estimated(wheel, output, plan, cuts)
-        gone = sum(len(file.source) - file.size for file in output.files.values())
+        packed = path.stat().st_size if path else _estimated(wheel, output, cuts)
+        sizes = {path: file.size for path, file in output.files.items()}
+        after = sum(sizes.get(member.path, member.size) for member in wheel.members if member.path not in output.gone)
         yield Slimmed(
             wheel=wheel.path,
             name=str(output.name),
@@ -356,11 +357,11 @@ def _results(
             before=wheel.path.stat().st_size,
             packed=packed,
             unpacked_before=before,
-            unpacked=before - dropped - gone,
+            unpacked=after,
             libraries=output.cuts,
             removed=tuple(sorted(plan.dropped)),
             properties=output.properties,
             warnings=(*warnings, *output.warnings, *_still_listed(wheel, plan, output)),
             why_untouched=None if output.document or _is_repacked(wheel, cuts) else plan.why_idle,
-            more=tuple(_savings(wheel, output, plan, packed)),
+            more=tuple(_savings(wheel, output, packed)),
         )

@@ -1,0 +1,174 @@
+"""Wheels with files that are nothing but GPU code: which stay, and what lists of them say afterwards."""
+
+import json
+import zipfile
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from tests.factories.bundles import GFX90A, GFX942, HOST, bundle
+from tests.factories.fatbins import entry, fatbin
+from tests.factories.wheels import wheel
+from tests.gpu_code.test_device_file import AMD, OLD, elf
+from vbuild.api.functions import slim
+from vbuild.errors import RepackageError
+from vbuild.slimming.results import Slimmed
+
+SM_80, SM_86, SM_90, SM_90A = (elf(flags, OLD) for flags in (0x500550, 0x560556, 0x5A055A, 0x5A0D5A))
+SM_100 = elf(0x6006402)
+PTX = b".version 8.0\n.target sm_80\n"
+DEMO = "demo/__init__.py"
+
+
+def slimmed(folder: Path, files: Mapping[str, bytes | str], gpus: str = "90") -> tuple[dict[str, bytes], Slimmed]:
+    """The members of the slimmed wheel of *files*, and the result."""
+    source = wheel(folder, files=files)
+    (result,) = slim(source, folder / "out", gpus=gpus, sbom=False)
+    assert result.path
+    with zipfile.ZipFile(result.path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+        listed = archive.read("demo-1.0.dist-info/RECORD").decode()
+    assert all(name in listed for name in members)
+    return members, result
+
+
+def test_a_file_stays_if_a_gpu_asked_for_can_run_it(tmp_path: Path) -> None:
+    files: dict[str, bytes | str] = {
+        "demo/a.cubin": SM_80,
+        "demo/b.cubin": SM_90,
+        "demo/c.cubin": SM_90A,
+        "demo/d.cubin": SM_100,
+        "demo/e.ptx": PTX,
+        "demo/f.co": elf(0x54C, AMD, 224),
+        "demo/g.cubin.zst": zstandard.compress(SM_80),
+    }
+    members, result = slimmed(tmp_path, files)
+    # AMD's stays: nobody named a GPU of theirs
+    assert {*members} == {"demo/b.cubin", "demo/c.cubin", "demo/e.ptx", "demo/f.co"}
+    assert {(cut.alone, cut.files, cut.gone) for cut in result.libraries} >= {("cubin for sm_80", 2, 2)}
+    assert {*slimmed(tmp_path / "86", files, "86")[0]} == {
+        "demo/a.cubin",
+        "demo/e.ptx",
+        "demo/f.co",
+        "demo/g.cubin.zst",
+    }
+    assert "demo/f.co" not in slimmed(tmp_path / "amd", files, "gfx90a")[0]
+
+
+def test_files_of_a_kind_have_one_account(tmp_path: Path) -> None:
+    _, result = slimmed(tmp_path, {f"demo/{number}.cubin": SM_80 for number in range(50)} | {"demo/x.cubin": SM_90})
+    assert [(cut.alone, cut.files, cut.gone, cut.after) for cut in result.libraries] == [
+        ("cubin for sm_80", 50, 50, 0),
+        ("cubin for sm_90", 1, 0, 64),
+    ]
+
+
+def test_a_file_that_is_a_container_is_cut_or_goes(tmp_path: Path) -> None:
+    both = fatbin(entry(arch=80), entry(arch=90))
+    files: dict[str, bytes | str] = {
+        "demo/a.fatbin": both,
+        "demo/b.fatbin": fatbin(entry(arch=80)),
+        "demo/c.hsaco": bundle({HOST: b"", GFX90A: bytes(4096), GFX942: bytes(8192)}),
+        "demo/d.fatbin": both[:100],
+    }
+    members, result = slimmed(tmp_path, files)
+    assert members["demo/a.fatbin"] == fatbin(entry(arch=90))
+    assert "demo/b.fatbin" not in members
+    assert members["demo/d.fatbin"] == files["demo/d.fatbin"]
+    assert any(cut.member == "demo/d.fatbin" and cut.why_whole for cut in result.libraries)
+    amd, _ = slimmed(tmp_path / "amd", {"demo/c.hsaco": files["demo/c.hsaco"]}, "gfx942")
+    assert len(amd["demo/c.hsaco"]) < len(files["demo/c.hsaco"])
+
+
+def test_what_contradicts_itself_stays_and_is_named(tmp_path: Path) -> None:
+    members, result = slimmed(tmp_path, {"demo/kernel_sm90.cubin": SM_80, "demo/bad.cubin": elf(0xFF, OLD)})
+    assert len(members) == 2
+    assert {"name says sm90" in str(cut.why_whole) for cut in result.libraries} == {True, False}
+    assert all(cut.why_whole for cut in result.libraries)
+
+
+def rows(*paths: str) -> str:
+    return "".join(f"{sha256(path.encode()).hexdigest()}  {path}\n" for path in paths)
+
+
+def test_a_list_that_only_others_read_stays_as_it_is(tmp_path: Path) -> None:
+    text = rows("a.cubin", "b.cubin")
+    members, result = slimmed(tmp_path, {"demo/a.cubin": SM_80, "demo/b.cubin": SM_90, "demo/checksums.txt": text})
+    assert members["demo/checksums.txt"].decode() == text
+    assert "demo/checksums.txt still lists 1 file" in result.warnings[0]
+
+
+def test_a_list_that_the_package_reads_is_kept_true(tmp_path: Path) -> None:
+    listed = {
+        "version": 1,
+        "kernels": {"a.cubin": {"arch": 80}, "b.cubin": {"arch": 90}},
+        "files": ["a.cubin", "b.cubin"],
+    }
+    files: dict[str, bytes | str] = {
+        "demo/a.cubin": SM_80,
+        "demo/b.cubin": SM_90,
+        "demo/sums.txt": rows("a.cubin", "b.cubin"),
+        "demo/manifest.json": json.dumps(listed, indent=2),
+        DEMO: "open('sums.txt'), open('manifest.json')",
+    }
+    members, _ = slimmed(tmp_path, files)
+    assert "demo/a.cubin" not in members
+    assert members["demo/sums.txt"].decode() == rows("a.cubin", "b.cubin").splitlines(keepends=True)[1]
+    left = json.loads(members["demo/manifest.json"])
+    assert left == {"version": 1, "kernels": {"b.cubin": {"arch": 90}}, "files": ["b.cubin"]}
+    assert members["demo/manifest.json"].startswith(b'{\n  "version": 1,\n')
+
+
+def test_names_are_those_of_the_folder_that_the_list_means(tmp_path: Path) -> None:
+    files: dict[str, bytes | str] = {
+        "demo/sm_80/k.cubin": SM_80,
+        "demo/sm_90/k.cubin": SM_90,
+        "demo/all.txt": "sm_80/k.cubin\nsm_90/k.cubin\n",
+        DEMO: "all.txt",
+    }
+    members, _ = slimmed(tmp_path, files)
+    assert members["demo/all.txt"] == b"sm_90/k.cubin\n"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        # a form that nobody can change, a list whose own hash is in the code, a hash of the file in the code
+        {"demo/m.yaml": "kernels:\n  - name: a.cubin\n", DEMO: "m.yaml"},
+        {"demo/m.txt": "a.cubin\n", DEMO: f"m.txt {sha256(b'a.cubin' + bytes([10])).hexdigest()}"},
+        {DEMO: f"SUMS = ['{sha256(SM_80).hexdigest()}']"},
+        {"demo/m.json": '{"text": "all of a.cubin and b.cubin"}', DEMO: "m.json"},
+    ],
+    ids=["form", "own hash", "hash in code", "text"],
+)
+def test_a_file_stays_if_its_list_cannot_be_kept_true(tmp_path: Path, files: dict[str, bytes | str]) -> None:
+    members, result = slimmed(tmp_path, {"demo/a.cubin": SM_80, "demo/b.cubin": SM_90, **files})
+    assert members["demo/a.cubin"] == SM_80
+    assert any(cut.why_whole and not cut.gone for cut in result.libraries)
+
+
+def test_a_container_whose_hash_is_listed_is_not_changed(tmp_path: Path) -> None:
+    data = fatbin(entry(arch=80), entry(arch=90))
+    files: dict[str, bytes | str] = {"demo/a.fatbin": data, "demo/sums.txt": f"{sha256(data).hexdigest()}  a.fatbin\n"}
+    members, _ = slimmed(tmp_path, files)
+    assert members["demo/a.fatbin"] == data
+
+
+def test_variants_have_the_files_of_their_gpus(tmp_path: Path) -> None:
+    files: dict[str, bytes | str] = {"demo/a.cubin": SM_80, "demo/b.cubin": SM_90}
+    source = wheel(tmp_path, files=files)
+    results = slim(source, tmp_path / "out", variants={"sm80": "80", "sm90": "90"}, sbom=False)
+    for result, name in zip(results, ("demo/a.cubin", "demo/b.cubin"), strict=True):
+        assert result.path
+        assert [path for path in zipfile.ZipFile(result.path).namelist() if path.endswith("cubin")] == [name]
+    assert [str(prop) for prop in results[0].properties] == ["nvidia :: sm_arch :: 80_real"]
+
+
+def test_a_variant_for_a_gpu_that_nothing_is_for_is_refused(tmp_path: Path) -> None:
+    source = wheel(tmp_path, files={"demo/a.cubin": SM_80})
+    with pytest.raises(RepackageError):
+        slim(source, tmp_path / "out", variants={"sm90": "90"})
+    assert not [*(tmp_path / "out").glob("*.whl")]

@@ -1,0 +1,207 @@
+"""GPU code in files of its own: what each is for, by its first bytes.
+
+    cubin          ELF file, e_machine 190    the architecture is in e_flags
+    code object    ELF file, e_machine 224    so are processor and modes
+    PTX            text                       .target sm_90a
+    container      fatbin or bundle           see `vbuild.gpu_code.model.Container`
+
+Each may lie in a zstd frame, as ``kernel_sm_75.cubin.zst`` does. A cubin's e_flags are of one of two layouts:
+
+    EI_OSABI  EI_ABIVERSION  architecture  sm_90a       written by
+    0x33      7              bits 0 to 7   bit 11       CUDA 12 and before, for GPUs before 10.0
+    0x41      8              bits 8 to 15  bit 3        CUDA 12, for 10.0 and later
+    0x41      8              bits 8 to 15  .nv.compat   CUDA 13
+
+No flag tells sm_100f from sm_100, which run on the same GPUs. The note of the compiler says both: ``-arch sm_100f``.
+Asked of ptxas 12.3, 12.9, 13.0 and 13.5, and of nvdisasm. https://llvm.org/docs/AMDGPUUsage.html#header
+"""
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
+
+from msgspec import Struct
+
+from vbuild.elf.records import CLASS_64, LITTLE_ENDIAN, MAGIC, FileHeader
+from vbuild.errors import BinaryError
+from vbuild.files import zstd
+from vbuild.gpu_code.bundle import BUNDLES, COMPRESSED_MAGIC
+from vbuild.gpu_code.bundle import MAGIC as BUNDLE_MAGIC
+from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES
+from vbuild.gpu_code.model import Compression, Container, Vendor
+from vbuild.hardware.architectures import Arch, Device, GpuTarget
+from vbuild.hardware.gpu import GpuCodeKind, GpuOffer
+
+Head = Callable[[int], bytes]
+
+_CUBIN, _CODE_OBJECT = 190, 224
+_OLD, _NEW = (0x33, 7), (0x41, 8)
+_OLD_SPECIFIC, _NEW_SPECIFIC = 1 << 11, 1 << 3
+_AMD_HSA = 0x40
+HEADER = FileHeader.layout.size
+# bytes in which the notes of a compiler stand, which come behind the names and the symbols
+_NOTES = 1 << 14
+_ARCH_OPTION = re.compile(rb"-arch[ =]sm_(?P<number>\d{2,3})(?P<suffix>[af]?)[ \0]")
+_TARGET = re.compile(rb"^\s*\.target\s+sm_(?P<number>\d{2,3})(?P<suffix>[af]?)\b", re.MULTILINE)
+_ZSTD, _ZSTD_SUFFIX, _WINDOW_LOG = b"\x28\xb5\x2f\xfd", ".zst", 27
+# what is in a frame gets smaller by a few times: so many times, or bytes, are more than that
+_PLENTY, _RATIO = 1 << 24, 32
+_PTX_SUFFIX = ".ptx"
+# names of files that are text, or lie in a frame, and may be GPU code nevertheless
+SUFFIXES = (_PTX_SUFFIX, *(f"{name}{_ZSTD_SUFFIX}" for name in (".cubin", ".ptx", ".co", ".hsaco")))
+_CONTAINERS = {MAGIC_BYTES: FATBINS, BUNDLE_MAGIC: BUNDLES, COMPRESSED_MAGIC: BUNDLES}
+# an architecture in the name of a file: fmhaSm100aKernel, kernel_sm_75, gfx90a
+_NAMED = re.compile(
+    r"sm_?(?P<number>\d{2,3})(?!\d)|(?P<processor>gfx[0-9a-f]{3,4}(?:-[\d-]*generic)?)(?![0-9a-z])", re.IGNORECASE
+)
+
+
+class DeviceFile(Struct, frozen=True):
+    """A file that is nothing but code for one kind of GPU; *trouble* says why nobody can say for which, or is None.
+
+    *kind* is the vendor's word for it ("cubin", "ptx", "code-object").
+    """
+
+    vendor: Vendor
+    kind: str
+    code: GpuCodeKind
+    arch: Device
+    compression: Compression = Compression.RAW
+    trouble: str | None = None
+
+    @classmethod
+    def of(cls, path: str, size: int, head: Head) -> Self | None:
+        """What the file at *path* of *size* bytes is; *head* gives its first bytes. None if it is something else."""
+        start = head(HEADER)
+        if start.startswith(_ZSTD) and path.endswith(_ZSTD_SUFFIX):
+            return cls._compressed(path.removesuffix(_ZSTD_SUFFIX), head)
+        if start.startswith(MAGIC):
+            return cls._elf(path, size, start, head)
+        return cls._text(path, head(_NOTES)) if path.endswith(_PTX_SUFFIX) else None
+
+    @classmethod
+    def _compressed(cls, path: str, head: Head) -> Self | None:
+        try:
+            start = zstd.first_bytes(head(_NOTES), _NOTES, window_log=_WINDOW_LOG)
+        except zstd.ZstdError:
+            return None
+        # how long it is cannot be seen from its start
+        file = cls.of(path, 1 << 63, lambda size: start[:size])
+        if not file:
+            return None
+        return cls(file.vendor, file.kind, file.code, file.arch, Compression.ZSTD, file.trouble)
+
+    @classmethod
+    def _elf(cls, path: str, size: int, start: bytes, head: Head) -> Self | None:
+        machine = int.from_bytes(start[18:20], "little")
+        if machine not in {_CUBIN, _CODE_OBJECT}:
+            return None
+        arch: Device | None = None
+        trouble = None
+        if len(start) < HEADER or (start[4], start[5]) != (CLASS_64, LITTLE_ENDIAN):
+            trouble = "is cut short, or not of 64 bits"
+        else:
+            header = FileHeader.parse(start, 0)
+            abi = start[7], start[8]
+            arch = _cubin(header.e_flags, abi, path, head) if machine == _CUBIN else _code_object(header.e_flags, abi)
+            if arch is None:
+                trouble = f"has flags {header.e_flags:#x} of ABI {abi[0]:#x} {abi[1]}, which say no known GPU"
+            elif header.e_shoff + header.e_shnum * header.e_shentsize > size:
+                trouble = "is cut short"
+            else:
+                trouble = _contradicted(path, arch)
+        if machine == _CUBIN:
+            return cls(Vendor.NVIDIA, "cubin", GpuCodeKind.MACHINE, arch or Arch(0), trouble=trouble)
+        return cls(Vendor.AMD, "code-object", GpuCodeKind.MACHINE, arch or GpuTarget("unknown"), trouble=trouble)
+
+    @classmethod
+    def _text(cls, path: str, start: bytes) -> Self | None:
+        match = _TARGET.search(start)
+        arch = _known(match) if match else None
+        trouble = _contradicted(path, arch) if arch else "names no known target"
+        return cls(Vendor.NVIDIA, "ptx", GpuCodeKind.PTX, arch or Arch(0), trouble=trouble)
+
+    @property
+    def offer(self) -> GpuOffer:
+        """What it offers the GPU's driver: nothing that a GPU could do without, if nobody can say for which it is."""
+        return GpuOffer(GpuCodeKind.OTHER if self.trouble else self.code, self.arch)
+
+
+def container_in(data: memoryview) -> Container | None:
+    """The fatbin or the bundle that the file *data* is; None if it is neither. `BinaryError` if it is damaged.
+
+    One in a zstd frame is pinned, and its places are those in the frame.
+    """
+    frame = None
+    if data[: len(_ZSTD)] == _ZSTD:
+        frame, data = data, memoryview(_unframed(data))
+    form = next((form for magic, form in _CONTAINERS.items() if data[: len(magic)] == magic), None)
+    if form is None:
+        return None
+    span = form.extent(data, range(len(data)))
+    reading = form.read(data, span)
+    if len(span) < len(data):
+        raise BinaryError(
+            f"{form.name} of {len(span):#x} bytes in a file of {len(data):#x}; expected nothing behind it"
+        )
+    why = "lies in a zstd frame" if frame else reading.why_pinned
+    return Container(form.vendor, "", span, None, reading.entries, (), why, form.packing)
+
+
+def _unframed(frame: memoryview) -> bytes:
+    most = max(_PLENTY, _RATIO * len(frame))
+    try:
+        found = zstd.first_bytes(frame, most + 1, window_log=_WINDOW_LOG)
+    except (zstd.ZstdError, MemoryError) as error:
+        raise BinaryError(f"a damaged zstd frame: {error}") from error
+    if len(found) > most:
+        raise BinaryError(f"a zstd frame of more than {most:#x} bytes in {len(frame):#x}")
+    return found
+
+
+def may_be_container(path: str, head: Head) -> bool:
+    """Whether the file at *path* begins as a fatbin or a bundle does; *head* gives its first bytes."""
+    start = head(HEADER)
+    if start.startswith(_ZSTD) and path.endswith(_ZSTD_SUFFIX):
+        with suppress(zstd.ZstdError):
+            start = zstd.first_bytes(head(_NOTES), HEADER, window_log=_WINDOW_LOG)
+    return start.startswith(tuple(_CONTAINERS))
+
+
+def _cubin(flags: int, abi: tuple[int, int], path: str, head: Head) -> Arch | None:
+    if abi == _OLD:
+        return _checked(flags & 0xFF, "a" if flags & _OLD_SPECIFIC else "")
+    if abi != _NEW:
+        return None
+    number = flags >> 8 & 0xFF
+    if flags & _NEW_SPECIFIC:
+        return _checked(number, "a")
+    # its name may say that it is for a family, which spares the search for a note that says no more
+    if f"sm{number}f" in path.lower().replace("_", "") and (family := _checked(number, "f")):
+        return family
+    # without its note it counts as code that more GPUs run
+    match = _ARCH_OPTION.search(head(_NOTES))
+    return _checked(number, match["suffix"].decode() if match and int(match["number"]) == number else "")
+
+
+def _code_object(flags: int, abi: tuple[int, int]) -> GpuTarget | None:
+    return GpuTarget.of_flags(flags, abi[1]) if abi[0] == _AMD_HSA else None
+
+
+def _known(match: re.Match[bytes]) -> Arch | None:
+    return _checked(int(match["number"]), match["suffix"].decode())
+
+
+def _checked(number: int, suffix: str) -> Arch | None:
+    """The architecture with this *number* and *suffix*; None if no toolkit has it."""
+    arch = Arch(number, suffix)
+    return arch if arch.toolkits else None
+
+
+def _contradicted(path: str, arch: Device) -> str | None:
+    """What the name of the file at *path* says otherwise than its contents, *arch*; None if that is nothing."""
+    named = [match[0] for match in _NAMED.finditer(path.rpartition("/")[2])]
+    there = {re.sub(r"[^0-9a-z-]", "", name.lower()).removeprefix("sm") for name in named}
+    own = str(arch.number) if isinstance(arch, Arch) else arch.processor
+    return f"is for {arch}, though its name says {named[0]}" if there and own not in there else None
