@@ -512,9 +512,8 @@ def test_what_else_would_save_is_measured(tmp_path: Path) -> None:
     (slimmed,) = slim([fat], tmp_path / "out", shares=plain("90"))
     assert {saving.option for saving in slimmed.more} == {"--drop '*.a'"}
     assert slimmed.more[0].unpacked == len(random_code)
-    big = fat_wheel(
-        tmp_path / "big", library=device_library(code(80, 90), more=".section .debug_x\n.fill 300000,1,7\n")
-    )
+    debug = device_library(more=".section .debug_x\n.fill 300000,1,7\n")
+    big = fat_wheel(tmp_path / "big", {"demo/_D.so": debug}, library=device_library(code(80, 90)))
     (slimmed,) = slim([big], None, shares=plain("90"))
     found = {saving.option: saving for saving in slimmed.more}
     assert found["--strip debug"].unpacked == 300000

@@ -321,11 +321,11 @@ def _number(arch: str) -> tuple[int, str]:
     return int("0" + "".join(filter(str.isdigit, arch))), arch
 
 
-def _savings(wheel: Wheel, output: SlimOutput, packed: int) -> Iterator[Saving]:
-    """Yield what other options would save of *output*, which has *packed* bytes: all that is a twentieth of it."""
+def _savings(wheel: Wheel, plan: SlimPlan, share: int, output: SlimOutput, packed: int) -> Iterator[Saving]:
+    """Yield what other options would save of *output*, which is that of *share*: a twentieth of its *packed* bytes."""
     found: dict[str, list[Saving]] = {}
-    for cut in output.cuts:
-        for saving in cut.more:
+    for library in plan.libraries:
+        for saving in library.cuts[share].more:
             found.setdefault(saving.option, []).append(saving)
     static = [member for member in wheel.members if member.path.endswith(".a") and member.path not in output.gone]
     found["--drop '*.a'"] = [Saving("", member.compressed_size, member.size) for member in static]
@@ -363,5 +363,5 @@ def _results(
             properties=output.properties,
             warnings=(*warnings, *output.warnings, *_still_listed(wheel, plan, output)),
             why_untouched=None if output.document or _is_repacked(wheel, cuts) else plan.why_idle,
-            more=tuple(_savings(wheel, output, packed)),
+            more=tuple(_savings(wheel, plan, place, output, packed)),
         )
