@@ -153,6 +153,8 @@ def test_a_key_that_scikit_build_core_renamed_asks_for_a_release_that_reads_it(
             "third_party/fmt is not in the sdist: a git submodule",
         ),
         ("The source directory\n\n    /a/extern/fmt\n\n  does not contain a CMakeLists.txt file.", "/a/extern/fmt is"),
+        ("/usr/bin/ld: cannot find -lcufft: No such file or directory", "matrix.cuda[].libraries = ['cufft']"),
+        ("/usr/bin/ld: cannot find -lmine: No such file", "libmine is not there, and the project does not build it"),
         ("error: something else", None),
     ],
 )

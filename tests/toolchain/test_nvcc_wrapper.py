@@ -293,3 +293,14 @@ def test_vbuild_is_found_by_a_python_without_site_packages(tmp_path: Path) -> No
     build = Build(tmp_path, "80")
     wrapper = Path(build.environment["CUDA_HOME"], "bin", "nvcc").read_text()
     assert f"exec {sys.executable} -I -S -c" in wrapper
+
+
+@pytest.mark.parametrize("option", ["-Wl,-rpath,", "-Wl,--enable-new-dtags,-rpath,", "-Wl,--enable-new-dtags,-R"])
+def test_no_library_is_looked_for_in_the_toolkit_of_the_build(tmp_path: Path, option: str) -> None:
+    build = Build(tmp_path, "80")
+    (build.source / "k.c").write_text("int k;\n")
+    home = build.environment["CUDA_HOME"]
+    words = (f"{option}{home}/lib64", "-Wl,-rpath,$ORIGIN/libs")
+    assert build.call("gcc", "-shared", "-fPIC", "k.c", "-o", "k.so", *words).returncode == 0
+    read = subprocess.check_output(["readelf", "-d", build.source / "k.so"], text=True)
+    assert (home in read, "[$ORIGIN/libs]" in read) == (False, True)

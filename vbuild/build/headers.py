@@ -65,6 +65,31 @@ _PACKAGES = {
     "rocksdb/": "librocksdb-dev",
     "re2/": "libre2-dev",
     "magic.h": "libmagic-dev",
+    "sqlfront.h": "freetds-dev",
+    "sybdb.h": "freetds-dev",
+    "sql.h": "unixodbc-dev",
+    "libmemcached/": "libmemcached-dev",
+    "olm/": "libolm-dev",
+    "enchant.h": "libenchant-2-dev",
+    "cups/": "libcups2-dev",
+    "dbus/": "libdbus-1-dev",
+    "lmdb.h": "liblmdb-dev",
+    "zmq.h": "libzmq3-dev",
+    "libvirt/": "libvirt-dev",
+    "pcap.h": "libpcap-dev",
+    "unicode/": "libicu-dev",
+    "hs/": "libhyperscan-dev",
+    "xmlsec/": "libxmlsec1-dev",
+    "gpgme.h": "libgpgme-dev",
+    "git2.h": "libgit2-dev",
+    "seccomp.h": "libseccomp-dev",
+    "sys/acl.h": "libacl1-dev",
+    "bluetooth/": "libbluetooth-dev",
+    "opus/": "libopus-dev",
+    "libavformat/": "libavformat-dev",
+    "libssh2.h": "libssh2-1-dev",
+    "secp256k1.h": "libsecp256k1-dev",
+    "tesseract/": "libtesseract-dev",
 }
 # of repositories that builds clone, by their last name; what the package index has has a CMake package, too
 _CLONED = {
@@ -84,6 +109,7 @@ _NO_FOLDER = re.compile(
     r"add_subdirectory given source\s+\"(?P<given>[^\"]+)\"\s+which is not an\s+existing\s+directory"
     r"|The source directory\s+(?P<empty>\S+)\s+does not contain a CMakeLists\.txt file"
 )
+_NO_LIBRARY = re.compile(r"cannot find -l(?P<name>[\w+-]+)")
 _TOOLKIT_HEADERS = {
     "cublas": "cublas",
     "cufft": "cufft",
@@ -141,7 +167,7 @@ def missing_header(text: str) -> str | None:
 
 
 def missing_source(log: str) -> str | None:
-    """What to do about sources that, by the text of a *log*, are neither in the sdist nor reached; None if all are."""
+    """What to do about sources and libraries that the *log* says are not there; None if it says no such thing."""
     if match := _UNREACHED.search(log):
         name = match["url"].rpartition("/")[2].lower()
         what = f"The build clones {match['url']}, which this machine does not reach"
@@ -155,6 +181,12 @@ def missing_source(log: str) -> str | None:
     if match := _NO_FOLDER.search(log):
         folder = match["given"] or match["empty"]
         return f"{folder} is not in the sdist: a git submodule, most likely; build from its repository: [source] git"
+    if match := _NO_LIBRARY.search(log):
+        if library := toolkit_library(match["name"]):
+            return f"lib{match['name']} is in the CUDA toolkit: matrix.cuda[].libraries = [{library!r}]"
+        return (
+            f"lib{match['name']} is not there, and the project does not build it: install it, or name it in [[native]]"
+        )
     return None
 
 

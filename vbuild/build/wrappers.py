@@ -17,7 +17,7 @@ otherwise, made of links:
 import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path, PurePath
@@ -218,6 +218,8 @@ def install(
     programs = dict(wrapped.programs)
     if compilers.rust:
         programs[compiler_program.RUSTC] = (*environment.get("RUSTC_WRAPPER", "").split(),)
+    if wrappers.cuda and cuda:
+        rules = replace(rules, dropped=(*rules.dropped, *_rpaths(wrappers.cuda), *_rpaths(cuda.nvcc.parents[1])))
     settings = {
         "rules": to_builtins(rules),
         "programs": programs,
@@ -256,6 +258,16 @@ def install(
     modules = (zig_options.__file__,) if compilers.zig_target else ()
     compiler_wrapper.put(folder, settings, modules=modules, toolkit=cuda.nvcc.parents[1] if cuda else None)
     return wrappers
+
+
+def _rpaths(toolkit: Path) -> Iterator[str]:
+    """The linker arguments that make libraries look into *toolkit*, as setuptools and scripts write them."""
+    for option in ("-Wl,-rpath,", "-Wl,-rpath=", "-Wl,-R", "-R"):
+        for folder in ("lib64", "lib"):
+            words = f"{option}{toolkit / folder}"
+            yield words
+            if option.startswith("-Wl,"):
+                yield words.replace("-Wl,", "-Wl,--enable-new-dtags,", 1)
 
 
 def _searched(toolkit: Path, environment: Mapping[str, str]) -> dict[str, str]:
