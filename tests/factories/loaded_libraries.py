@@ -181,7 +181,8 @@ def _stand_in(path: Path, versions: Mapping[str, Collection[str]]) -> None:
     """A library at *path* that has these symbols under these versions."""
     names = [name for symbols in versions.values() for name in symbols]
     source = "".join(f"{name}: .globl {name}\n.type {name}, @function\n" for name in names)
-    script = "".join(f"{version} {{ {'; '.join(symbols)}; }};\n" for version, symbols in versions.items() if version)
+    each = {version: " ".join(f"{symbol};" for symbol in symbols) for version, symbols in versions.items() if version}
+    script = "".join(f"{version} {{ {symbols} }};\n" for version, symbols in each.items())
     written = path.with_suffix(".map")
     written.write_text(script)
     command = ["gcc", "-shared", "-nostdlib", f"-Wl,-soname,{path.name}", "-o", str(path), "-x", "assembler", "-"]

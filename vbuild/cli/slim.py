@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     type=options.GPUS,
     multiple=True,
     metavar="LIST",
-    help="Keep code for these GPUs: sm_90, 9.0, 80,86,90+PTX.",
+    help="Keep code for these GPUs: sm_90, 9.0, 80,86,90+PTX, H100, gfx942, MI300X.",
 )
 @click.option(
     "--variant",
@@ -239,9 +239,10 @@ def _cut_lines(cut: "LibraryCut") -> Iterator[str]:
         pinned = f", {counted(cut.pinned, 'fatbin')} pinned" if cut.pinned else ""
         yield f"  {cut.kept} of {cut.kept + cut.dropped} entries kept{pinned}"
     for served in cut.served:
-        jit = f", PTX in {served.jit} (compiled at first use)" if served.jit else ""
+        ptx = "PTX" if served.word == "fatbin" else "SPIR-V"
+        jit = f", {ptx} in {served.jit} (compiled at first use)" if served.jit else ""
         nothing = f", nothing in {served.nothing}" if served.nothing else ""
-        yield f"  {served.device}: machine code in {counted(served.machine, 'fatbin')}{jit}{nothing}"
+        yield f"  {served.device}: machine code in {counted(served.machine, served.word)}{jit}{nothing}"
     if cut.why_whole:
         yield f"  left as it was: {cut.why_whole}"
     yield from (f"  left alone: {note}" for note in cut.notes)

@@ -84,6 +84,7 @@ def verdict_lines(verdict: "Verdict") -> Iterator[str]:
         yield f"  GPU code: {verdict.gpu}"
     for found in verdict.gpus:
         archs = ", ".join((*found.machine, *(f"PTX {name}" for name in found.ptx)))
-        yield f"  {found.member}: {found.fatbins} fatbins with {archs or 'code of an unknown kind'}"
+        word = found.served[0].word if found.served else "fatbin"
+        yield f"  {found.member}: {found.fatbins} {word}s with {archs or 'code of an unknown kind'}"
         yield from (f"    would run on {served.device}: {served}" for served in found.served)
     yield from (f"  {finding}" for finding in verdict.findings)

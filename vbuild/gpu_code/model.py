@@ -125,11 +125,6 @@ class Container(Struct, frozen=True):
     in_place: bool = False
 
     @property
-    def word(self) -> str:
-        """What the vendor calls it."""
-        return "bundle" if self.vendor is Vendor.AMD else "fatbin"
-
-    @property
     def movable(self) -> bool:
         return self.why_pinned is None
 

@@ -249,7 +249,10 @@ def service(offers: Sequence[GpuOffer], device: Device) -> Service:
 
 
 class GpuServed(NamedTuple):
-    """How *device* is served by a library: how many of its fatbins have machine code for it, PTX alone, or nothing."""
+    """How *device* is served by a library: how many of its fatbins have machine code for it, PTX alone, or nothing.
+
+    Those of other vendors' code do not count; AMD's are called bundles, and its SPIR-V counts as PTX.
+    """
 
     device: Device
     machine: int = 0
@@ -261,8 +264,14 @@ class GpuServed(NamedTuple):
         """How *device* is served by *fatbins*, the number of them by what they offer."""
         found: Counter[Service] = Counter()
         for offers, count in fatbins.items():
-            found[service(offers, device)] += count
+            if any(isinstance(offer.arch, type(device)) for offer in offers):
+                found[service(offers, device)] += count
         return cls(device, found[Service.MACHINE], found[Service.JIT], found[Service.NONE])
+
+    @property
+    def word(self) -> str:
+        """What the vendor calls a container of code."""
+        return "fatbin" if isinstance(self.device, Arch) else "bundle"
 
     @property
     def fatbins(self) -> int:
@@ -271,7 +280,7 @@ class GpuServed(NamedTuple):
     def __str__(self) -> str:
         """Whether the library runs on the GPU, in a few words for a table; fatbins with nothing for it are normal."""
         if self.machine and self.jit:
-            return f"yes, {self.jit} of {self.fatbins} fatbins by JIT"
+            return f"yes, {self.jit} of {self.fatbins} {self.word}s by JIT"
         if self.machine:
             return "yes"
         return "by JIT" if self.jit else "no"
@@ -349,6 +358,7 @@ def arch_order(arch: Device) -> tuple[int, int, str]:
     """A key that sorts architectures as people list them: by number, plain before a and f."""
     if isinstance(arch, Arch):
         return 0, arch.number, arch.suffix
-    digits = arch.processor.removeprefix("gfx")
-    # gfx90a is 9.0.a, gfx1100 is 11.0.0: the last two are single digits, in hexadecimal
+    # gfx90a is 9.0.a, gfx1100 is 11.0.0: the last two are single digits, in hexadecimal; gfx9-4-generic is 9.4
+    major, _, minor = arch.processor.removeprefix("gfx").removesuffix("-generic").partition("-")
+    digits = f"{major}{minor or 0}0" if arch.is_generic else major
     return 1, int(digits, 16) if _HEXADECIMAL.fullmatch(digits) else 0, str(arch)

@@ -236,7 +236,7 @@ def _lacking(decisions: tuple[ContainerDecision, ...], devices: Iterable[Device]
         chosen = [decision for decision in _of_vendor(_chosen_from(decisions), device) if decision.is_for_gpus]
         if chosen and all(decision.service(device) is Service.NONE for decision in chosen):
             found = ", ".join(names_of(entry.offer for decision in chosen for entry in decision.container.entries))
-            where = f"any of its {chosen[0].container.word}s ({len(chosen)})"
+            where = f"any of its {GpuServed(device).word}s ({len(chosen)})"
             yield device, f"nothing for {device} in {where}, which have {found}"
 
 

@@ -141,16 +141,18 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
         yield SlimOutput(wheel.name, plan.files(0), plan.cuts(0), gone=plan.gone(0))
         return
     labels: dict[tuple[Property, ...], str] = {}
+    # the variants of a release have one order of namespaces (PEP 825, consistency)
+    vendors = tuple(vendor for vendor in Vendor if any(vendor in share.vendors for share in shares))
     for place, share in enumerate(shares):
         cuts = plan.cuts(place)
         if share.label is None:
-            if claimed and (vendors := share.vendors.intersection(claimed.metadata.namespaces)):
-                what = f"is a variant for {min(vendors).upper()} GPUs already ({wheel.name.variant})"
+            if claimed and (same := share.vendors.intersection(claimed.metadata.namespaces)):
+                what = f"is a variant for {min(same).upper()} GPUs already ({wheel.name.variant})"
                 what += f", and would be one for {share.gpus} only"
                 raise RepackageError(f"{what}; give it a label of its own with --variant LABEL={share.gpus}")
             yield SlimOutput(wheel.name, plan.files(place), cuts, gone=plan.gone(place), said=plan.said[place])
         else:
-            document = share.document or _document(wheel, plan, share, claimed, cuts)
+            document = share.document or _document(wheel, plan, share, vendors=vendors, claimed=claimed, cuts=cuts)
             properties = document.variants[0].properties
             if (other := labels.setdefault(properties, share.label)) != share.label:
                 raise RepackageError(
@@ -161,16 +163,25 @@ def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Itera
 
 
 def _document(
-    wheel: Wheel, plan: SlimPlan, share: Share, claimed: Document | None, cuts: tuple[LibraryCut, ...]
+    wheel: Wheel,
+    plan: SlimPlan,
+    share: Share,
+    *,
+    vendors: tuple[Vendor, ...],
+    claimed: Document | None,
+    cuts: tuple[LibraryCut, ...],
 ) -> Document:
-    """Return the variant.json of *share*: claims about other hardware stay, those of the GPUs' vendor come first."""
+    """Return the variant.json of *share*: claims about other hardware stay, those of the *vendors* come first."""
     kept = [prop for variant in claimed.variants for prop in variant.properties] if claimed else []
     others = [prop for prop in kept if prop.namespace not in share.vendors]
+    if not any(cut.served for cut in cuts):
+        found = ", ".join(dict.fromkeys(gpu for cut in cuts for gpu in cut.gpus))
+        raise RepackageError(f"{share}: no GPU code is for such GPUs; it is for {found}: expected some of these")
     if Vendor.AMD in share.vendors:
         first = claimed_of_amd(cuts)
     else:
         first = claimed_properties(cuts, major=cuda_major(plan.needed, wheel.metadata()))
-    unchanged = [name for name in claimed.metadata.namespaces if name not in share.vendors] if claimed else []
+    unchanged = [name for name in claimed.metadata.namespaces if name not in vendors] if claimed else []
     given = dict(claimed.metadata.providers) if claimed else {}
-    metadata = metadata_for((*share.vendors, *unchanged), {name: given[name] for name in unchanged if name in given})
+    metadata = metadata_for((*vendors, *unchanged), {name: given[name] for name in unchanged if name in given})
     return Document.of(Variant.of(share.label or "", (*others, *first)), metadata)

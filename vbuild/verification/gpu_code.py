@@ -3,6 +3,7 @@
 NN_real        machine code for that GPU; a library without it is an error unless another of the project's own has it
 M0_virtual     PTX that a driver can compile for GPUs of major version M
 lower bound    no older than the drivers that read the code: zstd came with CUDA 12.4
+gfx942         code that runs on this processor of AMD, in whatever mode; a library without it as with NN_real
 
 The values are those of NVIDIA's variant provider and of uv: a GPU of 8.6 asks for 86_real ... 80_real and 80_virtual.
 """
@@ -15,55 +16,66 @@ from typing import Self
 from msgspec import Struct
 
 from vbuild.errors import HardwareError
-from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, offered
+from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered
 from vbuild.gpu_code.survey import FORMS
-from vbuild.hardware.architectures import Arch
+from vbuild.hardware.architectures import PROCESSORS, Arch, Device, GpuTarget
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
-from vbuild.hardware.gpu import GpuCodeKind, GpuOffer, GpuServed, Service, service
+from vbuild.hardware.gpu import GpuCodeKind, GpuOffer, GpuServed, Service, arch_order, service
 from vbuild.variants.model import Variant
 from vbuild.verification.model import Finding, LibraryGpus, Severity, VerifyRule, is_grafted
 
-_NAMESPACE, _ARCH, _LOWER_BOUND = "nvidia", "sm_arch", "cuda_version_lower_bound"
+_ARCH, _LOWER_BOUND = (Vendor.NVIDIA, "sm_arch"), (Vendor.NVIDIA, "cuda_version_lower_bound")
+_GFX = (Vendor.AMD, "gfx_arch")
 _VALUE = re.compile(r"(?P<number>\d{2,3})_(?P<kind>real|virtual)", re.ASCII)
 # these sections hold nothing but containers: what cannot be read in them is damaged, or newer than vbuild
 DEVICE_SECTIONS = frozenset(name for form in FORMS for name in form.sections)
 
 
 class GpuClaim(Struct, frozen=True):
-    """The GPUs that a variant names: those with machine code, those with PTX, and the oldest driver."""
+    """The GPUs that a variant names: those with machine code, those with PTX, the oldest driver, and AMD's."""
 
     real: tuple[Arch, ...] = ()
     virtual: tuple[Arch, ...] = ()
     lower_bound: Dotted | None = None
+    targets: tuple[GpuTarget, ...] = ()
 
     @classmethod
     def of(cls, variant: Variant) -> tuple[Self, tuple[Finding, ...]]:
         """Return the claim of *variant*, and a finding for each value that no installer ever asks for."""
         findings: list[Finding] = []
         archs: dict[str, list[Arch]] = {"real": [], "virtual": []}
+        targets: list[GpuTarget] = []
         lower_bound = None
         for found in variant.properties:
-            if (found.namespace, found.feature) == (_NAMESPACE, _LOWER_BOUND):
+            if (found.namespace, found.feature) == _LOWER_BOUND:
                 try:
                     lower_bound = Dotted.parse(found.value)
                 except HardwareError as error:
                     findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), f"{found}: {error}"))
-            elif (found.namespace, found.feature) == (_NAMESPACE, _ARCH):
+            elif (found.namespace, found.feature) == _GFX:
+                if found.value in PROCESSORS:
+                    targets.append(GpuTarget(found.value))
+                else:
+                    text = f"{found} matches no GPU; expected gfx90a, gfx942 ..."
+                    findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), text))
+            elif (found.namespace, found.feature) == _ARCH:
                 if what := _mistaken(found.value):
                     findings.append(Finding(Severity.ERROR, VerifyRule.GPU_CLAIM, (), f"{found} {what}"))
                 else:
                     number, _, kind = found.value.partition("_")
                     archs[kind].append(Arch(int(number)))
-        return cls(tuple(sorted(archs["real"])), tuple(sorted(archs["virtual"])), lower_bound), tuple(findings)
+        real, virtual = (tuple(sorted(archs[kind])) for kind in ("real", "virtual"))
+        return cls(real, virtual, lower_bound, tuple(sorted(targets, key=arch_order))), tuple(findings)
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The claim as the variant writes it: ``90_real``."""
-        return tuple(f"{arch.number}_{kind}" for kind in ("real", "virtual") for arch in getattr(self, kind))
+        """The claim as the variant writes it: ``90_real``, ``gfx942``."""
+        kinds = (f"{arch.number}_{kind}" for kind in ("real", "virtual") for arch in getattr(self, kind))
+        return (*kinds, *map(str, self.targets))
 
     @property
-    def devices(self) -> frozenset[Arch]:
-        return frozenset({*self.real, *self.virtual})
+    def devices(self) -> frozenset[Device]:
+        return frozenset({*self.real, *self.virtual, *self.targets})
 
 
 def _mistaken(value: str) -> str | None:
@@ -110,10 +122,10 @@ class LibraryCode(Struct, frozen=True):
         return bool(self.containers or self.damaged)
 
     @property
-    def devices(self) -> frozenset[Arch]:
-        """The NVIDIA GPUs that some of the code was made for."""
+    def devices(self) -> frozenset[Device]:
+        """The GPUs that some of the code was made for."""
         archs = {offer.arch for offers in self.fatbins for offer in offers if offer.code is not GpuCodeKind.OTHER}
-        return frozenset(arch.device for arch in archs if isinstance(arch, Arch))
+        return frozenset(arch.device for arch in archs if isinstance(arch, Arch) or arch.processor in PROCESSORS)
 
     def fatbins_with_ptx(self, device: Arch) -> int:
         """Return the number of fatbins with PTX that the driver of *device* can compile."""
@@ -124,8 +136,8 @@ class LibraryCode(Struct, frozen=True):
 
 
 def _offers(container: Container) -> tuple[GpuOffer, ...]:
-    """Return what *container* offers to NVIDIA's driver; nothing if all is for libraries, as LTO-IR is."""
-    offers = tuple(entry.offer for entry in container.entries if isinstance(entry.arch, Arch))
+    """Return what *container* offers to the driver; nothing if all is for libraries, as LTO-IR is."""
+    offers = tuple(entry.offer for entry in container.entries)
     return offers if any(offer.code is not GpuCodeKind.OTHER for offer in offers) else ()
 
 
@@ -142,9 +154,9 @@ class GpuCodeCheck:
         self._libraries = {path: code for path, code in libraries.items() if code}
         self._claim = claim
         devices = {device for code in self._libraries.values() for device in code.devices}
-        self._devices = sorted(devices | claim.devices)
+        self._devices = sorted(devices | claim.devices, key=arch_order)
         self._served = {
-            path: {device: GpuServed.by(code.fatbins, device) for device in self._devices}
+            path: {device: served for device in self._devices if (served := GpuServed.by(code.fatbins, device)).fatbins}
             for path, code in self._libraries.items()
             if code.fatbins
         }
@@ -164,15 +176,18 @@ class GpuCodeCheck:
             if code.damaged:
                 what = f"GPU code that cannot be read, in {len(code.damaged)} places: {code.damaged[0]} first"
                 yield Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), what)
-        if self._claim.devices and not self._served:
+        found = {device for served in self._served.values() for device in served}
+        if not found.issuperset(self._claim.devices):
             what = f"no GPU code: nothing in it is for {', '.join(self._claim.values)}"
             yield Finding(Severity.WARNING, VerifyRule.GPU_CLAIM, (), what)
         for path, served in self._served.items():
             code = self._libraries[path]
-            for device in self._claim.real:
-                yield from self._real_findings(path, served[device], code)
+            for device in (*self._claim.real, *self._claim.targets):
+                if device in served:
+                    yield from self._real_findings(path, served[device], code)
             for device in self._claim.virtual:
-                yield from _virtual_findings(path, code, device)
+                if device in served:
+                    yield from _virtual_findings(path, code, device)
             bound = self._claim.lower_bound
             if code.zstd and bound and bound < ZSTD_SINCE:
                 what = f"{code.zstd} entries are compressed with zstd, which drivers read from CUDA {ZSTD_SINCE} on"
@@ -180,20 +195,20 @@ class GpuCodeCheck:
                 yield Finding(Severity.WARNING, VerifyRule.GPU_DRIVER, (path,), text)
 
     def _real_findings(self, path: str, served: GpuServed, code: LibraryCode) -> Iterator[Finding]:
-        device, total = served.device, served.fatbins
-        claim = f"{str(device).removeprefix('sm_')}_real is claimed"
+        device, total, word = served.device, served.fatbins, served.word
+        claim = f"{device.number}_real is claimed" if isinstance(device, Arch) else f"{device} is claimed"
         # some libraries are for some GPUs only, and are never loaded on others
         severity = Severity.WARNING if device in self._native else Severity.ERROR
         if served.nothing == total:
             found = ", ".join((*code.machine, *(f"PTX for {name}" for name in code.ptx)))
-            what = f"{claim}, but none of its fatbins ({total}) has code for {device}; they have {found}"
+            what = f"{claim}, but none of its {word}s ({total}) has code for {device}; they have {found}"
             yield Finding(severity, VerifyRule.GPU_MISSING, (path,), what)
             return
         if served.jit:
-            what = f"{claim}, but {served.jit} of {total} fatbins have only PTX for {device}, compiled at first use"
+            what = f"{claim}, but {served.jit} of {total} {word}s have only PTX for {device}, compiled at first use"
             yield Finding(severity, VerifyRule.GPU_JIT, (path,), what)
         if served.nothing:
-            what = f"{served.nothing} of {total} fatbins have no code for {device}: their kernels are for other GPUs"
+            what = f"{served.nothing} of {total} {word}s have no code for {device}: their kernels are for other GPUs"
             yield Finding(Severity.NOTE, VerifyRule.GPU_MISSING, (path,), what)
 
 

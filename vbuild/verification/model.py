@@ -13,7 +13,7 @@ from typing import Any, Self
 from msgspec import Struct, field, to_builtins
 
 from vbuild.elf.hwcaps_folders import level_of
-from vbuild.hardware.architectures import Arch
+from vbuild.hardware.architectures import Arch, GpuTarget
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuServed
 
@@ -220,8 +220,9 @@ class LibraryGpus(Struct, frozen=True):
 
 
 def _served(data: Mapping[str, Any]) -> GpuServed:
-    # not Arch.parse, because the code may be for a GPU that is newer than vbuild
-    device = Arch(int(data["gpu"].removeprefix(_SM)))
+    # of names nothing is refused, because the code may be for a GPU that is newer than vbuild
+    name = data["gpu"]
+    device = Arch(int(name.removeprefix(_SM))) if name.startswith(_SM) else GpuTarget(name)
     return GpuServed(device, data["machine"], data["jit"], data["nothing"])
 
 

@@ -1,0 +1,184 @@
+"""Wheels with code for AMD's GPUs: what goes of plain and of compressed bundles, and what the variants claim."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.factories.bundles import HOST, bundle, compressed
+from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from tests.factories.loaded_libraries import in_memory
+from tests.factories.wheels import wheel
+from vbuild.elf.image import ElfImage
+from vbuild.errors import RepackageError
+from vbuild.gpu_code.survey import device_code
+from vbuild.hardware.architectures import GpuTarget
+from vbuild.hardware.gpu import GpuList
+from vbuild.inspection.inspect import inspect
+from vbuild.slimming.request import Cuts, Share
+from vbuild.slimming.results import Slimmed
+from vbuild.slimming.slim import slim
+from vbuild.variants.document import Document
+from vbuild.verification.verify import verify
+from vbuild.wheel.archive import open_wheel
+
+NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
+TARGETS = ("gfx90a:xnack+", "gfx90a:xnack-", "gfx942", "gfx11-generic", "gfx1100")
+PLAIN = bundle(
+    {HOST: b"", **{f"hipv4-amdgcn-amd-amdhsa--{one}": cubin(number, 1 << 14) for number, one in enumerate(TARGETS)}}
+)
+OTHER = bundle({HOST: b"", "hipv4-amdgcn-amd-amdhsa--gfx908": cubin(1, 1 << 14)})
+
+
+def amd_library(*bundles: bytes) -> bytes:
+    return device_library(*bundles, section=".hip_fatbin", wrapper=(".hipFatBinSegment", 0x48495046, 1), align=4096)
+
+
+AMD = amd_library(PLAIN, compressed(PLAIN), compressed(PLAIN, version=2), OTHER)
+NVIDIA = device_library(fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 14)) for arch in (80, 90))))
+
+
+def slimmed(folder: Path, gpus: str, **files: bytes) -> tuple[Slimmed, Path]:
+    """The demo wheel cut to *gpus*, and the folder that its libraries are in."""
+    made = wheel(
+        folder / "in", NAME, {"demo/__init__.py": b"", **{f"demo/{name}.so": data for name, data in files.items()}}
+    )
+    (result,) = slim([made], folder / "out", shares=(Share(GpuList.asked(gpus)),))
+    assert result.path
+    with zipfile.ZipFile(result.path) as archive:
+        archive.extractall(folder / "installed")
+    return result, folder / "installed" / "demo"
+
+
+def targets(library: Path) -> list[set[str]]:
+    """What the runtime would find in memory behind each wrapper, by a reader of its own."""
+    return [{found.split()[0].rpartition("--")[2] for found in each} for each in in_memory(library).values()]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "left"),
+    [
+        ("gfx942", {"gfx942"}),
+        ("gfx90a", {"gfx90a:xnack+", "gfx90a:xnack-"}),
+        ("gfx90a:xnack-", {"gfx90a:xnack-"}),
+        ("gfx1100", {"gfx1100"}),
+        ("gfx1103", {"gfx11-generic"}),
+        ("MI300X,gfx1101", {"gfx942", "gfx11-generic"}),
+    ],
+)
+def test_the_runtime_finds_the_code_of_the_gpus_asked_for_and_no_other(
+    tmp_path: Path, gpus: str, left: set[str]
+) -> None:
+    result, folder = slimmed(tmp_path, gpus, amd=AMD)
+    assert targets(folder / "amd.so") == [left, left, left, set()]
+    (cut,) = result.libraries
+    assert (cut.kept, cut.dropped) == (3 * len(left), 3 * (5 - len(left)) + 1)
+    assert cut.after < cut.before - (1 << 14)
+
+
+def test_code_objects_keep_their_bytes_and_their_order(tmp_path: Path) -> None:
+    _, folder = slimmed(tmp_path, "gfx90a,gfx1100", amd=AMD)
+    (tmp_path / "before.so").write_bytes(AMD)
+    before, after = in_memory(tmp_path / "before.so"), in_memory(folder / "amd.so")
+    assert before.keys() == after.keys()
+    for place, found in after.items():
+        assert found == tuple(one for one in before[place] if "gfx90a" in one or "gfx1100" in one)
+
+
+def test_the_code_of_a_vendor_that_is_not_asked_for_stays(tmp_path: Path) -> None:
+    for gpus in ("90", "gfx942"):
+        _, folder = slimmed(tmp_path / gpus, gpus, amd=AMD, nvidia=NVIDIA)
+        assert ((folder / "amd.so").read_bytes() == AMD) is (gpus == "90")
+        assert ((folder / "nvidia.so").read_bytes() == NVIDIA) is (gpus == "gfx942")
+
+
+def test_gpus_of_both_vendors_are_each_cut_for_in_one_wheel(tmp_path: Path) -> None:
+    result, folder = slimmed(tmp_path, "90,gfx942", amd=AMD, nvidia=NVIDIA)
+    assert targets(folder / "amd.so")[0] == {"gfx942"}
+    (container,) = device_code(ElfImage.parse((folder / "nvidia.so").read_bytes())).containers
+    assert [str(one.arch) for one in container.entries] == ["sm_90"]
+    assert {str(each.device) for cut in result.libraries for each in cut.served} == {"sm_90", "gfx942"}
+
+
+def test_a_family_has_variants_for_the_gpus_of_each_vendor(tmp_path: Path) -> None:
+    made = wheel(tmp_path / "in", NAME, {"demo/amd.so": AMD, "demo/nvidia.so": NVIDIA})
+    shares = [Share.parse(text) for text in ("h100=90", "mi300=MI300X", "amd=gfx90a,gfx1101")]
+    found = slim([made], tmp_path / "out", shares=shares)
+    assert [list(map(str, each.properties)) for each in found] == [
+        ["nvidia :: sm_arch :: 90_real"],
+        ["amd :: gfx_arch :: gfx942"],
+        ["amd :: gfx_arch :: gfx1101", "amd :: gfx_arch :: gfx90a"],
+    ]
+    index = Document.parse((tmp_path / "out/demo-1.0-variants.json").read_bytes())
+    assert {variant.label for variant in index.variants} == {"h100", "mi300", "amd"}
+    for each in found:
+        assert each.path
+        verdict = verify(each.path)
+        assert not verdict.failed, list(map(str, verdict.findings))
+
+
+def test_a_variant_that_claims_a_processor_without_code_fails(tmp_path: Path) -> None:
+    made = wheel(tmp_path / "in", NAME, {"demo/amd.so": AMD})
+    (found,) = slim([made], tmp_path / "out", shares=[Share.parse("mi300=gfx942")])
+    assert found.path
+    with open_wheel(found.path) as opened:
+        document = opened.read("demo-1.0.dist-info/variant.json").decode()
+    lying = {"demo/amd.so": AMD, "demo-1.0.dist-info/variant.json": document.replace("gfx942", "gfx1201").encode()}
+    verdict = verify(wheel(tmp_path / "lie", found.name, lying))
+    assert verdict.failed
+    assert "gfx1201 is claimed, but none of its bundles (4) has code for gfx1201" in str(verdict.findings[0])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "message"),
+    [
+        (
+            "a=gfx1201",
+            "demo/amd.so: nothing for gfx1201 in any of its bundles (4), which have gfx908, gfx90a:xnack+",
+        ),
+        ("a=90", "a=sm_90: no GPU code is for such GPUs; it is for gfx908, gfx90a:xnack+"),
+    ],
+)
+def test_a_variant_for_gpus_that_nothing_serves_is_refused(tmp_path: Path, gpus: str, message: str) -> None:
+    made = wheel(tmp_path / "in", NAME, {"demo/amd.so": AMD})
+    with pytest.raises(RepackageError) as refused:
+        slim([made], tmp_path / "out", shares=[Share.parse(gpus)])
+    assert message in str(refused.value)
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_inspect_promises_what_slim_does(tmp_path: Path) -> None:
+    files = {"amd": amd_library(PLAIN, OTHER), "rest": amd_library(OTHER), "nvidia": NVIDIA}
+    made = wheel(tmp_path, NAME, {f"demo/{name}.so": data for name, data in files.items()})
+    promised = {outlook.device: outlook.kept for outlook in inspect(made).outlooks}
+    assert {GpuTarget("gfx942"), GpuTarget("gfx1102")} < promised.keys()
+    for device, kept in promised.items():
+        (result,) = slim([made], tmp_path / str(device), shares=(Share(GpuList.asked(str(device))),))
+        assert result.path
+        # of the padding to pages in each bundle it says nothing
+        assert kept - (10 << 12) < inspect(result.path).gpu_size <= kept, device
+
+
+def test_a_compressed_bundle_that_lies_leaves_its_library_as_it_is(tmp_path: Path) -> None:
+    data = bytearray(compressed(PLAIN))
+    data[24] ^= 1  # its hash
+    result, folder = slimmed(tmp_path, "gfx942", amd=amd_library(PLAIN, bytes(data)))
+    (cut,) = result.libraries
+    assert cut.why_whole
+    assert "is damaged: its hash is" in cut.why_whole
+    assert (folder / "amd.so").read_bytes() == amd_library(PLAIN, bytes(data))
+
+
+def test_a_bundle_that_is_not_known_is_left_and_the_others_are_cut(tmp_path: Path) -> None:
+    unknown = compressed(PLAIN)[:4] + b"\x09" + compressed(PLAIN)[5:]
+    result, folder = slimmed(tmp_path, "gfx942", amd=amd_library(PLAIN, unknown))
+    (cut,) = result.libraries
+    assert any("has version 9; only 1, 2 and 3 are known" in note for note in cut.notes)
+    assert (cut.kept, cut.dropped) == (1, 4)
+    assert unknown in (folder / "amd.so").read_bytes()
+
+
+def test_strip_leaves_the_bundles(tmp_path: Path) -> None:
+    made = wheel(tmp_path, NAME, {"demo/amd.so": AMD})
+    (result,) = slim([made], None, shares=(Share(GpuList.asked("gfx942")),), cuts=Cuts(strict=True))
+    assert result.unpacked < result.unpacked_before
