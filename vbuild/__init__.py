@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vbuild.api.functions import select_image as select_image
     from vbuild.api.functions import slim as slim
     from vbuild.api.functions import slim_environment as slim_environment
+    from vbuild.api.functions import slim_images as slim_images
     from vbuild.api.functions import split as split
     from vbuild.api.functions import stamp as stamp
     from vbuild.api.functions import undo_slim as undo_slim
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from vbuild.inspection.model import Contents as Contents
     from vbuild.publishing.check import Checklist as Checklist
     from vbuild.publishing.oci.select import ImageSelection as ImageSelection
+    from vbuild.publishing.oci.slimming import SlimmedImage as SlimmedImage
     from vbuild.publishing.publish import PublishedLayout as PublishedLayout
     from vbuild.release.model import ReleaseResult as ReleaseResult
     from vbuild.slimming.in_place import Undone as Undone
@@ -61,8 +63,8 @@ if TYPE_CHECKING:
 # the public names of each module, as above
 _NAMES = {
     "api.functions": (
-        "init matrix collect slim slim_environment undo_slim split install_check stamp index select select_image "
-        "doctor verify run_levels bench inspect publish check"
+        "init matrix collect slim slim_environment slim_images undo_slim split install_check stamp index select "
+        "select_image doctor verify run_levels bench inspect publish check"
     ),
     "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions",
     "build.init": "WrittenRecipe",
@@ -71,6 +73,7 @@ _NAMES = {
     "inspection.model": "Contents",
     "publishing.check": "Checklist",
     "publishing.oci.select": "ImageSelection",
+    "publishing.oci.slimming": "SlimmedImage",
     "publishing.publish": "PublishedLayout",
     "release.model": "ReleaseResult",
     "slimming.in_place": "Undone",

@@ -34,6 +34,7 @@ MODES = {
     "doctor": "select",
     "run_levels": "verify",
     "slim_environment": "slim",
+    "slim_images": "slim",
     "undo_slim": "slim",
 }
 VERBS = [

@@ -22,7 +22,7 @@ from tests.factories.workdir import file_digests
 from vbuild.elf.image import ElfImage
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.survey import device_code
-from vbuild.hardware.gpu import GpuList
+from vbuild.hardware.gpu import GpuList, Ptx
 from vbuild.slimming.environment import slim_environment
 from vbuild.slimming.in_place import JOURNAL, undo
 from vbuild.slimming.request import Cuts, Share
@@ -163,6 +163,16 @@ def test_a_licence_that_forbids_changes_leaves_its_distribution_alone(user: Virt
     assert (user.site / "closed/_C.so").read_bytes() == FAT
     assert distribution(slimmed(user, accept_license=True), "closed").warnings
     assert architectures(user.site / "closed/_C.so") == {"sm_90"}
+
+
+def test_a_library_without_code_for_the_gpu_is_left_and_named(user: VirtualEnvironment) -> None:
+    share = Share(GpuList.parse("100"))
+    result = slim_environment(Environment.at(user.folder / "venv"), share, Cuts(ptx=Ptx.NONE))
+    (left,) = distribution(result, "demo").left
+    assert left.path.endswith("demo/_C.so")
+    assert "nothing for sm_100" in left.why
+    assert architectures(user.site / "demo/_D.so") == {"sm_100"}
+    assert (user.site / "demo/_C.so").read_bytes() == FAT
 
 
 def test_a_read_only_file_is_left(user: VirtualEnvironment) -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from vbuild.inspection.model import Contents
     from vbuild.publishing.check import Checklist
     from vbuild.publishing.oci.select import ImageSelection
+    from vbuild.publishing.oci.slimming import SlimmedImage
     from vbuild.publishing.publish import PublishedLayout
     from vbuild.recipe.target import Target
     from vbuild.release.model import ReleaseResult
@@ -176,6 +177,30 @@ def slim_environment(
         cuts_of(asked),
         dry_run=dry_run,
         backup=path_of(backup),
+        accept_license=asked.get("accept_license", False),
+        on_progress=asked.get("on_progress", silent),
+    )
+
+
+def slim_images(
+    place: StrPath, output_dir: StrPath | None = None, **options: Unpack[SlimOptions]
+) -> "tuple[SlimmedImage, ...]":
+    """Cut the GPU code of all that is installed in the images of an OCI image layout: ``slim oci:DIR``.
+
+    *place* is the layout, or ``DIR:NAME`` for one of its images; *output_dir* becomes a layout with the same names, in
+    which the layers that hold GPU code are new. If it is None nothing is kept. Of the options, those apply that say
+    what goes, *accept_license* and *on_progress*. Returns what became of each image. `RepackageError` if there is no
+    layout, an image has no packages, or *output_dir* is not empty.
+    """
+    from vbuild.publishing.oci.slimming import slim_images as verb
+    from vbuild.slimming.request import Share
+
+    asked = known(options, SlimOptions)
+    return verb(
+        Path(place),
+        path_of(output_dir),
+        Share(gpus_of(asked.get("gpus", ()))),
+        cuts_of(asked),
         accept_license=asked.get("accept_license", False),
         on_progress=asked.get("on_progress", silent),
     )

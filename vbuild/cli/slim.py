@@ -11,6 +11,7 @@ from vbuild.cli.provenance import state
 from vbuild.files.wording import counted, mb, sized, wrapped
 
 if TYPE_CHECKING:
+    from vbuild.publishing.oci.slimming import SlimmedImage
     from vbuild.slimming.results import LibraryCut, Slimmed, SlimmedDistribution, SlimmedEnvironment
 
 
@@ -92,6 +93,7 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
     WHEELS are files, folders of wheels, or names on the package index, as in torch==2.9.1. --gpu keeps a wheel's name;
     each --variant makes a variant wheel of its own, and the output folder gets their index. --recompress alone keeps
     the code for every GPU. --environment, --system and --root need no WHEELS: they cut what is installed, in place.
+    oci:DIR is an image layout, of which the output folder becomes a slimmed one.
     """
     from vbuild.api import functions
     from vbuild.index_client.packages import download_command
@@ -99,6 +101,9 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
     installed = {name: asked.pop(name) for name in ("place", "system", "root", "backup", "undo")}
     if any(installed.values()):
         _slim_installed(wheels, folder, installed, asked)
+        return
+    if any(str(wheel).startswith(_IMAGES) for wheel in wheels):
+        _slim_images(wheels, folder, asked)
         return
     if not wheels:
         raise click.UsageError("expected WHEELS, or --environment PATH, --system or --root DIR")
@@ -126,6 +131,39 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
 _OF_WHEELS = ("shares", "drop", "fast", "provenance", "no_fetch")
 
 
+def _check_of_wheels(asked: Mapping[str, Any]) -> None:
+    """A usage mistake for options that are about wheels."""
+    members = "members" if asked["members"] != "deflate" else None
+    if given := next((name for name in _OF_WHEELS if asked[name]), members):
+        name = {"shares": "variant"}.get(given, given.replace("_", "-"))
+        raise click.UsageError(f"--{name} is for wheels; expected none for what is installed")
+    if not asked["executor"].is_local:
+        raise click.UsageError("--executor is for wheels; what is installed is slimmed where it is")
+
+
+def _slim_images(wheels: tuple[Any, ...], folder: Path | None, asked: Mapping[str, Any]) -> None:
+    """Slim the images of a layout."""
+    from vbuild.api import functions
+
+    if len(wheels) != 1 or (folder is None) != asked["dry_run"]:
+        raise click.UsageError("expected one oci:DIR, and either --output-dir FOLDER or --dry-run")
+    _check_of_wheels(asked)
+    cuts = {name: asked[name] for name in asked.keys() & _CUTS}
+    with terminal.bar(quiet=asked["as_json"]) as on_progress:
+        images = functions.slim_images(str(wheels[0]).removeprefix(_IMAGES), folder, **cuts, on_progress=on_progress)
+    lines = [line for image in images for line in _image_lines(image)]
+    terminal.show([image.data() for image in images], lines, as_json=asked["as_json"])
+
+
+def _image_lines(image: "SlimmedImage") -> Iterator[str]:
+    yield image.ref
+    yield from list(environment_lines(image.found))[1:]
+    for left in image.linked:
+        yield from wrapped(f"  left: {left.path}: {left.why}", indent=4)
+    layers = f"{image.rewritten} of {counted(image.layers, 'layer')} new"
+    yield f"  {layers}: {sized(image.packed_before)} -> {sized(image.packed)}"
+
+
 def _slim_installed(
     wheels: tuple[Any, ...], folder: Path | None, installed: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> None:
@@ -136,12 +174,7 @@ def _slim_installed(
         raise click.UsageError(
             "expected one of --environment PATH, --system, --root DIR and --undo DIR, without WHEELS and --output-dir"
         )
-    members = "members" if asked["members"] != "deflate" else None
-    if given := next((name for name in _OF_WHEELS if asked[name]), members):
-        name = {"shares": "variant"}.get(given, given.replace("_", "-"))
-        raise click.UsageError(f"--{name} is for wheels; expected none for what is installed")
-    if not asked["executor"].is_local:
-        raise click.UsageError("--executor is for wheels; what is installed is slimmed where it is")
+    _check_of_wheels(asked)
     if installed["undo"]:
         if installed["backup"] or asked["dry_run"]:
             raise click.UsageError("expected --undo DIR alone")
@@ -161,6 +194,7 @@ def _slim_installed(
     terminal.show(result.data(), environment_lines(result), as_json=asked["as_json"])
 
 
+_IMAGES = "oci:"
 _CUTS = {"gpus", "ptx", "strip", "zstd", "empty", "allow_unsupported", "accept_license", "force"}
 _NAME_WIDTH = 44
 

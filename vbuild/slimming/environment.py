@@ -214,7 +214,9 @@ class _Run:
                     version=one.version,
                     before=self._sizes[key],
                     after=self._sizes[key] - sum(done.saves for done in changed),
-                    libraries=tuple(done.cut for done in results if done.cut and not done.why_left),
+                    libraries=tuple(
+                        done.cut for done in results if done.cut and not done.why_left and done.cut.has_gpu_code
+                    ),
                     left=(*left, *self._outside.get(key, ())),
                     why_left=one.trouble or (f"editable: its code is in {one.source}" if one.source else None),
                     is_editable=one.source is not None,
@@ -289,8 +291,8 @@ class _Run:
         if plan.gone:
             return _Done(file, cut, why_left="for none of these GPUs, but only wheels have files taken out")
         if not plan.is_changed or cut.after >= cut.before:
-            is_whole = cut.has_gpu_code and cut.why_whole is not None
-            return _Done(file, replace(cut, after=cut.before), why_left=cut.why_whole if is_whole else None)
+            whys = (cut.why_whole, *cut.lacks.values()) if cut.has_gpu_code else ()
+            return _Done(file, replace(cut, after=cut.before), why_left=next(filter(None, whys), None))
         why, old = file.why_left or self._refusal(file), ""
         if why is None:
             old = hashlib.sha256(data).hexdigest()

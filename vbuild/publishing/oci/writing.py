@@ -86,7 +86,7 @@ def write_layer(layer: Layer, blobs: Path, *, moment: int) -> WrittenBlob:
     entries |= {file.path: file for file in layer.files}
     part = blobs / f".{secrets.token_hex(8)}.part"
     with part.open("xb") as opened, ExitStack() as stack:
-        gzip, tar = _Gzip(opened), hashlib.sha256()
+        gzip, tar = GzipMembers(opened), hashlib.sha256()
         wheels: dict[Path, Wheel] = {}
         for path, found in sorted(entries.items(), key=lambda entry: entry[0].split("/")):
             _add(_header(path, found, moment), gzip, tar)
@@ -120,12 +120,12 @@ def _header(path: str, file: File | None, moment: int) -> bytes:
     return info.tobuf(tarfile.PAX_FORMAT)
 
 
-def _add(data: bytes, gzip: "_Gzip", tar: "hashlib._Hash") -> None:
+def _add(data: bytes, gzip: "GzipMembers", tar: "hashlib._Hash") -> None:
     tar.update(data)
     gzip.add(data)
 
 
-def _take(wheel: Wheel, file: MemberFile, gzip: "_Gzip", tar: "hashlib._Hash") -> None:
+def _take(wheel: Wheel, file: MemberFile, gzip: "GzipMembers", tar: "hashlib._Hash") -> None:
     member = wheel.find(file.member)
     with at(wheel.path.name), at(file.member):
         if member is None or member.size != file.size:
@@ -141,7 +141,7 @@ def _take(wheel: Wheel, file: MemberFile, gzip: "_Gzip", tar: "hashlib._Hash") -
         gzip.add_deflated(raw, crc=member.header.crc, size=member.size)
 
 
-class _Gzip:
+class GzipMembers:
     """A gzip file in the making, and the SHA-256 of what is in it so far."""
 
     def __init__(self, file: BinaryIO) -> None:

@@ -1,0 +1,203 @@
+"""Images whose packages are slimmed: other tools read them, and nothing but the GPU code is another."""
+
+import gzip
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from tests.factories.tools import needs
+from tests.factories.wheels import dist_info_of, everything, record_of
+from vbuild.errors import RepackageError
+from vbuild.files.zstd import compressed
+from vbuild.hardware.gpu import GpuList
+from vbuild.publishing.oci.slimming import SlimmedImage, slim_images
+from vbuild.slimming.request import Cuts, Share
+
+SITE = "usr/lib/python3.11/site-packages"
+FAT = device_library(fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 15)) for arch in (80, 90))))
+NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
+LAYER = "application/vnd.oci.image.layer.v1.tar"
+FILES = everything(NAME, {"demo/_C.so": FAT})
+RECORD = f"{dist_info_of(NAME)}/RECORD"
+FILES |= {RECORD: record_of(FILES, dist_info_of(NAME)).encode()}
+PACKAGE = {f"{SITE}/{path}": data for path, data in FILES.items()}
+SM_90 = Share(GpuList.parse("90"))
+
+pytestmark = needs("gcc")
+
+
+def tar(files: Mapping[str, bytes | tuple[bytes, str]]) -> bytes:
+    """A layer with *files*; a pair is a kind of link and its target."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path, data in files.items():
+            info = tarfile.TarInfo(path)
+            info.mode, info.uid, info.mtime = 0o755, 7, 1700000000
+            info.pax_headers = {"SCHILY.xattr.user.note": "kept"}
+            if isinstance(data, tuple):
+                info.type, info.linkname = data
+                archive.addfile(info)
+            else:
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def layout(folder: Path, *layers: bytes, how: str = "+gzip") -> Path:
+    """An image layout with one image, ``app``, of these *layers*."""
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+
+    def blob(media_type: str, data: bytes) -> dict[str, object]:
+        digest = hashlib.sha256(data).hexdigest()
+        (blobs / digest).write_bytes(data)
+        return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
+
+    def pack(data: bytes) -> bytes:
+        return gzip.compress(data) if how == "+gzip" else compressed(data, level=3) if how else data
+
+    diff_ids = [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]
+    config = {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}}
+    vendor = "application/vnd.oci.image"
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": f"{vendor}.manifest.v1+json",
+        "config": blob(f"{vendor}.config.v1+json", json.dumps(config).encode()),
+        "layers": [blob(f"{LAYER}{how}", pack(layer)) for layer in layers],
+    }
+    named = blob(f"{vendor}.manifest.v1+json", json.dumps(manifest).encode())
+    named["annotations"] = {"org.opencontainers.image.ref.name": "app"}
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [named]}))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    return folder
+
+
+def unpacked(folder: Path, how: str = "+gzip") -> list[dict[str, tuple[tarfile.TarInfo, bytes]]]:
+    """The entries of each layer of the image ``app``, after a look at all digests."""
+    blobs = folder / "blobs"
+    for file in (blobs / "sha256").iterdir():
+        assert hashlib.sha256(file.read_bytes()).hexdigest() == file.name
+    (named,) = json.loads((folder / "index.json").read_text())["manifests"]
+    manifest = json.loads((blobs / named["digest"].replace(":", "/")).read_bytes())
+    config = json.loads((blobs / manifest["config"]["digest"].replace(":", "/")).read_bytes())
+    found = []
+    for layer, diff_id in zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True):
+        data = (blobs / layer["digest"].replace(":", "/")).read_bytes()
+        assert len(data) == layer["size"]
+        data = gzip.decompress(data) if how == "+gzip" else data
+        if how != "+zstd":
+            assert f"sha256:{hashlib.sha256(data).hexdigest()}" == diff_id
+            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+                entries = {}
+                for info in archive:
+                    stream = archive.extractfile(info) if info.isreg() else None
+                    entries[info.name] = (info, stream.read() if stream else b"")
+                found.append(entries)
+    return found
+
+
+def slimmed(folder: Path, output: Path | None) -> SlimmedImage:
+    (image,) = slim_images(folder, output, SM_90, Cuts())
+    return image
+
+
+@pytest.mark.parametrize("how", ["+gzip", "", "+zstd"])
+def test_only_the_gpu_code_and_record_are_others(tmp_path: Path, how: str) -> None:
+    first = tar({"etc/file": b"x", "bin/link": (tarfile.SYMTYPE, "../etc/file")})
+    source = layout(tmp_path / "in", first, tar(PACKAGE), how=how)
+    image = slimmed(source, tmp_path / "out")
+    assert (image.layers, image.rewritten) == (2, 1)
+    assert image.found.before - image.found.after > len(FAT) // 4
+    if how == "+zstd":
+        assert unpacked(tmp_path / "out", how) == []
+        return
+    before, after = unpacked(source, how), unpacked(tmp_path / "out", how)
+    assert after[0].keys() == before[0].keys()
+    changed = {path for path in PACKAGE if after[1][path][1] != before[1][path][1]}
+    assert changed == {f"{SITE}/demo/_C.so", f"{SITE}/demo-1.0.dist-info/RECORD"}
+    for path, (info, data) in after[1].items():
+        old = before[1][path][0]
+        assert (info.mode, info.uid, info.mtime, info.pax_headers) == (old.mode, old.uid, old.mtime, old.pax_headers)
+        assert info.size == len(data)
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_a_second_run_writes_the_same_layout(tmp_path: Path) -> None:
+    source = layout(tmp_path / "in", tar(PACKAGE))
+    slimmed(source, tmp_path / "out")
+    again = slimmed(tmp_path / "out", tmp_path / "again")
+    assert again.rewritten == 0
+    assert (tmp_path / "again/index.json").read_bytes() == (tmp_path / "out/index.json").read_bytes()
+
+
+def test_what_later_layers_replace_or_take_away_is_no_package(tmp_path: Path) -> None:
+    other = f"{SITE}/other"
+    removed = {f"{SITE}/.wh.demo": b"", f"{SITE}/demo-1.0.dist-info/.wh..wh..opq": b"", f"{other}/x.py": b""}
+    source = layout(tmp_path / "in", tar(PACKAGE), tar(removed), tar(PACKAGE))
+    image = slimmed(source, tmp_path / "out")
+    first, _, last = unpacked(tmp_path / "out")
+    assert first[f"{SITE}/demo/_C.so"][1] == FAT
+    assert len(last[f"{SITE}/demo/_C.so"][1]) < len(FAT)
+    assert image.rewritten == 1
+    gone = layout(tmp_path / "gone", tar(PACKAGE), tar(removed))
+    with pytest.raises(RepackageError, match=r"app: .*no packages in it"):
+        slimmed(gone, tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_file_with_a_second_name_in_the_image_is_left(tmp_path: Path) -> None:
+    linked: dict[str, bytes | tuple[bytes, str]] = {
+        **PACKAGE,
+        "root/.cache/uv/_C.so": (tarfile.LNKTYPE, f"{SITE}/demo/_C.so"),
+    }
+    image = slimmed(layout(tmp_path / "in", tar(linked)), tmp_path / "out")
+    assert [left.path for left in image.linked] == [f"{SITE}/demo/_C.so"]
+    assert image.rewritten == 0
+
+
+def test_links_in_an_image_lead_nowhere_outside(tmp_path: Path) -> None:
+    hostile: dict[str, bytes | tuple[bytes, str]] = {
+        "etc": (tarfile.SYMTYPE, str(tmp_path / "outside")),
+        "etc/x-1.0.dist-info/RECORD": b"a",
+        "../../escape-1.0.dist-info/RECORD": b"a",
+    }
+    (tmp_path / "outside").mkdir()
+    slimmed(layout(tmp_path / "in", tar(PACKAGE), tar(hostile)), tmp_path / "out")
+    assert not list((tmp_path / "outside").iterdir())
+    assert not list(tmp_path.glob("*.dist-info"))
+
+
+@pytest.mark.parametrize("damage", ["short", "flipped", "no layout", "busy output"])
+def test_a_damaged_layout_leaves_nothing(tmp_path: Path, damage: str) -> None:
+    source = layout(tmp_path / "in", tar(PACKAGE))
+    out = tmp_path / "out"
+    largest = max((source / "blobs/sha256").iterdir(), key=lambda file: file.stat().st_size)
+    if damage == "short":
+        largest.write_bytes(largest.read_bytes()[:-1])
+    elif damage == "flipped":
+        largest.write_bytes(largest.read_bytes()[:-1] + b"!")
+    elif damage == "no layout":
+        (source / "oci-layout").unlink()
+    else:
+        out.mkdir()
+        (out / "file").write_bytes(b"")
+    with pytest.raises(RepackageError):
+        slimmed(source, out)
+    assert not out.exists() or [path.name for path in out.iterdir()] == ["file"]
+
+
+@needs("skopeo")
+def test_skopeo_reads_the_result(tmp_path: Path) -> None:
+    slimmed(layout(tmp_path / "in", tar(PACKAGE)), tmp_path / "out")
+    skopeo = shutil.which("skopeo") or "skopeo"
+    command = [skopeo, "--insecure-policy", "copy", f"oci:{tmp_path}/out:app", f"dir:{tmp_path}/copied"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

@@ -1,0 +1,400 @@
+"""`vbuild slim oci:DIR`: the packages in images cut to the GPUs one names, and the layers that hold them written again.
+
+    layers, from the lowest -> a tree of what `slim_environment` needs: ELF files, .dist-info, conda-meta; as last seen
+                            -> files of the tree that are others now
+                            -> the layers they come from, every other entry as it was
+                            -> config with the new diff_ids, manifest, index
+
+A file that a later layer hides stays. Layers in which nothing changes are linked. The layout that is read stays as it
+is.
+https://github.com/opencontainers/image-spec/blob/main/layer.md
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import posixpath
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, BinaryIO, cast
+
+from msgspec import Struct
+
+from vbuild.errors import RepackageError, at
+from vbuild.files import zstd
+from vbuild.files.archives import BoundedInfo
+from vbuild.files.atomic import linked
+from vbuild.files.json_text import json_object
+from vbuild.files.staging import staging
+from vbuild.hardware.cpu import available_cores
+from vbuild.publishing.oci.model import (
+    GZIP_TYPE,
+    INDEX_TYPE,
+    LAYER_TYPE,
+    REF_NAME,
+    ZSTD_TYPE,
+    Descriptor,
+    ImageFolder,
+    digest_of,
+    placed,
+    ref_of,
+)
+from vbuild.publishing.oci.writing import GzipMembers
+from vbuild.slimming.environment import slim_environment
+from vbuild.slimming.plan import worth_reading
+from vbuild.slimming.request import Cuts, Share
+from vbuild.slimming.results import FileLeft, SlimmedEnvironment
+from vbuild.wheel.installed import Environment
+
+_TYPES = (LAYER_TYPE, GZIP_TYPE, ZSTD_TYPE)
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_LISTS = (".dist-info", "conda-meta")
+_CHUNK, _LEVEL = 1 << 20, 3
+# bytes of a file that is not an ELF one, in a folder of lists
+_LARGEST = 1 << 24
+_ATTESTED = "vnd.docker.reference.digest"
+_LINKED = "another name of it is in the image, a hard link; install with UV_LINK_MODE=copy, or without a cache"
+
+OnProgress = Callable[[str, int, int], None]
+
+
+class SlimmedImage(Struct, frozen=True, kw_only=True):
+    """An image before and after: *packed* are the bytes of its layers as they are stored, *rewritten* of them are new.
+
+    *found* is what became of the packages, *linked* the files that were left for a second name in the image.
+    """
+
+    ref: str
+    packed_before: int
+    packed: int
+    rewritten: int
+    layers: int
+    found: SlimmedEnvironment
+    linked: tuple[FileLeft, ...] = ()
+
+    def data(self) -> dict[str, Any]:
+        """The result for JSON."""
+        return {
+            **self.found.data(),
+            "environment": self.ref,
+            "packed": {"before": self.packed_before, "after": self.packed},
+            "layers": {"all": self.layers, "rewritten": self.rewritten},
+            "linked_files": [left.path for left in self.linked],
+        }
+
+
+def slim_images(
+    place: Path,
+    output: Path | None,
+    share: Share,
+    cuts: Cuts,
+    *,
+    accept_license: bool = False,
+    on_progress: OnProgress = lambda _what, _done, _total: None,
+) -> tuple[SlimmedImage, ...]:
+    """Write the images of the layout *place*, ``DIR`` or ``DIR:NAME``, into the layout *output*, slimmed.
+
+    Without *output* nothing is written but in a folder for temporary files. `RepackageError` if *place* is no layout, a
+    blob is damaged, an image has no packages, or *output* is there and not empty.
+    """
+    folder, ref = placed(place)
+    layout = ImageFolder.of(folder)
+    if output and output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise RepackageError(f"{output}: there already, and not empty; expected a new folder")
+    with staging(output or folder.parent) as stage:
+        writer = _Layout(layout, stage, share, cuts, accept_license=accept_license, on_progress=on_progress)
+        with at(folder):
+            named = [layout.named(ref)] if ref else [one for one in layout.manifests if one.artifact_type is None]
+            digests = {one.digest for one in named}
+            index = json_object((folder / "index.json").read_bytes(), RepackageError)
+            kept = [one for one in index["manifests"] if one["digest"] in digests]
+            manifests = writer.listed(kept, "image")
+        if output:
+            (stage / "index.json").write_bytes(_packed({**index, "manifests": manifests}))
+            (stage / "oci-layout").write_bytes((folder / "oci-layout").read_bytes())
+            # index.json is last: what has none is no layout
+            for name in ("blobs", "oci-layout", "index.json"):
+                (stage / name).rename(output / name)
+    return tuple(writer.images)
+
+
+class _Layout:
+    """Writes what is new of a layout into the folder *stage*."""
+
+    def __init__(
+        self,
+        layout: ImageFolder,
+        stage: Path,
+        share: Share,
+        cuts: Cuts,
+        *,
+        accept_license: bool,
+        on_progress: OnProgress,
+    ) -> None:
+        self._layout = layout
+        self._stage = stage
+        self._blobs = stage / "blobs" / "sha256"
+        self._blobs.mkdir(parents=True)
+        self._slim = (share, cuts)
+        self._accept_license = accept_license
+        self._on_progress = on_progress
+        self._known: dict[str, dict[str, Any]] = {}
+        self._names = {one.digest: ref for one in layout.manifests if (ref := ref_of(one))}
+        self.images: list[SlimmedImage] = []
+
+    def listed(self, entries: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+        """The descriptors *entries* as they are after slimming, without attestations of images that are others now."""
+        made = []
+        for entry in entries:
+            attested = (entry.get("annotations") or {}).get(_ATTESTED)
+            if attested is None or self._known.get(attested, {}).get("digest") == attested:
+                made.append({**entry, **self._after(entry, name)})
+        return made
+
+    def _after(self, entry: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """What is new in the descriptor *entry*: digest and size."""
+        if (digest := str(entry["digest"])) not in self._known:
+            own = (entry.get("annotations") or {}).get(REF_NAME)
+            called = own or self._names.get(digest, name)
+            descriptor = Descriptor(str(entry["mediaType"]), digest, int(entry["size"]))
+            attested = (entry.get("annotations") or {}).get(_ATTESTED)
+            if descriptor.media_type == INDEX_TYPE:
+                values = json_object(self._layout.read(descriptor), RepackageError)
+                self._known[digest] = self._json({**values, "manifests": self.listed(values["manifests"], called)})
+            elif attested or self._layout.manifest(descriptor).subject:
+                self._known[digest] = self._copied(descriptor)
+            else:
+                self._known[digest] = self._image(descriptor, called)
+        return self._known[digest]
+
+    def _copied(self, descriptor: Descriptor) -> dict[str, Any]:
+        """Link a manifest and all that it names."""
+        manifest = self._layout.manifest(descriptor)
+        for one in (descriptor, manifest.config, *manifest.layers):
+            self._link(one)
+        return {"digest": descriptor.digest, "size": descriptor.size}
+
+    def _image(self, descriptor: Descriptor, name: str) -> dict[str, Any]:
+        manifest = self._layout.manifest(descriptor)
+        raw = json_object(self._layout.read(descriptor), RepackageError)
+        config = self._layout.config(manifest.config)
+        diff_ids = list(config["rootfs"]["diff_ids"])
+        if len(diff_ids) != len(manifest.layers):
+            raise RepackageError(f"{descriptor.digest}: {len(manifest.layers)} layers, but {len(diff_ids)} diff_ids")
+        root = self._stage / f"tree-{len(self.images)}"
+        root.mkdir()
+        tree = _Tree(root)
+        for number, layer in enumerate(manifest.layers):
+            self._layout.check(layer)
+            with at(layer.digest), _opened(self._layout.blob(layer), layer.media_type) as archive:
+                tree.add(archive, number)
+        doubled = tuple(tree.settle())
+        with at(name):
+            share, cuts = self._slim
+            environment = Environment.under(root)
+            owned = {str(one.place(row.path)) for one in environment.distributions() for row in one.rows}
+            left = tuple(file for file in doubled if str(environment.root / file.path) in owned)
+            found = slim_environment(
+                environment, share, cuts, accept_license=self._accept_license, on_progress=self._on_progress
+            )
+        changed = tree.changed()
+        layers, rewritten = list(raw["layers"]), 0
+        for number, layer in enumerate(manifest.layers):
+            mine = {path: root / path for path in changed if tree.owners[path] == number}
+            if mine:
+                layers[number], diff_ids[number] = self._rewritten(layer, mine)
+                rewritten += 1
+            else:
+                self._link(layer)
+        if rewritten:
+            new = self._json({**config, "rootfs": {**config["rootfs"], "diff_ids": diff_ids}})
+            written = self._json({**raw, "config": {**raw["config"], **new}, "layers": layers})
+        else:
+            written = self._copied(descriptor)
+        self.images.append(
+            SlimmedImage(
+                ref=name,
+                packed_before=sum(layer.size for layer in manifest.layers),
+                packed=sum(layer["size"] for layer in layers),
+                rewritten=rewritten,
+                layers=len(layers),
+                found=found,
+                linked=left,
+            )
+        )
+        return written
+
+    def _rewritten(self, layer: Descriptor, files: Mapping[str, Path]) -> tuple[dict[str, Any], str]:
+        """The descriptor and the diff_id of *layer* with the contents of *files* instead of those of that name."""
+        part = self._stage / "layer"
+        with part.open("wb") as opened, _opened(self._layout.blob(layer), layer.media_type) as archive:
+            packing = _Packing(opened, layer.media_type)
+            with tarfile.open(fileobj=cast(IO[bytes], packing), mode="w|", format=tarfile.PAX_FORMAT) as new:
+                for entry in archive:
+                    file = files.get(_path(entry.name)) if entry.isreg() else None
+                    if file:
+                        entry.size = file.stat().st_size
+                        entry.pax_headers = {key: text for key, text in entry.pax_headers.items() if key != "size"}
+                        with file.open("rb") as stream:
+                            new.addfile(entry, stream)
+                    else:
+                        new.addfile(entry, cast(IO[bytes], archive.extractfile(entry)) if entry.isreg() else None)
+            packing.finish()
+        digest = hashlib.sha256()
+        with part.open("rb") as opened:
+            while chunk := opened.read(_CHUNK):
+                digest.update(chunk)
+        size = part.stat().st_size
+        part.replace(self._blobs / digest.hexdigest())
+        # no annotation: those of some layers are tables of what was in them
+        described = {"mediaType": layer.media_type, "digest": f"sha256:{digest.hexdigest()}", "size": size}
+        return described, f"sha256:{packing.plain.hexdigest()}"
+
+    def _link(self, descriptor: Descriptor) -> None:
+        target = self._blobs / descriptor.digest.removeprefix("sha256:")
+        if not target.exists():
+            self._layout.check(descriptor)
+            linked(self._layout.blob(descriptor), target)
+
+    def _json(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        data = _packed(values)
+        digest = digest_of(data)
+        (self._blobs / digest.removeprefix("sha256:")).write_bytes(data)
+        return {"digest": digest, "size": len(data)}
+
+
+class _Tree:
+    """The files of an image that say what is installed, or may have GPU code, below the folder *root*.
+
+    *owners* are the layers that they come from, by path. There are no links in it, so that nothing leads out.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.owners: dict[str, int] = {}
+        self._inodes: dict[str, int] = {}
+        self._linked: set[str] = set()
+
+    def add(self, archive: tarfile.TarFile, number: int) -> None:
+        """Put on top what the layer *archive*, the one called *number*, has."""
+        for entry in archive:
+            path = _path(entry.name)
+            folder, _, name = path.rpartition("/")
+            if name == _OPAQUE:
+                self._remove(f"{folder}/" if folder else "", below=number)
+            elif name.startswith(_WHITEOUT):
+                gone = posixpath.join(folder, name.removeprefix(_WHITEOUT))
+                self._remove(f"{gone}/", below=number)
+                self._forget(gone)
+            elif entry.isdir():
+                self._forget(path)
+            else:
+                self._remove(f"{path}/", below=number + 1)
+                self._forget(path)
+                self._linked.discard(path)
+                if entry.islnk():
+                    self._linked |= {path, _path(entry.linkname)}
+                elif entry.isreg() and path:
+                    self._take(archive, entry, path, number)
+
+    def settle(self) -> Iterator[FileLeft]:
+        """Take out the files that have a second name, and yield those that might have been cut."""
+        for path in sorted(self._linked):
+            if path in self.owners:
+                if not _is_listed(path):
+                    yield FileLeft(path, _LINKED)
+                self._forget(path)
+        for folder, _, _ in os.walk(self._root, topdown=False):  # those all of whose files went
+            with suppress(OSError):
+                Path(folder).rmdir()
+        self._root.mkdir(exist_ok=True)
+        self._inodes = {path: (self._root / path).stat().st_ino for path in self.owners}
+
+    def changed(self) -> list[str]:
+        """The files that are others now than when the tree was settled."""
+        return [path for path, inode in self._inodes.items() if (self._root / path).stat().st_ino != inode]
+
+    def _take(self, archive: tarfile.TarFile, entry: tarfile.TarInfo, path: str, number: int) -> None:
+        is_listed = _is_listed(path) and entry.size <= _LARGEST
+        file = archive.extractfile(entry)
+        head = file.read(_CHUNK) if file else b""
+        if not file or not (is_listed or worth_reading(path, lambda size: head[:size])):
+            return
+        target = self._root / path
+        if any((self._root / parent).is_file() for parent in PurePosixPath(path).parents):
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as stream:
+            while head:
+                stream.write(head)
+                head = file.read(_CHUNK)
+        target.chmod(entry.mode & 0o777 | 0o400)
+        os.utime(target, (entry.mtime, entry.mtime))
+        self.owners[path] = number
+
+    def _remove(self, start: str, *, below: int) -> None:
+        for path in [path for path in self.owners if path.startswith(start) and self.owners[path] < below]:
+            self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        if self.owners.pop(path, None) is not None:
+            (self._root / path).unlink()
+
+
+class _Packing:
+    """A layer in the making: what is written is hashed as it is, and compressed into *file* as *media_type* says."""
+
+    def __init__(self, file: BinaryIO, media_type: str) -> None:
+        self.plain = hashlib.sha256()
+        self._gzip = GzipMembers(file) if media_type == GZIP_TYPE else None
+        self._zstd = zstd.writing(file, level=_LEVEL, threads=available_cores()) if media_type == ZSTD_TYPE else None
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        self.plain.update(data)
+        if self._gzip:
+            self._gzip.add(data)
+        else:
+            (self._zstd or self._file).write(data)
+        return len(data)
+
+    def finish(self) -> None:
+        if self._gzip:
+            self._gzip.flush()
+        if self._zstd:
+            self._zstd.close()
+
+
+@contextmanager
+def _opened(blob: Path, media_type: str) -> Iterator[tarfile.TarFile]:
+    """The layer *blob*, read from its start to its end; `RepackageError` if it is none that can be read."""
+    if media_type not in _TYPES:
+        raise RepackageError(f"a layer of type {media_type}; expected {', '.join(_TYPES)}")
+    with ExitStack() as stack:
+        file: Any = stack.enter_context(blob.open("rb"))
+        if media_type == GZIP_TYPE:
+            file = stack.enter_context(gzip.open(file, "rb"))
+        elif media_type == ZSTD_TYPE:
+            file = stack.enter_context(zstd.reading(file))
+        try:
+            yield stack.enter_context(tarfile.open(fileobj=file, mode="r|", tarinfo=BoundedInfo))
+        except (tarfile.TarError, EOFError, gzip.BadGzipFile, zstd.ZstdError) as error:
+            raise RepackageError(f"not a layer that can be read: {error}") from error
+
+
+def _path(name: str) -> str:
+    """Where in the image the entry *name* is; empty for a place outside of it."""
+    path = posixpath.normpath(f"/{name}").lstrip("/")
+    return "" if ".." in name.split("/") else path
+
+
+def _is_listed(path: str) -> bool:
+    """Whether the file at *path* says what is installed."""
+    return any(part.endswith(_LISTS) for part in path.split("/")[:-1])
+
+
+def _packed(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
