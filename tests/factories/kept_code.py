@@ -4,19 +4,25 @@ from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 
+from msgspec.structs import replace
+
 from vbuild.elf.image import ElfImage
 from vbuild.gpu_code.fatbin import FATBINS
 from vbuild.gpu_code.model import Container, GpuEntry, Vendor
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuList, Ptx, kept_offers
+from vbuild.slimming.stated import unmeasured
 
 
 def fatbins(data: bytes) -> Iterator[Container]:
-    """The fatbins of the library *data* in the order of the file."""
-    for container in device_code(ElfImage.parse(data)).containers:
+    """The fatbins of the library *data* in the order of the file; pinned ones that may shrink are as if they moved."""
+    image = ElfImage.parse(data)
+    code = device_code(image)
+    shrinking = unmeasured(image, code)
+    for container in code.containers:
         if container.vendor is Vendor.NVIDIA:
-            yield container
+            yield replace(container, why_pinned=None) if container.span.start in shrinking else container
 
 
 def kept_entries(container: Container, gpus: str) -> tuple[GpuEntry, ...]:
