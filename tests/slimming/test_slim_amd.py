@@ -1,5 +1,7 @@
 """Wheels with code for AMD's GPUs: what goes of plain and of compressed bundles, and what the variants claim."""
 
+import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -182,3 +184,52 @@ def test_strip_leaves_the_bundles(tmp_path: Path) -> None:
     made = wheel(tmp_path, NAME, {"demo/amd.so": AMD})
     (result,) = slim([made], None, shares=(Share(GpuList.asked("gfx942")),), cuts=Cuts(strict=True))
     assert result.unpacked < result.unpacked_before
+
+
+_KERNELS = """
+typedef __SIZE_TYPE__ size_t;
+struct dim3 { unsigned x, y, z; dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {} };
+typedef struct ihipStream_t *hipStream_t;
+extern "C" int __hipPushCallConfiguration(dim3, dim3, size_t = 0, hipStream_t = 0);
+extern "C" int __hipPopCallConfiguration(dim3 *, dim3 *, size_t *, hipStream_t *);
+extern "C" int hipLaunchKernel(const void *, dim3, dim3, void **, size_t, hipStream_t);
+__attribute__((global)) void add(float *a) { a[0] += 1.0f; }
+void launch(float *a) { add<<<1, 1>>>(a); }
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("packing", ["--no-offload-compress", "--offload-compress"])
+def test_what_clang_compiles_from_hip_is_cut_as_its_bundler_reads_it(tmp_path: Path, packing: str) -> None:
+    clang, bundler = (shutil.which(f"{name}-22") for name in ("clang", "clang-offload-bundler"))
+    if not (clang and bundler and shutil.which("ld.lld-22")):
+        pytest.skip("needs clang-22, clang-tools-22 and lld-22")
+    source, built, library = (tmp_path / name for name in ("k.hip", "k.o", "k.so"))
+    source.write_text(_KERNELS)
+    archs = [f"--offload-arch={target}" for target in TARGETS]
+    command: list[str | Path] = [
+        clang,
+        "-x",
+        "hip",
+        *archs,
+        packing,
+        "-nogpuinc",
+        "-nogpulib",
+        "-fPIC",
+        "-c",
+        source,
+        "-o",
+        built,
+    ]
+    subprocess.run(command, check=True)
+    subprocess.run(["gcc", "-shared", built, "-o", library], check=True)
+    _, folder = slimmed(tmp_path, "gfx942,gfx1101", k=library.read_bytes())
+    # start-up code hands the stand-in runtime a wrapper, which leads to these
+    assert targets(folder / "k.so") == [{"gfx942", "gfx11-generic"}]
+    (container,) = device_code(ElfImage.parse((folder / "k.so").read_bytes())).containers
+    unit = tmp_path / "unit"
+    unit.write_bytes((folder / "k.so").read_bytes()[container.span.start : container.span.stop])
+    listed = subprocess.run(
+        [bundler, "--list", "--type=o", f"--input={unit}"], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert {one.rpartition("--")[2] for one in listed if not one.startswith("host")} == {"gfx942", "gfx11-generic"}

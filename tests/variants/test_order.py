@@ -132,6 +132,13 @@ def test_a_cuda_driver_and_gpu_support_what_nvidias_provider_says() -> None:
     assert "sm_arch" not in dict(supported("nvidia", BUILT_IN["nvidia"].provider, machine(driver="12.8")))
 
 
+def test_a_machine_with_gpus_of_amd_supports_their_processors() -> None:
+    described = Machine.described(machine().cpu or Cpu.parse("v3"), processors=("gfx942", "gfx90a"))
+    assert supported("amd", BUILT_IN["amd"].provider, described) == (("gfx_arch", ("gfx942", "gfx90a")),)
+    assert Machine.parse(str(described)) == described
+    assert not supported("amd", BUILT_IN["amd"].provider, machine())
+
+
 def test_an_arm_machine_supports_the_versions_that_its_own_includes() -> None:
     features = dict(supported("aarch64", BUILT_IN["aarch64"].provider, machine("armv9.0-a")))
     assert features["version"] == ("9.0a", "8.5a", "8.4a", "8.3a", "8.2a", "8.1a", "8a")
