@@ -16,6 +16,7 @@ TYPE_CHECKING = False  # true to type checkers; importing typing would cost more
 if TYPE_CHECKING:
     from vbuild.api.functions import bench as bench
     from vbuild.api.functions import check as check
+    from vbuild.api.functions import checkup as checkup
     from vbuild.api.functions import collect as collect
     from vbuild.api.functions import doctor as doctor
     from vbuild.api.functions import index as index
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from vbuild.build.init import WrittenRecipe as WrittenRecipe
     from vbuild.errors import VbuildError as VbuildError
     from vbuild.hardware.machine import Machine as Machine
+    from vbuild.inspection.doctor import Checkup as Checkup
     from vbuild.inspection.model import Contents as Contents
     from vbuild.publishing.check import Checklist as Checklist
     from vbuild.publishing.oci.select import ImageSelection as ImageSelection
@@ -64,12 +66,13 @@ if TYPE_CHECKING:
 _NAMES = {
     "api.functions": (
         "init matrix collect slim slim_environment slim_images undo_slim split install_check stamp index select "
-        "select_image doctor verify run_levels bench inspect publish check"
+        "select_image doctor checkup verify run_levels bench inspect publish check"
     ),
     "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions",
     "build.init": "WrittenRecipe",
     "errors": "VbuildError",
     "hardware.machine": "Machine",
+    "inspection.doctor": "Checkup",
     "inspection.model": "Contents",
     "publishing.check": "Checklist",
     "publishing.oci.select": "ImageSelection",

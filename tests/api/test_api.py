@@ -32,6 +32,7 @@ MODES = {
     "install_check": "split",
     "select_image": "select",
     "doctor": "select",
+    "checkup": "doctor",
     "run_levels": "verify",
     "slim_environment": "slim",
     "slim_images": "slim",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vbuild.hardware.driver import Dotted
     from vbuild.hardware.gpu import GpuList
     from vbuild.hardware.machine import Machine
+    from vbuild.inspection.doctor import Checkup
     from vbuild.inspection.model import Contents
     from vbuild.publishing.check import Checklist
     from vbuild.publishing.oci.select import ImageSelection
@@ -359,6 +360,22 @@ def doctor(*, python: StrPath | None = None, machine: "StrPath | Machine | None"
     from vbuild.variants.doctor import diagnosed
 
     return diagnosed(path_of(python), machine_of(machine))
+
+
+def checkup(places: "StrPath | Iterable[StrPath]", *, gpus: "str | Iterable[str] | GpuList" = "native") -> "Checkup":
+    """Returns on which of *gpus* the GPU code in *places* runs, environments or wheels: ``vbuild doctor``.
+
+    For each library there is whether it runs natively, by JIT or not at all, the oldest driver, and what slimming would
+    save in bytes; for "native" also whether installed variants are for this machine. `HardwareError` for a GPU that
+    does not exist, or if this machine has none and none is named, `RepackageError` for a place that is no environment,
+    `WheelError` for a wheel that cannot be read.
+    """
+    from vbuild.hardware.driver import Nvidia
+    from vbuild.inspection.doctor import checkup as verb
+
+    asked = gpus_of(gpus)
+    here = machine_of(None) if gpus == "native" else None
+    return verb(paths_of(places), asked.every if asked else (), driver=Nvidia.here().driver, machine=here)
 
 
 def verify(

@@ -11,7 +11,7 @@ from vbuild.cli.group import Commands
 SECTIONS = {
     "Build": ("init", "matrix", "lock", "cibuildwheel", "collect", "toolkit", "cache"),
     "Repackage": ("slim", "split", "stamp", "repair"),
-    "Look": ("inspect", "verify", "bench", "select"),
+    "Look": ("inspect", "verify", "bench", "select", "doctor"),
     "Ship": ("index", "check", "publish"),
 }
 _COMPLETION = """\b

@@ -50,15 +50,17 @@ _DAMAGED = 1 << 6
 _NOTES = 100
 
 
-def device_code(image: ElfImage) -> DeviceCode:
+def device_code(image: ElfImage, *, everywhere: bool = True) -> DeviceCode:
     """The GPU code of *image*; what is damaged or not known is in its notes, and nothing of it is movable.
 
+    Unless *everywhere*, only the sections for it are looked into, of which headers alone are read.
     `BinaryError` if there is more of it than any library has.
     """
     findings = _Findings()
     for form in FORMS:
         _Sections(image, form, findings).survey()
-    _survey_the_rest(image, findings)
+    if everywhere:
+        _survey_the_rest(image, findings)
     return findings.result()
 
 

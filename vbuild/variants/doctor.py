@@ -154,7 +154,12 @@ def diagnosed(python: Path | None, machine: Machine) -> tuple[Diagnosis, ...]:
 
     Those that *machine* does not support come first. `HardwareError` if *python* is not an interpreter.
     """
-    found = (_diagnosis(*installed, machine) for installed in _installed(_path(python)))
+    return diagnosed_in(_path(python), machine)
+
+
+def diagnosed_in(folders: list[str], machine: Machine) -> tuple[Diagnosis, ...]:
+    """The same of every distribution in *folders*; of a project in several the first counts."""
+    found = (_diagnosis(*installed, machine) for installed in _installed(folders))
     order = (False, None, True)
     return tuple(sorted(filter(None, found), key=lambda one: (order.index(one.is_supported), one.project)))
 

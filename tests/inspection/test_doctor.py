@@ -1,0 +1,107 @@
+"""Environments and wheels with GPU code, and which GPUs it serves."""
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.factories.elf import shared_object
+from tests.factories.fatbins import device_library, entry, fatbin
+from tests.factories.wheels import wheel
+from vbuild.api.functions import checkup
+from vbuild.cli.main import main
+from vbuild.errors import RepackageError
+from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
+from vbuild.hardware.driver import Dotted
+from vbuild.inspection.gpu_code import Runs
+
+KERNEL = b".text.kernel".ljust(512)
+FAT = device_library(fatbin(*(entry(arch=arch, code=KERNEL) for arch in (80, 90))))
+BY_PTX = device_library(fatbin(entry(FatbinKind.PTX, 75, flags=FatbinFlag.ZSTD)))
+STUB = device_library(fatbin(entry(arch=75)))
+
+
+def environment(folder: Path, files: Mapping[str, bytes | str], name: str = "demo-1.0-py3-none-any.whl") -> Path:
+    """The folder of packages *folder* with the wheel of *files* unpacked into it."""
+    made = wheel(folder.with_name("wheels"), name, files)
+    with zipfile.ZipFile(made) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def test_each_library_is_judged_for_each_gpu(tmp_path: Path) -> None:
+    place = environment(tmp_path / "env", {"demo/a.so": FAT, "demo/b.so": BY_PTX, "demo/c.so": shared_object("int a;")})
+    found = checkup(place, gpus="90,120,75")
+    runs = {one.path: [fit.runs for fit in one.fits] for one in found.examined}
+    # lowest first
+    assert runs == {
+        "demo/a.so": [Runs.NO, Runs.NATIVELY, Runs.NO],
+        "demo/b.so": [Runs.JIT, Runs.JIT, Runs.JIT],
+    }
+    assert [one.path for one in found.unserved] == ["demo/a.so"]
+    drivers = {one.path: [fit.driver for fit in one.fits] for one in found.examined}
+    assert drivers["demo/b.so"] == [Dotted(12, 4), Dotted(12, 4), Dotted(12, 8)]
+    assert drivers["demo/a.so"] == [None, Dotted(11, 8), None]
+
+
+def test_it_promises_what_slimming_saves(tmp_path: Path) -> None:
+    place = environment(tmp_path / "env", {"demo/a.so": FAT})
+    (one,) = checkup(place, gpus="90").examined
+    assert one.saves == len(entry(arch=80, code=KERNEL))
+    assert checkup(place, gpus="80,90").saves == 0
+
+
+def test_what_has_no_kernel_is_not_missed(tmp_path: Path) -> None:
+    assert checkup(environment(tmp_path / "env", {"demo/a.so": STUB}), gpus="90").examined == ()
+
+
+def test_device_files_are_one_row_that_no_gpu_fails_for(tmp_path: Path) -> None:
+    ptx = {f"demo/{number}.ptx": ".version 8.0\n.target sm_90a\n" for number in range(3)}
+    found = checkup(environment(tmp_path / "env", ptx), gpus="80,90")
+    assert [(one.path, [fit.runs for fit in one.fits]) for one in found.examined] == [
+        ("3 files of GPU code alone", [Runs.NO, Runs.JIT])
+    ]
+    assert found.unserved == ()
+
+
+def test_cuda_libraries_of_several_packages_are_named(tmp_path: Path) -> None:
+    host = shared_object("int a;")
+    place = environment(tmp_path / "env", {"demo.libs/libcudart-1a2b3c4d.so.12.8.90": host})
+    environment(place, {"other/libcudart.so.12": host, "other/libx.so": host}, "other-2.0-py3-none-any.whl")
+    (copies,) = checkup(place, gpus="90").copies
+    assert (copies.name, copies.owners, copies.size) == ("libcudart.so.12", ("demo 1.0", "other 2.0"), 2 * len(host))
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    place = environment(tmp_path / "env", {"demo/a.so": FAT, "demo/b.so": FAT[:200], "demo/empty.so": b""})
+    (place / "demo" / "gone.so").unlink(missing_ok=True)
+    found = checkup(place, gpus="90")
+    assert [one.path for one in found.examined] == ["demo/a.so"]
+    assert any("demo/b.so" in note for note in found.notes)
+
+
+def test_a_wheel_is_examined_as_well(tmp_path: Path) -> None:
+    made = wheel(tmp_path, files={"demo/a.so": FAT, "demo/k.ptx": ".target sm_80\n".ljust(80)})
+    found = checkup(made, gpus="90")
+    assert [(one.path, one.fits[0].runs) for one in found.examined] == [
+        ("demo/a.so", Runs.NATIVELY),
+        ("a file of GPU code alone", Runs.JIT),
+    ]
+
+
+def test_a_folder_that_is_no_environment_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RepackageError, match="not an environment"):
+        checkup(tmp_path, gpus="90")
+
+
+def test_the_command_fails_where_a_library_serves_nothing(tmp_path: Path) -> None:
+    place = environment(tmp_path / "env", {"demo/a.so": FAT})
+    good = CliRunner().invoke(main, ["doctor", str(place), "--gpu", "H100"])
+    assert (good.exit_code, "native" in good.stdout) == (0, True)
+    bad = CliRunner().invoke(main, ["doctor", str(place), "--gpu", "sm_75", "--json"])
+    assert (bad.exit_code, bad.stderr.splitlines()[0].split(":")[1].strip()) == (1, "demo 1.0")
+    (library,) = json.loads(bad.stdout)["libraries"]
+    assert library["gpus"] == [{"gpu": "sm_75", "runs": "no", "driver": None}]

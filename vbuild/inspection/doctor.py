@@ -1,0 +1,323 @@
+"""`vbuild doctor`: whether the GPU code that is installed, or in wheels, runs on the GPUs that are there or named.
+
+    environment -> RECORD, conda-meta -> libraries, mapped; headers alone are read -> GpuCode
+    wheel       -> `vbuild.inspection.inspect`                                     -> GpuCode
+        -> for each GPU: natively, by JIT, no; and the oldest driver for that
+
+"No kernel image is available for execution on the device" is what CUDA says of a library that has neither machine code
+nor PTX for the GPU. The driver has to know the GPU, the CUDA that the library links, and zstd if code is compressed so.
+"""
+
+import mmap
+import posixpath
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from vbuild.elf.image import ElfImage
+from vbuild.elf.read import Outline
+from vbuild.elf.records import MAGIC
+from vbuild.errors import BinaryError
+from vbuild.gpu_code.device_file import DeviceFile
+from vbuild.gpu_code.fatbin import decompressed
+from vbuild.gpu_code.model import Compression, GpuEntry, Vendor
+from vbuild.gpu_code.survey import FORMS, device_code
+from vbuild.hardware.architectures import Arch, Device
+from vbuild.hardware.driver import ZSTD_SINCE, Dotted
+from vbuild.hardware.machine import Machine
+from vbuild.inspection.gpu_code import GpuCode, Outlook, Runs
+from vbuild.inspection.inspect import inspect
+from vbuild.variants.doctor import Diagnosis, diagnosed_in
+from vbuild.wheel.installed import Environment, InstalledDistribution
+
+_FILE = re.compile(r"\.so(\.[\w.]+)?$|\.(cubin|ptx|co|hsaco)(\.zst)?$|\.pyd$")
+# libraries of CUDA by the name that the loader knows, as repair tools leave it: libcudart-1a2b3c4d.so.12
+_CUDA = re.compile(
+    r"(?P<name>lib(?:cudart|cublas(?:Lt)?|cufft|curand|cusolver(?:Mg)?|cusparse(?:Lt)?|cudnn\w*?|nvrtc|nvJitLink|nccl|cupti"
+    r"|cufile|cutensor\w*?|nvshmem_host))(?:-[0-9a-f]{8,16})?\.so(?:\.(?P<major>\d+))?[\d.]*"
+)
+_RUNTIME = re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>\d+)[\d.]*")
+# bytes of a cubin without kernels, and some more
+_SMALL = 1 << 13
+_SECTIONS = frozenset(name for form in FORMS for name in form.sections)
+
+
+class Fitness(Struct, frozen=True):
+    """How code *runs* on *device*, and the CUDA version of the oldest *driver* for that; None if it is not known."""
+
+    device: Device
+    runs: Runs | None
+    driver: Dotted | None = None
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "gpu": str(self.device),
+            "runs": str(self.runs) if self.runs else None,
+            "driver": str(self.driver) if self.driver else None,
+        }
+
+
+class Examined(Struct, frozen=True):
+    """A library with GPU code, or all device files of *owner*: bytes of GPU code, and what slimming would save of it.
+
+    *fits* has an item for each GPU that was asked about; one of another vendor than the code's says nothing.
+    """
+
+    owner: str
+    path: str
+    size: int
+    saves: int
+    fits: tuple[Fitness, ...]
+    is_library: bool = True
+
+    @property
+    def serves_nothing(self) -> bool:
+        """Whether it is a library that a GPU asked about cannot run anything of."""
+        return self.is_library and any(fit.runs is Runs.NO for fit in self.fits)
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "owner": self.owner,
+            "path": self.path,
+            "gpu_bytes": self.size,
+            "saves_bytes": self.saves,
+            "gpus": [fit.data() for fit in self.fits],
+        }
+
+
+class Copies(Struct, frozen=True):
+    """A library of CUDA that is there several times: the *owners* of its files, and their bytes together."""
+
+    name: str
+    owners: tuple[str, ...]
+    size: int
+
+    def data(self) -> dict[str, Any]:
+        return {"name": self.name, "owners": list(self.owners), "bytes": self.size}
+
+
+class Checkup(Struct, frozen=True):
+    """What was examined, the largest first, with the CUDA libraries that are there twice, and what could not be read.
+
+    *driver* is the CUDA version of this machine's driver, or None; *variants* are the installed variant wheels, if the
+    machine was asked about them.
+    """
+
+    examined: tuple[Examined, ...]
+    copies: tuple[Copies, ...]
+    notes: tuple[str, ...] = ()
+    driver: Dotted | None = None
+    variants: tuple[Diagnosis, ...] = ()
+
+    @property
+    def saves(self) -> int:
+        return sum(one.saves for one in self.examined)
+
+    @property
+    def unserved(self) -> tuple[Examined, ...]:
+        """The libraries of which nothing runs on some GPU that was asked about."""
+        return tuple(one for one in self.examined if one.serves_nothing)
+
+    def data(self) -> dict[str, Any]:
+        """The result for JSON."""
+        return {
+            "driver": str(self.driver) if self.driver else None,
+            "libraries": [one.data() for one in self.examined],
+            "copies": [one.data() for one in self.copies],
+            "saves_bytes": self.saves,
+            "variants": [one.data() for one in self.variants],
+            "notes": list(self.notes),
+        }
+
+
+class _Library(Struct, frozen=True):
+    """A library as it was found: its GPU code, and the names of those it needs."""
+
+    owner: str
+    path: str
+    size: int
+    gpu: GpuCode
+    needed: tuple[str, ...] = ()
+    is_library: bool = True
+
+
+def checkup(
+    places: Sequence[Path], devices: Sequence[Device], *, driver: Dotted | None = None, machine: Machine | None = None
+) -> Checkup:
+    """Examine the wheels and the environments at *places* for *devices*; *driver* is what this machine has.
+
+    With *machine*, installed variant wheels are compared with it, too.
+    `RepackageError` for a place that is no environment, `WheelError` for a wheel that cannot be read.
+    """
+    found: list[_Library] = []
+    notes: list[str] = []
+    folders: list[str] = []
+    for place in places:
+        if place.suffix == ".whl":
+            found += _in_wheel(place)
+        else:
+            environment = Environment.at(place)
+            folders += map(str, environment.folders)
+            for one in environment.distributions():
+                found += _installed(one, notes)
+    examined = (_examined(library, devices) for library in found if library.gpu)
+    order = sorted(examined, key=lambda one: (-one.size, one.owner, one.path))
+    variants = diagnosed_in(folders, machine) if machine else ()
+    return Checkup(tuple(order), tuple(_copies(found)), tuple(notes), driver, variants)
+
+
+def _in_wheel(wheel: Path) -> Iterator[_Library]:
+    contents = inspect(wheel)
+    owner = f"{contents.project} {contents.version}"
+    for library in contents.libraries:
+        yield _Library(owner, library.path, library.size, library.gpu, library.outline.needed)
+    if groups := contents.device_files:
+        gpu = GpuCode.together(group.gpu for group in groups)
+        yield _Library(owner, _device_files(sum(group.files for group in groups)), 0, gpu, is_library=False)
+
+
+def _installed(one: InstalledDistribution, notes: list[str]) -> Iterator[_Library]:
+    """What *one* has, each read by its headers; what cannot be read goes into *notes*."""
+    if one.trouble:
+        notes.append(f"{one}: {one.trouble}")
+    alone: list[GpuCode] = []
+    for row in one.rows:
+        if not _FILE.search(row.path):
+            continue
+        path = one.place(row.path)
+        try:
+            with path.open("rb") as file:
+                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            if device_file := DeviceFile.of(row.path, len(data), partial(_first, data)):
+                alone.append(GpuCode.alone(device_file, len(data)))
+            elif data[: len(MAGIC)] == MAGIC:
+                yield _read(str(one), row.path, data)
+        except BinaryError as error:
+            notes.append(f"{one}: {row.path}: {error}")
+        except (OSError, ValueError):
+            continue  # what is listed and not there, or empty, runs nowhere
+    if alone:
+        yield _Library(str(one), _device_files(len(alone)), 0, GpuCode.together(alone), is_library=False)
+
+
+def _first(data: memoryview, size: int) -> bytes:
+    return bytes(data[:size])
+
+
+def _read(owner: str, path: str, data: memoryview) -> _Library:
+    image = ElfImage.parse(data)
+    if not any(section.name in _SECTIONS for section in image.sections):
+        return _Library(owner, path, len(data), GpuCode())
+    needed: tuple[str, ...] = ()
+    with suppress(BinaryError):
+        needed = Outline.parse(data).needed
+    code = device_code(image, everywhere=False)
+    if not any(_has_kernel(data, entry) for container in code.containers for entry in container.entries):
+        # what the compiler leaves of sources without kernels; the library's own code may read others elsewhere
+        idle = {container.span for container in code.containers}
+        code = device_code(image)
+        code = replace(code, containers=tuple(one for one in code.containers if one.span not in idle))
+    return _Library(owner, path, len(data), GpuCode.of(code), needed)
+
+
+def _has_kernel(data: memoryview, entry: GpuEntry) -> bool:
+    """Whether there may be a kernel in *entry*: a section of code, in a cubin small enough to look at."""
+    if entry.kind != "cubin" or entry.size > _SMALL:
+        return True
+    with suppress(BinaryError):
+        return b".text." in decompressed(data, entry)
+    return True
+
+
+def _device_files(count: int) -> str:
+    return f"{count} files of GPU code alone" if count > 1 else "a file of GPU code alone"
+
+
+def _examined(library: _Library, devices: Sequence[Device]) -> Examined:
+    gpu = library.gpu
+    fits = tuple(_fitness(library, device) for device in devices)
+    served = [fit.device for fit in fits if fit.runs]
+    kept = _kept(gpu, served) if served else gpu.size
+    return Examined(library.owner, library.path, gpu.size, gpu.size - kept, fits, library.is_library)
+
+
+def _kept(gpu: GpuCode, devices: Sequence[Device]) -> int:
+    """The bytes of *gpu* that slimming to all of *devices* leaves."""
+    total = sum(size for _, size in gpu.loose)
+    for stack in gpu.stacks:
+        needed = [places for device in devices if (places := stack.places(device)) is not None]
+        if not needed:
+            total += stack.frame + sum(stack.sizes)
+        elif places := frozenset[int]().union(*needed):
+            total += stack.frame + sum(stack.sizes[place] for place in places)
+        elif not stack.is_alone:
+            total += stack.frame + sum(stack.smallest)
+    return total
+
+
+def _fitness(library: _Library, device: Device) -> Fitness:
+    vendor = Vendor.of(device)
+    mine = [stack for stack in library.gpu.stacks if any(sort.vendor is vendor for sort in stack.sorts)]
+    if not any(stack.is_for(type(device)) for stack in mine):
+        return Fitness(device, None)
+    runs = sum((stack.outlook(device) for stack in mine), Outlook(device)).runs
+    is_nvidia = isinstance(device, Arch)
+    return Fitness(device, runs, _driver(library, device) if is_nvidia and runs is not Runs.NO else None)
+
+
+def _driver(library: _Library, device: Device) -> Dotted | None:
+    """The CUDA version of the oldest driver that knows *device* and reads what it is given of *library*."""
+    wanted = [Dotted(int(match["major"]), 0) for name in library.needed if (match := _RUNTIME.fullmatch(name))]
+    if isinstance(device, Arch) and (toolkits := device.toolkits):
+        wanted.append(toolkits[0])
+    given = (sort for stack in library.gpu.stacks for sort, size in stack.kept(device).items() if size)
+    if any(sort.compression is Compression.ZSTD and sort.section for sort in given):
+        wanted.append(ZSTD_SINCE)
+    return max(wanted, default=None)
+
+
+def _copies(found: Iterable[_Library]) -> Iterator[Copies]:
+    by_name: dict[str, list[_Library]] = defaultdict(list)
+    for library in found:
+        if match := _CUDA.fullmatch(posixpath.basename(library.path)):
+            by_name[".so.".join(filter(None, match.group("name", "major")))].append(library)
+    for name, libraries in sorted(by_name.items()):
+        # what one distribution has twice under two names is a link, or as it wants it
+        owners = tuple(sorted({library.owner for library in libraries}))
+        if len(owners) > 1:
+            yield Copies(name, owners, sum(library.size for library in libraries))
+
+
+def shortened_runs(fit: Fitness, driver: Dotted | None) -> str:
+    """How code runs, in a few words for a table."""
+    if fit.runs is None:
+        return "-"
+    if fit.runs is Runs.NO:
+        return "NO"
+    words = {Runs.NATIVELY: "native", Runs.JIT: "by PTX", Runs.PARTLY_JIT: "partly PTX"}[fit.runs]
+    if driver and fit.driver and driver < fit.driver:
+        return f"{words}, driver too old"
+    return words
+
+
+def merged(examined: Sequence[Examined]) -> tuple[Examined, ...]:
+    """One row for the libraries of a distribution that fare alike: the first stands for them, bytes are added up."""
+    groups: dict[tuple[object, ...], list[Examined]] = {}
+    for one in examined:
+        groups.setdefault((one.owner, one.is_library, one.fits), []).append(one)
+    return tuple(
+        replace(
+            group[0],
+            path=group[0].path if len(group) == 1 else f"{posixpath.basename(group[0].path)} and {len(group) - 1} more",
+            size=sum(one.size for one in group),
+            saves=sum(one.saves for one in group),
+        )
+        for group in groups.values()
+    )
