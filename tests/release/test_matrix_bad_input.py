@@ -188,7 +188,10 @@ LIBRARIES = {
     ),
     "a package that is not there": (
         "ncll==2.28.9",
-        "the package index has no wheel for Linux on x86_64 of nvidia-ncll-cu13 or nvidia-ncll",
+        (
+            "the package index has no wheel for Linux on x86_64 of nvidia-ncll-cu13 or nvidia-ncll; "
+            'leave the library out, or build with an installed toolkit: { path = "…" }'
+        ),
     ),
 }
 

@@ -121,7 +121,7 @@ def test_a_branch_that_training_never_takes_moves_out_of_the_way(tmp_path: Path)
 
 
 @pytest.mark.network
-@pytest.mark.sampled(1)
+@pytest.mark.sampled("cmake")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_profile_that_is_kept_gives_the_same_wheel_in_another_folder(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

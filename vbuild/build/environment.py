@@ -107,7 +107,8 @@ class Environments:
 
     The log of one that cannot be made stays in *logs*, by default that folder. uv sees, of the user's
     variables, what installers may, and what is *asked* for. What *lock* has is installed as it says, by its hashes.
-    With *cache*, environments are there instead, for other runs too: no build may change what is in them.
+    With *cache*, environments are there instead, for other runs too: no build may change what is in them. *own* is the
+    folder of those that only this run has.
     """
 
     def __init__(
@@ -121,9 +122,9 @@ class Environments:
         cache: Cache | None = None,
     ) -> None:
         self._cache = cache if cache and _is_writable(cache) else None
-        self._own = folder.absolute()
+        self.own = folder.absolute()
         # scripts in an environment name its Python by its path: one through a link may be gone tomorrow
-        self.folder = self._cache.folder.resolve() if self._cache else self._own
+        self.folder = self._cache.folder.resolve() if self._cache else self.own
         self._logs = (logs or folder).absolute()
         self._configuration = configuration
         self._asked = tuple(asked)
@@ -160,7 +161,7 @@ class Environments:
         if tools:
             asked = asked.with_name(_digest([asked.name, tools.key]))
         if self._cache is None or is_moving or pinned is None:
-            own = self._own / asked.relative_to(self.folder)
+            own = self.own / asked.relative_to(self.folder)
             return self._made.get(own, lambda: self._make(own, requirements, interpreter, pinned, tools))
         folder = self.place(interpreter) / _digest([*pinned, *([tools.key] if tools else [])])
         return self._made.get(folder, lambda: self._kept(folder, requirements, interpreter, pinned, tools))

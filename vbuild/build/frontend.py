@@ -328,6 +328,7 @@ def _shell(
             environments.place(job.interpreter),
             job.interpreter.include,
             job.profile.place if job.profile else None,
+            environments.own,
         ),
         environment=variables,
         cuda=job.plan.cuda,
