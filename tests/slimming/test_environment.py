@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from vbuild.slimming.environment import slim_environment
 from vbuild.slimming.in_place import JOURNAL, undo
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import SlimmedDistribution, SlimmedEnvironment
+from vbuild.slimming.slim import slim
 from vbuild.wheel.installed import Environment
 
 TAG = "py3-none-manylinux_2_28_x86_64"
@@ -173,6 +175,29 @@ def test_a_library_without_code_for_the_gpu_is_left_and_named(user: VirtualEnvir
     assert "nothing for sm_100" in left.why
     assert architectures(user.site / "demo/_D.so") == {"sm_100"}
     assert (user.site / "demo/_C.so").read_bytes() == FAT
+
+
+def test_a_bill_of_materials_says_what_became_of_a_library(user: VirtualEnvironment, tmp_path: Path) -> None:
+    fat = wheel(tmp_path, f"billed-1.0-{TAG}.whl", {"billed/_C.so": OTHER})
+    slim([fat], tmp_path / "out", shares=(Share(GpuList.parse("80,90")),), cuts=Cuts())
+    assert user.tries(f"uv pip install --offline --no-index -q {tmp_path}/out/*.whl").returncode == 0
+    place = user.site / "billed-1.0.dist-info/sboms/vbuild.cdx.json"
+    before = (place.read_bytes(), (user.site / "billed-1.0.dist-info/RECORD").read_bytes())
+    slimmed(user, backup=tmp_path / "backup")
+    assert hashlib.sha256((user.site / "billed/_C.so").read_bytes()).hexdigest() in place.read_text()
+    assert hashlib.sha256(OTHER).hexdigest() in place.read_text()
+    assert lies(user.folder / "venv") == []
+    undo(tmp_path / "backup")
+    assert (place.read_bytes(), (user.site / "billed-1.0.dist-info/RECORD").read_bytes()) == before
+
+
+def test_a_variant_keeps_the_gpus_that_it_claims(user: VirtualEnvironment, tmp_path: Path) -> None:
+    fat = wheel(tmp_path, f"claimed-1.0-{TAG}.whl", {"claimed/_C.so": FAT})
+    (made,) = slim([fat], tmp_path / "out", shares=(Share.parse("both=80,90"),), cuts=Cuts())
+    assert made.path
+    with zipfile.ZipFile(made.path) as archive:  # as installers that know variants do
+        archive.extractall(user.site)
+    assert why(user, "claimed") == {"_C.so": "a variant for nvidia GPUs already; install the one for yours"}
 
 
 def test_a_read_only_file_is_left(user: VirtualEnvironment) -> None:
@@ -343,7 +368,7 @@ def moments(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 @pytest.mark.parametrize("kind", [Kind.SIGKILL, Kind.SIGINT])
 @pytest.mark.parametrize("part", range(30))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_a_run_that_ends_at_any_moment_leaves_each_file_old_or_new(
     user: VirtualEnvironment, tmp_path: Path, moments: int, kind: Kind, part: int
 ) -> None:

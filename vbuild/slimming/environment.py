@@ -293,7 +293,9 @@ class _Run:
             # lists with their names and hashes are kept true where the whole wheel is looked at
             return _Done(file, cut, why_left="a file of GPU code alone, which is cut or taken out of wheels only")
         if not plan.is_changed or cut.after >= cut.before:
-            whys = (cut.why_whole, *cut.lacks.values()) if cut.has_gpu_code else ()
+            # zeros where code was save nothing on a disk
+            notes = cut.notes if cut.dropped else ()
+            whys = (cut.why_whole, *cut.lacks.values(), *notes) if cut.has_gpu_code else ()
             return _Done(file, replace(cut, after=cut.before), why_left=next(filter(None, whys), None))
         why, old = file.why_left or self._refusal(file), ""
         if why is None:
