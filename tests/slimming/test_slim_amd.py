@@ -94,6 +94,11 @@ def test_the_code_of_a_vendor_that_is_not_asked_for_stays(tmp_path: Path) -> Non
         assert ((folder / "nvidia.so").read_bytes() == NVIDIA) is (gpus == "gfx942")
 
 
+def test_a_wheel_for_the_other_vendor_says_for_which_gpus_it_is(tmp_path: Path) -> None:
+    result, _ = slimmed(tmp_path, "90", amd=amd_library(OTHER))
+    assert result.why_untouched == "nothing in it to cut: its GPU code is for gfx908"
+
+
 def test_gpus_of_both_vendors_are_each_cut_for_in_one_wheel(tmp_path: Path) -> None:
     result, folder = slimmed(tmp_path, "90,gfx942", amd=AMD, nvidia=NVIDIA)
     assert targets(folder / "amd.so")[0] == {"gfx942"}
@@ -180,7 +185,7 @@ def test_a_bundle_that_is_not_known_is_left_and_the_others_are_cut(tmp_path: Pat
     assert unknown in (folder / "amd.so").read_bytes()
 
 
-def test_strip_leaves_the_bundles(tmp_path: Path) -> None:
+def test_a_dry_run_and_a_strict_one_cut_bundles_too(tmp_path: Path) -> None:
     made = wheel(tmp_path, NAME, {"demo/amd.so": AMD})
     (result,) = slim([made], None, shares=(Share(GpuList.asked("gfx942")),), cuts=Cuts(strict=True))
     assert result.unpacked < result.unpacked_before

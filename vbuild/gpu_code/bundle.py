@@ -50,6 +50,9 @@ ALIGNMENT = 4096
 _WINDOW_LOG = 30
 _LARGEST, _PLENTY, _RATIO = 1 << _WINDOW_LOG, 1 << 24, 512
 _ZSTD_LEVEL, _ZLIB_LEVEL = 9, 9
+# the part of a compressed bundle that its code objects have in common, and that stays with the last: of published ones,
+# with 15 to 27 processors, one alone takes 13 to 18 % of them all
+_IN_COMMON = 8
 # what the runtime reads to find the table in
 _TABLE = 4096
 _PARTS_BEFORE_TARGET = 5
@@ -286,7 +289,7 @@ def _compressed_reading(data: memoryview, span: range) -> Reading:
             span=range(span.start, span.start),
             payload=range(span.start, span.start),
             compression=_COMPRESSIONS[head.method],
-            share=size * row.size // max(total, 1),
+            share=(size - size // _IN_COMMON) * row.size // max(total, 1),
         )
         for row, ident in rows
     )

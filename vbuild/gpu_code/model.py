@@ -58,9 +58,10 @@ class Compression(StrEnum):
 class GpuEntry(Struct, frozen=True):
     """Code for one kind of GPU: file offsets of the whole entry and of its stored bytes, sizes in bytes.
 
-    *kind* is the vendor's word for it ("cubin", "ptx", "lto-ir", "code-object"), *ident* a name the compiler gave it,
-    *options* what the code is to be compiled with further. In a container that is compressed as a whole an entry has
-    no bytes of its own in the file; *share* is then what its compressed code may take up there.
+    *kind* is the vendor's word for it ("cubin", "ptx", "lto-ir", "code-object"), *ident* a name the compiler gave
+    it, *options* what the code is to be compiled with further. In a container that is compressed as a whole an
+    entry has no bytes of its own in the file; *share* is then what its compressed code may take up there, without
+    what it has in common with others.
     """
 
     vendor: Vendor

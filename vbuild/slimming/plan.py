@@ -57,7 +57,13 @@ class SlimPlan(Struct, frozen=True):
             return None
         if not self.libraries:
             return "it has no compiled file, and runs on any machine"
-        return "nothing in it to cut" if self.has_gpu_code else "its compiled files have no GPU code"
+        if not self.has_gpu_code:
+            return "its compiled files have no GPU code"
+        cuts = [cut for library in self.libraries for cut in library.cuts]
+        found = ", ".join(dict.fromkeys(gpu for cut in cuts for gpu in cut.gpus))
+        # what another vendor's GPUs run stays whole
+        is_of_another = not any(cut.served or cut.zstd for cut in cuts)
+        return f"nothing in it to cut: its GPU code is for {found}" if is_of_another else "nothing in it to cut"
 
     @property
     def needed(self) -> frozenset[str]:
