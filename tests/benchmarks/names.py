@@ -44,6 +44,7 @@ CPU = (
 CUDA = (
     *("pycudwt", "cuvec", "numcu", "custc", "kage-cucounter", "nimpa", "cuda-kernels", "metalerp", "tensorax"),
     *("pycuda", "spio", "cutwed", "cuprox", "crispr", "explodethosebits", "thinc-gpu-ops"),
+    *("pfcuda", "pyradiomics-cuda", "qkmx", "cubrif"),
 )
 _MODULE = re.compile(r"((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)(?:\.cpython-[\w-]+|\.abi3)?\.so")
 
