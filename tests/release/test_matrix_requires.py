@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,16 @@ import pytest
 from tests.factories.clients import UV, masked, taken_by_uv
 from tests.factories.gpu_projects import FRESH, TALLY, cuda
 from tests.factories.projects import setuptools_project
+from tests.factories.redirect_installs import pip as pip_command
+from tests.factories.redirect_installs import ran, virtual
+from tests.factories.redirect_installs import uv as uv_command
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.errors import RecipeError
+from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
 from vbuild.publishing.local import Local
 from vbuild.publishing.publish import publish
+from vbuild.publishing.redirect.plan import Redirect
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix
 from vbuild.release.model import ReleaseResult
@@ -147,6 +153,20 @@ def test_pip_and_uv_choose_among_two_versions_two_gpus_and_two_levels(engines: P
                 there = tmp_path / f"{Path(command[0]).name}-{engine}-{label}"
                 found = installed(command, there, "tally", f"engine=={engine}.*")
                 assert f"tally-1.0+engine{engine}.{label.replace('_', '.')}" in found
+    # one sdist, which goes by what is installed and by the machine
+    publish([dist], tmp_path, layouts=[Redirect((tmp_path / "redirect").as_uri(), by_hardware=True, by_installed=True)])
+    options = ["--no-index", "--find-links", str(tmp_path / "redirect"), "--find-links", str(engines)]
+    for engine, tool in product(("1.4", "2.0"), (pip_command, uv_command)):
+        python = virtual(tmp_path / f"venv-{engine}-{tool.__name__}")
+        ran(uv_command(python, "install", *options, f"engine=={engine}.0"), tmp_path)
+        for (level, prefix), (gpu, group) in product(levels.items(), gpus.items()):
+            forced = {FORCED_DRIVER: "13.0", FORCED_CAPABILITY: gpu}
+            fresh = "--no-cache-dir" if tool is pip_command else "--no-cache"
+            command = tool(python, "install", "--force-reinstall", fresh, *options, "tally")
+            ran(command, tmp_path, masked(level, tmp_path), **forced)
+            [info] = python.parents[1].glob("lib/*/site-packages/tally-1.0.dist-info")
+            assert f"Requires-Dist: engine=={engine}.*" in (info / "METADATA").read_text()
+            assert f'"{prefix}{group}"' in (info / "variant.json").read_text()
 
 
 def test_one_value_can_be_built_alone(engines: Path, tmp_path: Path) -> None:
