@@ -162,8 +162,8 @@ def test_pip_and_uv_choose_among_two_versions_two_gpus_and_two_levels(engines: P
         for (level, prefix), (gpu, group) in product(levels.items(), gpus.items()):
             forced = {FORCED_DRIVER: "13.0", FORCED_CAPABILITY: gpu}
             fresh = "--no-cache-dir" if tool is pip_command else "--no-cache"
-            command = tool(python, "install", "--force-reinstall", fresh, *options, "tally")
-            ran(command, tmp_path, masked(level, tmp_path), **forced)
+            redirected = tool(python, "install", "--force-reinstall", fresh, *options, "tally")
+            ran(redirected, tmp_path, masked(level, tmp_path), **forced)
             [info] = python.parents[1].glob("lib/*/site-packages/tally-1.0.dist-info")
             assert f"Requires-Dist: engine=={engine}.*" in (info / "METADATA").read_text()
             assert f'"{prefix}{group}"' in (info / "variant.json").read_text()
