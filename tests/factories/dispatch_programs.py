@@ -305,6 +305,13 @@ _FAULTS = {
     "also-rejoined": """static int rejoin_value@, spare@; static int *volatile rejoin_place@ = &spare@; __attribute__((constructor)) static void rejoin_first@(void) { rejoin_value@ = __builtin_cpu_supports("avx2") != 0; }
         NOINLINE static void rejoin@(int x) { __asm__ volatile("lea %0, %%rbx; test %2, %2; jns 1f; mov %1, %%rbx; 1: movl $1, (%%rbx); mov $0, %%ebx" : "+m"(rejoin_value@) : "r"(rejoin_place@), "r"(x) : "rbx", "memory", "cc"); }
         int also@(int x) { rejoin@(x); return rejoin_value@ ? fast@(x) : x; }""",
+    "also-in-front": """static int front_notes@[4], front_has@; __attribute__((constructor)) static void front_first@(void) { front_has@ = __builtin_cpu_supports("avx2") != 0; }
+        NOINLINE static void note_front@(int *notes, int x) { notes[3] = x; } int also@(int x) { note_front@(front_notes@, x); return front_has@ ? fast@(x) : x; }""",
+    "also-beyond": """static struct { int notes[4], has; } beyond@; __attribute__((constructor)) static void beyond_first@(void) { beyond@.has = __builtin_cpu_supports("avx2") != 0; }
+        NOINLINE static void note_beyond@(int *notes, int x) { notes[4] = x; } int also@(int x) { note_beyond@(beyond@.notes, x); return beyond@.has ? fast@(x) : x; }""",
+    "also-far-beyond": """static struct { int notes[4], has; } far@; __attribute__((constructor)) static void far_first@(void) { far@.has = __builtin_cpu_supports("avx2") != 0; }
+        NOINLINE static int note_far@(int *notes, int x) { notes[4] = x; return x * 3; } NOINLINE static int noted_far@(int *notes, int x) { return note_far@(notes, x ^ 1) + 1; }
+        int also@(int x) { x += noted_far@(far@.notes, x); return far@.has ? fast@(x) : x; }""",
     "named": "int run_NAME@(int x) { return fast@(x); }",
 }
 

@@ -372,6 +372,9 @@ class ArmReach(Reach):
         """In a file that asks the processor nothing is shown to be unguarded: less is understood than of x86-64."""
         return Doubt.UNFOLLOWED if self._asks_in(self.program.module(address)) else None
 
+    def writes_behind(self, _: int, __: int, ___: range, ____: int = 0, *, is_sure: bool) -> bool:  # noqa: ARG002
+        return False
+
     def _is_clear(self, _: int, __: Unguarded) -> bool:
         return True
 

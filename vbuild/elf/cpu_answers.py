@@ -281,7 +281,7 @@ class Answers(Variables):
                     self._calls.setdefault(key, {})[piece.address] = None
                     self._set_argument(key)
                 elif piece.address in writers:
-                    self._set(key, None)
+                    self._lose_writer(key, piece)
             if old is not None:
                 self._queue_again(self._callers.get(piece.address, ()))
             return

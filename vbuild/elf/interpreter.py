@@ -381,6 +381,9 @@ class Interpreter(Instructions):
         for target, facts in targets:
             if isinstance(target, int):
                 self._use(target, state.facts | facts)
+                for number in self._argument_registers:
+                    for place in self._variables_in(state.registers[number]):
+                        self._world.hand_over(place, target, number)
                 is_followed &= self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
         read, words = self._argument_registers, _MOST_WORDS
         if functions and len(functions) == len(targets):

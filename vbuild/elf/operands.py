@@ -71,6 +71,9 @@ class World(Protocol):
     def escape(self, address: int) -> None:
         """Note that code that is not followed may write what is at *address*."""
 
+    def hand_over(self, address: int, function: int, register: int) -> None:
+        """Note that the *function*, which is not followed, gets *address* in that *register*, to write there."""
+
     def follows(self, address: int) -> bool:
         """Whether the function at *address* may be run with the arguments of its caller."""
 

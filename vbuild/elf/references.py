@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterator
 from vbuild.elf.cpu_questions import Questions
 from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register
 from vbuild.elf.machine_state import ARGUMENTS, GENERAL, INFO, LOST_IN_CALLS, RAX, RCX, RDX, WRITES
-from vbuild.elf.module import Module, Piece, module_of_field
+from vbuild.elf.module import Module, Piece, displacement_of, module_of_field
 from vbuild.elf.operands import CLEARS_THE_REST, Registers
-from vbuild.elf.program import Program
+from vbuild.elf.program import LEAVES, Program
 
 # bytes of code that is looked through, and functions inside each other in which is looked for what they read
 _LONGEST, _MOST_CALLED = 32_768, 3
@@ -17,6 +17,12 @@ _MOST_WORDS, _WORD = 12, 8
 _MOST_SEEN, _HALF = 4_000, 4
 # bytes of a jump in front of its displacement, at most
 _JUMP = 3
+# the register by which string instructions write, and how far a pointer is followed, in bytes
+_TO, _FURTHEST = 7, 512
+_Held = tuple[int, int | tuple[int, int], int]
+_NUMBERS = frozenset({OpKind.IMMEDIATE8TO64, OpKind.IMMEDIATE32TO64})
+# functions inside each other that are looked through for what they write
+_MOST_WRITING = 2
 _ALL_REGISTERS = Registers(frozenset(ARGUMENTS), LOST_IN_CALLS, _MOST_WORDS)
 _ENDS = frozenset({FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH})
 _CALLS = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL})
@@ -41,6 +47,8 @@ class References(Questions):
         self._results_used: dict[tuple[int, int], bool] = {}
         self._results_written: dict[tuple[int, int], bool] = {}
         self._dead: dict[int, bool] = {}
+        # by function, register, bytes behind that, and whether it has to be sure: whether it writes there
+        self._writes: dict[tuple[int, int, range, bool], bool] = {}
 
     def registers(self, address: int, depth: int = 0) -> Registers:
         """The registers that the function at *address* uses."""
@@ -323,6 +331,8 @@ class References(Questions):
             if not is_address and not (is_near and writes(instruction)):
                 continue
             piece = module.piece(module.base + site)
+            if piece and is_address and self._only_hands_over(module, piece, instruction, table):
+                continue
             if piece and not (
                 is_address and not self._may_write(module, piece, instruction.ip_rel_memory_address, Mnemonic.LEA)
             ):
@@ -338,6 +348,85 @@ class References(Questions):
         for other, place in self.program.importers(names):
             if other is not module:
                 yield from self._users_of_place(other, place)
+
+    def _only_hands_over(self, module: Module, piece: Piece, instruction: Instruction, table: range) -> bool:
+        """Whether the address in front of *table* that *instruction* makes only goes to code that writes less far.
+
+        What that does with it besides is not asked: it is not asked either of code that has the address of a variable.
+        """
+        register, start = _number_of(instruction.op0_register), instruction.ip_rel_memory_address
+        if register not in ARGUMENTS or start >= table.start:
+            return False
+        target = self._handed_to(module, piece, instruction.next_ip, register)
+        called = self.program.module(target).piece(target) if isinstance(target, int) and target < LEAVES else None
+        written = range(table.start - start, table.stop - start)
+        return called is not None and not self.writes_behind(called.address, register, written, is_sure=False)
+
+    def _handed_to(self, module: Module, piece: Piece, start: int, register: int) -> int | str | None:
+        """What is called with the *register* as it is at *start*, if nothing else is done before; else None."""
+        place = module.base + start
+        while place < piece.end and (instruction := module.instruction(place)):
+            if instruction.flow_control == FlowControl.CALL:
+                return self.program.destination(module.base + instruction.near_branch_target)
+            used = INFO.info(instruction).used_registers()
+            if instruction.flow_control != FlowControl.NEXT or any(
+                _number_of(one.register) == register for one in used
+            ):
+                return None
+            place = module.base + instruction.next_ip
+        return None
+
+    def writes_behind(self, address: int, register: int, written: range, depth: int = 0, *, is_sure: bool) -> bool:
+        """Whether the function at *address* writes to bytes that are *written* from where the *register* points on.
+
+        It counts if what is made of the pointer cannot be followed, unless it has to be *is_sure*, but not what others
+        do that find it in memory.
+        """
+        key = (address, register, written, is_sure)
+        if key not in self._writes:
+            self._writes[key] = False
+            piece = self.program.module(address).piece(address)
+            self._writes[key] = piece is not None and self._writes_through(piece, key, depth)
+        return self._writes[key]
+
+    def _writes_through(self, piece: Piece, key: tuple[int, int, range, bool], depth: int) -> bool:
+        module = self.program.module(piece.address)
+        address, register, written, is_sure = key
+        # where, what has the pointer: a register, or a place on the stack; and how far behind it that points
+        waiting: list[_Held] = [(address, register, 0)]
+        seen = set(waiting)
+        while waiting:
+            place, what, far = waiting.pop()
+            instruction = module.instruction(place)
+            if len(seen) > _MOST_SEEN or instruction is None:
+                return len(seen) > _MOST_SEEN and not is_sure
+            left = range(written.start - far, written.stop - far)
+            held = _held_behind(instruction, what, left, is_sure=is_sure)
+            if held is None:
+                return True
+            flow, branch = instruction.flow_control, instruction.near_branch_target
+            targets = [] if flow in _ENDS else [module.base + instruction.next_ip]
+            if branch and flow not in _CALLS:
+                targets.append(module.base + branch)
+            outside = [one for one in targets if not piece.address <= one < piece.end]
+            called = [module.base + branch] if branch and flow in _CALLS else outside
+            for target in map(self.program.destination, called if what in ARGUMENTS and depth < _MOST_WRITING else ()):
+                if not isinstance(target, int) or target >= LEAVES or not isinstance(what, int):
+                    continue
+                if self.writes_behind(target, what, left, depth + 1, is_sure=is_sure):
+                    return True
+            if flow in _CALLS and what in LOST_IN_CALLS:
+                continue
+            new = {
+                (one, other, far + more)
+                for one in targets
+                if one not in outside
+                for other, more in held
+                if abs(far + more) <= _FURTHEST
+            }
+            waiting += new - seen
+            seen |= new
+        return False
 
     def _may_write(self, module: Module, piece: Piece, place: int, how: int) -> bool:
         """Whether *piece* may write through the pointer at *place*, or with it as an address."""
@@ -481,6 +570,52 @@ def _words_read(instruction: Instruction, down: int | None) -> int:
     if above < _WORD:
         return 0
     return int(_MOST_WORDS if instruction.mnemonic == Mnemonic.LEA else above // _WORD)
+
+
+def _held_behind(  # noqa: C901, PLR0911  # one for each kind of use
+    instruction: Instruction, what: int | tuple[int, int], written: range, *, is_sure: bool
+) -> list[tuple[int | tuple[int, int], int]] | None:
+    """What has the pointer that *what* has behind *instruction*, each with how far it points behind that.
+
+    None if the *written* bytes from the pointer on are written to, or may be, unless it has to be *is_sure*.
+    """
+    unknown: list[tuple[int | tuple[int, int], int]] | None = [] if is_sure else None
+    base, start = instruction.memory_base, displacement_of(instruction)
+    is_move = instruction.mnemonic == Mnemonic.MOV
+    if isinstance(what, tuple):
+        if (base, start) != what or instruction.mnemonic == Mnemonic.LEA:
+            return [(what, 0)]
+        if writes(instruction):
+            return []
+        copy = _number_of(instruction.op0_register) if is_move else None
+        return [(what, 0)] if copy is None else [(what, 0), (copy, 0)]
+    if instruction.is_string_instruction and what == _TO:
+        return unknown
+    kept: list[tuple[int | tuple[int, int], int]] = [(what, 0)]
+    used = [one for one in INFO.info(instruction).used_registers() if _number_of(one.register) == what]
+    is_changed = any(one.access in WRITES for one in used)
+    if _number_of(base) == what and instruction.mnemonic == Mnemonic.LEA:
+        to = _number_of(instruction.op0_register)
+        if instruction.memory_index in GENERAL or to is None:
+            return unknown
+        return [(to, start)] if to == what else [*kept, (to, start)]
+    if writes(instruction) and what in {_number_of(base), _number_of(instruction.memory_index)}:
+        stop = start + max(int(MemorySizeExt.size(instruction.memory_size)), 1)
+        is_indexed = instruction.memory_index in GENERAL
+        if not is_sure if is_indexed else start < written.stop and written.start < stop:
+            return None
+    if is_move and instruction.op1_kind == OpKind.REGISTER and _number_of(instruction.op1_register) == what:
+        if instruction.op0_kind == OpKind.REGISTER:
+            copy = _copied_to(instruction, what)
+            return kept if copy is None else [*kept, (copy, 0)]
+        return [*kept, ((base, start), 0)] if base in _STACK_POINTER | _FRAME_POINTER else kept
+    if is_changed and instruction.mnemonic in {Mnemonic.ADD, Mnemonic.SUB}:
+        if instruction.op1_kind not in _NUMBERS:
+            return unknown
+        number = instruction.immediate(1)
+        number -= number >> 63 << 64
+        return [(what, number if instruction.mnemonic == Mnemonic.ADD else -number)]
+    return [] if is_changed else kept
 
 
 def _only_reads(instruction: Instruction, register: int) -> bool:

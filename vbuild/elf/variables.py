@@ -54,6 +54,8 @@ class Variables(Objects):
         self._field_readers: set[int] = set()
         self._field_writers: dict[int, set[int]] = {}
         self._kept_fields: set[Key] = set()
+        # variables behind which code has an address that nobody followed: they count as fields that it may write to
+        self._doubted: set[Key] = set()
         # numbers that are written to fields without any question
         self._plain: set[tuple[Key, Value]] = set()
 
@@ -85,7 +87,8 @@ class Variables(Objects):
                 self._silent.add(key)
                 return self._never_written(key)
             self._track(key)
-        return self.see(self._variables[key])
+        value = self.see(self._variables[key])
+        return values.weakened(value) if key in self._doubted else value
 
     def _is_variable(self, address: int) -> bool:
         return 0 < tag(address) <= len(self.program.modules)
@@ -137,6 +140,17 @@ class Variables(Objects):
         table = module.table(address - module.base)
         for key in self._variables:
             if key[0] - module.base in table:
+                self._join(key, None, 0)
+
+    def hand_over(self, address: int, function: int, register: int) -> None:
+        module = self.program.module(address)
+        table = module.table(address - module.base)
+        if module.object_at(table.start):
+            # all of it is known to others
+            return
+        behind = range(module.base + table.stop, address + NEAR)
+        for key in [one for one in self._variables if one[0] in behind]:
+            if self.writes_behind(function, register, range(key[0] - address, sum(key) - address), is_sure=True):
                 self._join(key, None, 0)
 
     # what is written
@@ -326,6 +340,17 @@ class Variables(Objects):
         self._queue_again(self._readers.get(key, ()))
         if value is None:
             self.share(old)
+
+    def _lose_writer(self, key: Key, piece: Piece) -> None:
+        """Note that *piece*, which may write to the variable *key*, is not run after all."""
+        module = self.program.module(key[0]) if self._is_variable(key[0]) else None
+        table = module.table(key[0] - module.base) if module else range(0)
+        if module is None or module.object_at(table.start) or piece in self._users(module, table):
+            self._set(key, None)
+        elif key not in self._doubted and self._variables[key] is not None:
+            # it has an address of what stands in front, from which it would have to go further
+            self._doubted.add(key)
+            self._queue_again(self._readers.get(key, ()))
 
     # which calls of a function are known
 
