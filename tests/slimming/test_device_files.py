@@ -12,8 +12,9 @@ import zstandard
 from tests.factories.bundles import GFX90A, GFX942, HOST, bundle
 from tests.factories.fatbins import entry, fatbin
 from tests.factories.wheels import wheel
+from tests.factories.workdir import file_digests
 from tests.gpu_code.test_device_file import AMD, OLD, elf
-from vbuild.api.functions import slim
+from vbuild.api.functions import slim, slim_environment
 from vbuild.errors import RepackageError
 from vbuild.slimming.results import Slimmed
 
@@ -172,3 +173,13 @@ def test_a_variant_for_a_gpu_that_nothing_is_for_is_refused(tmp_path: Path) -> N
     with pytest.raises(RepackageError):
         slim(source, tmp_path / "out", variants={"sm90": "90"})
     assert not [*(tmp_path / "out").glob("*.whl")]
+
+
+def test_what_is_installed_keeps_its_device_files_as_they_are(tmp_path: Path) -> None:
+    both = fatbin(entry(arch=80), entry(arch=90))
+    place = tmp_path / "env"
+    zipfile.ZipFile(wheel(tmp_path, files={"demo/a.cubin": SM_80, "demo/d.fatbin": both})).extractall(place)
+    before = file_digests(place)
+    (done,) = slim_environment(place, gpus="90").distributions
+    assert file_digests(place) == before
+    assert [Path(left.path).name for left in done.left] == ["a.cubin", "d.fatbin"]

@@ -21,7 +21,6 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.elf.records import MAGIC
 from vbuild.errors import RepackageError, VariantError, VbuildError
 from vbuild.files.edited import EditedFile
 from vbuild.hardware.cpu import available_cores
@@ -289,7 +288,7 @@ class _Run:
         except (VbuildError, OSError) as error:
             return _Done(file, why_left=str(error).removeprefix(f"{file.path}: "))
         cut = plan.cuts[0]
-        if (plan.gone or plan.is_changed) and data[: len(MAGIC)] != MAGIC:
+        if cut.alone and plan.is_changed:
             # lists with their names and hashes are kept true where the whole wheel is looked at
             return _Done(file, cut, why_left="a file of GPU code alone, which is cut or taken out of wheels only")
         if not plan.is_changed or cut.after >= cut.before:

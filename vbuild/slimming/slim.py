@@ -45,6 +45,8 @@ _GPUS_BEFORE, _GPUS = attrgetter("gpus_before"), attrgetter("gpus")
 # a saving of a smaller part of the wheel is not worth a line
 _WORTH = 20
 
+# bytes of a member's two headers in a zip archive, besides its path in each
+_HEADERS = 76
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -300,7 +302,7 @@ def _estimated(wheel: Wheel, output: SlimOutput, cuts: Cuts) -> int:
     members = cuts.members if output.name.variant else ZipMethod.DEFLATED
     for member in wheel.members:
         if member.path in output.gone:
-            size -= member.compressed_size
+            size -= member.compressed_size + _HEADERS + 2 * len(member.path)
         elif file := output.files.get(member.path):
             size += estimated(file, members=members) - member.compressed_size
     return size
