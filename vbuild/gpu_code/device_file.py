@@ -36,6 +36,7 @@ from vbuild.hardware.gpu import GpuCodeKind, GpuOffer
 Head = Callable[[int], bytes]
 
 _CUBIN, _CODE_OBJECT = 190, 224
+_NO_GPU, _NO_PROCESSOR = Arch(0), GpuTarget("unknown")
 _OLD, _NEW = (0x33, 7), (0x41, 8)
 _OLD_SPECIFIC, _NEW_SPECIFIC = 1 << 11, 1 << 3
 _AMD_HSA = 0x40
@@ -112,15 +113,20 @@ class DeviceFile(Struct, frozen=True):
             else:
                 trouble = _contradicted(path, arch)
         if machine == _CUBIN:
-            return cls(Vendor.NVIDIA, "cubin", GpuCodeKind.MACHINE, arch or Arch(0), trouble=trouble)
-        return cls(Vendor.AMD, "code-object", GpuCodeKind.MACHINE, arch or GpuTarget("unknown"), trouble=trouble)
+            return cls(Vendor.NVIDIA, "cubin", GpuCodeKind.MACHINE, arch or _NO_GPU, trouble=trouble)
+        return cls(Vendor.AMD, "code-object", GpuCodeKind.MACHINE, arch or _NO_PROCESSOR, trouble=trouble)
 
     @classmethod
     def _text(cls, path: str, start: bytes) -> Self | None:
         match = _TARGET.search(start)
         arch = _known(match) if match else None
         trouble = _contradicted(path, arch) if arch else "names no known target"
-        return cls(Vendor.NVIDIA, "ptx", GpuCodeKind.PTX, arch or Arch(0), trouble=trouble)
+        return cls(Vendor.NVIDIA, "ptx", GpuCodeKind.PTX, arch or _NO_GPU, trouble=trouble)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it says for which GPU it is, be that true or not."""
+        return self.arch not in {_NO_GPU, _NO_PROCESSOR}
 
     @property
     def offer(self) -> GpuOffer:

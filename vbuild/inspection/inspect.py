@@ -153,7 +153,8 @@ def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | DeviceFiles | None:
         return _library if _LIBRARY.search(member.path) else None
     if file := DeviceFile.of(member.path, member.size, head):
         gpu = GpuCode.alone(file, member.size)
-        return DeviceFiles(file.kind, (file.arch,), 1, member.size, member.compressed_size, member.path, gpu)
+        archs = (file.arch,) if file.is_known else ()
+        return DeviceFiles(file.kind, archs, 1, member.size, member.compressed_size, member.path, gpu)
     if start.startswith(MAGIC):
         return _library
     if may_be_container(member.path, head):

@@ -152,7 +152,7 @@ def _device_table(groups: Sequence[DeviceFiles]) -> Iterator[str]:
     yield f"{'device files':<{_PATH}}{'installed':>11}{'packed':>10}{'files':>7}  such as"
     for group in groups[:_ROWS]:
         names = " ".join([str(arch) for arch in group.archs[:_SHOWN]])
-        what = shortened(f"{group.kind} for {names}", _PATH)
+        what = shortened(f"{group.kind} for {names}" if names else group.kind, _PATH)
         line = f"{what:<{_PATH}}{sized(group.size):>11}{sized(group.packed_size):>10}{group.files:>7}  "
         yield f"{line}{shortened(group.first, max(WIDTH - len(line), 12))}"
     if rest := groups[_ROWS:]:

@@ -66,7 +66,7 @@ def file_plan(file: DeviceFile, path: str, size: int, shares: Sequence[Share], c
                 zstd=False,
                 gpus_before=names,
                 gpus=names if stays else (),
-                alone=f"{file.kind} for {file.arch}",
+                alone=f"{file.kind} for {file.arch}" if file.is_known else file.kind,
                 why_whole=file.trouble,
             )
         )
