@@ -11,7 +11,7 @@ from typing import Any
 
 from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register
 from vbuild.elf.interpreter import ENDLESS
-from vbuild.elf.machine_state import ARGUMENTS, GENERAL, INFO, LOST_IN_CALLS, RAX, WRITES
+from vbuild.elf.machine_state import ARGUMENTS, CALLS, GENERAL, INFO, LOST_IN_CALLS, RAX, WRITES, general
 from vbuild.elf.module import Piece
 from vbuild.elf.program import LEAVES, Program
 
@@ -24,10 +24,9 @@ _ASKERS = frozenset({"getauxval", "sysconf", "getenv", "secure_getenv", "dlsym",
 _SPECIAL = frozenset({Mnemonic.CPUID, Mnemonic.XGETBV, Mnemonic.RDTSC, Mnemonic.RDTSCP, Mnemonic.XTEST})
 _CLEARED = frozenset({Mnemonic.XOR, Mnemonic.SUB})
 _TO_SLOT = frozenset({Mnemonic.MOV, Mnemonic.ADD, Mnemonic.SUB, Mnemonic.INC, Mnemonic.DEC})
-_CALLS = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL})
 _BRANCHES = frozenset({FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH})
 _INDIRECT = frozenset({FlowControl.INDIRECT_CALL, FlowControl.INDIRECT_BRANCH})
-_GO_ON = _CALLS | {FlowControl.NEXT, FlowControl.CONDITIONAL_BRANCH, FlowControl.XBEGIN_XABORT_XEND}
+_GO_ON = CALLS | {FlowControl.NEXT, FlowControl.CONDITIONAL_BRANCH, FlowControl.XBEGIN_XABORT_XEND}
 Needs = frozenset[int] | None
 _Slot = tuple[int, int]
 
@@ -73,7 +72,7 @@ class Conditions:
     def _following(self, instruction: Instruction) -> tuple[int | None, ...]:
         """The numbers of the instructions that *instruction* leads to; None stands for what leaves the piece."""
         flow = instruction.flow_control
-        if flow in _CALLS and self._is_endless(instruction):
+        if flow in CALLS and self._is_endless(instruction):
             return (None,)
         found = [instruction.next_ip] if flow in _GO_ON else []
         if flow in _BRANCHES:
@@ -125,7 +124,7 @@ class Conditions:
 
     def _is_handed_out(self, number: int) -> bool:
         """Whether the register that the instruction of that *number* writes is an argument of an import's call."""
-        register = _number_of(self.instructions[number].op0_register)
+        register = general(self.instructions[number].op0_register)
         for one in self.instructions[number + 1 :]:
             if one.flow_control != FlowControl.NEXT:
                 return register in ARGUMENTS and isinstance(self.destination(one), str)
@@ -214,18 +213,18 @@ class Conditions:
             written = self._written[number] = self._written_by(one)
         if what not in written:
             return [what]
-        if one.flow_control in _CALLS:
+        if one.flow_control in CALLS:
             target = self.destination(one)
             return [] if what == RAX and isinstance(target, str) and target not in _ASKERS else None
         return self._read_by(one, keeps=what if _keeps_some(one, what) else None)
 
     def _written_by(self, one: Instruction) -> frozenset[int]:
         """The registers that the instruction *one*, or what it calls, writes, and the flags."""
-        if one.flow_control in _CALLS:
+        if one.flow_control in CALLS:
             target = self.destination(one)
             changed = self._changed(target) if isinstance(target, int) and target < LEAVES else LOST_IN_CALLS
             return frozenset({*changed, RAX, _FLAGS})
-        numbers = (_number_of(used.register) for used in _used(one) if used.access in WRITES)
+        numbers = (general(used.register) for used in _used(one) if used.access in WRITES)
         flags = {_FLAGS} if one.rflags_modified else set[int]()
         return frozenset(flags | {number for number in numbers if number is not None})
 
@@ -246,7 +245,7 @@ class Conditions:
             elif not (one.is_ip_rel_memory_operand and self._module.is_constant(one.ip_rel_memory_address)):
                 return None
         for each in _used(one):
-            number = _number_of(each.register)
+            number = general(each.register)
             if each.access == OpAccess.WRITE or (is_loaded and number == _FRAME):
                 continue
             if number is None:
@@ -284,7 +283,7 @@ class Conditions:
             return None
         found: list[int | _Slot] = [] if one.mnemonic == Mnemonic.MOV else [slot]
         if one.op1_kind == OpKind.REGISTER:
-            number = _number_of(one.op1_register)
+            number = general(one.op1_register)
             return None if number is None else [*found, number]
         return found
 
@@ -299,12 +298,8 @@ def _keeps_some(instruction: Instruction, register: int) -> bool:
     if register == _FLAGS:
         return False
     return any(
-        _number_of(one.register) == register
+        general(one.register) == register
         and (one.access != OpAccess.WRITE or GENERAL[one.register][1] < _HALF)
         and one.access in WRITES
         for one in _used(instruction)
     )
-
-
-def _number_of(register: int) -> int | None:
-    return GENERAL[register][0] if register in GENERAL else None

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import EVERY, as_kept
-from vbuild.elf.iced import ConditionCode, InstructionInfoFactory, OpAccess, Register, RegisterExt
+from vbuild.elf.iced import ConditionCode, FlowControl, InstructionInfoFactory, OpAccess, Register, RegisterExt
 from vbuild.elf.values import STACK, Value, tag
 
 RAX, RCX, RDX, RBX, RSP = range(5)
@@ -252,6 +252,12 @@ def _registers() -> dict[int, tuple[int, int, int]]:
 GENERAL = _registers()
 WRITES = {OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE}
 INFO = InstructionInfoFactory()
+CALLS = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL})
+
+
+def general(register: int) -> int | None:
+    """The number of the general register *register*, or of the one that it is part of; None for another."""
+    return GENERAL[register][0] if register in GENERAL else None
 
 
 def is_uneven(place: int, size: int) -> bool:

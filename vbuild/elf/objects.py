@@ -14,8 +14,9 @@ from vbuild.elf import values
 from vbuild.elf.iced import Mnemonic
 from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import HEAP, Program
-from vbuild.elf.references import MOST_WRITERS, References
+from vbuild.elf.references import MOST_USERS
 from vbuild.elf.values import Value, tag
+from vbuild.elf.writers import Writers
 
 # what gives memory, and whether it is filled with zeros
 ALLOCATORS = {"malloc": False, "calloc": True, "_Znwm": False, "_Znam": False, "aligned_alloc": False}
@@ -48,7 +49,7 @@ def _object_of(address: int) -> int:
     return (address - HEAP) >> _SPACE
 
 
-class Objects(References, ABC):
+class Objects(Writers, ABC):
     """The objects on the heap, and where their addresses are."""
 
     def __init__(self, program: Program) -> None:
@@ -188,7 +189,7 @@ class Objects(References, ABC):
         module = self.program.module(key[0])
         users = {piece.address: piece for piece in self._users_of_variable(module, key[0] - module.base)}
         self._holder_users[key] = set(users)
-        if len(users) > MOST_WRITERS or not all(map(self._can_run, users)):
+        if len(users) > MOST_USERS or not all(map(self._can_run, users)):
             self._set(key, None)
             return
         self._run_too(users)

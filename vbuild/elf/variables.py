@@ -16,8 +16,9 @@ from vbuild.elf.iced import Instruction, MemorySizeExt, Mnemonic
 from vbuild.elf.module import FIELDS, Piece, displacement_of, displacement_of_field, module_of_field
 from vbuild.elf.objects import NEAR, Key, Objects, is_object
 from vbuild.elf.program import Program
-from vbuild.elf.references import MOST_WRITERS, writes
+from vbuild.elf.references import MOST_USERS
 from vbuild.elf.values import Value, tag
+from vbuild.elf.writers import writes
 
 # how often the value of a variable may change before it can be anything, and of one that tells nothing
 MOST_CHANGES, _MOST_SILENT_CHANGES = 40, 4
@@ -297,7 +298,7 @@ class Variables(Objects):
                 field = _field_of(instruction, key[0])
                 is_known &= field[1] > _WORD or field == key
         self._variables[key] = 0
-        if is_known and len(writers) <= MOST_WRITERS:
+        if is_known and len(writers) <= MOST_USERS:
             self._run_writers(key, writers)
             return
         self._keep(key)
@@ -310,7 +311,7 @@ class Variables(Objects):
         self._queue_again({address for place in places for address in self._field_writers.get(place, ())})
 
     def _run_writers(self, key: Key, pieces: Mapping[int, Piece]) -> None:
-        if len(pieces) > MOST_WRITERS:
+        if len(pieces) > MOST_USERS:
             self._set(key, None)
             return
         self._writers[key] = set(pieces)
