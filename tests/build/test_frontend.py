@@ -23,7 +23,8 @@ from tests.factories.projects import (
 )
 from tests.factories.tools import needs
 from vbuild.build.environment import Environments
-from vbuild.build.frontend import Built, build_wheel, prepared, recognised
+from vbuild.build.frontend import Built, build_wheel
+from vbuild.build.job import prepared, recognised
 from vbuild.build.plan import BuildBackend
 from vbuild.errors import BuildError, VbuildError
 from vbuild.files.cache import Cache, Part

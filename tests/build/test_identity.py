@@ -23,8 +23,8 @@ from tests.factories.plans import PYTHON
 from tests.factories.projects import tree
 from tests.factories.recipes import HASH
 from vbuild.build import identity
-from vbuild.build.frontend import Job
 from vbuild.build.identity import BuildKeys, Searched, build_keys, canonical, searched_files
+from vbuild.build.job import Job
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
 from vbuild.build.source import digest, unpacked
 from vbuild.build.watching import Looked

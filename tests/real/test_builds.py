@@ -11,7 +11,8 @@ import pytest
 from tests.benchmarks.sdists import PROJECTS, surveyed
 from tests.factories.tools import needs
 from vbuild.build.environment import Environments
-from vbuild.build.frontend import Built, build_wheel, prepared
+from vbuild.build.frontend import Built, build_wheel
+from vbuild.build.job import prepared
 from vbuild.build.repair import repaired
 from vbuild.build.source import fetched, unpacked
 from vbuild.hardware.cpu import Cpu

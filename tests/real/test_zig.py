@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from tests.factories.arm import arm_python
 from tests.factories.tools import needs
 from vbuild.build.environment import Environments
-from vbuild.build.frontend import Job, build_wheel, prepared
+from vbuild.build.frontend import build_wheel
+from vbuild.build.job import Job, prepared
 from vbuild.build.repair import repaired
 from vbuild.build.source import fetched, unpacked
 from vbuild.build.trial import TrialResult, WheelTrial

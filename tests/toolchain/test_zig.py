@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from tests.factories.plans import GCC, PYTHON, plan, rules
 from tests.factories.projects import cmake_project, meson_project, setuptools_project, tree
 from vbuild.build.environment import Environments
-from vbuild.build.frontend import build_wheel, prepared
+from vbuild.build.frontend import build_wheel
+from vbuild.build.job import prepared
 from vbuild.build.plan import BuildBackend, crossing
 from vbuild.build.repair import repaired
 from vbuild.errors import BuildError

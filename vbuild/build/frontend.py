@@ -1,6 +1,6 @@
 """Build one wheel of a project for one target, through the hooks of PEP 517.
 
-    project, target -> Job (what will be done: print it, or refuse it) -> compiler wrappers, environment, hooks -> Built
+    Job, a tree of the project -> compiler wrappers, environment, hooks -> Built
 
 https://peps.python.org/pep-0517/
 """
@@ -12,9 +12,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from email import message_from_string
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,51 +21,35 @@ import pyproject_hooks
 from build import BuildBackendException, BuildException, ProjectBuilder
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from vbuild.build.caching import Running
-from vbuild.build.cuda import cuda_plan, host_of
+from vbuild.build.cuda import cuda_plan
 from vbuild.build.environment import (
     BuildEnvironment,
     Environments,
-    Prefix,
     SourceTools,
     missing_module,
     own_environment,
 )
 from vbuild.build.headers import missing_header, missing_source
-from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
-from vbuild.build.profile import Profile, optimised
-from vbuild.build.profile import check as check_profile
+from vbuild.build.job import Job
+from vbuild.build.plan import BuildBackend
 from vbuild.build.requiring import check_cuda, pins
 from vbuild.build.resources import job_variables
-from vbuild.build.watching import Watch
 from vbuild.build.wrappers import (
     BuildFolders,
     CompilerCall,
     CompilerWrappers,
     FailedCall,
     Override,
-    check_nvcc,
     install,
 )
-from vbuild.config.table import Env, Table
-from vbuild.errors import BuildError, RecipeError
+from vbuild.errors import BuildError
 from vbuild.process.run import run
-from vbuild.recipe.cuda import Archs, ToolkitSpec
-from vbuild.recipe.matrix import HostCompiler
-from vbuild.recipe.model import BuildSettings
-from vbuild.recipe.target import Target
+from vbuild.recipe.cuda import Archs
 from vbuild.recipe.variables import passed
-from vbuild.toolchain.compilers import Compilers
-from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.nvcc import Command, is_trial
-from vbuild.toolchain.toolkit import Toolkit, check_host
-from vbuild.toolchain.toolkit_provision import FETCHED, Supply, provided
-from vbuild.toolchain.zig import chosen
 from vbuild.wheel.name import WheelName
-
-_LEGACY = "setuptools.build_meta:__legacy__"  # PEP 517: for projects that name no backend
 
 # pyproject-hooks warns again, in this process and thus on the terminal, what a backend has warned
 _QUIET = {"PYTHONWARNINGS": "ignore::UserWarning"}
@@ -75,51 +58,6 @@ _QUIET = {"PYTHONWARNINGS": "ignore::UserWarning"}
 _MISMATCHES = ("target specific option mismatch", "always_inline function", "requires target feature")
 
 _NO_HEADERS = re.compile(r"Python\.h'? ?(?:file not found|: No such file)")
-
-
-class Job(Struct, frozen=True):
-    """A wheel to build, with everything about this machine that the build depends on.
-
-    *prefixes* are the native dependencies, and *reached* the variables that lead to them, which are this machine's own.
-    *passed* are the names of the user's variables that the build sees; the number of others is *held_back*. *profile*
-    is what its compilers know of runs of the same code, and *watch* notes what the build looks for.
-    """
-
-    target: Target
-    settings: BuildSettings
-    plan: FlagPlan
-    compilers: Compilers
-    interpreter: Interpreter
-    toolkit: Toolkit | None = None
-    prefixes: tuple[Prefix, ...] = ()
-    reached: Env = ()
-    passed: tuple[str, ...] = ()
-    held_back: int = 0
-    profile: Profile | None = None
-    watch: Watch | None = None
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a user should know of the tools: a licence that is new here, a compiler taken for lack of another."""
-        licence = self.toolkit.licence if self.toolkit and self.toolkit.is_new else ""
-        return tuple(note for note in (licence, self.compilers.why) if note)
-
-    def data(self) -> dict[str, Any]:
-        """The job as JSON holds it."""
-        return {
-            "label": self.target.label,
-            "python": str(self.interpreter.path),
-            "cpu": str(self.target.cpu),
-            "backend": str(self.plan.backend),
-            "properties": list(self.target.properties),
-            "environment": {**dict(self.target.env), **dict(self.plan.environment)},
-            "config_settings": dict(self.plan.config_settings),
-            "launchers": to_builtins(self.plan.rewriting),
-            "nvcc": self.plan.cuda.data() if self.plan.cuda else None,
-            "native": [prefix.data() for prefix in self.prefixes],
-            "passed": list(self.passed),
-            "held_back": self.held_back,
-        }
 
 
 class Built(Struct, frozen=True):
@@ -162,107 +100,6 @@ class Built(Struct, frozen=True):
 
 
 _RECORDED = ("overrides", "commands", "seconds", "failed", "pins")
-
-
-def prepared(
-    project: Path,
-    target: Target,
-    settings: BuildSettings,
-    *,
-    toolkits: Callable[[ToolkitSpec], Toolkit] = provided,
-    supply: Supply = FETCHED,
-) -> Job:
-    """The job of building *target* from a tree of *project*; nothing of it is built, installed or written.
-
-    *toolkits* gives the toolkit of a build with CUDA, *supply* zig if that is the compiler. `BuildError` if this
-    machine lacks the interpreter or a compiler for it, `BuildError` if it lacks the toolkit, or that does not take
-    the compiler.
-    """
-    if not hasattr(os, "uname"):
-        raise BuildError(f"wheels are built on Linux, and this is {sys.platform}")
-    # the newest release of each series: that of a value is what the wheel is held to
-    against = tuple(f"{project}=={version}.*" for project, version in target.requires)
-    settings = replace(settings, requires=(*settings.requires, *against))
-    seen = passed(os.environ, settings.pass_env)
-    environment = {**seen, **dict(target.env)}
-    backend = recognised(project)
-    # where Pythons are, uv has variables of its own
-    interpreter = Interpreter.found(target.python, {**os.environ, **dict(target.env)})
-    _check_python(project, interpreter)
-    # nvcc does not take zig as its host compiler
-    host = replace(settings.host, compiler=HostCompiler.SYSTEM) if target.cuda else settings.host
-    compilers = chosen(
-        host,
-        target.cpu,
-        interpreter=interpreter,
-        environment=environment,
-        zig=supply.zig,
-        writes=supply.writes,
-    )
-    compilers.check(target.cpu, rust=backend is BuildBackend.MATURIN)
-    check_profile(settings.profile, compilers, backend)
-    toolkit = _toolkit(target.cuda.toolkit, compilers, toolkits, environment) if target.cuda else None
-    cuda = None
-    if target.cuda and toolkit:
-        cuda = cuda_plan(
-            target.cuda,
-            settings.cuda,
-            home=toolkit.root,
-            backend=backend,
-            compilers=compilers,
-            environment=environment,
-            config_settings=target.config_settings,
-        )
-    plan = planned(
-        target.cpu,
-        backend,
-        compilers=compilers,
-        interpreter=interpreter,
-        environment=environment,
-        recipe=RecipeFlags(target.env, target.config_settings, settings.flags),
-        cuda=cuda,
-    )
-    plan = optimised(plan, settings.profile, compilers)
-    plan = crossing(plan, compilers=compilers, interpreter=interpreter, writes=supply.writes)
-    held_back = len(os.environ) - len(seen)
-    return Job(target, settings, plan, compilers, interpreter, toolkit, passed=tuple(sorted(seen)), held_back=held_back)
-
-
-def wanted_python(project: Path) -> str:
-    """The requires-python of *project*, as pyproject.toml or PKG-INFO has it; empty if neither has."""
-    with suppress(RecipeError, OSError):  # the backend says what is wrong with it
-        stated = Table.load(project / "pyproject.toml").raw("project")
-        if isinstance(stated, dict) and (python := stated.get("requires-python")):
-            return str(python)
-    with suppress(OSError):
-        about = (project / "PKG-INFO").read_text(encoding="utf-8", errors="replace")
-        return message_from_string(about).get("Requires-Python", "").strip()
-    return ""
-
-
-def _check_python(project: Path, interpreter: Interpreter) -> None:
-    """`BuildError` for an *interpreter* that *project* does not take, before anything is compiled for it."""
-    if not takes(wanted := wanted_python(project), interpreter.version):
-        version = ".".join(map(str, interpreter.version))
-        raise BuildError(
-            f"{interpreter.path}: Python {version}, and the project wants {wanted}; expected one that it takes: "
-            f"matrix.python, or --python"
-        )
-
-
-def takes(wanted: str, version: Sequence[int]) -> bool:
-    """Whether a project whose requires-python is *wanted* takes the Python *version*: any, if that is no specifier."""
-    with suppress(InvalidSpecifier):
-        return SpecifierSet(wanted).contains(".".join(map(str, version)), prereleases=True)
-    return True
-
-
-def recognised(project: Path) -> BuildBackend:
-    """The backend of *project*; setuptools if it has no ``pyproject.toml`` or that names none."""
-    file = project / "pyproject.toml"
-    table = Table.load(file) if file.exists() else Table({})
-    system = table.handed("build-system") if "build-system" in table else Table({})
-    return BuildBackend.named(system.optional_text("build-backend") or _LEGACY)
 
 
 def build_wheel(
@@ -335,22 +172,6 @@ def _shell(
         cache=cache,
     )
     return _Shell(project, log, variables, wrappers, planned_variables)
-
-
-def _toolkit(
-    spec: ToolkitSpec,
-    compilers: Compilers,
-    toolkits: Callable[[ToolkitSpec], Toolkit],
-    environment: Mapping[str, str],
-) -> Toolkit:
-    toolkit = toolkits(spec)
-    if not spec.has_kernels:
-        return toolkit
-    if toolkit.root.exists():  # unless it is only foreseen
-        check_nvcc(toolkit.nvcc)
-    if host := host_of(compilers, environment):
-        check_host(toolkit, family=host.family, version=host.version, setting=host.setting)
-    return toolkit
 
 
 class _Shell(Struct, frozen=True):

@@ -23,7 +23,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from vbuild.build.draft import RecipeDraft, drafted
 from vbuild.build.environment import resolved
-from vbuild.build.frontend import takes
+from vbuild.build.job import takes
 from vbuild.build.source import fetched, unpacked
 from vbuild.build.survey import ProjectSurvey, surveyed
 from vbuild.config.table import Table

@@ -35,7 +35,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import vbuild
-from vbuild.build.frontend import Job
+from vbuild.build.job import Job
 from vbuild.build.plan import BuildBackend, FlagPlan
 from vbuild.errors import BuildError
 from vbuild.files.hashing import key_of, program_digest, program_digests, sha256_of

@@ -20,8 +20,8 @@ from pathlib import Path
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
-from vbuild.build.frontend import recognised, wanted_python
 from vbuild.build.headers import is_of_cuda, toolkit_library
+from vbuild.build.job import recognised, wanted_python
 from vbuild.build.plan import BuildBackend
 from vbuild.config.requirements import required_project
 from vbuild.config.table import Table

@@ -13,7 +13,7 @@ from vbuild.cli.render import show_release
 from vbuild.files.wording import wrapped
 
 if TYPE_CHECKING:
-    from vbuild.build.frontend import Job
+    from vbuild.build.job import Job
 
 _FOLDER = Path("dist")
 # the options that have an effect on emitted jobs, with the values that say nothing

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec.structs import replace
 
-from vbuild.build.frontend import Job
+from vbuild.build.job import Job
 from vbuild.errors import at
 from vbuild.files.hashing import sha256_of
 from vbuild.recipe.model import Recipe

@@ -17,8 +17,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vbuild.build.environment import Environments
-from vbuild.build.frontend import Built, Job, build_wheel, prepared
+from vbuild.build.frontend import Built, build_wheel
 from vbuild.build.identity import BuildKeys, build_key
+from vbuild.build.job import Job, prepared
 from vbuild.build.kept_flags import KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
 from vbuild.build.requiring import tied

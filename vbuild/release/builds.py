@@ -7,8 +7,9 @@ from typing import Any, Self
 from msgspec import Struct, convert, to_builtins
 from packaging.version import Version
 
-from vbuild.build.frontend import Built, Job
+from vbuild.build.frontend import Built
 from vbuild.build.identity import BuildKeys
+from vbuild.build.job import Job
 from vbuild.build.source import digest, unpacked
 from vbuild.build.wrappers import FailedCall, Override
 from vbuild.errors import RecipeError, at

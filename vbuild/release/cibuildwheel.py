@@ -29,7 +29,7 @@ from vbuild.build.cibuildwheel.making import (
 from vbuild.build.cibuildwheel.options import check_one_line
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, check_platform
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, again, machine_of, runs, unheard
-from vbuild.build.frontend import recognised
+from vbuild.build.job import recognised
 from vbuild.build.kept_flags import is_for_single_files
 from vbuild.build.plan import FlagPlan, Rewriting
 from vbuild.build.profile import Profile

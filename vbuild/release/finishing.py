@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from vbuild.build.frontend import Job
+from vbuild.build.job import Job
 from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.files.atomic import linked
 from vbuild.files.wording import counted

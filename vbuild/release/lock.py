@@ -20,7 +20,8 @@ from msgspec.structs import replace
 
 import vbuild
 from vbuild.build.environment import resolved
-from vbuild.build.frontend import Job, required
+from vbuild.build.frontend import required
+from vbuild.build.job import Job
 from vbuild.build.source import digest
 from vbuild.errors import RecipeError, at
 from vbuild.files.atomic import replacing

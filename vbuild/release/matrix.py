@@ -13,8 +13,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.build.frontend import Job
 from vbuild.build.given import AskedAxes, given
+from vbuild.build.job import Job
 from vbuild.errors import at
 from vbuild.files.staging import staging
 from vbuild.recipe.model import Recipe, compared_with, lock_file

@@ -17,7 +17,7 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.build.frontend import Job
+from vbuild.build.job import Job
 from vbuild.recipe.matrix import Matrix
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from vbuild.build.frontend import Job
 from vbuild.build.identity import build_keys, searched_files
+from vbuild.build.job import Job
 from vbuild.build.resources import shared
 from vbuild.build.wrappers import Override
 from vbuild.errors import VbuildError, at

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from vbuild.build.frontend import Job
 from vbuild.build.identity import build_keys, canonical, file_digest
+from vbuild.build.job import Job
 from vbuild.build.profile import Profile, collected, counting, instrumented, trained
 from vbuild.build.trial import WheelTrial
 from vbuild.errors import BuildError, at
