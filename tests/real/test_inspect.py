@@ -95,7 +95,7 @@ def test_nvjpeg_runs_on_every_gpu_it_has_code_for(cache: Path) -> None:
     for portion in library.gpu.portions:
         kinds[portion.sort.kind] += portion.entries
     assert kinds == {"cubin": 165, "ptx": 10}
-    assert [pinned.count for pinned in library.gpu.pinned] == [1]
+    assert library.gpu.pinned == ()  # one that several wrappers share shrinks where it is
 
 
 def test_xformers_for_a_later_gpu_is_compiled_by_the_driver(cache: Path) -> None:

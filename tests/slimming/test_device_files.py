@@ -14,7 +14,7 @@ from tests.factories.fatbins import entry, fatbin
 from tests.factories.wheels import wheel
 from tests.factories.workdir import file_digests
 from tests.gpu_code.test_device_file import AMD, OLD, elf
-from vbuild.api.functions import slim, slim_environment
+from vbuild.api.functions import slim, slim_environment, undo_slim
 from vbuild.errors import RepackageError
 from vbuild.slimming.results import Slimmed
 
@@ -175,11 +175,31 @@ def test_a_variant_for_a_gpu_that_nothing_is_for_is_refused(tmp_path: Path) -> N
     assert not [*(tmp_path / "out").glob("*.whl")]
 
 
-def test_what_is_installed_keeps_its_device_files_as_they_are(tmp_path: Path) -> None:
-    both = fatbin(entry(arch=80), entry(arch=90))
+def test_what_is_installed_loses_the_same_files_and_gets_them_back(tmp_path: Path) -> None:
+    files: dict[str, bytes | str] = {
+        "demo/a.cubin": SM_80,
+        "demo/b.cubin": SM_90,
+        "demo/c.cubin": elf(0x500550, OLD, behind=b"listed"),
+        "demo/d.fatbin": fatbin(entry(arch=80), entry(arch=90)),
+        "demo/checksums.txt": rows("a.cubin"),
+        "demo/sums.txt": rows("c.cubin"),
+        DEMO: "sums.txt",
+    }
     place = tmp_path / "env"
-    zipfile.ZipFile(wheel(tmp_path, files={"demo/a.cubin": SM_80, "demo/d.fatbin": both})).extractall(place)
-    before = file_digests(place)
-    (done,) = slim_environment(place, gpus="90").distributions
+    zipfile.ZipFile(wheel(tmp_path, files=files)).extractall(place)
+    before, record = file_digests(place), place / "demo-1.0.dist-info/RECORD"
+    lines = sorted(record.read_text().splitlines())
+    promised = slim_environment(place, gpus="90", dry_run=True)
     assert file_digests(place) == before
-    assert [Path(left.path).name for left in done.left] == ["a.cubin", "d.fatbin"]
+    (done,) = slim_environment(place, gpus="90", backup=tmp_path / "old").distributions
+    assert promised.distributions == (done,)
+    there = {path.name for path in (place / "demo").iterdir()}
+    assert there == {Path(name).name for name in files} - {"a.cubin"}
+    assert (place / "demo/d.fatbin").read_bytes() == fatbin(entry(arch=90))
+    assert [(Path(left.path).name, left.why) for left in done.left] == [
+        ("c.cubin", "demo/sums.txt lists it, which the package reads")
+    ]
+    assert next(line for line in lines if line not in record.read_text().splitlines()).startswith("demo/a.cubin,")
+    undo_slim(tmp_path / "old")
+    assert sorted(record.read_text().splitlines()) == lines
+    assert {**file_digests(place), str(record.relative_to(place)): ""} == {**before, str(record.relative_to(place)): ""}

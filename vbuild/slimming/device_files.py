@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -163,6 +163,44 @@ def _served(device: Device, how: Service) -> GpuServed:
     return GpuServed(device, how is Service.MACHINE, how is Service.JIT, how is Service.NONE)
 
 
+class Package(Protocol):
+    """A wheel, or a distribution that is installed."""
+
+    @property
+    def members(self) -> Iterable[Any]: ...
+
+    def read(self, member: Any) -> bytes: ...  # noqa: ANN401 - of either
+
+
+class OwnLists(Struct, frozen=True):
+    """What the code of a package has of its files: *digests* by the place where they are, *words* of lists it reads."""
+
+    digests: Mapping[str, str]
+    words: Mapping[str, str]
+
+    @classmethod
+    def of(cls, package: Package) -> Self:
+        code, texts = _texts(package)
+        named = [(member.path, text) for member, text in texts if _is_named(member.path, code)]
+        places = [*code.items(), *((path, text.encode()) for path, text in named)]
+        return cls(
+            {match.decode(): place for place, data in places for match in _DIGEST.findall(data)},
+            {posixpath.basename(word): path for path, text in named for word in _WORD.findall(text)},
+        )
+
+    def why_whole(self, path: str, digest: str) -> str | None:
+        """Why the file at *path* with this SHA-256 has to stay as it is; None if nothing is known."""
+        if place := self.digests.get(digest):
+            return f"its SHA-256 is in {place}"
+        place = self.words.get(posixpath.basename(path))
+        return f"{place} lists it, which the package reads" if place else None
+
+
+def _is_named(path: str, code: Mapping[str, bytes]) -> bool:
+    name = posixpath.basename(path).encode()
+    return any(name in source for source in code.values())
+
+
 class Listing(Struct, frozen=True):
     """A list in a wheel that names device files: *named* are the paths that its words lead to.
 
@@ -241,13 +279,11 @@ def _listings(wheel: Wheel, loose: Mapping[str, LibraryPlan]) -> tuple[list[List
             if path in loose and len(loose[path].gone) < len(loose[path].files):
                 held[path] = f"its SHA-256 is in {member.path}"
         if named := dict(_named(text, posixpath.dirname(member.path), by_name, loose)):
-            name = posixpath.basename(member.path).encode()
-            is_own = any(name in source for source in code.values())
-            found.append(Listing(member, text, named, is_own, member.path in known))
+            found.append(Listing(member, text, named, _is_named(member.path, code), member.path in known))
     return found, held
 
 
-def _texts(wheel: Wheel) -> tuple[dict[str, bytes], list[tuple[Member, str]]]:
+def _texts(wheel: Package) -> tuple[dict[str, bytes], list[tuple[Any, str]]]:
     """The Python code in *wheel* by path, and what else of it may be a list."""
     code, texts = {}, []
     for member in wheel.members:

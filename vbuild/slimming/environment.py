@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from vbuild.errors import RepackageError, VariantError, VbuildError
 from vbuild.files.edited import EditedFile
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.signals import uninterrupted
+from vbuild.slimming.device_files import OwnLists
 from vbuild.slimming.in_place import Backup, FileChange, Journal, Listings, alike, changing, completed
 from vbuild.slimming.plan import examined, worth_reading
 from vbuild.slimming.request import Cuts, Share
@@ -61,13 +63,16 @@ class _File(Struct, frozen=True):
 
 
 class _Done(Struct, frozen=True):
-    """What a cut of *file* came to; *part* is the new file, or None if the old one stays."""
+    """What a cut of *file* came to; *part* is the new file, or None if the old one stays.
+
+    Without a SHA-256 of the *new* one the old one goes, and no other comes.
+    """
 
     file: _File
     cut: LibraryCut | None = None
     part: Path | None = None
     old: str = ""
-    new: str = ""
+    new: str | None = None
     why_left: str | None = None
 
     @property
@@ -83,12 +88,15 @@ def slim_environment(
     dry_run: bool = False,
     backup: Path | None = None,
     accept_license: bool = False,
+    has_lists: bool = True,
     on_progress: OnProgress = lambda _what, _done, _total: None,
 ) -> SlimmedEnvironment:
     """Cut what is installed in *environment* down to what *share* keeps, as *cuts* say; with *dry_run* nothing changes.
 
     *backup* is a folder that keeps the old files, for `undo`. Files that cannot be changed safely stay, and are in the
-    result with the reason. *on_progress* is called with the distribution at work, and bytes done and in total.
+    result with the reason; so do files that are nothing but GPU code, unless the environment *has_lists*: the code of
+    its packages, and the lists of files that this reads. *on_progress* is called with the distribution at work, and
+    bytes done and in total.
 
     Raises `RepackageError` if the environment cannot be written to or another run changes it, `RecipeError` if the disk
     is full: every file is then the old or the new one, and listings say which.
@@ -97,7 +105,10 @@ def slim_environment(
         raise RepackageError("nothing to do; expected GPUs to keep (--gpu), or --recompress or --strip")
     if cuts.drop:
         raise RepackageError("--drop goes with wheels; expected none for what is installed")
-    run = _Run(environment, share, cuts, accept_license=accept_license, on_progress=on_progress)
+    new_run = partial(
+        _Run, environment, share, cuts, accept_license=accept_license, has_lists=has_lists, on_progress=on_progress
+    )
+    run = new_run()
     if dry_run:
         return replace(run.result(run.examined(None)), is_dry_run=True)
     with changing(environment) as (stage, journal):
@@ -105,7 +116,7 @@ def slim_environment(
         count = completed(environment, run.listings, interrupted)
         journal.finish()
         if interrupted:  # rows may be others now
-            run = _Run(environment, share, cuts, accept_license=accept_license, on_progress=on_progress)
+            run = new_run()
         kept = Backup(backup.resolve(), environment.root) if backup else None
         found = run.change(stage, journal, kept)
         return replace(run.result(found), completed=count, backup=backup)
@@ -115,17 +126,25 @@ class _Run:
     """One run over an environment: what there is, what a cut would make of it, and the changes."""
 
     def __init__(
-        self, environment: Environment, share: Share, cuts: Cuts, *, accept_license: bool, on_progress: OnProgress
+        self,
+        environment: Environment,
+        share: Share,
+        cuts: Cuts,
+        *,
+        accept_license: bool,
+        has_lists: bool,
+        on_progress: OnProgress,
     ) -> None:
         self._environment = environment
         self._root = environment.root
         self._share, self._cuts = share, cuts
-        self._accept_license = accept_license
+        self._accept_license, self._has_lists = accept_license, has_lists
         self._on_progress = on_progress
         self._distributions = environment.distributions()
         self.listings = Listings(environment, self._distributions)
         self._inside: dict[str, bool] = {}
         self._refused: dict[str, tuple[str | None, tuple[str, ...]]] = {}
+        self._listed: dict[str, OwnLists] = {}
         self._sizes: Counter[str] = Counter()
         self._outside: dict[str, list[FileLeft]] = {}
         self._files = tuple(self._found())
@@ -178,18 +197,22 @@ class _Run:
             return done
         for number, path in enumerate(done.file.paths):
             target, part = self._root / path, done.part
-            if number:
+            if number and done.new:
                 part = stage / f"{done.part.name}-{number}"
                 part.hardlink_to(self._root / done.file.path)
             if not _is_still(target, done.file.status):
                 return replace(done, why_left="something else changed it meanwhile; run again")
-            change = FileChange(path, done.old, done.cut.before, done.new, done.cut.after)
+            listed = () if done.new else self.listings.that_list(path)
+            change = FileChange(path, done.old, done.cut.before, done.new, done.cut.after, listed=listed)
             if backup:
                 backup.keep(target, change)
             journal.write(change)
             with uninterrupted():  # what has changed has to be known
-                part.replace(target)
-                changed[path] = FileRow(path, done.new, done.cut.after)
+                if done.new:
+                    part.replace(target)
+                else:
+                    target.unlink()
+                changed[path] = FileRow(path, done.new, done.cut.after) if done.new else None
         return done
 
     def result(self, found: Iterable[_Done]) -> SlimmedEnvironment:
@@ -288,26 +311,37 @@ class _Run:
         except (VbuildError, OSError) as error:
             return _Done(file, why_left=str(error).removeprefix(f"{file.path}: "))
         cut = plan.cuts[0]
-        if cut.alone and plan.is_changed:
-            # lists with their names and hashes are kept true where the whole wheel is looked at
-            return _Done(file, cut, why_left="a file of GPU code alone, which is cut or taken out of wheels only")
         if not plan.is_changed or cut.after >= cut.before:
             # zeros where code was save nothing on a disk
             notes = cut.notes if cut.dropped else ()
             whys = (cut.why_whole, *cut.lacks.values(), *notes) if cut.has_gpu_code else ()
             return _Done(file, replace(cut, after=cut.before), why_left=next(filter(None, whys), None))
         why, old = file.why_left or self._refusal(file), ""
+        if cut.alone and not self._has_lists:
+            why = why or "a file of GPU code alone, which lists of its package may name"
         if why is None:
             old = hashlib.sha256(data).hexdigest()
-            why = _why_not_theirs(file.owners, data, old)
+            why = _why_not_theirs(file.owners, data, old) or (self._why_listed(file, old) if cut.alone else None)
         if why or part is None:
             return _Done(file, cut, old=old, why_left=why)
+        if plan.gone:
+            return _Done(file, cut, part, old)
         new = _written(plan.files[0], part)
         try:
             alike(part, self._root / file.path)
         except OSError as error:
             return _Done(file, cut, why_left=f"its owner and mode cannot be kept: {error.strerror}")
         return _Done(file, cut, part, old, new)
+
+    def _why_listed(self, file: _File, digest: str) -> str | None:
+        """Why a *file* of GPU code alone has to stay as it is: its package would miss it."""
+        for owner in file.owners:
+            key = str(owner.distribution.listing)
+            if key not in self._listed:
+                self._listed[key] = OwnLists.of(owner.distribution)
+            if why := self._listed[key].why_whole(file.path, digest):
+                return why
+        return None
 
     def _refusal(self, file: _File) -> str | None:
         """Why a distribution that owns *file* may not be changed, or is not to be."""

@@ -36,7 +36,8 @@ _LIST = "vbuild-slim.jsonl"
 class FileChange(Struct, frozen=True):
     """A file that changes: *path* from the environment's root, SHA-256 and size before and after; None if it goes.
 
-    *kept* is what the backup calls the old file.
+    *kept* is what the backup calls the old file. Of one that goes *listed* has each listing, from the root, and what
+    that calls it.
     """
 
     path: str
@@ -45,6 +46,7 @@ class FileChange(Struct, frozen=True):
     new: str | None = None
     size: int = 0
     kept: str | None = None
+    listed: tuple[tuple[str, str], ...] = ()
 
 
 class Listings:
@@ -52,10 +54,24 @@ class Listings:
 
     def __init__(self, environment: Environment, distributions: Iterable[InstalledDistribution]) -> None:
         self._root = environment.root
+        self._by_listing = {os.path.relpath(one.listing, self._root): one for one in distributions}
         self._owners: dict[str, list[tuple[InstalledDistribution, str]]] = {}
-        for one in distributions:
+        for one in self._by_listing.values():
             for row in one.rows:
                 self._owners.setdefault(str(one.place(row.path)), []).append((one, row.path))
+
+    def that_list(self, path: str) -> tuple[tuple[str, str], ...]:
+        """The listings that have the file at *path*, each from the root, and what it calls that."""
+        owners = self._owners.get(str(self._root / path), ())
+        return tuple((os.path.relpath(one.listing, self._root), listed) for one, listed in owners)
+
+    def list_again(self, change: FileChange) -> None:
+        """Have the listings that had the file of *change* before it went get a row of it, where they are there."""
+        owners = self._owners.setdefault(str(self._root / change.path), [])
+        for listing, listed in change.listed:
+            one = self._by_listing.get(listing)
+            if one and (one, listed) not in owners:
+                owners.append((one, listed))
 
     def update(self, changes: Mapping[str, FileRow | None]) -> None:
         """Say in every listing of the files *changes*, by paths from the root, what they are now."""
@@ -211,6 +227,7 @@ def undo(folder: Path) -> Undone:
             if why := restored(folder, root, change):
                 left.append((change.path, why))
             else:
+                listings.list_again(change)
                 back[change.path] = FileRow(change.path, change.old, change.old_size)
                 size += change.old_size
         listings.update(back)

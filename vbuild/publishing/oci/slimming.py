@@ -198,7 +198,12 @@ class _Layout:
             owned = {str(one.place(row.path)) for one in environment.distributions() for row in one.rows}
             left = tuple(file for file in doubled if str(environment.root / file.path) in owned)
             found = slim_environment(
-                environment, share, cuts, accept_license=self._accept_license, on_progress=self._on_progress
+                environment,
+                share,
+                cuts,
+                accept_license=self._accept_license,
+                has_lists=False,
+                on_progress=self._on_progress,
             )
         changed = tree.changed()
         layers, rewritten = list(raw["layers"]), 0
