@@ -262,11 +262,11 @@ def test_a_file_of_two_distributions_is_left_unless_both_say_the_same(user: Virt
 
 def test_what_has_no_record_or_is_editable_is_named(user: VirtualEnvironment) -> None:
     (user.site / "demo-1.0.dist-info/RECORD").unlink()
-    source = {"url": "file:///work/pure", "dir_info": {"editable": True}}
+    source = {"url": "file:///src/pure", "dir_info": {"editable": True}}
     (user.site / "pure-1.0.dist-info/direct_url.json").write_text(json.dumps(source))
     result = slimmed(user)
     assert distribution(result, "demo").why_left == "no RECORD that can be read: No such file or directory"
-    assert distribution(result, "pure").why_left == "editable: its code is in file:///work/pure"
+    assert distribution(result, "pure").why_left == "editable: its code is in file:///src/pure"
     assert (user.site / "demo/_C.so").read_bytes() == FAT
 
 

@@ -211,7 +211,7 @@ def undo_slim(backup: StrPath) -> "Undone":
     """Put the files that `slim_environment` kept in *backup* back where they were; the folder goes if all are back.
 
     Returns how many files and bytes came back, and which were left because they were changed since. `RepackageError` if
-    *backup* is no such folder, or its environment is gone.
+    *backup* is not such a folder, or its environment is gone.
     """
     from vbuild.slimming.in_place import undo
 
@@ -367,8 +367,8 @@ def checkup(places: "StrPath | Iterable[StrPath]", *, gpus: "str | Iterable[str]
 
     For each library there is whether it runs natively, by JIT or not at all, the oldest driver, and what slimming would
     save in bytes; for "native" also whether installed variants are for this machine. `HardwareError` for a GPU that
-    does not exist, or if this machine has none and none is named, `RepackageError` for a place that is no environment,
-    `WheelError` for a wheel that cannot be read.
+    does not exist, or if this machine has none and none is named, `RepackageError` for a place that is not an
+    environment, `WheelError` for a wheel that cannot be read.
     """
     from vbuild.hardware.driver import Nvidia
     from vbuild.inspection.doctor import checkup as verb

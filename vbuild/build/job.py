@@ -174,7 +174,7 @@ def _check_python(project: Path, interpreter: Interpreter) -> None:
 
 
 def takes(wanted: str, version: Sequence[int]) -> bool:
-    """Whether a project whose requires-python is *wanted* takes the Python *version*: any, if that is no specifier."""
+    """Whether a project whose requires-python is *wanted* takes the Python *version*; any if it is not a specifier."""
     with suppress(InvalidSpecifier):
         return SpecifierSet(wanted).contains(".".join(map(str, version)), prereleases=True)
     return True

@@ -154,7 +154,7 @@ def checkup(
     """Examine the wheels and the environments at *places* for *devices*; *driver* is what this machine has.
 
     With *machine*, installed variant wheels are compared with it, too.
-    `RepackageError` for a place that is no environment, `WheelError` for a wheel that cannot be read.
+    `RepackageError` for a place that is not an environment, `WheelError` for a wheel that cannot be read.
     """
     found: list[_Library] = []
     notes: list[str] = []
