@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.factories.once import once
-from vbuild.elf.image import ElfImage, Pointer
-from vbuild.elf.surgery.relink import Replacement
+from vbuild.binary.edits import Replacement
+from vbuild.binary.image import Pointer
+from vbuild.elf.image import ElfImage
 from vbuild.files.edited import Part
 
 ENTRY, HEADER = 1024, 16

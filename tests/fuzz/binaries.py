@@ -14,11 +14,11 @@ from tests.factories.bundles import bundle, compressed
 from tests.factories.elf import linked, rpath, shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.fuzz.target import Target, folder
+from vbuild.binary.edits import Strip
 from vbuild.elf.code import Elf
 from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface
 from vbuild.elf.read import Loading, Outline
-from vbuild.elf.surgery.packing import Strip
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import VbuildError
 from vbuild.files.edited import EditedFile

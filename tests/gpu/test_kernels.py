@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.factories.cuda import cuda_library, cuda_object
+from vbuild.binary.edits import Replacement, Strip
 from vbuild.elf.image import ElfImage
-from vbuild.elf.surgery.cutting import Replacement, Strip, cut
+from vbuild.elf.surgery.cutting import cut
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.driver import Nvidia

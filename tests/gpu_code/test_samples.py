@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vbuild.elf.image import ElfForm, ElfImage
+from vbuild.elf.image import ElfImage
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.fatbin import FatbinFlag, decompressed, recompressed
 from vbuild.gpu_code.model import DeviceCode, GpuEntry
@@ -76,7 +76,7 @@ def test_relocatable_ptx_has_options() -> None:
 
 def test_packed_relocations_lead_to_the_same_container() -> None:
     _, code = sample("packed_relocations")
-    assert [pointer.form for container in code.containers for pointer in container.wrappers] == [ElfForm.RELR]
+    assert [pointer.row for container in code.containers for pointer in container.wrappers] == [None]
 
 
 @pytest.mark.parametrize("name", ["none", "speed", "suffixes"])

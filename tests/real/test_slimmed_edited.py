@@ -11,7 +11,7 @@ from tests.factories.kept_code import kept_digests
 from tests.factories.loaded_libraries import in_memory
 from tests.factories.published_wheels import Published, PublishedWheels
 from tests.factories.tools import needs
-from vbuild.elf.surgery.packing import Strip
+from vbuild.binary.edits import Strip
 from vbuild.slimming.request import Cuts
 
 pytestmark = pytest.mark.network

@@ -11,7 +11,7 @@ from tests.factories.cuda import nvcc
 from tests.factories.kept_code import kept_digests
 from tests.factories.loaded_libraries import in_memory
 from tests.factories.published_wheels import PublishedWheels
-from vbuild.elf.surgery.packing import Strip
+from vbuild.binary.edits import Strip
 from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Share

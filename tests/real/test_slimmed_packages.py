@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.published_wheels import PIP, Published, PublishedWheels
-from vbuild.elf.surgery.packing import Strip
+from vbuild.binary.edits import Strip
 from vbuild.slimming.request import Cuts
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]

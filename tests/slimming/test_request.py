@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.wheels import wheel
-from vbuild.elf.surgery.packing import Strip
+from vbuild.binary.edits import Strip
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.slimming.request import Cuts, Share
 from vbuild.wheel.archive import open_wheel

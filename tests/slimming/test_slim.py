@@ -15,8 +15,8 @@ from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
+from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage
-from vbuild.elf.surgery.packing import Strip
 from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.gpu_code.survey import device_code

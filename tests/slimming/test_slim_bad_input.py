@@ -18,8 +18,8 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.loaded_pointers import LoadedPointers
 from tests.factories.wheels import contents, wheel
 from tests.factories.wheels import poked as poked_file
+from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage
-from vbuild.elf.surgery.packing import Strip
 from vbuild.errors import VbuildError, WheelError
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.inspection.inspect import inspect

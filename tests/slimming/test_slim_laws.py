@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.loaded_pointers import LoadedPointers, load
+from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage
-from vbuild.elf.surgery.packing import Strip
 from vbuild.errors import BinaryError, RepackageError
 from vbuild.gpu_code import fatbin as fatbins
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind, decompressed

@@ -134,7 +134,7 @@ def gpus_of(asked: "str | Iterable[str | GpuList] | GpuList") -> "GpuList | None
 
 def cuts_of(asked: SlimOptions) -> "Cuts":
     """What the options of `slim` do to every library."""
-    from vbuild.elf.surgery.packing import Strip
+    from vbuild.binary.edits import Strip
     from vbuild.hardware.gpu import Ptx
     from vbuild.slimming.request import Cuts, Empty
     from vbuild.wheel.zip_format import ZipMethod

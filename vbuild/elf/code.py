@@ -16,8 +16,9 @@ from typing import Self
 
 from msgspec import Struct
 
+from vbuild.binary.image import Ranges
 from vbuild.elf.dynamic import Dynamic
-from vbuild.elf.image import ElfImage, Ranges
+from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import Section, StringTable
 from vbuild.elf.read import Outline, outline_facts
 from vbuild.elf.records import (

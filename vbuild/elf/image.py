@@ -8,13 +8,12 @@ https://gabi.xinuos.com/elf/
 
 import itertools
 import struct
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from enum import Enum
 from typing import Self
 
 from msgspec import Struct
 
+from vbuild.binary.image import Pointer, Ranges
 from vbuild.elf.layout import ElfLayout, StringTable
 from vbuild.elf.records import (
     RELATIVE,
@@ -22,6 +21,7 @@ from vbuild.elf.records import (
     DynamicEntry,
     DynamicTag,
     ElfMachine,
+    FileType,
     Relocation,
     SectionType,
     SegmentFlag,
@@ -33,23 +33,6 @@ from vbuild.files.records import Buffer
 
 WORD = struct.Struct("<Q")
 _ADDENDS = struct.Struct("<16xq")
-
-
-class ElfForm(Enum):
-    """The table that makes the loader fill a word."""
-
-    RELA = "RELA"
-    RELR = "RELR"
-
-
-class Pointer(Struct, frozen=True):
-    """A word that the loader fills: with its base and the address *target*."""
-
-    place: int
-    target: int
-    form: ElfForm
-    row: int | None = None
-    """The file offset of its row in a RELA table; None in a RELR table, where the word itself is the target."""
 
 
 class DynamicRow(Struct, frozen=True):
@@ -77,6 +60,11 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         """The ELF file *data*, of 32 or 64 bits, of either byte order; `BinaryError` if its headers cannot be read."""
         layout = ElfLayout.read(data)
         return cls(layout.size, layout.header, layout.segments, layout.sections, data)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is a program that is loaded where it says: no pointer in it has to be filled."""
+        return self.header.e_type == FileType.EXEC
 
     def view(self, span: range) -> memoryview:
         """The bytes at the file offsets *span*."""
@@ -131,7 +119,7 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
             )
         return (*self._rela(dynamic, wanted), *self._relr(dynamic, wanted))
 
-    def _rela(self, dynamic: dict[int, int], wanted: "Ranges") -> Iterator[Pointer]:
+    def _rela(self, dynamic: dict[int, int], wanted: Ranges) -> Iterator[Pointer]:
         if self.machine not in RELATIVE:
             raise BinaryError(f"relocations of machine {self.machine:#x} are not known here")
         relative = RELATIVE[ElfMachine(self.machine)]
@@ -145,7 +133,7 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
                 row = table.start + number * Relocation.layout.size
                 found = Relocation.parse(self.data, row)
                 if found.r_info & 0xFFFFFFFF == relative and found.r_addend in wanted:
-                    yield Pointer(found.r_offset, found.r_addend, ElfForm.RELA, row)
+                    yield Pointer(found.r_offset, found.r_addend, row)
 
     def _tables(self, dynamic: dict[int, int]) -> tuple[range, range]:
         """The file offsets of the RELA tables; DT_RELA may include DT_JMPREL, so no row is in both."""
@@ -169,14 +157,14 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
             raise BinaryError(f"relocation table at {address:#x}, {size:#x} bytes long, is not in the file")
         return range(start, start + size)
 
-    def _relr(self, dynamic: dict[int, int], wanted: "Ranges") -> Iterator[Pointer]:
+    def _relr(self, dynamic: dict[int, int], wanted: Ranges) -> Iterator[Pointer]:
         table = self._table(dynamic, DynamicTag.RELR, DynamicTag.RELRSZ, WORD.size)
         for place in self.relr_places(table):
             target = self.word(place)
             if target is None:
                 raise BinaryError(f"packed relocation of {place:#x}, where the file has no word")
             if wanted.low <= target < wanted.high and target in wanted:
-                yield Pointer(place, target, ElfForm.RELR)
+                yield Pointer(place, target)
 
     def relr_places(self, table: range) -> Iterator[int]:
         """The addresses that the RELR table at these file offsets lists.
@@ -194,21 +182,3 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
                     raise BinaryError(f"packed relocation of {place:#x} after {last:#x}, expected up to {end:#x}")
                 last = place
                 yield place
-
-
-class Ranges:
-    """Address ranges, for the question whether a number is in one of them."""
-
-    def __init__(self, ranges: Sequence[range]) -> None:
-        kept = sorted((each.start, each.stop) for each in ranges if each)
-        self.low = kept[0][0] if kept else 0
-        self.high = max((stop for _, stop in kept), default=0)
-        self._starts = [start for start, _ in kept]
-        self._stops = list(itertools.accumulate((stop for _, stop in kept), max))
-
-    def __bool__(self) -> bool:
-        return bool(self._starts)
-
-    def __contains__(self, number: int) -> bool:
-        index = bisect_right(self._starts, number) - 1
-        return index >= 0 and number < self._stops[index]

@@ -107,6 +107,12 @@ class Section(Struct, frozen=True):
         return bool(self.header.sh_flags & SectionFlag.ALLOC)
 
     @property
+    def is_data(self) -> bool:
+        """Whether it is loaded from the file, and is not code."""
+        is_from_file = self.header.sh_type == SectionType.PROGBITS and self.is_loaded
+        return is_from_file and not self.header.sh_flags & SectionFlag.EXECINSTR
+
+    @property
     def is_symbols(self) -> bool:
         """Whether it holds names that only debuggers and profilers read."""
         return not self.is_loaded and self.name in _SYMBOLS

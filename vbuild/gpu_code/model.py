@@ -25,7 +25,7 @@ from typing import Self
 import msgspec
 from msgspec import Struct
 
-from vbuild.elf.image import Pointer
+from vbuild.binary.image import Pointer
 from vbuild.errors import BinaryError
 from vbuild.files.edited import Part
 from vbuild.files.records import U32, U64, Packed

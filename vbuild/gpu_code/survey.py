@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vbuild.elf.image import ElfImage, Pointer
-from vbuild.elf.layout import Section
-from vbuild.elf.records import FileHeader, FileType, SectionFlag, SectionType
+from vbuild.binary.image import Image, Pointer, Section
+from vbuild.elf.records import FileHeader
 from vbuild.errors import BinaryError
 from vbuild.gpu_code import fatbin
 from vbuild.gpu_code.bundle import BUNDLES
@@ -50,7 +49,7 @@ _DAMAGED = 1 << 6
 _NOTES = 100
 
 
-def device_code(image: ElfImage, *, everywhere: bool = True) -> DeviceCode:
+def device_code(image: Image, *, everywhere: bool = True) -> DeviceCode:
     """The GPU code of *image*; what is damaged or not known is in its notes, and nothing of it is movable.
 
     Unless *everywhere*, only the sections for it are looked into, of which headers alone are read.
@@ -92,7 +91,7 @@ class _Findings(Struct):
 class _Sections:
     """The sections of one form of containers, and the pointers into them."""
 
-    def __init__(self, image: ElfImage, form: ContainerForm, findings: _Findings) -> None:
+    def __init__(self, image: Image, form: ContainerForm, findings: _Findings) -> None:
         self.image, self.form, self.findings = image, form, findings
         self.sections = tuple(section for name in form.sections for section in image.named(name) if len(section.span))
         # where wrappers lead to in a program that is loaded where it says: there no pointer has to be filled
@@ -128,7 +127,7 @@ class _Sections:
                 wrapper = ContainerWrapper.parse(self.image.data, start)
                 if wrapper.magic == self.form.wrapper_magic and wrapper.version in self.form.wrapper_versions:
                     places.add(section.addresses.start + start - section.span.start + WRAPPER_DATA)
-                    if self.image.header.e_type == FileType.EXEC:
+                    if self.image.is_fixed:
                         self.fixed.add(wrapper.data)
                 else:
                     whose = self.form.foreign.get(wrapper.magic, f"of version {wrapper.version}, which is not known")
@@ -202,18 +201,16 @@ class _Sections:
         return self.form is FATBINS and is_wrapped and set(self.targets[first:last]) <= {addresses.start}
 
 
-def _survey_the_rest(image: ElfImage, findings: _Findings) -> None:
+def _survey_the_rest(image: Image, findings: _Findings) -> None:
     """Fatbins and cubins outside the sections that wrappers point into."""
-    known = {name for form in FORMS for name in (*form.sections, form.wrapper_section)}
+    names = (name for form in FORMS for name in (*form.sections, form.wrapper_section))
+    known = {section.span for name in names for section in image.named(name)}
     for section in image.sections:
-        header = section.header
-        if header.sh_type != SectionType.PROGBITS or section.name in known:
-            continue
-        if section.is_loaded and not header.sh_flags & SectionFlag.EXECINSTR:
+        if section.is_data and section.span not in known:
             _search(image, section, findings)
 
 
-def _search(image: ElfImage, section: Section, findings: _Findings) -> None:
+def _search(image: Image, section: Section, findings: _Findings) -> None:
     false: list[int] = []
     shift = section.addresses.start - section.span.start
     fatbins, elves = _Magic(_FATBIN, image, section), _Magic(_ELF64_LITTLE_ENDIAN, image, section)
@@ -243,7 +240,7 @@ def _search(image: ElfImage, section: Section, findings: _Findings) -> None:
 class _Magic:
     """The places in *section* where *pattern* is, looked up from one to the next."""
 
-    def __init__(self, pattern: re.Pattern[bytes], image: ElfImage, section: Section) -> None:
+    def __init__(self, pattern: re.Pattern[bytes], image: Image, section: Section) -> None:
         self._pattern, self._data, self._end = pattern, image.data, section.span.stop
         self.start = -1
 
@@ -255,7 +252,7 @@ class _Magic:
         return self.start
 
 
-def _stray(image: ElfImage, section: Section, start: int, shift: int) -> Container:
+def _stray(image: Image, section: Section, start: int, shift: int) -> Container:
     span = fatbin.extent(image.data, range(start, section.span.stop))
     reading = fatbin.read(image.data, span)
     if not reading.entries or reading.why_pinned:
@@ -264,7 +261,7 @@ def _stray(image: ElfImage, section: Section, start: int, shift: int) -> Contain
     return Container(FATBINS.vendor, section.name, span, start + shift, reading.entries, (), why, FATBINS.packing)
 
 
-def _bare(image: ElfImage, section: Section, start: int) -> Blob | None:
+def _bare(image: Image, section: Section, start: int) -> Blob | None:
     """The ELF file for a GPU that begins at *start* on its own; None for another."""
     try:
         header = FileHeader.parse(image.data[: section.span.stop], start)

@@ -15,9 +15,10 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.edits import Replacement
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
-from vbuild.elf.surgery.cutting import Replacement, operated
+from vbuild.elf.surgery.cutting import operated
 from vbuild.elf.surgery.slots import PointerSlot
 from vbuild.errors import BinaryError, RepackageError
 from vbuild.files.edited import EditedFile

@@ -6,7 +6,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.elf.surgery.packing import Strip
+from vbuild.binary.edits import Strip
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.driver import Dotted

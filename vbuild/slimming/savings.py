@@ -5,8 +5,9 @@ What goes is compressed as it lies in a wheel, at a few places; what would be co
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage
-from vbuild.elf.surgery.packing import Strip, stripped
+from vbuild.elf.surgery.holes import stripped
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.gpu_code.fatbin import recompressed

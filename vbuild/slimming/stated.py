@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from vbuild.elf.image import ElfImage
+from vbuild.binary.image import Image
 from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE
 from vbuild.gpu_code.model import DeviceCode
 from vbuild.wheel.archive import Wheel
@@ -35,7 +35,7 @@ def cuda_major(needed: Iterable[str], metadata: Metadata | None = None) -> int |
 _MOST_PINNED = 32
 
 
-def unmeasured(image: ElfImage, code: DeviceCode) -> frozenset[int]:
+def unmeasured(image: Image, code: DeviceCode) -> frozenset[int]:
     """Return the file offsets of the pinned containers that may shrink where they are: nothing else has their size.
 
     Code that knew it, to hand it on or to find what follows, would have it as a number of four bytes or more.
@@ -64,7 +64,7 @@ def _listed(data: bytes | memoryview) -> frozenset[str]:
     return frozenset(name.decode() for found in _LIST.finditer(data) for name in _NAME.findall(found[0]))
 
 
-def listed_in(image: ElfImage) -> frozenset[str]:
+def listed_in(image: Image) -> frozenset[str]:
     """Return the architectures in lists of them among the constants of a library."""
     constants = (section for section in image.sections if section.name.startswith(".rodata") and section.span)
     return frozenset().union(*(_listed(image.view(section.span)) for section in constants))

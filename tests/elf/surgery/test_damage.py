@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.factories.devices import blobs, library, shortened
 from tests.factories.elf import patchelfed
+from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage
-from vbuild.elf.surgery.cutting import Strip, cut
+from vbuild.elf.surgery.cutting import cut
 from vbuild.errors import BinaryError
 
 LIBRARIES = {

@@ -13,10 +13,11 @@ import pytest
 from tests.factories import elf
 from tests.factories.devices import AARCH64, AARCH64_LARGE_PAGES, Toolchain, library, program_lines, shortened
 from tests.factories.tools import needs
+from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Loading
 from vbuild.elf.records import ProgramHeader
-from vbuild.elf.surgery.cutting import Strip, cut
+from vbuild.elf.surgery.cutting import cut
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import BinaryError, BuildError
 from vbuild.files.edited import EditedFile

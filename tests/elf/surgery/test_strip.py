@@ -9,9 +9,10 @@ import pytest
 from tests.factories import elf
 from tests.factories.devices import checksum, library, program_lines, shortened
 from tests.factories.tools import needs
+from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import SectionType
-from vbuild.elf.surgery.cutting import Strip, cut
+from vbuild.elf.surgery.cutting import cut
 
 DEBUG = ("-g", "-Wl,--build-id")
 FLAG = {Strip.DEBUG: "--strip-debug", Strip.UNNEEDED: "--strip-unneeded"}

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.elf.image import WORD, ElfForm, ElfImage, Pointer
+from vbuild.binary.edits import Replacement
+from vbuild.binary.image import Pointer
+from vbuild.elf.image import WORD, ElfImage
 from vbuild.elf.layout import ElfLayout, Section
 from vbuild.elf.records import (
     ADDRESS_TAGS,
@@ -23,7 +25,6 @@ from vbuild.elf.records import (
     SegmentFlag,
     SegmentType,
 )
-from vbuild.elf.surgery.relink import Replacement
 from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING, Bloom
 from vbuild.elf.surgery.written import Move, WrittenElf, pointer_words, symbol_words
 from vbuild.errors import BinaryError, at
@@ -98,7 +99,7 @@ def _led(before: ElfImage, after: ElfLayout, written: WrittenElf, replacement: R
 
 def _followed(before: ElfImage, after: ElfLayout, written: WrittenElf, pointer: Pointer) -> int:
     """The address that the loader writes to the pointer's place."""
-    if pointer.form is ElfForm.RELA and pointer.row is not None:
+    if pointer.row is not None:
         table = before.address(pointer.row)
         row = None if table is None else after.offset(table)
         if row is None:

@@ -8,92 +8,24 @@
 
 Addresses stay: code, data and symbols find each other as before, and the hole is never mapped. Only the replaced spans
 have new ones, inside their section, and everything that leads there is known or the file is refused.
-
-Edits of a file put together into an edited file over it: ranges of what did not change, and new bytes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.edits import Edit, Replacement, Strip, spliced
+from vbuild.binary.packing import Chunk, Packing, packed, spread, up
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import Section
 from vbuild.elf.records import ADDRESS_TAGS, FileHeader, FileType, SectionFlag, SectionHeader, SectionType
 from vbuild.elf.surgery.cut_check import prove
-from vbuild.elf.surgery.packing import (
-    Chunk,
-    Holes,
-    Packing,
-    Strip,
-    dead,
-    packed,
-    page,
-    split,
-    spread,
-    stripped,
-    up,
-)
-from vbuild.elf.surgery.relink import Replacement
+from vbuild.elf.surgery.holes import Holes, dead, page, split, stripped
 from vbuild.elf.surgery.slots import ROW, PointerSlot, SlotTable, roomy
 from vbuild.elf.surgery.written import Move, exported, pointer_words, symbol_words
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
-from vbuild.files.records import Buffer
-
-_SMALL = 4096
-
-
-class Edit(Struct, frozen=True):
-    """*parts* instead of the bytes at the file offsets *span*, which may lie behind the file's end."""
-
-    span: range
-    parts: tuple[Part, ...] = ()
-
-
-def spliced(source: Buffer, edits: Iterable[Edit]) -> EditedFile:
-    """*source* with *edits*; small pieces next to each other are copied together.
-
-    `BinaryError` if two edits want the same bytes.
-    """
-    view = memoryview(source)
-    return EditedFile.of(view, _gathered(view, _parts(len(view), edits)))
-
-
-def _parts(size: int, edits: Iterable[Edit]) -> Iterator[Part]:
-    cursor = 0
-    for edit in sorted(edits, key=lambda edit: (edit.span.start, edit.span.stop)):
-        if edit.span.start < cursor:
-            raise BinaryError(f"two edits of the bytes at {edit.span.start:#x}")
-        if cursor < size:
-            yield range(cursor, min(edit.span.start, size))
-        yield bytes(max(0, edit.span.start - max(cursor, size)))
-        yield from edit.parts
-        cursor = edit.span.stop
-    if cursor < size:
-        yield range(cursor, size)
-
-
-def _gathered(source: memoryview, parts: Iterable[Part]) -> Iterator[Part]:
-    """*parts* with the small ones copied together: thousands of words are patched in tables of pointers."""
-    small: list[Part] = []
-    for part in parts:
-        if len(part) < _SMALL:
-            small.append(part)
-            continue
-        yield from _joined(source, small)
-        small = []
-        yield part
-    yield from _joined(source, small)
-
-
-def _joined(source: memoryview, parts: list[Part]) -> list[Part]:
-    if not any(isinstance(part, bytes) and part for part in parts):
-        return parts
-    return [b"".join(bytes(source[one.start : one.stop]) if isinstance(one, range) else one for one in parts)]
-
-
-__all__ = ["Operation", "Replacement", "Strip", "cut", "operated"]
 
 # `packed`, or `spread`
 _Packer = Callable[..., Packing]

@@ -9,8 +9,6 @@ GNU ld left free. It sorts the sections, and knows them by their names, which ma
 https://github.com/NixOS/patchelf
 
 A file that cannot be edited is one thing, a machine on which nothing can be edited another: that is a `BuildError`.
-
-`Replacement`: the new bytes for a stretch of a loaded section, which a cut puts there.
 """
 
 import errno
@@ -26,15 +24,13 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from tempfile import gettempdir
 
-from msgspec import Struct
-
 from vbuild.elf.dynamic import Dynamic, Relink
-from vbuild.elf.image import ElfImage, Pointer
+from vbuild.elf.image import ElfImage
 from vbuild.elf.records import DF_1_PIE, DynamicEntry, DynamicTag, FileType, ProgramHeader, SegmentType
-from vbuild.elf.surgery.packing import page
+from vbuild.elf.surgery.holes import page
 from vbuild.elf.surgery.relink_check import prove_relinked
 from vbuild.errors import BinaryError, BuildError
-from vbuild.files.edited import EditedFile, Part
+from vbuild.files.edited import EditedFile
 
 __all__ = ["Relink", "relinked"]
 
@@ -234,21 +230,3 @@ def _writing() -> Iterator[None]:
         yield
     except OSError as error:
         raise BuildError(f"cannot be written to be relinked: {error.strerror}") from error
-
-
-class Replacement(Struct, frozen=True):
-    """New bytes for the file offsets *span*, a part of one loaded section; they may lie elsewhere in it afterwards.
-
-    *parts* are ranges of the same file and new bytes, together never longer than *span*. *pointers* are the words that
-    the loader fills with the address of the span's first byte, all of them; they will follow it. A span to which no
-    pointer leads stays where it begins.
-    """
-
-    span: range
-    parts: tuple[Part, ...]
-    pointers: tuple[Pointer, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Bytes of what it puts there."""
-        return sum(map(len, self.parts))

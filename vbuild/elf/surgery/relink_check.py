@@ -16,8 +16,9 @@ from operator import attrgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.image import Ranges
 from vbuild.elf.dynamic import Dynamic, Relink
-from vbuild.elf.image import DynamicRow, ElfImage, Ranges
+from vbuild.elf.image import DynamicRow, ElfImage
 from vbuild.elf.layout import Section
 from vbuild.elf.records import (
     ADDRESS_TAGS,
@@ -35,7 +36,7 @@ from vbuild.elf.records import (
     SegmentType,
     SymbolEntry,
 )
-from vbuild.elf.surgery.packing import page
+from vbuild.elf.surgery.holes import page
 from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING
 from vbuild.elf.surgery.written import WrittenElf
 from vbuild.errors import BinaryError, at

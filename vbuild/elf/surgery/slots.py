@@ -29,10 +29,11 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.packing import up
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import Section
 from vbuild.elf.records import ADDRESS_TAGS, ElfRecord, ProgramHeader, SectionType, SegmentFlag, SegmentType
-from vbuild.elf.surgery.packing import Holes, up
+from vbuild.elf.surgery.holes import Holes
 from vbuild.elf.surgery.written import exported
 from vbuild.errors import BinaryError
 from vbuild.files.records import U32, Buffer

@@ -11,7 +11,8 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.elf.image import WORD, ElfForm, ElfImage, Pointer, Ranges
+from vbuild.binary.image import Pointer, Ranges
+from vbuild.elf.image import WORD, ElfImage
 from vbuild.elf.layout import Section
 from vbuild.elf.records import SectionType
 from vbuild.errors import BinaryError
@@ -115,9 +116,7 @@ def pointer_words(image: ElfImage, pointers: Sequence[Pointer], address: int) ->
         held = image.word(pointer.place)
         if place is None or held is None:
             raise BinaryError(f"pointer at address {pointer.place:#x}, where the file has no word")
-        if pointer.form is ElfForm.RELA:
-            if pointer.row is None:
-                raise BinaryError(f"pointer at address {pointer.place:#x} without a row in a relocation table")
+        if pointer.row is not None:
             words[pointer.row + _ADDEND] = address
         # GNU ld writes the target there too; lld writes 0, and only the addend counts
         if held == pointer.target:
