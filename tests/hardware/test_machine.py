@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.factories.variants import machine
 from vbuild.errors import HardwareError, VbuildError
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
-from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER, Dotted, Nvidia
+from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER, Dotted, Nvidia, compiles_since
 from vbuild.hardware.machine import Machine, cuda_of_driver
 
 names = st.text("ab_0", min_size=1, max_size=4)
@@ -248,3 +248,23 @@ def test_a_short_description_that_is_wrong_is_refused(text: str, message: str) -
     short = 'python = "3.12"\ncpu = "x86-64-v3"\n' + ('glibc = "2.28"\n' if "driver" in text else "")
     with pytest.raises(VbuildError, match=re.escape(message)):
         Machine.parse(f"{short}{keys}\n")
+
+
+@pytest.mark.parametrize(
+    ("ptx", "cuda"),
+    [
+        ("6.2", "9.2"),
+        ("6.5", "10.2"),
+        ("7.8", "11.8"),
+        ("8.0", "12.0"),
+        ("8.5", "12.5"),
+        ("8.6", "12.7"),
+        ("8.8", "12.9"),
+        ("9.0", "13.0"),
+        ("9.5", "13.5"),
+        ("5.9", None),
+        ("10.0", None),
+    ],
+)
+def test_each_version_of_ptx_has_the_cuda_that_it_came_with(ptx: str, cuda: str | None) -> None:
+    assert compiles_since(Dotted.parse(ptx)) == (Dotted.parse(cuda) if cuda else None)

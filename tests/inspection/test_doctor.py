@@ -21,6 +21,7 @@ from vbuild.inspection.gpu_code import Runs
 KERNEL = b".text.kernel".ljust(512)
 FAT = device_library(fatbin(*(entry(arch=arch, code=KERNEL) for arch in (80, 90))))
 BY_PTX = device_library(fatbin(entry(FatbinKind.PTX, 75, flags=FatbinFlag.ZSTD)))
+LOOSE_PTX = ".version 7.0\n.target sm_80\n"
 STUB = device_library(fatbin(entry(arch=75)))
 
 
@@ -45,6 +46,16 @@ def test_each_library_is_judged_for_each_gpu(tmp_path: Path) -> None:
     drivers = {one.path: [fit.driver for fit in one.fits] for one in found.examined}
     assert drivers["demo/b.so"] == [Dotted(12, 4), Dotted(12, 4), Dotted(12, 8)]
     assert drivers["demo/a.so"] == [None, Dotted(11, 8), None]
+
+
+def test_a_driver_compiles_ptx_of_its_own_version_and_older_ones(tmp_path: Path) -> None:
+    both = fatbin(entry(arch=80, code=KERNEL), entry(FatbinKind.PTX, 80, major=8, minor=7))
+    place = environment(tmp_path / "env", {"demo/a.so": device_library(both), "demo/b.ptx": LOOSE_PTX})
+    found = checkup(place, gpus="80,90")
+    drivers = {one.path: [fit.driver for fit in one.fits] for one in found.examined}
+    # machine code for 8.0 needs a driver that knows the GPU alone
+    assert drivers["demo/a.so"] == [Dotted(11, 0), Dotted(12, 8)]
+    assert drivers["a file of GPU code alone"] == [Dotted(11, 0), Dotted(11, 8)]
 
 
 def test_it_promises_what_slimming_saves(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.records import CLASS_64, LITTLE_ENDIAN, MAGIC, FileHeader
 from vbuild.errors import BinaryError
@@ -31,6 +32,7 @@ from vbuild.gpu_code.bundle import MAGIC as BUNDLE_MAGIC
 from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES
 from vbuild.gpu_code.model import Compression, Container, Vendor
 from vbuild.hardware.architectures import Arch, Device, GpuTarget
+from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuCodeKind, GpuOffer
 
 Head = Callable[[int], bytes]
@@ -45,6 +47,7 @@ HEADER = FileHeader.layout.size
 _NOTES = 1 << 14
 _ARCH_OPTION = re.compile(rb"-arch[ =]sm_(?P<number>\d{2,3})(?P<suffix>[af]?)[ \0]")
 _TARGET = re.compile(rb"^\s*\.target\s+sm_(?P<number>\d{2,3})(?P<suffix>[af]?)\b", re.MULTILINE)
+_VERSION = re.compile(rb"^\s*\.version\s+(?P<major>\d{1,2})\.(?P<minor>\d)\b", re.MULTILINE)
 _ZSTD, _ZSTD_SUFFIX, _WINDOW_LOG = b"\x28\xb5\x2f\xfd", ".zst", 27
 # what is in a frame gets smaller by a few times: so many times, or bytes, are more than that
 _PLENTY, _RATIO = 1 << 24, 32
@@ -61,7 +64,7 @@ _NAMED = re.compile(
 class DeviceFile(Struct, frozen=True):
     """A file that is nothing but code for one kind of GPU; *trouble* says why nobody can say for which, or is None.
 
-    *kind* is the vendor's word for it ("cubin", "ptx", "code-object").
+    *kind* is the vendor's word for it ("cubin", "ptx", "code-object"), *version* that of PTX.
     """
 
     vendor: Vendor
@@ -70,6 +73,7 @@ class DeviceFile(Struct, frozen=True):
     arch: Device
     compression: Compression = Compression.RAW
     trouble: str | None = None
+    version: Dotted | None = None
 
     @classmethod
     def of(cls, path: str, size: int, head: Head) -> Self | None:
@@ -91,7 +95,7 @@ class DeviceFile(Struct, frozen=True):
         file = cls.of(path, 1 << 63, lambda size: start[:size])
         if not file:
             return None
-        return cls(file.vendor, file.kind, file.code, file.arch, Compression.ZSTD, file.trouble)
+        return replace(file, compression=Compression.ZSTD)
 
     @classmethod
     def _elf(cls, path: str, size: int, start: bytes, head: Head) -> Self | None:
@@ -121,7 +125,9 @@ class DeviceFile(Struct, frozen=True):
         match = _TARGET.search(start)
         arch = _known(match) if match else None
         trouble = _contradicted(path, arch) if arch else "names no known target"
-        return cls(Vendor.NVIDIA, "ptx", GpuCodeKind.PTX, arch or _NO_GPU, trouble=trouble)
+        said = _VERSION.search(start)
+        version = Dotted(int(said["major"]), int(said["minor"])) if said else None
+        return cls(Vendor.NVIDIA, "ptx", GpuCodeKind.PTX, arch or _NO_GPU, trouble=trouble, version=version)
 
     @property
     def is_known(self) -> bool:

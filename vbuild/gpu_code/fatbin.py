@@ -56,6 +56,7 @@ from vbuild.files.edited import Part
 from vbuild.files.records import U16, U32, U64, Buffer
 from vbuild.gpu_code.model import Compression, ContainerForm, GpuEntry, GpuRecord, Reading, Vendor, Writing
 from vbuild.hardware.architectures import Arch
+from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuCodeKind
 
 MAGIC = 0xBA55ED50
@@ -285,6 +286,7 @@ def _entry(data: memoryview, start: int, header: EntryHeader, traits: _Traits) -
         header.flags,
         _text(data, start, header, TextPlace(header.ident_offset, header.ident_size)),
         _options(data, start, header) if header.kind == FatbinKind.PTX else "",
+        version=Dotted(header.major, header.minor) if header.kind == FatbinKind.PTX else None,
     )
 
 

@@ -30,6 +30,7 @@ from vbuild.errors import BinaryError
 from vbuild.files.edited import Part
 from vbuild.files.records import U32, U64, Packed
 from vbuild.hardware.architectures import Arch, Device
+from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuCodeKind, GpuOffer
 
 
@@ -59,9 +60,9 @@ class GpuEntry(Struct, frozen=True):
     """Code for one kind of GPU: file offsets of the whole entry and of its stored bytes, sizes in bytes.
 
     *kind* is the vendor's word for it ("cubin", "ptx", "lto-ir", "code-object"), *ident* a name the compiler gave
-    it, *options* what the code is to be compiled with further. In a container that is compressed as a whole an
-    entry has no bytes of its own in the file; *share* is then what its compressed code may take up there, without
-    what it has in common with others.
+    it, *options* what the code is to be compiled with further, *version* that of PTX. In a container that is
+    compressed as a whole an entry has no bytes of its own in the file; *share* is then what its compressed code may
+    take up there, without what it has in common with others.
     """
 
     vendor: Vendor
@@ -76,6 +77,7 @@ class GpuEntry(Struct, frozen=True):
     ident: str = ""
     options: str = ""
     share: int = 0
+    version: Dotted | None = None
 
     @property
     def size(self) -> int:

@@ -51,6 +51,25 @@ class Dotted(NamedTuple):
 # drivers before that of CUDA 12.4 do not read GPU code compressed with zstd (nvcc's manual, --compress-mode)
 ZSTD_SINCE = Dotted(12, 4)
 
+# the first version of PTX of each major of CUDA, which has a version of PTX for each of its own, and those where it
+# has not (the PTX manual, release notes)
+_PTX = {
+    Dotted(6, 0): Dotted(9, 0),
+    Dotted(6, 3): Dotted(10, 0),
+    Dotted(7, 0): Dotted(11, 0),
+    Dotted(8, 0): Dotted(12, 0),
+}
+_PTX |= {Dotted(8, 6): Dotted(12, 7), Dotted(9, 0): Dotted(13, 0)}
+
+
+def compiles_since(ptx: Dotted) -> Dotted | None:
+    """The CUDA version of the oldest driver that compiles PTX of the version *ptx*; None if it is not known.
+
+    That of CUDA's major is not enough: drivers run machine code of later minor versions, but do not compile their PTX.
+    """
+    first = max((known for known in _PTX if known <= ptx and known.major == ptx.major), default=None)
+    return Dotted(_PTX[first].major, _PTX[first].minor + ptx.minor - first.minor) if first else None
+
 
 class Nvidia(NamedTuple):
     """A machine's NVIDIA driver and GPUs; no driver means that CUDA code cannot run."""

@@ -5,7 +5,8 @@
         -> for each GPU: natively, by JIT, no; and the oldest driver for that
 
 "No kernel image is available for execution on the device" is what CUDA says of a library that has neither machine code
-nor PTX for the GPU. The driver has to know the GPU, the CUDA that the library links, and zstd if code is compressed so.
+nor PTX for the GPU. The driver has to know the GPU, the CUDA that the library links, the version of PTX if it compiles
+that, and zstd if code is compressed so.
 """
 
 import mmap
@@ -30,7 +31,8 @@ from vbuild.gpu_code.fatbin import decompressed
 from vbuild.gpu_code.model import Compression, GpuEntry, Vendor
 from vbuild.gpu_code.survey import FORMS, device_code
 from vbuild.hardware.architectures import Arch, Device
-from vbuild.hardware.driver import ZSTD_SINCE, Dotted
+from vbuild.hardware.driver import ZSTD_SINCE, Dotted, compiles_since
+from vbuild.hardware.gpu import Service
 from vbuild.hardware.machine import Machine
 from vbuild.inspection.gpu_code import GpuCode, Outlook, Runs
 from vbuild.inspection.inspect import inspect
@@ -280,6 +282,8 @@ def _driver(library: _Library, device: Device) -> Dotted | None:
     given = (sort for stack in library.gpu.stacks for sort, size in stack.kept(device).items() if size)
     if any(sort.compression is Compression.ZSTD and sort.section for sort in given):
         wanted.append(ZSTD_SINCE)
+    compiled = (stack.ptx for stack in library.gpu.stacks if stack.ptx and stack.service(device) is Service.JIT)
+    wanted += filter(None, map(compiles_since, compiled))
     return max(wanted, default=None)
 
 

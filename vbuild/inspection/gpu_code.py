@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from vbuild.gpu_code.device_file import DeviceFile
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered
 from vbuild.hardware.architectures import ARCHITECTURES, GENERIC, PROCESSORS, Arch, Device, GpuTarget
+from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuCodeKind, GpuOffer, GpuRequest, Ptx, Service, arch_order, kept_offers, service
 
 
@@ -117,7 +118,8 @@ class Stack(Struct, frozen=True):
 
     *sizes*, *uncompressed* and *smallest* have a number for each sort; *smallest* counts only the entries that are the
     smallest of their container. *frame* is what the containers take up besides their entries. *is_offered* says that
-    the GPU's runtime chooses from them, *is_alone* that each is a file, which goes if nothing in it is for a GPU.
+    the GPU's runtime chooses from them, *is_alone* that each is a file, which goes if nothing in it is for a GPU; *ptx*
+    is the newest version of the PTX in them.
     """
 
     section: str
@@ -130,6 +132,7 @@ class Stack(Struct, frozen=True):
     uncompressed: tuple[int, ...]
     smallest: tuple[int, ...]
     is_alone: bool = False
+    ptx: Dotted | None = None
 
     def service(self, device: Device) -> Service:
         """How each of the containers serves *device*."""
@@ -227,7 +230,9 @@ class GpuCode(Struct, frozen=True):
     def alone(cls, file: DeviceFile, size: int) -> Self:
         """The one entry that *file* is, of *size* bytes."""
         sort = Sort(file.vendor, "", file.arch, file.kind, file.offer.code, file.compression)
-        stack = Stack("", (sort,), file.trouble, not file.trouble, 1, 0, (size,), (size,), (0,), is_alone=True)
+        stack = Stack(
+            "", (sort,), file.trouble, not file.trouble, 1, 0, (size,), (size,), (0,), is_alone=True, ptx=file.version
+        )
         return cls((stack,), (Pinned("", size, 1, file.trouble),) if file.trouble else ())
 
     @classmethod
@@ -385,6 +390,7 @@ def _stack(containers: list[Container], *, is_offered: bool) -> Stack:
         tuple(sizes),
         tuple(uncompressed),
         tuple(smallest),
+        ptx=_newest(entry.version for container in containers for entry in container.entries),
     )
 
 
@@ -399,7 +405,12 @@ def _added(stacks: Sequence[Stack]) -> Stack:
         sizes=sizes,
         uncompressed=uncompressed,
         smallest=smallest,
+        ptx=_newest(stack.ptx for stack in stacks),
     )
+
+
+def _newest(versions: Iterable[Dotted | None]) -> Dotted | None:
+    return max(filter(None, versions), default=None)
 
 
 def _pinned(code: DeviceCode) -> Iterator[Pinned]:
