@@ -9,6 +9,7 @@ import re
 import struct
 import subprocess
 import tempfile
+import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from hashlib import md5, sha256
@@ -128,7 +129,7 @@ def _bundled(data: bytes) -> Iterator[str]:
     """The target of each code object in a bundle, with its SHA-256; clang's own reader takes the same."""
     if data.startswith(b"CCOB"):
         header = {2: 24, 3: 32}[data[4]]
-        plain = zstandard.ZstdDecompressor().decompress(data[header:])
+        plain = zstandard.ZstdDecompressor().decompress(data[header:]) if data[6] else zlib.decompress(data[header:])
         assert data[header - 8 : header] == md5(plain, usedforsecurity=False).digest()[:8]
         data = plain
     assert data.startswith(b"__CLANG_OFFLOAD_BUNDLE__")

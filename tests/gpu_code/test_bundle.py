@@ -71,7 +71,7 @@ def test_keeping_entries_gives_the_bundle_of_those() -> None:
     assert bytes(EditedFile.of(PLAIN, packed((), verbatim))) == bundle({})
 
 
-FORMS = [(1, BundleMethod.ZSTD), *itertools.product((2, 3), BundleMethod)]
+FORMS = [*itertools.product((1, 2, 3), BundleMethod)]
 
 
 @pytest.mark.parametrize(("version", "method"), FORMS)
@@ -143,7 +143,7 @@ def poked(data: bytes, offset: int, value: int, width: int = 8) -> bytes:
     return data[:offset] + value.to_bytes(width, "little") + data[offset + width :]
 
 
-V3 = compressed(PLAIN)
+V3, ZLIB1 = compressed(PLAIN), compressed(PLAIN, version=1, method=BundleMethod.ZLIB)
 ROW = 32 + 24 + len(HOST)
 REFUSED = {
     b"": "no bundle at 0x0: begins with b'', expected __CLANG_OFFLOAD_BUNDLE__ or CCOB",
@@ -167,9 +167,11 @@ REFUSED = {
     poked(V3, 4, 4, 2): "compressed bundle at 0x0 has version 4; only 1, 2 and 3 are known",
     poked(V3, 4, 1, 2): "compressed bundle at 0x0 is damaged: Error when finding",
     compressed(PLAIN, version=1)[:-1]: "compressed bundle at 0x0 is damaged",
-    compressed(PLAIN, version=1, method=BundleMethod.ZLIB): (
-        "compressed bundle at 0x0 is of version 1 with zlib, which does not say where it ends"
-    ),
+    ZLIB1[:-1]: "compressed bundle at 0x0 is damaged: it claims 0x2006 bytes, and its zlib stream has others",
+    poked(ZLIB1, 8, 0x2005, 4): "compressed bundle at 0x0 is damaged: it claims 0x2005 bytes, and its zlib stream",
+    poked(ZLIB1, 8, 0x2007, 4): "compressed bundle at 0x0 is damaged: it claims 0x2007 bytes, and its zlib stream",
+    poked(ZLIB1, 8, 1 << 31, 4): "compressed bundle at 0x0 claims to inflate to 0x80000000 bytes, which is not tried",
+    poked(ZLIB1, 20, 0): "compressed bundle at 0x0 is damaged: Error -3 while decompressing data",
     compressed(poked(PLAIN, ROW + 8, 0x1006)): "bundle at 0x0 has code objects that overlap",
     compressed(poked(PLAIN, 24, 1 << 60)): (
         "bundle at 0x0 has no room for 1152921504606846976 entries in its first 0x1000 bytes"

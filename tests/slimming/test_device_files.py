@@ -1,6 +1,7 @@
 """Wheels with files that are nothing but GPU code: which stay, and what lists of them say afterwards."""
 
 import json
+import random
 import zipfile
 from collections.abc import Mapping
 from hashlib import sha256
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tests.factories.bundles import GFX90A, GFX942, HOST, bundle
+from tests.factories.bundles import GFX90A, GFX942, HOST, bundle, compressed
 from tests.factories.fatbins import entry, fatbin
 from tests.factories.wheels import wheel
 from tests.factories.workdir import file_digests
@@ -82,6 +83,17 @@ def test_a_file_that_is_a_container_is_cut_or_goes(tmp_path: Path) -> None:
     assert any(cut.member == "demo/d.fatbin" and cut.why_whole for cut in result.libraries)
     amd, _ = slimmed(tmp_path / "amd", {"demo/c.hsaco": files["demo/c.hsaco"]}, "gfx942")
     assert len(amd["demo/c.hsaco"]) < len(files["demo/c.hsaco"])
+
+
+def test_a_compressed_bundle_that_lies_stays_and_is_named(tmp_path: Path) -> None:
+    data = bytearray(compressed(bundle({HOST: b"", GFX90A: bytes(4096), GFX942: bytes(8192)})))
+    data[24] ^= 1  # its hash
+    sound = compressed(bundle({HOST: b"", GFX90A: random.Random(1).randbytes(9000), GFX942: b"x" * 9000}))
+    members, result = slimmed(tmp_path, {"demo/a.hsaco": bytes(data), "demo/b.hsaco": sound}, "gfx942")
+    assert members["demo/a.hsaco"] == data
+    plain = zstandard.ZstdDecompressor().decompress(members["demo/b.hsaco"][32:])
+    assert plain == bundle({HOST: b"", GFX942: b"x" * 9000})
+    assert "its hash is" in str(result.libraries[0].why_whole)
 
 
 def test_what_contradicts_itself_stays_and_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.factories.loaded_libraries import in_memory
 from tests.factories.wheels import wheel
 from vbuild.elf.image import ElfImage
 from vbuild.errors import RepackageError
+from vbuild.gpu_code.bundle import BundleMethod
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import GpuTarget
 from vbuild.hardware.gpu import GpuList
@@ -36,7 +38,7 @@ def amd_library(*bundles: bytes) -> bytes:
     return device_library(*bundles, section=".hip_fatbin", wrapper=(".hipFatBinSegment", 0x48495046, 1), align=4096)
 
 
-AMD = amd_library(PLAIN, compressed(PLAIN), compressed(PLAIN, version=2), OTHER)
+AMD = amd_library(PLAIN, compressed(PLAIN), compressed(PLAIN, version=2, method=BundleMethod.ZLIB), OTHER)
 NVIDIA = device_library(fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 14)) for arch in (80, 90))))
 
 
@@ -166,14 +168,25 @@ def test_inspect_promises_what_slim_does(tmp_path: Path) -> None:
         assert kept - (10 << 12) < inspect(result.path).gpu_size <= kept, device
 
 
-def test_a_compressed_bundle_that_lies_leaves_its_library_as_it_is(tmp_path: Path) -> None:
+def test_a_compressed_bundle_that_lies_is_left_and_the_others_are_cut(tmp_path: Path) -> None:
     data = bytearray(compressed(PLAIN))
     data[24] ^= 1  # its hash
-    result, folder = slimmed(tmp_path, "gfx942", amd=amd_library(PLAIN, bytes(data)))
+    result, folder = slimmed(tmp_path, "gfx942", amd=amd_library(PLAIN, bytes(data), compressed(PLAIN)))
     (cut,) = result.libraries
-    assert cut.why_whole
-    assert "is damaged: its hash is" in cut.why_whole
-    assert (folder / "amd.so").read_bytes() == amd_library(PLAIN, bytes(data))
+    assert any(".hip_fatbin: compressed bundle at" in note and "its hash is" in note for note in cut.notes)
+    assert (cut.kept, cut.dropped) == (1 + 5 + 1, 4 + 4)
+    assert bytes(data) in (folder / "amd.so").read_bytes()
+    found = device_code(ElfImage.parse((folder / "amd.so").read_bytes())).containers
+    assert [len(each.entries) for each in found] == [2, 6, 2]
+
+
+def test_a_bundle_of_the_first_version_ends_with_its_stream(tmp_path: Path) -> None:
+    first = compressed(PLAIN, version=1, method=BundleMethod.ZLIB)
+    result, folder = slimmed(tmp_path, "gfx942", amd=amd_library(first, PLAIN))
+    assert (result.libraries[0].kept, result.libraries[0].dropped) == (2, 8)
+    data = (folder / "amd.so").read_bytes()
+    plain = zlib.decompressobj().decompress(data[data.index(b"CCOB") + 20 :])
+    assert plain == bundle({HOST: b"", "hipv4-amdgcn-amd-amdhsa--gfx942": cubin(2, 1 << 14)})
 
 
 def test_a_bundle_that_is_not_known_is_left_and_the_others_are_cut(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ The runtime looks for the table in the first 4096 bytes. Compressed as a whole, 
     0    4     magic             CCOB
     4    2     version           1, 2, 3
     6    2     method            0: zlib, 1: zstd
-    8    4 (8) totalSize         this header included; version 1 goes without, and ends with its zstd frame
+    8    4 (8) totalSize         this header included; version 1 goes without, and ends with its frame or stream
     12   4 (8) uncompressedSize
     16   8     hash              first 8 bytes of the MD5 of what was compressed
 
@@ -53,6 +53,8 @@ _ZSTD_LEVEL, _ZLIB_LEVEL = 9, 9
 # the part of a compressed bundle that its code objects have in common, and that stays with the last: of published ones,
 # with 15 to 27 processors, one alone takes 13 to 18 % of them all
 _IN_COMMON = 8
+# bytes that are read and inflated at once to find where a zlib stream ends
+_PIECE = 1 << 16
 # what the runtime reads to find the table in
 _TABLE = 4096
 _PARTS_BEFORE_TARGET = 5
@@ -259,19 +261,47 @@ def _compressed(data: memoryview, start: int) -> _Compressed:
     sizes = form.parse(data, start + CompressedStart.layout.size)
     header = CompressedStart.layout.size + form.layout.size
     if isinstance(sizes, Sizes1):
-        total = header + _frame_size(data[start + header :], method, what)
+        payload = data[start + header :]
+        size = (
+            _frame_size(payload, what)
+            if method is BundleMethod.ZSTD
+            else _stream_size(payload, sizes.uncompressed, what)
+        )
+        total = header + size
     elif (total := sizes.total) < header:
         raise BinaryError(f"{what} is {total:#x} bytes long, less than its header")
     return _Compressed(head.version, method, sizes.uncompressed, sizes.hash, start + header, start + total)
 
 
-def _frame_size(data: memoryview, method: BundleMethod, what: str) -> int:
-    if method is BundleMethod.ZLIB:
-        raise BinaryError(f"{what} is of version 1 with zlib, which does not say where it ends")
+def _frame_size(data: memoryview, what: str) -> int:
     try:
         return zstd.frame_size(data)
     except zstd.ZstdError as error:
         raise BinaryError(f"{what} is damaged: {error}") from error
+
+
+def _stream_size(data: memoryview, uncompressed: int, what: str) -> int:
+    """How many bytes of *data* the zlib stream takes that it begins with, which has to be inflated for that."""
+    if _is_too_much(uncompressed, len(data)):
+        raise BinaryError(f"{what} claims to inflate to {uncompressed:#x} bytes, which is not tried to find its end")
+    stream, place, found = zlib.decompressobj(), 0, 0
+    try:
+        while not stream.eof and found <= uncompressed:
+            piece = stream.unconsumed_tail or data[place : place + _PIECE]
+            place += 0 if stream.unconsumed_tail else len(piece)
+            if not len(piece):
+                break
+            found += len(stream.decompress(piece, _PIECE))
+    except zlib.error as error:
+        raise BinaryError(f"{what} is damaged: {error}") from error
+    if not stream.eof or found != uncompressed:
+        raise BinaryError(f"{what} is damaged: it claims {uncompressed:#x} bytes, and its zlib stream has others")
+    return place - len(stream.unused_data)
+
+
+def _is_too_much(uncompressed: int, size: int) -> bool:
+    """Whether *size* bytes cannot well inflate to so many *uncompressed* ones."""
+    return uncompressed > min(_LARGEST, max(_PLENTY, _RATIO * size))
 
 
 def _compressed_reading(data: memoryview, span: range) -> Reading:
@@ -294,7 +324,7 @@ def _compressed_reading(data: memoryview, span: range) -> Reading:
         for row, ident in rows
     )
     why = None
-    if head.uncompressed > min(_LARGEST, max(_PLENTY, _RATIO * size)):
+    if _is_too_much(head.uncompressed, size):
         why = f"claims that its {size:#x} bytes inflate to {head.uncompressed:#x}, which is not tried"
     return Reading(entries, why, partial(_packed_again, data, span))
 

@@ -158,7 +158,7 @@ def container_in(data: memoryview) -> Container | None:
             f"{form.name} of {len(span):#x} bytes in a file of {len(data):#x}; expected nothing behind it"
         )
     why = "lies in a zstd frame" if frame else reading.why_pinned
-    return Container(form.vendor, "", span, None, reading.entries, (), why, form.packing)
+    return Container(form.vendor, "", span, None, reading.entries, (), why, reading.packing or form.packing)
 
 
 def _unframed(frame: memoryview) -> bytes:

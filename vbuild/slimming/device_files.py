@@ -87,13 +87,15 @@ def container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: C
         return LibraryPlan(path, (whole,) * len(shares), (account,) * len(shares))
     files, accounts = [], []
     for share in shares:
+        trouble = None
         decision = ContainerDecision.untouched(container)
         if share.gpus:
             decision = ContainerDecision.of(container, share.gpus, cuts)
         stays = decision.serves or not decision.is_for_gpus
         file = whole
         if stays and container.movable and (cuts.zstd or decision.is_cut):
-            file = EditedFile.of(data, decision.replacement(data, zstd=bool(cuts.zstd)).parts)
+            decision, replacement, trouble = decision.replaced(data, zstd=bool(cuts.zstd))
+            file = EditedFile.of(data, replacement.parts)
         kept = decision.kept if stays else ()
         served = [_served(device, decision.service(device)) for device in _devices(share, container.vendor)]
         files.append(file)
@@ -110,6 +112,7 @@ def container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: C
                 gpus_before=tuple(names_of(entry.offer for entry in container.entries)),
                 gpus=tuple(names_of(entry.offer for entry in kept)),
                 alone="fatbin" if container.vendor is Vendor.NVIDIA else "bundle",
+                why_whole=trouble,
             )
         )
     gone = frozenset(place for place, account in enumerate(accounts) if not account.after)

@@ -92,11 +92,19 @@ class ContainerDecision(Struct, frozen=True):
         ptx = [entry.offer for entry in self.kept if entry.code is GpuCodeKind.PTX]
         return not self.serves or service(ptx, device) is Service.JIT
 
-    def replacement(self, data: memoryview, *, zstd: bool) -> Replacement:
-        """Return the container's new bytes, with the pointers that follow it."""
+    def replaced(self, data: memoryview, *, zstd: bool) -> tuple[Self, Replacement, str | None]:
+        """Return the container's new bytes, with the pointers that follow it.
+
+        One whose code cannot be read stays whole: then the decision is another, and the last says what is wrong.
+        """
         written = partial(recompressed, data) if zstd else verbatim
-        parts = self.container.keeping(frozenset(self.kept), written=written)
-        return Replacement(self.container.span, parts, self.container.wrappers if self.container.movable else ())
+        wrappers = self.container.wrappers if self.container.movable else ()
+        try:
+            parts = self.container.keeping(frozenset(self.kept), written=written)
+        except BinaryError as error:
+            whole = Replacement(self.container.span, (self.container.span,), wrappers)
+            return self.untouched(self.container), whole, str(error)
+        return self, Replacement(self.container.span, parts, wrappers), None
 
 
 class GpuLibrary(Struct, frozen=True):
@@ -157,10 +165,11 @@ class GpuLibrary(Struct, frozen=True):
         movable = [each for each in decisions if each.container.movable or each.container.span.start in self.shrinking]
         cuts = replace(cuts, zstd=self._recompresses(share, cuts, decisions))
         is_cut = cuts.zstd or any(decision.is_cut for decision in movable)
+        replaced = [decision.replaced(self.data, zstd=bool(cuts.zstd)) for decision in movable] if is_cut else []
+        damaged = {each.container.span: each for each, _, what in replaced if what}
+        decisions = tuple(damaged.get(each.container.span, each) for each in decisions)
         try:
-            replacements = (
-                [decision.replacement(self.data, zstd=bool(cuts.zstd)) for decision in movable] if is_cut else []
-            )
+            replacements = [replacement for _, replacement, _ in replaced]
             operation = operated(self.image, replacements, strip=cuts.strip, force=cuts.force)
         except BinaryError as error:
             return self._unchanged(devices, str(error))
@@ -168,7 +177,8 @@ class GpuLibrary(Struct, frozen=True):
         is_recompressed = bool(cuts.zstd) and not all(map(_needs_zstd, rewritten))
         account = self._account(operation.edited, decisions, devices, slots=operation.slots)
         left = {what for device, what in lacks.items() if Vendor.of(device) in idle}
-        notes = (*account.notes, *sorted(left), *((operation.why_large,) if operation.why_large else ()))
+        wrong = [f"{each.container.section}: {what}" for each, _, what in replaced if what]
+        notes = (*account.notes, *wrong, *sorted(left), *((operation.why_large,) if operation.why_large else ()))
         zstd = account.zstd or is_recompressed
         more = tuple(savings(self.image, [entry for one in movable for entry in one.kept], cuts))
         told = {"is_recompressed": is_recompressed, "zstd": zstd, "notes": notes, "more": more, "lacks": lacks}
