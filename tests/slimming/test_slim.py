@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 import zstandard
 from installer.sources import WheelFile as InstallerWheel
@@ -504,6 +505,24 @@ def test_variants_that_need_the_driver_anyway_are_compressed_again(
     assert {entry.compression for entry in found} == {expected}
     (never,) = slim([fat], tmp_path / "never", shares=[Share.parse(f"x={gpus}")], cuts=Cuts(zstd=False))
     assert not never.libraries[0].is_recompressed
+
+
+@pytest.mark.parametrize(("driver", "expected"), [("12.0", "raw"), ("12.4", "zstd"), ("13.0", "zstd")])
+def test_what_a_variant_claims_already_says_whether_it_is_compressed_again(
+    driver: str, expected: str, tmp_path: Path
+) -> None:
+    fat = fat_wheel(tmp_path, library=device_library(code(90, 120)))
+    (first,) = slim([fat], tmp_path / "first", shares=[Share.parse("x=120")])
+    assert first.path
+    with open_wheel(first.path) as opened:
+        text = opened.read(f"{opened.dist_info}/variant.json").decode()
+    claimed = json.loads(text)
+    claimed["variants"]["x"]["nvidia"]["cuda_version_lower_bound"] = [driver]
+    share = msgspec.structs.replace(Share.parse("x=120"), document=Document.parse(json.dumps(claimed).encode()))
+    (slimmed,) = slim([fat], tmp_path / "out", shares=[share], cuts=Cuts(zstd=None))
+    assert slimmed.path
+    found = device_code(ElfImage.parse(members(slimmed.path)[LIBRARY])).containers[0].entries
+    assert {entry.compression for entry in found} == {expected}
 
 
 def test_what_else_would_save_is_measured(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from vbuild.build.job import Job
 from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.files.atomic import linked
 from vbuild.files.wording import counted
+from vbuild.recipe.cuda import Compress
 from vbuild.recipe.flags import ProfileSettings
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder
@@ -64,8 +65,10 @@ def slimmed_to_gpus(
 
     context.on_progress(first, "slimming")
     shares = [Share(target.gpus, context.family.label(target), context.family.document(target)) for target in targets]
-    # who builds a project may change its wheels; whether it has a bill of materials, its build has decided
-    cuts = Cuts(unsupported=True, bill=False)
+    # who builds a project may change its wheels; whether it has a bill of materials, its build has decided, and whether
+    # its code is compressed, where all who may load the wheel can read that, the recipe
+    zstd = False if context.recipe.build.cuda.compress in {Compress.NONE, Compress.SPEED} else None
+    cuts = Cuts(unsupported=True, bill=False, zstd=zstd)
     cut = slim_wheel(wheel, context.place("divided", first), shares=shares, cuts=cuts, accept_license=True)
     if len(cut) != len(targets):  # it passes a wheel without GPU code as it is
         raise RepackageError(f"{wheel.name}: no GPU code to divide among {', '.join(map(str, targets))}")

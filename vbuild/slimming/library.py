@@ -188,13 +188,15 @@ class GpuLibrary(Struct, frozen=True):
         """Whether to compress with zstd: if that is asked for, or all who may load the variant have a driver for it."""
         if cuts.zstd is not None or share.label is None:
             return bool(cuts.zstd)
+        if share.document:  # what it claims is known, and has to stay true
+            return share.oldest_driver >= ZSTD_SINCE
         devices = share.gpus.devices if share.gpus else ()
         chosen = [each for each in _chosen_from(decisions) if each.container.vendor is Vendor.NVIDIA]
         served = (*devices, *_virtual(chosen, devices))
         # no driver knows a GPU that is newer than its CUDA
         known = min((found[0] for device in served if (found := device.toolkits)), default=Dotted(0, 0))
         linked = Dotted(cuda_major(self.needed) or 0, 0)
-        return max(known, linked, share.oldest_driver) >= ZSTD_SINCE
+        return max(known, linked) >= ZSTD_SINCE
 
     def _unchanged(self, devices: tuple[Device, ...], why: str | None) -> tuple[EditedFile, LibraryCut]:
         file = EditedFile.whole(self.data)

@@ -98,7 +98,8 @@ def slim_wheel(
     """Slim the one wheel at *path*, in one pass over it, as `slim` does; no index is written."""
     with open_wheel(path) as wheel, at(path.name):
         _check_members(wheel, shares, cuts)
-        major = cuda_major((), wheel.metadata()) if cuts.zstd is None and all(share.label for share in shares) else None
+        follows = cuts.zstd is None and all(share.label and not share.document for share in shares)
+        major = cuda_major((), wheel.metadata()) if follows else None
         if major is not None and Dotted(major, 0) >= ZSTD_SINCE:
             cuts = replace(cuts, zstd=True)
         progress = _Progress(wheel, on_progress)
