@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.channels import indexed, package
+from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.faults import COUNTING, Ended, Fault, Kind, calls, run
 from tests.factories.rattler import rattler_answer
@@ -110,6 +111,18 @@ def test_installed_packages_keep_the_code_for_the_gpus_and_every_tool_finds_them
         assert ran.returncode == 0, (ran.stdout, ran.stderr)
     assert not (user.site / "demo").exists()
     assert not any(user.site.glob("demo*"))
+
+
+def test_lists_of_architectures_that_still_name_what_went_are_told_of(tmp_path: Path) -> None:
+    said = shared_object('const char *flags(void) { return "sm_80 sm_90 compute_90"; }')
+    texts = {"demo/archs.py": b"ARCHS = ['sm_80', 'sm_90']\n", "demo/one.py": b"ARCH = 'sm_80'\n"}
+    wheel(tmp_path, f"demo-1.0-{TAG}.whl", {"demo/_C.so": FAT, "demo/_said.so": said, **texts})
+    user = VirtualEnvironment.at(tmp_path)
+    assert user.tries("uv pip install --offline --no-index -q ./*.whl").returncode == 0
+    (warning,) = distribution(slimmed(user), "demo").warnings
+    assert warning.startswith("architectures are listed in ")
+    assert " and 1 more file, and still with sm_80: " in warning
+    assert distribution(slimmed(user), "demo").warnings == ()
 
 
 def test_a_second_run_has_nothing_to_do(user: VirtualEnvironment) -> None:

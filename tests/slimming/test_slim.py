@@ -549,7 +549,7 @@ def test_lists_of_architectures_that_still_name_what_went_are_told_of(tmp_path: 
     (slimmed,) = slim([fat], None, shares=plain("90"))
     own = "what the package says of itself, as torch.cuda.get_arch_list() does, names code that went"
     assert slimmed.warnings == (
-        f"architectures are listed in demo/libsaid.so and 1 more files, and still with sm_80: {own}",
+        f"architectures are listed in demo/libsaid.so and 1 more file, and still with sm_80: {own}",
     )
     (whole,) = slim([fat], None, shares=plain("80,90"))
     assert whole.warnings == ()

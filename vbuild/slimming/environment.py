@@ -31,6 +31,7 @@ from vbuild.slimming.in_place import Backup, FileChange, Journal, Listings, alik
 from vbuild.slimming.plan import examined, worth_reading
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import FileLeft, LibraryCut, SlimmedDistribution, SlimmedEnvironment
+from vbuild.slimming.stated import still_listed
 from vbuild.variants.document import Document
 from vbuild.wheel.installed import Environment, FileRow, InstalledDistribution
 from vbuild.wheel.licence import prohibitions
@@ -65,7 +66,7 @@ class _File(Struct, frozen=True):
 class _Done(Struct, frozen=True):
     """What a cut of *file* came to; *part* is the new file, or None if the old one stays.
 
-    Without a SHA-256 of the *new* one the old one goes, and no other comes.
+    Without a SHA-256 of the *new* one the old one goes, and no other comes. *listed* are architectures that it names.
     """
 
     file: _File
@@ -74,6 +75,7 @@ class _Done(Struct, frozen=True):
     old: str = ""
     new: str | None = None
     why_left: str | None = None
+    listed: frozenset[str] = frozenset()
 
     @property
     def saves(self) -> int:
@@ -227,7 +229,9 @@ class _Run:
             results = by_owner.get(key, [])
             changed = [done for done in results if done.cut and not done.why_left and done.saves]
             left = [FileLeft(done.file.path, done.why_left, done.saves) for done in results if done.why_left]
-            warnings = self._refused.get(key, (None, ()))[1]
+            listed = {done.file.path: done.listed for done in results if done.listed}
+            cuts = [done.cut for done in changed if done.cut]
+            warnings = (*self._refused.get(key, (None, ()))[1], *still_listed(one, cuts, listed))
             linked += sum(
                 done.file.status.st_size for done in changed if done.file.status.st_nlink > len(done.file.paths)
             )
@@ -315,7 +319,8 @@ class _Run:
             # zeros where code was save nothing on a disk
             notes = cut.notes if cut.dropped else ()
             whys = (cut.why_whole, *cut.lacks.values(), *notes) if cut.has_gpu_code else ()
-            return _Done(file, replace(cut, after=cut.before), why_left=next(filter(None, whys), None))
+            why = next(filter(None, whys), None)
+            return _Done(file, replace(cut, after=cut.before), why_left=why, listed=plan.listed)
         why, old = file.why_left or self._refusal(file), ""
         if cut.alone and not self._has_lists:
             why = why or "a file of GPU code alone, which lists of its package may name"
@@ -323,7 +328,7 @@ class _Run:
             old = hashlib.sha256(data).hexdigest()
             why = _why_not_theirs(file.owners, data, old) or (self._why_listed(file, old) if cut.alone else None)
         if why or part is None:
-            return _Done(file, cut, old=old, why_left=why)
+            return _Done(file, cut, old=old, why_left=why, listed=plan.listed)
         if plan.gone:
             return _Done(file, cut, part, old)
         new = _written(plan.files[0], part)
@@ -331,7 +336,7 @@ class _Run:
             alike(part, self._root / file.path)
         except OSError as error:
             return _Done(file, cut, why_left=f"its owner and mode cannot be kept: {error.strerror}")
-        return _Done(file, cut, part, old, new)
+        return _Done(file, cut, part, old, new, listed=plan.listed)
 
     def _why_listed(self, file: _File, digest: str) -> str | None:
         """Why a *file* of GPU code alone has to stay as it is: its package would miss it."""

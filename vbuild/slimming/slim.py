@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from vbuild.slimming.output import SlimOutput, slim_outputs
 from vbuild.slimming.plan import SlimPlan, planned
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Saving, Slimmed
-from vbuild.slimming.stated import cuda_major, listing
+from vbuild.slimming.stated import cuda_major, still_listed
 from vbuild.variants.index import index
 from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater, estimated
@@ -41,7 +40,6 @@ from vbuild.wheel.zip_format import ZipMethod
 from vbuild.workers.cluster import Cluster, Promise, connected
 from vbuild.workers.executor import LOCAL, Executor, opened, packed, scratch
 
-_GPUS_BEFORE, _GPUS = attrgetter("gpus_before"), attrgetter("gpus")
 # a saving of a smaller part of the wheel is not worth a line
 _WORTH = 20
 
@@ -309,21 +307,6 @@ def _estimated(wheel: Wheel, output: SlimOutput, cuts: Cuts) -> int:
     return size
 
 
-def _still_listed(wheel: Wheel, plan: SlimPlan, output: SlimOutput) -> Iterator[str]:
-    """Yield what to know of a wheel that lists the architectures it is for, where it still names some that went."""
-    before, after = ({name for cut in output.cuts for name in names(cut)} for names in (_GPUS_BEFORE, _GPUS))
-    gone = frozenset(name for name in before - after if not name.startswith("PTX"))
-    paths = [library.member for library in plan.libraries if library.listed & gone]
-    if paths := [*paths, *listing(wheel, gone)]:
-        more = f" and {len(paths) - 1} more files" if len(paths) > 1 else ""
-        what = f"architectures are listed in {paths[0]}{more}, and still with {', '.join(sorted(gone, key=_number))}"
-        yield f"{what}: what the package says of itself, as torch.cuda.get_arch_list() does, names code that went"
-
-
-def _number(arch: str) -> tuple[int, str]:
-    return int("0" + "".join(filter(str.isdigit, arch))), arch
-
-
 def _savings(wheel: Wheel, plan: SlimPlan, share: int, output: SlimOutput, packed: int) -> Iterator[Saving]:
     """Yield what other options would save of *output*, which is that of *share*: a twentieth of its *packed* bytes."""
     found: dict[str, list[Saving]] = {}
@@ -348,10 +331,12 @@ def _results(
     cuts: Cuts,
 ) -> Iterator[Slimmed]:
     before = sum(member.size for member in wheel.members)
+    listed = {library.member: library.listed for library in plan.libraries}
     for place, output in enumerate(outputs):
         path = written[place] if written else None
         packed = path.stat().st_size if path else _estimated(wheel, output, cuts)
         sizes = {path: file.size for path, file in output.files.items()}
+        still = still_listed(wheel, output.cuts, listed)
         after = sum(sizes.get(member.path, member.size) for member in wheel.members if member.path not in output.gone)
         yield Slimmed(
             wheel=wheel.path,
@@ -364,7 +349,7 @@ def _results(
             libraries=output.cuts,
             removed=tuple(sorted(plan.dropped)),
             properties=output.properties,
-            warnings=(*warnings, *output.warnings, *_still_listed(wheel, plan, output)),
+            warnings=(*warnings, *output.warnings, *still),
             why_untouched=None if output.document or _is_repacked(wheel, cuts) else plan.why_idle,
             more=tuple(_savings(wheel, plan, place, output, packed)),
         )

@@ -1,12 +1,15 @@
 """What libraries and wheels state of themselves: CUDA's major, sizes of fatbins, lists of architectures."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from vbuild.binary.image import Image
+from vbuild.files.wording import counted
 from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE
 from vbuild.gpu_code.model import DeviceCode
+from vbuild.slimming.results import LibraryCut
 from vbuild.wheel.archive import Wheel
+from vbuild.wheel.installed import InstalledDistribution
 from vbuild.wheel.metadata import Metadata
 
 # libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
@@ -70,7 +73,29 @@ def listed_in(image: Image) -> frozenset[str]:
     return frozenset().union(*(_listed(image.view(section.span)) for section in constants))
 
 
-def listing(wheel: Wheel, gone: frozenset[str]) -> tuple[str, ...]:
-    """Return the paths of the text files in *wheel* with lists of architectures that name one of those *gone*."""
-    texts = (member for member in wheel.members if member.path.endswith(_TEXTS) and member.size <= _LONGEST)
-    return tuple(member.path for member in texts if _listed(wheel.read(member)) & gone) if gone else ()
+def still_listed(
+    package: Wheel | InstalledDistribution, cuts: Iterable[LibraryCut], listed: Mapping[str, frozenset[str]]
+) -> Iterator[str]:
+    """Yield what to know of a *package* that lists the architectures it is for, if some that *cuts* took are in a list.
+
+    *listed* has the architectures in the lists of its libraries; texts are looked at.
+    """
+    before, after = set[str](), set[str]()
+    for cut in cuts:
+        before.update(cut.gpus_before)
+        after.update(cut.gpus)
+    gone = frozenset(name for name in before - after if not name.startswith("PTX"))
+    if not gone:
+        return
+    texts = [member for member in package.members if member.path.endswith(_TEXTS) and member.size <= _LONGEST]
+    paths = [path for path, names in listed.items() if names & gone]
+    # a member is read by the package that it was found in
+    paths += [member.path for member in texts if _listed(package.read(member)) & gone]  # type: ignore[arg-type]
+    if paths:
+        more = f" and {counted(len(paths) - 1, 'more file')}" if len(paths) > 1 else ""
+        what = f"architectures are listed in {paths[0]}{more}, and still with {', '.join(sorted(gone, key=_number))}"
+        yield f"{what}: what the package says of itself, as torch.cuda.get_arch_list() does, names code that went"
+
+
+def _number(arch: str) -> tuple[int, str]:
+    return int("0" + "".join(filter(str.isdigit, arch))), arch
