@@ -8,6 +8,7 @@
 https://packaging.python.org/en/latest/specifications/simple-repository-api/ (version 1.1; PEP 503, 658, 691, 700, 714)
 """
 
+import glob
 import hashlib
 import html
 import json
@@ -320,21 +321,31 @@ def _link(text: str, **attributes: str) -> str:
 
 @contextmanager
 def _complete(out: Path) -> Iterator[Path]:
-    """A folder that becomes *out* when the block ends well, and is gone otherwise."""
-    folder = out.parent / f".{secrets.token_hex(8)}.part"
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-        if out.exists() and any(out.iterdir()):
-            exchange(folder, out)
+    """A folder that becomes *out* when the block ends well, and is gone otherwise; those of killed runs go, too.
+
+    It is locked for as long as its run lives, and gets its name only then, so that no living one looks dead.
+    """
+    place = out.absolute()
+    name = f".{place.name}.{secrets.token_hex(8)}"
+    new, folder = place.with_name(f"{name}.new"), place.with_name(f"{name}.part")
+    with ExitStack() as stack:
+        try:
+            new.mkdir(parents=True)
+            with suppress(OSError):  # some network file systems have no locks
+                stack.enter_context(locked(new))
+            new.rename(folder)
+            for left in place.parent.glob(f".{glob.escape(place.name)}.*.part"):
+                with suppress(OSError), locked(left, wait=False) as is_dead:
+                    if is_dead:
+                        shutil.rmtree(left, ignore_errors=True)
+            yield folder
+            if out.exists() and any(out.iterdir()):
+                exchange(folder, out)
+            else:
+                if out.exists():
+                    out.rmdir()
+                folder.rename(out)
+        except OSError as error:
+            raise WheelError(f"{out}: cannot be written: {error.strerror}") from error
+        finally:  # what was never finished, or the index of before
             shutil.rmtree(folder, ignore_errors=True)
-        else:
-            if out.exists():
-                out.rmdir()
-            folder.rename(out)
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise WheelError(f"{out}: cannot be written: {error.strerror}") from error
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
