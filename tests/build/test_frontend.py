@@ -30,8 +30,7 @@ from vbuild.errors import BuildError, VbuildError
 from vbuild.files.cache import Cache, Part
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.flags import FlagRules, OwnFlags
-from vbuild.recipe.matrix import HostCompiler, HostSettings
+from vbuild.recipe.flags import FlagRules, HostCompiler, HostSettings, OwnFlags
 from vbuild.recipe.model import BuildSettings
 from vbuild.recipe.target import Target
 from vbuild.toolchain.interpreter import Interpreter

@@ -23,7 +23,7 @@ from vbuild.build.trial import TrialResult, WheelTrial
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.matrix import HostCompiler, HostSettings
+from vbuild.recipe.flags import HostCompiler, HostSettings
 from vbuild.recipe.model import Recipe
 from vbuild.verification.verify import verify
 

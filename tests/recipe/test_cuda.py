@@ -11,13 +11,11 @@ from vbuild.hardware.architectures import Arch
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList, GpuRequest
 from vbuild.recipe.cuda import Archs, Compress, CudaSettings, FileRule, Strategy, ToolkitSpec
+from vbuild.recipe.flags import NEWEST_GLIBC, HostCompiler, HostSettings
 from vbuild.recipe.matrix import (
-    NEWEST_GLIBC,
     Axis,
     AxisValue,
     GpuGroup,
-    HostCompiler,
-    HostSettings,
     Matrix,
     MatrixEntry,
     MatrixRule,

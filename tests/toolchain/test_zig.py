@@ -23,7 +23,7 @@ from vbuild.build.repair import repaired
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.matrix import HostCompiler, HostSettings
+from vbuild.recipe.flags import HostCompiler, HostSettings
 from vbuild.recipe.model import BuildSettings
 from vbuild.recipe.target import Target
 from vbuild.toolchain.compilers import Compilers

@@ -29,7 +29,7 @@ from vbuild.build.wrappers import (
 from vbuild.config.table import Env, Table
 from vbuild.errors import BuildError, RecipeError
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.recipe.matrix import HostCompiler
+from vbuild.recipe.flags import HostCompiler
 from vbuild.recipe.model import BuildSettings
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed

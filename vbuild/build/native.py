@@ -44,9 +44,8 @@ from vbuild.files.hashing import sealed, unsealed
 from vbuild.hardware.cpu import Cpu
 from vbuild.process.run import check_running, run
 from vbuild.process.threads import OncePerKey
-from vbuild.recipe.flags import ProfileSettings
+from vbuild.recipe.flags import HostSettings, ProfileSettings
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.matrix import HostSettings
 from vbuild.recipe.source import Native
 from vbuild.recipe.spelling import baseline
 from vbuild.recipe.variables import passed, undisturbed

@@ -52,9 +52,8 @@ from vbuild.elf.records import MAGIC
 from vbuild.errors import BuildError, at
 from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.process.run import run
-from vbuild.recipe.flags import ProfileSettings
+from vbuild.recipe.flags import HostSettings, ProfileSettings
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.matrix import HostSettings
 from vbuild.recipe.source import Native, NativeSystem
 from vbuild.recipe.variables import passed
 from vbuild.toolchain.compilers import Compilers

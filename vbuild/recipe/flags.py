@@ -1,6 +1,7 @@
 """What becomes of a project's own compiler flags that choose instructions, such as ``-mavx2`` and ``-march=native``.
 
-And what compilers are given beyond the level: a profile of the program's runs, and the whole library at once.
+Also what compilers are given beyond the level, a profile of the program's runs and the whole library at once, and which
+compiler compiles host code.
 """
 
 import re
@@ -11,7 +12,13 @@ from typing import Self
 from msgspec import Struct
 
 from vbuild.config.table import Table
+from vbuild.errors import RecipeError
 from vbuild.recipe.spelling import requirement
+
+# what `zig targets` lists: aarch64 came to glibc with 2.17, and x86-64 wheels have no tag for older ones either
+OLDEST_GLIBC = (2, 17)
+NEWEST_GLIBC = (2, 44)
+_GLIBC = re.compile(r"(?P<major>2)\.(?P<minor>\d{1,2})", re.ASCII)
 
 # the files that a command names in the folder of the recipe
 _NAMED = re.compile(r"\{recipe\}/([^\s'\"]+)")
@@ -73,3 +80,36 @@ class ProfileSettings(Struct, frozen=True):
             if not file.exists():
                 raise table.refuse("train", f"no file {file}; {{recipe}} is the folder in which the recipe stands")
         return cls(train, table.parsed_texts("requires", requirement, ()), files, lto)
+
+
+class HostCompiler(StrEnum):
+    """The system's compiler, zig from the package index, or zig where the system has none."""
+
+    AUTO = "auto"
+    SYSTEM = "system"
+    ZIG = "zig"
+
+
+class HostSettings(Struct, frozen=True):
+    """Which compiler; *glibc* is the oldest that the wheels have to run on, which only zig can choose."""
+
+    compiler: HostCompiler = HostCompiler.AUTO
+    glibc: tuple[int, int] | None = None
+
+    @classmethod
+    def read(cls, build: Table) -> Self:
+        """The compiler that a ``[build]`` table asks for; `RecipeError` for a glibc that it cannot choose."""
+        compiler = HostCompiler(build.one_of("host", HostCompiler))
+        glibc = build.optional_parsed("glibc", _glibc)
+        if glibc and compiler is not HostCompiler.ZIG:
+            raise build.refuse("glibc", "can be chosen only with host = 'zig'")
+        return cls(compiler, glibc)
+
+
+def _glibc(text: str) -> tuple[int, int]:
+    if match := _GLIBC.fullmatch(text):
+        version = int(match["major"]), int(match["minor"])
+        if OLDEST_GLIBC <= version <= NEWEST_GLIBC:
+            return version
+    first, last = (".".join(map(str, version)) for version in (OLDEST_GLIBC, NEWEST_GLIBC))
+    raise RecipeError(f"{text!r} is no glibc to build for; expected {first} to {last}")

@@ -14,8 +14,6 @@ The CUDA toolkits of a matrix and the groups of GPUs that its variant wheels are
 
 A driver cannot compile PTX newer than itself, nor read zstd before CUDA 12.4; either raises the lower bound.
 https://github.com/wheelnext/nvidia-variant-provider
-
-The compiler of host code as a recipe asks for it.
 """
 
 import re
@@ -23,7 +21,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -175,46 +172,6 @@ def _tell_apart(entries: tuple[MatrixEntry, ...]) -> None:
                     what = f"{first} is for CUDA {entry.toolkit.version.major}, too, with the same drivers"
                     raise RecipeError(f"{group.place}: {what}; expected one of each major version")
                 raise RecipeError(f"{group.place}: {first} is a group of this label; expected another")
-
-
-# what `zig targets` lists: aarch64 came to glibc with 2.17, and x86-64 wheels have no tag for older ones either
-OLDEST_GLIBC = (2, 17)
-NEWEST_GLIBC = (2, 44)
-
-_GLIBC = re.compile(r"(?P<major>2)\.(?P<minor>\d{1,2})", re.ASCII)
-
-
-class HostCompiler(StrEnum):
-    """The system's compiler, zig from the package index, or zig where the system has none."""
-
-    AUTO = "auto"
-    SYSTEM = "system"
-    ZIG = "zig"
-
-
-class HostSettings(Struct, frozen=True):
-    """Which compiler; *glibc* is the oldest that the wheels have to run on, which only zig can choose."""
-
-    compiler: HostCompiler = HostCompiler.AUTO
-    glibc: tuple[int, int] | None = None
-
-    @classmethod
-    def read(cls, build: Table) -> Self:
-        """The compiler that a ``[build]`` table asks for; `RecipeError` for a glibc that it cannot choose."""
-        compiler = HostCompiler(build.one_of("host", HostCompiler))
-        glibc = build.optional_parsed("glibc", _glibc)
-        if glibc and compiler is not HostCompiler.ZIG:
-            raise build.refuse("glibc", "can be chosen only with host = 'zig'")
-        return cls(compiler, glibc)
-
-
-def _glibc(text: str) -> tuple[int, int]:
-    if match := _GLIBC.fullmatch(text):
-        version = int(match["major"]), int(match["minor"])
-        if OLDEST_GLIBC <= version <= NEWEST_GLIBC:
-            return version
-    first, last = (".".join(map(str, version)) for version in (OLDEST_GLIBC, NEWEST_GLIBC))
-    raise RecipeError(f"{text!r} is no glibc to build for; expected {first} to {last}")
 
 
 _AXIS = re.compile(r"[a-z0-9_]+")

@@ -20,9 +20,9 @@ from packaging.version import InvalidVersion, Version
 from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import RecipeError, at, meant
 from vbuild.recipe.cuda import CudaSettings
-from vbuild.recipe.flags import FlagRules, ProfileSettings
+from vbuild.recipe.flags import FlagRules, HostCompiler, HostSettings, ProfileSettings
 from vbuild.recipe.lock import Lock
-from vbuild.recipe.matrix import NAMESPACE, HostCompiler, HostSettings, Matrix, read_matrix
+from vbuild.recipe.matrix import NAMESPACE, Matrix, read_matrix
 from vbuild.recipe.source import (
     PROJECT_FILES,
     Folder,

@@ -32,7 +32,7 @@ from msgspec import Struct
 from vbuild import DISTRIBUTION
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.matrix import HostCompiler
+from vbuild.recipe.flags import HostCompiler
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Folder
 from vbuild.recipe.target import Target

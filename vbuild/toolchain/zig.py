@@ -27,7 +27,7 @@ from vbuild.errors import BuildError, FetchError
 from vbuild.files.cache import ELSEWHERE, Cache, Part
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.matrix import NEWEST_GLIBC, OLDEST_GLIBC, HostCompiler, HostSettings
+from vbuild.recipe.flags import NEWEST_GLIBC, OLDEST_GLIBC, HostCompiler, HostSettings
 from vbuild.toolchain.compilers import CompilerFamily, Compilers, compiler_name, found_rust
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import ToolkitPin

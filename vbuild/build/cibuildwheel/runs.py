@@ -40,7 +40,7 @@ from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError
 from vbuild.files.archives import OLDEST
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.matrix import HostCompiler
+from vbuild.recipe.flags import HostCompiler
 from vbuild.recipe.model import Recipe, lock_file
 from vbuild.recipe.target import Target
 from vbuild.toolchain.compilers import CompilerFamily, Compilers
