@@ -25,6 +25,7 @@ setup(name="demo", version="1.0", py_modules=["demo"], ext_modules=[%s])
 """
 FAST = 'Extension("_fast", ["_fast.c"], optional=True)'
 SLOW = 'Extension("_slow", ["_slow.c"])'
+BOTH = f"{FAST}, {SLOW}"
 RECIPE = 'name = "demo"\n[source]\npath = "source"\n[matrix]\ncpu = ["x86-64"]\n'
 
 
@@ -38,24 +39,30 @@ def released(folder: Path, extensions: str, head: str = "", against: str = "", r
     return matrix(folder / "demo.toml", folder / "dist", request, store=BuildCache(fresh=True))
 
 
-def test_a_module_that_is_lost_is_an_error_with_the_compilers_words_and_the_line_to_paste(tmp_path: Path) -> None:
-    both = f"{FAST}, {SLOW}"
-    (whole,) = released(tmp_path / "whole", both).products
-    (failure,) = released(tmp_path / "part", both, "#include <nothere.h>", str(whole.wheel)).failures
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The plain wheel of the project with both its modules."""
+    (product,) = released(tmp_path_factory.mktemp("whole"), BOTH).products
+    return product.wheel
+
+
+def test_a_module_that_is_lost_is_an_error_with_the_compilers_words_and_the_line_to_paste(
+    whole: Path, tmp_path: Path
+) -> None:
+    (failure,) = released(tmp_path / "part", BOTH, "#include <nothere.h>", str(whole)).failures
     assert "1 of 2 compiled modules of the published wheel are missing" in failure.error
     assert "the likely cause: `gcc" in failure.error
     assert "_fast.c" in failure.error
     assert "fatal error: nothere.h: No such file or directory" in failure.error
     assert failure.error.endswith("to go on without it: verify.against = 'none'")
-    (product,) = released(tmp_path / "again", both, against=str(whole.wheel)).products
+    (product,) = released(tmp_path / "again", BOTH, against=str(whole)).products
     (note,) = (found for found in product.verdict.findings if found.rule == "published")
-    assert note.what.startswith(f"compared with {whole.wheel.name}: 2 of 2 modules, ")
+    assert note.what.startswith(f"compared with {whole.name}: 2 of 2 modules, ")
 
 
-def test_advice_on_flags_follows_the_code_that_it_is_about(tmp_path: Path) -> None:
-    (whole,) = released(tmp_path / "whole", f"{FAST}, {SLOW}").products
+def test_advice_on_flags_follows_the_code_that_it_is_about(whole: Path, tmp_path: Path) -> None:
     above = 'void above(void) { __asm__("vpaddd %ymm0, %ymm0, %ymm0"); }'
-    (failure,) = released(tmp_path / "part", FAST, above, str(whole.wheel)).failures
+    (failure,) = released(tmp_path / "part", FAST, above, str(whole)).failures
     code, _, lost = failure.error.partition("; if a flag of the project's own put it there: build.flags = 'strip'; ")
     assert "AVX2" in code
     assert "1 of 2 compiled modules of the published wheel are missing" in lost

@@ -313,7 +313,8 @@ def native_code(folder: Path) -> str:
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("lto", ["", "lto = true\n"])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("lto", ["lto = true\n", ""])
 def test_a_native_dependency_is_trained_with_the_wheel_if_it_asks_for_it(lto: str, tmp_path: Path) -> None:
     release = with_native(tmp_path, TRAIN + lto, "profile = true")
     assert not release.failures

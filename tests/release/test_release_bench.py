@@ -88,10 +88,7 @@ def test_a_level_that_brings_too_little_is_left_out_and_named(tmp_path: Path) ->
     assert "left out, as it does not reach 3% over plain" in (tmp_path / "dist" / "report.html").read_text()
 
 
-def test_what_was_measured_is_kept_with_the_wheels_and_measured_again_with_fresh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_what_was_measured_is_kept_with_the_wheels_and_measured_again_with_another_script(tmp_path: Path) -> None:
     script = SCRIPT.replace("work", "counted") + f"open({str(tmp_path / 'runs')!r}, 'a').write('x')\n"
     first = released(tmp_path, BENCH + 'min-gain = "3%"\n', script)
     count = (tmp_path / "runs").stat().st_size

@@ -232,37 +232,40 @@ def test_fresh_starts_over(place: Workplace, undisturbed: Workplace) -> None:
     assert place.started() == []
 
 
-def test_one_more_level_is_all_that_is_built(place: Workplace) -> None:
+def test_one_more_level_is_all_that_is_built(tmp_path: Path) -> None:
+    place = Workplace.at(tmp_path, 'cpu = ["x86-64", "x86-64-v3"]')
     recipe = place.workdir.folder / "demo.toml"
     text = recipe.read_text()
     recipe.write_text(text.replace(', "x86-64-v3"', ""))
     place.ran()
     recipe.write_text(text)
-    assert _kept(place.ran()) == "2 of 3 wheels; --fresh builds them again"
+    assert _kept(place.ran()) == "1 of 2 wheels; --fresh builds them again"
     assert place.compiled() == ["x86-64-v3"]
 
 
-def test_what_could_not_be_repaired_is_not_compiled_again(place: Workplace) -> None:
+def test_what_could_not_be_repaired_is_not_compiled_again(tmp_path: Path) -> None:
+    place = Workplace.at(tmp_path, 'cpu = ["x86-64"]')
     recipe = place.workdir.folder / "demo.toml"
     text = recipe.read_text()
     recipe.write_text(text + "[repair]\ncommand = 'false'\n")
     failed = place.workdir.vbuild("matrix", "demo.toml", "-o", "dist", "-j", "1", PATH=place.workdir.path())
     assert failed.returncode == 1
     assert "plain failed: sh failed with status 1" in failed.stdout
-    assert place.compiled() == LEVELS
+    assert place.compiled() == ["x86-64"]
     recipe.write_text(text + "[repair]\nskip = true\n")
     place.ran()
     assert place.compiled() == []
 
 
-def test_the_first_error_of_a_compiler_comes_first_and_once(place: Workplace) -> None:
+def test_the_first_error_of_a_compiler_comes_first_and_once(tmp_path: Path) -> None:
+    place = Workplace.at(tmp_path, 'cpu = ["x86-64", "x86-64-v3"]')
     source = next((place.workdir.folder / "project").rglob("kernel.c"))
     source.write_text(f"#include <openssl/absent.h>\n{source.read_text()}")
     said = place.workdir.vbuild(
         "matrix", "demo.toml", "-o", "dist", "-j", "1", PATH=place.workdir.path()
     ).stdout.splitlines()
-    assert said[0] == "plain, x86_64_v2, x86_64_v3 failed: src/kernel.c:1:10: fatal error:"
-    assert said[1].strip() == "openssl/absent.h: No such file or directory"
+    assert said[0] == "plain, x86_64_v3 failed: src/kernel.c:1:10: fatal error: openssl/absent.h: No"
+    assert said[1].strip() == "such file or directory"
     assert sum("openssl/absent.h is missing; install it: apt-get install libssl-dev" in line for line in said) == 1
     assert sum("which ends:" in line for line in said) == 1
 
