@@ -120,8 +120,14 @@ def test_a_wrapper_of_a_version_that_is_not_known_moves_nothing_and_is_named() -
 
 
 def test_bytes_behind_the_last_wrapper_are_named() -> None:
-    code = surveyed(device_library(*TWO, more='.section .nvFatBinSegment,"aw"\n.quad 0\n'))
+    code = surveyed(device_library(*TWO, more='.section .nvFatBinSegment,"aw"\n.quad 1\n'))
     assert code.notes == (".nvFatBinSegment has 8 bytes behind its last wrapper",)
+    assert reasons(code) == [None, None]
+
+
+def test_zeros_between_wrappers_are_passed_over() -> None:
+    code = surveyed(device_library(*TWO, more='.section .nvFatBinSegment,"aw"\n.quad 0, 0\n'))
+    assert not code.notes
     assert reasons(code) == [None, None]
 
 

@@ -147,6 +147,7 @@ def cuts_of(asked: SlimOptions) -> "Cuts":
         zstd=asked.get("zstd"),
         members=ZipMethod.ZSTD if asked.get("members") == "zstd" else ZipMethod.DEFLATED,
         force=asked.get("force", False),
+        drop_signature=asked.get("drop_signature", False),
         unsupported=asked.get("allow_unsupported", False),
         strict=asked.get("strict", False),
         bill=asked.get("sbom", True),

@@ -78,6 +78,7 @@ class SlimOptions(TypedDict, total=False):
     strict             refuse a wheel if one library has no code for a GPU asked for
     accept_license     go on if the wheel's licence forbids changes
     force              cut libraries that GNU strip would destroy later
+    drop_signature     cut signed Windows libraries, whose signatures become void and go
     sbom               add a bill of materials to changed wheels; True
     provenance         write <wheel>.provenance.json, ready to sign, next to each wheel
     executor           "local", or "dask://HOST:PORT"
@@ -97,6 +98,7 @@ class SlimOptions(TypedDict, total=False):
     strict: bool
     accept_license: bool
     force: bool
+    drop_signature: bool
     sbom: bool
     provenance: bool
     executor: "str | Executor"

@@ -8,6 +8,14 @@ from typing import Protocol
 from msgspec import Struct
 
 
+class Sliceable(Protocol):
+    """The bytes of a file, read by slices: a memoryview, or an edited file that is not written yet."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, span: slice, /) -> memoryview: ...
+
+
 class Pointer(Struct, frozen=True):
     """A word that the loader fills: with its base and the address *target*."""
 

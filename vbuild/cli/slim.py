@@ -81,6 +81,9 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Refuse a wheel if one library has no code for a GPU that you name.")
 @click.option("--accept-license", is_flag=True, help="Go on if the licence forbids changes: you have permission.")
 @click.option("--force", is_flag=True, help="Cut libraries even if GNU strip would destroy them later.")
+@click.option(
+    "--drop-signature", is_flag=True, help="Cut signed Windows libraries, too: their signatures become void, and go."
+)
 @options.bill
 @options.provenance
 @options.executor
@@ -195,7 +198,7 @@ def _slim_installed(
 
 
 _IMAGES = "oci:"
-_CUTS = {"gpus", "ptx", "strip", "zstd", "empty", "allow_unsupported", "accept_license", "force"}
+_CUTS = {"gpus", "ptx", "strip", "zstd", "empty", "allow_unsupported", "accept_license", "force", "drop_signature"}
 _NAME_WIDTH = 44
 
 

@@ -11,10 +11,11 @@ The source is anything that can be sliced. https://gabi.xinuos.com/elf/
 
 import itertools
 from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
+from vbuild.binary.image import Sliceable
 from vbuild.elf.records import (
     BIG_ENDIAN,
     CLASS_32,
@@ -48,14 +49,6 @@ _HIGHEST_ADDRESS = 1 << 62
 _PLENTY, _SHARED = 1 << 23, 8
 _SYMBOLS = (".symtab", ".strtab", ".symtab_shndx")
 _DEBUG = (".debug_", ".zdebug_", ".gnu.debuglto_", ".gdb_index", ".stab")
-
-
-class Sliceable(Protocol):
-    """The bytes of a file, read by slices: a memoryview, or an edited file that is not written yet."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, span: slice, /) -> memoryview: ...
 
 
 class StringTable:

@@ -42,6 +42,7 @@ _ELF_OF_DEVICE = {190: "bare cubin", 224: "bare code object"}
 _ELF64_LITTLE_ENDIAN = re.compile(re.escape(b"\x7fELF\x02\x01"))
 _FATBIN = re.compile(re.escape(fatbin.MAGIC_BYTES))
 _ZEROS = 1 << 12
+_WORD = 8
 # five times what the largest library has, cuFFT: a file of one pattern, hours of work, can come in a tiny wheel
 _MOST = 1 << 17
 # what is damaged was looked at up to there, and counts for more
@@ -120,9 +121,14 @@ class _Sections:
         places = set()
         for section in self.image.named(self.form.wrapper_section):
             size = ContainerWrapper.layout.size
-            if over := len(section.span) % size:
-                self.findings.notes.append(f"{section.name} has {over} bytes behind its last wrapper")
-            for start in range(section.span.start, section.span.stop - size + 1, size):
+            end = section.span.start
+            # linkers for Windows pad them with zeros
+            while (start := _behind_zeros(self.image.data, range(end, section.span.stop))) < section.span.stop:
+                start -= (start - end) % _WORD
+                if (over := section.span.stop - start) < size:
+                    self.findings.notes.append(f"{section.name} has {over} bytes behind its last wrapper")
+                    break
+                end = start + size
                 self.findings.count()
                 wrapper = ContainerWrapper.parse(self.image.data, start)
                 if wrapper.magic == self.form.wrapper_magic and wrapper.version in self.form.wrapper_versions:

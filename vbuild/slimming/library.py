@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from vbuild.binary.edits import Replacement
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
-from vbuild.elf.surgery.cutting import operated
+from vbuild.elf.surgery.cutting import Operation, operated
 from vbuild.elf.surgery.slots import PointerSlot
 from vbuild.errors import BinaryError, RepackageError
 from vbuild.files.edited import EditedFile
@@ -38,6 +38,8 @@ from vbuild.hardware.gpu import (
     kept_offers,
     service,
 )
+from vbuild.pe.cutting import cut as pe_cut
+from vbuild.pe.image import PeImage, is_64_bit
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.slimming.savings import savings
@@ -115,7 +117,7 @@ class GpuLibrary(Struct, frozen=True):
 
     member: str
     data: memoryview
-    image: ElfImage | None
+    image: ElfImage | PeImage | None
     code: DeviceCode
     needed: tuple[str, ...] = ()
     trouble: str | None = None
@@ -123,14 +125,18 @@ class GpuLibrary(Struct, frozen=True):
 
     @classmethod
     def of(cls, member: str, data: memoryview) -> Self:
-        """Read the ELF file *data*; damage goes into *trouble* and raises nothing."""
+        """Read the ELF or PE file *data*; damage goes into *trouble* and raises nothing."""
         try:
-            image = ElfImage.parse(data)
+            if is_64_bit(lambda size: bytes(data[:size])):
+                image: ElfImage | PeImage = PeImage.parse(data)
+            else:
+                image = ElfImage.parse(data)
             if not image.sections:
                 trouble = "no section headers, by which GPU code is found; expected a file that has them"
                 return cls(member, data, None, DeviceCode(), trouble=trouble)
             code = device_code(image)
-            return cls(member, data, image, code, Outline.parse(data).needed, shrinking=unmeasured(image, code))
+            needed = image.needed if isinstance(image, PeImage) else Outline.parse(data).needed
+            return cls(member, data, image, code, needed, shrinking=unmeasured(image, code))
         except BinaryError as error:
             return cls(member, data, None, DeviceCode(), trouble=str(error))
 
@@ -170,7 +176,7 @@ class GpuLibrary(Struct, frozen=True):
         decisions = tuple(damaged.get(each.container.span, each) for each in decisions)
         try:
             replacements = [replacement for _, replacement, _ in replaced]
-            operation = operated(self.image, replacements, strip=cuts.strip, force=cuts.force)
+            operation = _operated(self.image, replacements, cuts)
         except BinaryError as error:
             return self._unchanged(devices, str(error))
         rewritten = (entry for decision in movable for entry in decision.kept if entry.vendor is Vendor.NVIDIA)
@@ -235,6 +241,12 @@ class GpuLibrary(Struct, frozen=True):
             notes=self.code.notes,
             why_whole=why_whole,
         )
+
+
+def _operated(image: ElfImage | PeImage, replacements: Sequence[Replacement], cuts: Cuts) -> Operation:
+    if isinstance(image, PeImage):
+        return Operation(pe_cut(image, replacements, drop_signature=cuts.drop_signature))
+    return operated(image, replacements, strip=cuts.strip, force=cuts.force)
 
 
 def _needs_zstd(entry: GpuEntry) -> bool:

@@ -1,7 +1,7 @@
 """Everything that slimming does to the files of one wheel, decided before a byte is written.
 
     every file of GPU code alone, by its first bytes             -> stays or goes
-    every ELF member, inflated once, in threads -> GpuLibrary    -> for each share an edited file and an account
+    every ELF or PE member, inflated once, in threads -> GpuLibrary    -> for each share an edited file and an account
         -> SlimPlan
 
 A library that changes stays mapped from its temporary file while the plan is open; others are unmapped at once. What
@@ -20,6 +20,7 @@ from vbuild.elf.records import MAGIC
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.device_file import HEADER, SUFFIXES, DeviceFile, Head, may_be_container
 from vbuild.hardware.cpu import available_cores
+from vbuild.pe.image import is_64_bit
 from vbuild.slimming.device_files import container_plan, file_plan, kept_true, together
 from vbuild.slimming.library import GpuLibrary, LibraryPlan, check_served
 from vbuild.slimming.request import Cuts, Share
@@ -155,7 +156,7 @@ def _head(wheel: Wheel, member: Member, start: bytes, size: int) -> bytes:
 def worth_reading(path: str, head: Head) -> bool:
     """Whether the file at *path* may have GPU code; *head* gives its first bytes."""
     is_elf = head(len(MAGIC))[: len(MAGIC)] == MAGIC
-    return is_elf or may_be_container(path, head) or path.endswith(SUFFIXES)
+    return is_elf or is_64_bit(head) or may_be_container(path, head) or path.endswith(SUFFIXES)
 
 
 def examined(path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts) -> LibraryPlan:

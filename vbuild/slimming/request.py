@@ -77,8 +77,9 @@ class Cuts(Struct, frozen=True, kw_only=True):
 
     *zstd* compresses the kept GPU code again, which drivers read since CUDA 12.4; None does so where a share's variant
     needs such a driver anyway. *members* is how members of variants are compressed; *force* allows a cut after which
-    GNU strip destroys the library. *unsupported* allows a wheel without code for a GPU asked for, and *strict* not even
-    one library without. *bill* adds a bill of materials to a wheel that has none; an existing one is always updated.
+    GNU strip destroys the library, and *drop_signature* one that voids the signature of a Windows library, which goes.
+    *unsupported* allows a wheel without code for a GPU asked for, and *strict* not even one library without. *bill*
+    adds a bill of materials to a wheel that has none; an existing one is always updated.
     """
 
     ptx: Ptx = Ptx.AUTO
@@ -88,6 +89,7 @@ class Cuts(Struct, frozen=True, kw_only=True):
     zstd: bool | None = False
     members: ZipMethod = ZipMethod.DEFLATED
     force: bool = False
+    drop_signature: bool = False
     unsupported: bool = False
     strict: bool = False
     bill: bool = True

@@ -6,6 +6,7 @@ What goes is compressed as it lies in a wheel, at a few places; what would be co
 from collections.abc import Iterable, Iterator, Sequence
 
 from vbuild.binary.edits import Strip
+from vbuild.binary.image import Image
 from vbuild.elf.image import ElfImage
 from vbuild.elf.surgery.holes import stripped
 from vbuild.errors import BinaryError
@@ -22,9 +23,9 @@ _LEAST = 1 << 16
 _SAMPLES = 4
 
 
-def savings(image: ElfImage, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Saving]:
+def savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Saving]:
     """Yield what stripping *image* would save, and compressing *kept*, its movable entries that stay, with zstd."""
-    gone = stripped(image, Strip.DEBUG) if cuts.strip is Strip.NOTHING else ()
+    gone = stripped(image, Strip.DEBUG) if isinstance(image, ElfImage) and cuts.strip is Strip.NOTHING else ()
     size = sum(len(section.span) for section in gone)
     if size >= _LEAST:
         yield Saving("--strip debug", _packed(image, [section.span for section in gone], cuts.members), size)
@@ -50,7 +51,7 @@ def savings(image: ElfImage, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[S
         yield Saving("--recompress", packed, unpacked)
 
 
-def _packed(image: ElfImage, spans: Iterable[range], members: ZipMethod) -> int:
+def _packed(image: Image, spans: Iterable[range], members: ZipMethod) -> int:
     """About how many bytes *spans* of the file take in a wheel."""
     parts: list[Part] = [*sorted(spans, key=lambda span: span.start)]
     return estimated(EditedFile.of(image.data, parts), members=members)

@@ -13,7 +13,11 @@ from vbuild.wheel.installed import InstalledDistribution
 from vbuild.wheel.metadata import Metadata
 
 # libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
-_SONAMES = re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?")
+_SONAMES = (
+    re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?"),
+    # as Windows has them: cudart64_110.dll, cublas64_12.dll, nvrtc64_120_0.dll
+    re.compile(r"(?:cudart|nvrtc|cublas|cublasLt)64_(?P<major>[0-9]{2})0?(?:_0)?\.dll", re.IGNORECASE),
+)
 # the packages of CUDA 12 have its number in their names; those of CUDA 13 only in the version that is required
 _REQUIREMENTS = (
     re.compile(r"nvidia[-_.][\w.-]+?[-_]cu(?P<major>[0-9]{1,2})\b", re.IGNORECASE),
@@ -23,7 +27,7 @@ _REQUIREMENTS = (
 
 def cuda_major(needed: Iterable[str], metadata: Metadata | None = None) -> int | None:
     """Return the CUDA major of a wheel with these NEEDED entries, or None unless it is exactly one."""
-    found = {int(match["major"]) for name in needed if (match := _SONAMES.fullmatch(name))}
+    found = {int(match["major"]) for name in needed for pattern in _SONAMES if (match := pattern.fullmatch(name))}
     if not found and metadata:
         found = {
             int(match["major"])
@@ -69,7 +73,9 @@ def _listed(data: bytes | memoryview) -> frozenset[str]:
 
 def listed_in(image: Image) -> frozenset[str]:
     """Return the architectures in lists of them among the constants of a library."""
-    constants = (section for section in image.sections if section.name.startswith(".rodata") and section.span)
+    constants = (
+        section for section in image.sections if section.name.startswith((".rodata", ".rdata")) and section.span
+    )
     return frozenset().union(*(_listed(image.view(section.span)) for section in constants))
 
 

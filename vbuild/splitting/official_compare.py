@@ -27,9 +27,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from vbuild.binary.image import Sliceable
 from vbuild.elf.catalogue import hashed
 from vbuild.elf.image import ElfImage
-from vbuild.elf.layout import ElfLayout, Section, Sliceable
+from vbuild.elf.layout import ElfLayout, Section
 from vbuild.elf.records import (
     LEADS,
     SHN_LORESERVE,

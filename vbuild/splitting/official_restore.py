@@ -29,8 +29,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.image import Sliceable
 from vbuild.elf.image import ElfImage
-from vbuild.elf.layout import ElfLayout, Section, Sliceable
+from vbuild.elf.layout import ElfLayout, Section
 from vbuild.elf.records import (
     LEADS,
     STT_SECTION,

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from vbuild.binary.edits import Replacement
 from vbuild.binary.image import Pointer
+from vbuild.binary.written import Written
 from vbuild.elf.image import WORD, ElfImage
 from vbuild.elf.layout import ElfLayout, Section
 from vbuild.elf.records import (
@@ -26,7 +27,7 @@ from vbuild.elf.records import (
     SegmentType,
 )
 from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING, Bloom
-from vbuild.elf.surgery.written import Move, WrittenElf, pointer_words, symbol_words
+from vbuild.elf.surgery.written import Move, pointer_words, symbol_words
 from vbuild.errors import BinaryError, at
 from vbuild.files.edited import EditedFile, Part
 
@@ -36,7 +37,7 @@ class _Case(Struct, frozen=True):
 
     before: ElfImage
     after: ElfLayout
-    written: WrittenElf
+    written: Written
     replacements: tuple[Replacement, ...]
     moves: tuple[Move, ...]
     gone: frozenset[int]
@@ -61,7 +62,7 @@ def prove(
 
     The message begins with the name of the invariant that does not hold.
     """
-    written = WrittenElf.of(EditedFile.whole(after.data) if isinstance(after, ElfImage) else after)
+    written = Written.of(EditedFile.whole(after.data) if isinstance(after, ElfImage) else after)
     with at("the new file can be read"):
         layout = ElfLayout.parse(written)
     with at("every pointer leads to the bytes ordered"):
@@ -79,7 +80,7 @@ def prove(
             invariant(case)
 
 
-def _led(before: ElfImage, after: ElfLayout, written: WrittenElf, replacement: Replacement) -> Move:
+def _led(before: ElfImage, after: ElfLayout, written: Written, replacement: Replacement) -> Move:
     """Where the pointers of the new file lead to, and that the bytes ordered are there."""
     start = before.address(replacement.span.start)
     if start is None:
@@ -97,7 +98,7 @@ def _led(before: ElfImage, after: ElfLayout, written: WrittenElf, replacement: R
     return Move(range(start, start + len(replacement.span)), range(new, new + replacement.size))
 
 
-def _followed(before: ElfImage, after: ElfLayout, written: WrittenElf, pointer: Pointer) -> int:
+def _followed(before: ElfImage, after: ElfLayout, written: Written, pointer: Pointer) -> int:
     """The address that the loader writes to the pointer's place."""
     if pointer.row is not None:
         table = before.address(pointer.row)
@@ -114,7 +115,7 @@ def _followed(before: ElfImage, after: ElfLayout, written: WrittenElf, pointer: 
     return int(WORD.unpack(written[place : place + WORD.size])[0])
 
 
-def _check_part(before: ElfImage, written: WrittenElf, offset: int, part: Part) -> None:
+def _check_part(before: ElfImage, written: Written, offset: int, part: Part) -> None:
     span = range(offset, offset + len(part))
     if isinstance(part, range):
         if (place := written.differs(span, before.data, part.start, {})) is not None:

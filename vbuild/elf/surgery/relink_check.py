@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.binary.image import Ranges
+from vbuild.binary.written import Written
 from vbuild.elf.dynamic import Dynamic, Relink
 from vbuild.elf.image import DynamicRow, ElfImage
 from vbuild.elf.layout import Section
@@ -38,7 +39,6 @@ from vbuild.elf.records import (
 )
 from vbuild.elf.surgery.holes import page
 from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING
-from vbuild.elf.surgery.written import WrittenElf
 from vbuild.errors import BinaryError, at
 from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
@@ -86,7 +86,7 @@ class _RelinkCase(Struct, frozen=True, eq=False):
 
 def _differs(case: _RelinkCase, old: range, new: int, words: dict[int, int] | None = None) -> int | None:
     """The first file offset of *old* at which the bytes from *new* on are others; *words* are expected there."""
-    written = WrittenElf.of(EditedFile.whole(case.after.data))
+    written = Written.of(EditedFile.whole(case.after.data))
     return written.differs(range(new, new + len(old)), case.before.data, old.start, words or {})
 
 

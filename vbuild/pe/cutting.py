@@ -1,0 +1,318 @@
+"""Make a PE file smaller on disk without moving anything that is referred to from elsewhere.
+
+    replaced spans -> packed down in their section -> the section's end, now free, is left out of the file
+    later sections shift in the file by whole FileAlignment units; the loader fills what is left out with zeros
+    -> an edited file over the file, proved before it is handed out
+
+Addresses, sizes in memory, imports, exports and unwind tables stay. What has file offsets follows: section headers,
+the debug directory, the symbol table of debuggers. An Authenticode signature is void after a change: it is dropped if
+that is allowed, and else the file is refused, as one with other bytes behind its last section is.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from vbuild.binary.edits import Edit, Replacement, spliced
+from vbuild.binary.packing import Chunk, Packing, packed, spread, up
+from vbuild.binary.written import Written
+from vbuild.errors import BinaryError
+from vbuild.files.edited import EditedFile
+from vbuild.pe.cut_check import prove
+from vbuild.pe.image import (
+    CoffHeader,
+    DataDirectory,
+    Directory,
+    Machine,
+    PeImage,
+    PeSection,
+    SectionFlag,
+    SectionHeader,
+)
+
+_SYMBOL = 18
+_WORD = 8
+_EXPORTED = struct.Struct("<20xI4xI")
+_CHUNK = 1 << 16
+_ONES = 0xFFFF
+# of the optional header
+_CHECKSUM_AT = 64
+
+
+def cut(image: PeImage, replacements: Sequence[Replacement], *, drop_signature: bool = False) -> EditedFile:
+    """*image* with *replacements*, proved; `EditedFile.whole` if nothing changes.
+
+    `BinaryError` if it cannot be done without a risk, or voids a signature that is not to be dropped.
+    """
+    if all(each.parts == (each.span,) for each in replacements):
+        return EditedFile.whole(image.data)
+    _check_kind(image)
+    _check_end(image, drop_signature=drop_signature)
+    _check_followed(image, replacements)
+    beds = _beds(image, replacements)
+    edited = _checked_sum(image, spliced(image.data, _edits(image, beds)))
+    prove(image, edited, replacements)
+    return edited
+
+
+def without(image: PeImage, sections: Iterable[PeSection]) -> EditedFile:
+    """*image* with the bytes of *sections* left out: a smaller file with the same headers, for what reads no others."""
+    gone = {section.index for section in sections}
+    shifts = _Shifts.of(image, dict.fromkeys(gone, 0))
+    edits = [Edit(section.raw) for section in image.sections if section.index in gone]
+    return spliced(image.data, [*edits, *_section_edits(image, shifts)])
+
+
+class _Bed(Struct, frozen=True):
+    """A section in which spans are replaced, and how they are packed in it."""
+
+    section: PeSection
+    replacements: tuple[Replacement, ...]
+    packing: Packing
+
+    @property
+    def shift(self) -> int:
+        """Address minus file offset."""
+        return self.section.addresses.start - self.section.span.start
+
+    @property
+    def end(self) -> int:
+        """The file offset behind its last byte that is needed."""
+        last = self.packing.free[-1] if self.packing.free else range(0)
+        end = self.section.addresses.start + len(self.section.span)
+        return (last.start if last.stop == end else end) - self.shift
+
+
+class _Shifts(Struct, frozen=True):
+    """How many bytes the file has of the sections that become shorter, and so where everything else comes to lie."""
+
+    sizes: dict[int, int]
+    gone: tuple[range, ...]
+
+    @classmethod
+    def of(cls, image: PeImage, sizes: dict[int, int]) -> "_Shifts":
+        """*sizes*: for the index of a section, the bytes of it that stay, padding included."""
+        gone = sorted(
+            (
+                range(section.raw.start + sizes[section.index], section.raw.stop)
+                for section in image.sections
+                if section.index in sizes
+            ),
+            key=lambda span: span.start,
+        )
+        return cls(sizes, tuple(gone))
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.gone))
+
+    def offset(self, old: int) -> int:
+        """Where the byte at *old* is afterwards."""
+        return old - sum(min(len(span), max(0, old - span.start)) for span in self.gone)
+
+
+def _check_kind(image: PeImage) -> None:
+    if image.coff.machine not in {Machine.AMD64, Machine.ARM64}:
+        raise BinaryError(f"PE file for machine {image.coff.machine:#x}: expected x86-64 (0x8664) or ARM64 (0xaa64)")
+    if image.directory(Directory.CLR):
+        raise BinaryError("a .NET assembly, which has offsets of its own")
+    unit = image.optional.file_alignment
+    for section in image.sections:
+        if section.raw and (section.raw.start % unit or section.raw.stop % unit):
+            raise BinaryError(f"section {section.name} is not at multiples of FileAlignment, {unit:#x}, in the file")
+
+
+def _check_end(image: PeImage, *, drop_signature: bool) -> None:
+    """Refuse what stands behind the last section, unless it is known: symbols, and certificates that may go."""
+    end = image.end
+    if (at_symbols := image.coff.symbols_at) and image.coff.symbols:
+        strings = at_symbols + _SYMBOL * image.coff.symbols
+        size = int.from_bytes(image.data[strings : strings + 4], "little")
+        if at_symbols < end or strings + size > len(image.data):
+            raise BinaryError(f"symbols at {at_symbols:#x} are not behind the last section, {end:#x}")
+        end = strings + size
+    if certificates := image.directory(Directory.SECURITY):
+        if not drop_signature:
+            raise BinaryError("it has an Authenticode signature, which a cut makes void; --drop-signature removes it")
+        if certificates.start < end or certificates.start + certificates.size != len(image.data):
+            raise BinaryError(f"certificates at {certificates.start:#x} are not at the end of the file")
+        between = image.data[end : certificates.start]
+    else:
+        between = image.data[end:]
+    if any(between):
+        raise BinaryError(f"{len(between)} bytes behind the last section, which the code may look for by their place")
+
+
+def _check_followed(image: PeImage, replacements: Sequence[Replacement]) -> None:
+    """Refuse a file in which more leads to the replaced bytes than the pointers that will follow them."""
+    known = {pointer.place: pointer for each in replacements for pointer in each.pointers}
+    spans = [_addresses(image, each.span) for each in replacements]
+    starts = {span.start for span, each in zip(spans, replacements, strict=True) if not each.pointers}
+    found = image.pointers(spans)
+    for pointer in found:
+        if known.get(pointer.place) != pointer and pointer.target not in starts:
+            raise BinaryError(f"the word at {pointer.place:#x} leads to {pointer.target:#x}, which would move away")
+    if missing := known.keys() - {pointer.place for pointer in found}:
+        raise BinaryError(f"no base relocation fills the pointer at {min(missing):#x}")
+    for span, each in zip(spans, replacements, strict=True):
+        if any(pointer.target != span.start for pointer in each.pointers):
+            raise BinaryError(f"a pointer into the middle of what begins at {span.start:#x}")
+    for address in _exported(image):
+        if any(address in span for span in spans):
+            raise BinaryError(f"exported symbol at {address:#x}, in what would move away")
+
+
+def _exported(image: PeImage) -> Iterator[int]:
+    table = image.table(Directory.EXPORT)
+    if not table:
+        return
+    if len(table) < _EXPORTED.size + 8:
+        raise BinaryError(f"export directory of {len(table):#x} bytes")
+    count, functions = _EXPORTED.unpack_from(image.data, table.start)
+    start = image.offset(image.optional.image_base + functions) if count else None
+    if start is not None:
+        rows = image.data[start : start + 4 * count]
+        yield from (image.optional.image_base + rva for (rva,) in struct.iter_unpack("<I", rows[: len(rows) // 4 * 4]))
+
+
+def _section_of(image: PeImage, span: range) -> PeSection:
+    for section in image.sections:
+        if span.start in section.span and span.stop <= section.span.stop:
+            if section.header.flags & (SectionFlag.CODE | SectionFlag.EXECUTE):
+                raise BinaryError(f"section {section.name} is code, which other code reaches")
+            return section
+    raise BinaryError(f"replaced {span.start:#x} to {span.stop:#x} is not inside one section")
+
+
+def _addresses(image: PeImage, span: range) -> range:
+    section = _section_of(image, span)
+    shift = section.addresses.start - section.span.start
+    return range(span.start + shift, span.stop + shift)
+
+
+def _beds(image: PeImage, replacements: Sequence[Replacement]) -> tuple[_Bed, ...]:
+    by_section: dict[int, list[Replacement]] = {}
+    for each in sorted(replacements, key=lambda each: each.span.start):
+        by_section.setdefault(_section_of(image, each.span).index, []).append(each)
+    return tuple(_bed(image, image.sections[index], tuple(found)) for index, found in by_section.items())
+
+
+def _bed(image: PeImage, section: PeSection, replacements: tuple[Replacement, ...]) -> _Bed:
+    shift = section.addresses.start - section.span.start
+    filled = range(section.addresses.start, section.addresses.start + len(section.span))
+    ends = [each.span.start + shift for each in replacements[1:]] + [filled.stop]
+    gaps = [range(each.span.stop + shift, end) for each, end in zip(replacements, ends, strict=True)]
+    padding = image.padding(gaps)
+    # what pads a piece goes with it: incremental links leave room for it to grow
+    pieces = [
+        Chunk(
+            range(each.span.start + shift, gap.stop if gap in padding else gap.start),
+            each.size,
+            stays=not each.pointers,
+        )
+        for each, gap in zip(replacements, gaps, strict=True)
+    ]
+
+    def bed(packing: Callable[..., Packing]) -> _Bed:
+        return _Bed(section, replacements, packing(filled, pieces, alignment=1, is_padding=lambda _gap: False))
+
+    try:
+        return min(bed(packed), bed(spread), key=lambda each: each.end)
+    except BinaryError:
+        return bed(packed)
+
+
+def _edits(image: PeImage, beds: tuple[_Bed, ...]) -> list[Edit]:
+    unit = image.optional.file_alignment
+    sizes = {bed.section.index: up(bed.end - bed.section.raw.start, unit) for bed in beds}
+    shifts = _Shifts.of(image, {index: min(size, len(image.sections[index].raw)) for index, size in sizes.items()})
+    edits = [Edit(span) for span in shifts.gone]
+    for bed in beds:
+        stop = bed.section.raw.start + shifts.sizes[bed.section.index]
+        for each, start in zip(bed.replacements, bed.packing.starts, strict=True):
+            place = start - bed.shift
+            edits.append(Edit(range(place, place + each.size), each.parts))
+            edits += (_word(image, pointer.place, start) for pointer in each.pointers)
+        for free in bed.packing.free:
+            gap = range(free.start - bed.shift, min(free.stop - bed.shift, stop))
+            edits.append(Edit(gap, (bytes(len(gap)),)))
+    edits += _section_edits(image, shifts)
+    edits += (
+        Edit(range(at, at + entry.layout.size), (replace(entry, raw_at=shifts.offset(entry.raw_at)).pack(),))
+        for at, entry in image.debug_entries()
+        if entry.raw_at
+    )
+    if certificates := image.directory(Directory.SECURITY):
+        edits.append(Edit(range(certificates.start, certificates.start + certificates.size)))
+    return edits
+
+
+def _word(image: PeImage, address: int, value: int) -> Edit:
+    place = image.offset(address)
+    if place is None:
+        raise BinaryError(f"pointer at {address:#x} is not in the file")
+    return Edit(range(place, place + _WORD), (value.to_bytes(_WORD, "little"),))
+
+
+def _section_edits(image: PeImage, shifts: _Shifts) -> Iterator[Edit]:
+    """The headers as they are when the file has less of some sections."""
+    coff, optional = image.coff, image.optional
+    if coff.symbols_at:
+        coff = replace(coff, symbols_at=shifts.offset(coff.symbols_at))
+    told = sum(len(image.sections[index].raw) - size for index, size in shifts.sizes.items())
+    optional = replace(optional, initialized_size=max(0, optional.initialized_size - told))
+    directories = [
+        DataDirectory(0, 0) if number == Directory.SECURITY else each for number, each in enumerate(image.directories)
+    ]
+    headers = coff.pack() + optional.pack() + b"".join(each.pack() for each in directories)
+    yield Edit(range(image.place, image.place + len(headers)), (headers,))
+    table = image.place + CoffHeader.layout.size + image.coff.optional_size
+    rows = b"".join(_header(section, shifts).pack() for section in image.sections)
+    yield Edit(range(table, table + len(rows)), (rows,))
+
+
+def _header(section: PeSection, shifts: _Shifts) -> SectionHeader:
+    header = section.header
+    size = shifts.sizes.get(section.index, header.raw_size)
+    return replace(
+        header,
+        raw_size=size,
+        raw_at=shifts.offset(header.raw_at) if size else 0,
+        lines_at=shifts.offset(header.lines_at) if header.lines_at else 0,
+        relocations_at=shifts.offset(header.relocations_at) if header.relocations_at else 0,
+    )
+
+
+def _checked_sum(image: PeImage, edited: EditedFile) -> EditedFile:
+    """*edited* with the checksum of its bytes, if the file had one."""
+    if not image.optional.checksum:
+        return edited
+    place = image.place + CoffHeader.layout.size + _CHECKSUM_AT
+    empty = _with_word(edited, place, 0)
+    return _with_word(edited, place, checksum(empty))
+
+
+def _with_word(edited: EditedFile, place: int, number: int) -> EditedFile:
+    written = Written.of(edited)
+    head = bytearray(written[: place + 4])
+    head[place:] = number.to_bytes(4, "little")
+    rest = (
+        piece if isinstance(piece, range) else bytes(piece) for piece in written.pieces(range(place + 4, len(written)))
+    )
+    return EditedFile.of(edited.source, [bytes(head), *rest])
+
+
+def checksum(file: EditedFile) -> int:
+    """The checksum of *file*, whose own field for it is 0: its 16-bit words with carries added, and its size."""
+    total, odd = 0, b""
+    for buffer in file.buffers():
+        for start in range(0, len(buffer), _CHUNK):
+            piece = odd + bytes(buffer[start : start + _CHUNK])
+            whole = len(piece) // 2 * 2
+            # 2**16 is 1 modulo 0xffff: so the remainder is the sum of the words, carries included
+            total += int.from_bytes(piece[:whole], "little") % _ONES
+            odd = piece[whole:]
+    total += int.from_bytes(odd, "little")
+    return (total % _ONES or (_ONES if total else 0)) + file.size
