@@ -9,12 +9,16 @@ import subprocess
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.tools import needs
 from tests.factories.wheels import dist_info_of, everything, record_of
+from tests.gpu_code.test_device_file import OLD, elf
+from tests.slimming.test_device_files import SM_80
+from tests.slimming.test_device_files import SM_90 as CUBIN_90
 from vbuild.errors import RepackageError
 from vbuild.files.zstd import compressed
 from vbuild.hardware.gpu import GpuList
@@ -192,6 +196,75 @@ def test_a_damaged_layout_leaves_nothing(tmp_path: Path, damage: str) -> None:
     with pytest.raises(RepackageError):
         slimmed(source, out)
     assert not out.exists() or [path.name for path in out.iterdir()] == ["file"]
+
+
+LOOSE: dict[str, bytes | str] = {
+    "demo/a.cubin": SM_80,
+    "demo/b.cubin": CUBIN_90,
+    "demo/c.cubin": elf(0x500550, OLD, behind=b"listed"),
+    "demo/d.fatbin": fatbin(entry(arch=80), entry(arch=90)),
+    "demo/other.txt": "a.cubin",
+    "demo/sums.txt": "c.cubin",
+    "demo/__init__.py": "sums.txt",
+}
+
+
+def loose(files: Mapping[str, bytes | str] = LOOSE) -> dict[str, bytes | tuple[bytes, str]]:
+    whole = everything(NAME, files)
+    whole |= {RECORD: record_of(whole, dist_info_of(NAME)).encode()}
+    return {f"{SITE}/{path}": data for path, data in whole.items()}
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_files_of_gpu_code_alone_go_from_images_too(tmp_path: Path, below: bool) -> None:  # noqa: FBT001
+    first: dict[str, bytes | tuple[bytes, str]] = {f"{SITE}/demo/a.cubin": b"an older one"} if below else {"x": b""}
+    source = layout(tmp_path / "in", tar(first), tar(loose()))
+    image = slimmed(source, tmp_path / "out")
+    before, after = (unpacked(place)[1] for place in (source, tmp_path / "out"))
+    hides = {f"{SITE}/demo/.wh.a.cubin"} if below else set()
+    assert after.keys() ^ before.keys() == {f"{SITE}/demo/a.cubin"} | hides
+    assert after[f"{SITE}/demo/d.fatbin"][1] == fatbin(entry(arch=90))
+    assert "a.cubin" not in after[f"{SITE}/{RECORD}"][1].decode()
+    (left,) = image.found.distributions[0].left
+    assert (Path(left.path).name, left.why) == ("c.cubin", "demo/sums.txt lists it, which the package reads")
+    assert image.rewritten == 1
+    again = slimmed(tmp_path / "out", tmp_path / "again")
+    assert again.rewritten == 0
+
+
+def test_lists_are_read_as_the_last_layer_has_them(tmp_path: Path) -> None:
+    said = {f"{SITE}/demo/sums.txt": b"a.cubin"}
+    slimmed(layout(tmp_path / "in", tar(loose()), tar(said)), tmp_path / "out")
+    there = unpacked(tmp_path / "out")[0].keys()
+    assert {f"{SITE}/demo/a.cubin"} <= there
+    assert f"{SITE}/demo/c.cubin" not in there
+
+
+def test_files_of_gpu_code_stay_if_their_package_is_of_links(tmp_path: Path) -> None:
+    linked = loose() | {f"{SITE}/demo/__init__.py": (tarfile.SYMTYPE, "/root/.cache/uv/__init__.py")}
+    image = slimmed(layout(tmp_path / "in", tar(linked)), tmp_path / "out")
+    assert image.rewritten == 0
+    assert {left.why for left in image.found.distributions[0].left} == {
+        "a file of GPU code alone, and its package's code or lists, which may name it, are links"
+    }
+
+
+@needs("podman")
+@pytest.mark.nightly
+def test_podman_has_what_slimming_leaves(tmp_path: Path) -> None:
+    first: dict[str, bytes | tuple[bytes, str]] = {f"{SITE}/demo/a.cubin": b"an older one"}
+    slimmed(layout(tmp_path / "in", tar(first), tar(loose())), tmp_path / "out")
+    # podman wants a short path for what it runs in
+    with TemporaryDirectory() as short:
+        room = ["podman", "--root", f"{short}/root", "--runroot", f"{short}/run", "--storage-driver", "vfs"]
+
+        def podman(*words: str) -> str:
+            return subprocess.run([*room, *words], capture_output=True, text=True, check=True).stdout.strip()
+
+        place = Path(podman("image", "mount", podman("pull", "-q", f"oci:{tmp_path}/out:app")))
+        there = {path.name for path in (place / SITE / "demo").iterdir()}
+        podman("image", "unmount", "-a")
+    assert there == {Path(path).name for path in LOOSE} - {"a.cubin"}
 
 
 @needs("skopeo")

@@ -290,14 +290,21 @@ def _texts(wheel: Package) -> tuple[dict[str, bytes], list[tuple[Any, str]]]:
     """The Python code in *wheel* by path, and what else of it may be a list."""
     code, texts = {}, []
     for member in wheel.members:
-        if is_dist_info(member.path) or member.size > _LONGEST:
+        if not may_list(member.path, member.size):
             continue
         if member.path.endswith(_PYTHON):
             code[member.path] = wheel.read(member)
-        elif member.path.endswith((_JSON, *_LINES, *_OTHERS)) or "." not in posixpath.basename(member.path):
+        else:
             with suppress(UnicodeDecodeError):
                 texts.append((member, wheel.read(member).decode()))
     return code, texts
+
+
+def may_list(path: str, size: int) -> bool:
+    """Whether the file of a package at *path*, of *size* bytes, is code, or may be a list of files."""
+    if is_dist_info(path) or size > _LONGEST:
+        return False
+    return path.endswith((_PYTHON, _JSON, *_LINES, *_OTHERS)) or "." not in posixpath.basename(path)
 
 
 def _with_digests(text: bytes, digests: Mapping[str | None, str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -90,15 +90,15 @@ def slim_environment(
     dry_run: bool = False,
     backup: Path | None = None,
     accept_license: bool = False,
-    has_lists: bool = True,
+    unread: Collection[Path] = (),
     on_progress: OnProgress = lambda _what, _done, _total: None,
 ) -> SlimmedEnvironment:
     """Cut what is installed in *environment* down to what *share* keeps, as *cuts* say; with *dry_run* nothing changes.
 
     *backup* is a folder that keeps the old files, for `undo`. Files that cannot be changed safely stay, and are in the
-    result with the reason; so do files that are nothing but GPU code, unless the environment *has_lists*: the code of
-    its packages, and the lists of files that this reads. *on_progress* is called with the distribution at work, and
-    bytes done and in total.
+    result with the reason; so do files that are nothing but GPU code of distributions whose listings are *unread*: some
+    of their code, or of the lists of files that it reads, is not there. *on_progress* is called with the distribution
+    at work, and bytes done and in total.
 
     Raises `RepackageError` if the environment cannot be written to or another run changes it, `RecipeError` if the disk
     is full: every file is then the old or the new one, and listings say which.
@@ -108,7 +108,7 @@ def slim_environment(
     if cuts.drop:
         raise RepackageError("--drop goes with wheels; expected none for what is installed")
     new_run = partial(
-        _Run, environment, share, cuts, accept_license=accept_license, has_lists=has_lists, on_progress=on_progress
+        _Run, environment, share, cuts, accept_license=accept_license, unread=unread, on_progress=on_progress
     )
     run = new_run()
     if dry_run:
@@ -134,13 +134,13 @@ class _Run:
         cuts: Cuts,
         *,
         accept_license: bool,
-        has_lists: bool,
+        unread: Collection[Path],
         on_progress: OnProgress,
     ) -> None:
         self._environment = environment
         self._root = environment.root
         self._share, self._cuts = share, cuts
-        self._accept_license, self._has_lists = accept_license, has_lists
+        self._accept_license, self._unread = accept_license, frozenset(unread)
         self._on_progress = on_progress
         self._distributions = environment.distributions()
         self.listings = Listings(environment, self._distributions)
@@ -322,8 +322,8 @@ class _Run:
             why = next(filter(None, whys), None)
             return _Done(file, replace(cut, after=cut.before), why_left=why, listed=plan.listed)
         why, old = file.why_left or self._refusal(file), ""
-        if cut.alone and not self._has_lists:
-            why = why or "a file of GPU code alone, which lists of its package may name"
+        if cut.alone and any(owner.distribution.listing in self._unread for owner in file.owners):
+            why = why or "a file of GPU code alone, and its package's code or lists, which may name it, are links"
         if why is None:
             old = hashlib.sha256(data).hexdigest()
             why = _why_not_theirs(file.owners, data, old) or (self._why_listed(file, old) if cut.alone else None)

@@ -153,6 +153,11 @@ def _head(wheel: Wheel, member: Member, start: bytes, size: int) -> bytes:
     return start if size <= HEADER else wheel.head(member, size)
 
 
+def is_alone(path: str, size: int, head: Head) -> bool:
+    """Whether the file at *path* of *size* bytes is nothing but GPU code; *head* gives its first bytes."""
+    return bool(DeviceFile.of(path, size, head)) or may_be_container(path, head)
+
+
 def worth_reading(path: str, head: Head) -> bool:
     """Whether the file at *path* may have GPU code; *head* gives its first bytes."""
     is_elf = head(len(MAGIC))[: len(MAGIC)] == MAGIC

@@ -1,7 +1,8 @@
 """`vbuild slim oci:DIR`: the packages in images cut to the GPUs one names, and the layers that hold them written again.
 
     layers, from the lowest -> a tree of what `slim_environment` needs: ELF files, .dist-info, conda-meta; as last seen
-                            -> files of the tree that are others now
+                            -> the code and the lists of packages that have files of GPU code alone
+                            -> files of the tree that are others now, or gone
                             -> the layers they come from, every other entry as it was
                             -> config with the new diff_ids, manifest, index
 
@@ -16,8 +17,9 @@ import json
 import os
 import posixpath
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, cast
 
@@ -43,8 +45,9 @@ from vbuild.publishing.oci.model import (
     ref_of,
 )
 from vbuild.publishing.oci.writing import GzipMembers
+from vbuild.slimming.device_files import may_list
 from vbuild.slimming.environment import slim_environment
-from vbuild.slimming.plan import worth_reading
+from vbuild.slimming.plan import is_alone, worth_reading
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import FileLeft, SlimmedEnvironment
 from vbuild.wheel.installed import Environment
@@ -187,14 +190,14 @@ class _Layout:
         root = self._stage / f"tree-{len(self.images)}"
         root.mkdir()
         tree = _Tree(root)
-        for number, layer in enumerate(manifest.layers):
+        for layer in manifest.layers:
             self._layout.check(layer)
-            with at(layer.digest), _opened(self._layout.blob(layer), layer.media_type) as archive:
-                tree.add(archive, number)
+        self._add(manifest.layers, tree)
         doubled = tuple(tree.settle())
         with at(name):
             share, cuts = self._slim
             environment = Environment.under(root)
+            unread = self._with_lists(environment, tree, manifest.layers)
             owned = {str(one.place(row.path)) for one in environment.distributions() for row in one.rows}
             left = tuple(file for file in doubled if str(environment.root / file.path) in owned)
             found = slim_environment(
@@ -202,7 +205,7 @@ class _Layout:
                 share,
                 cuts,
                 accept_license=self._accept_license,
-                has_lists=False,
+                unread=unread,
                 on_progress=self._on_progress,
             )
         changed = tree.changed()
@@ -210,7 +213,8 @@ class _Layout:
         for number, layer in enumerate(manifest.layers):
             mine = {path: root / path for path in changed if tree.owners[path] == number}
             if mine:
-                layers[number], diff_ids[number] = self._rewritten(layer, mine)
+                hidden = {path for path in mine if tree.first[path] < number}
+                layers[number], diff_ids[number] = self._rewritten(layer, mine, hidden)
                 rewritten += 1
             else:
                 self._link(layer)
@@ -232,15 +236,55 @@ class _Layout:
         )
         return written
 
-    def _rewritten(self, layer: Descriptor, files: Mapping[str, Path]) -> tuple[dict[str, Any], str]:
-        """The descriptor and the diff_id of *layer* with the contents of *files* instead of those of that name."""
+    def _add(self, layers: Sequence[Descriptor], tree: "_Tree") -> None:
+        for number, layer in enumerate(layers):
+            with at(layer.digest), _opened(self._layout.blob(layer), layer.media_type) as archive:
+                tree.add(archive, number)
+
+    def _with_lists(self, environment: Environment, tree: "_Tree", layers: Sequence[Descriptor]) -> frozenset[Path]:
+        """Put into *tree* the code and lists of packages with files of GPU code alone.
+
+        Returns the listings of those of which some is a link.
+        """
+        alone = {str(environment.root / path) for path in tree.alone()}
+        wanted: dict[str, set[Path]] = {}
+        for one in environment.distributions():
+            if any(str(one.place(row.path)) in alone for row in one.rows):
+                for row in one.rows:
+                    if may_list(row.path, row.size or 0):
+                        path = os.path.relpath(one.place(row.path), environment.root)
+                        wanted.setdefault(path, set()).add(one.listing)
+        if not wanted:
+            return frozenset()
+        root = environment.root.with_name(f"{environment.root.name}-lists")
+        root.mkdir()
+        lists = _Tree(root, frozenset(wanted))
+        self._add(layers, lists)
+        for path in lists.owners.keys() - tree.owners.keys():
+            (environment.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).rename(environment.root / path)
+        return frozenset().union(*(wanted[path] for path in lists.links & wanted.keys()))
+
+    def _rewritten(
+        self, layer: Descriptor, files: Mapping[str, Path], hidden: Collection[str]
+    ) -> tuple[dict[str, Any], str]:
+        """The descriptor and the diff_id of *layer* with the contents of *files* instead of those of that name.
+
+        Of files that are not there it has nothing, or, if layers below have *hidden* ones there, what hides these.
+        """
         part = self._stage / "layer"
         with part.open("wb") as opened, _opened(self._layout.blob(layer), layer.media_type) as archive:
             packing = _Packing(opened, layer.media_type)
             with tarfile.open(fileobj=cast(IO[bytes], packing), mode="w|", format=tarfile.PAX_FORMAT) as new:
                 for entry in archive:
                     file = files.get(_path(entry.name)) if entry.isreg() else None
-                    if file:
+                    if file and not file.exists():
+                        if _path(entry.name) in hidden:
+                            folder, slash, last = entry.name.rpartition("/")
+                            entry.name, entry.size = f"{folder}{slash}{_WHITEOUT}{last}", 0
+                            entry.pax_headers = {}
+                            new.addfile(entry)
+                    elif file:
                         entry.size = file.stat().st_size
                         entry.pax_headers = {key: text for key, text in entry.pax_headers.items() if key != "size"}
                         with file.open("rb") as stream:
@@ -274,12 +318,15 @@ class _Layout:
 class _Tree:
     """The files of an image that say what is installed, or may have GPU code, below the folder *root*.
 
-    *owners* are the layers that they come from, by path. There are no links in it, so that nothing leads out.
+    *owners* are the layers that they come from, *first* the lowest that have something there, by path. If some are
+    *wanted*, it is these alone. There are no links in it, so that nothing leads out: *links* are their paths.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, wanted: Collection[str] | None = None) -> None:
+        self._root, self._wanted = root, wanted
         self.owners: dict[str, int] = {}
+        self.first: dict[str, int] = {}
+        self.links: set[str] = set()
         self._inodes: dict[str, int] = {}
         self._linked: set[str] = set()
 
@@ -299,7 +346,11 @@ class _Tree:
             else:
                 self._remove(f"{path}/", below=number + 1)
                 self._forget(path)
+                self.first.setdefault(path, number)
                 self._linked.discard(path)
+                self.links.discard(path)
+                if entry.islnk() or entry.issym():
+                    self.links.add(path)
                 if entry.islnk():
                     self._linked |= {path, _path(entry.linkname)}
                 elif entry.isreg() and path:
@@ -319,11 +370,22 @@ class _Tree:
         self._inodes = {path: (self._root / path).stat().st_ino for path in self.owners}
 
     def changed(self) -> list[str]:
-        """The files that are others now than when the tree was settled."""
-        return [path for path, inode in self._inodes.items() if (self._root / path).stat().st_ino != inode]
+        """The files that are others now than when the tree was settled, or gone."""
+        places = ((self._root / path, path, inode) for path, inode in self._inodes.items())
+        return [path for place, path, inode in places if not place.exists() or place.stat().st_ino != inode]
+
+    def alone(self) -> Iterator[str]:
+        """Yield the files that are nothing but GPU code."""
+        for path in self.owners:
+            with (self._root / path).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if not _is_listed(path) and is_alone(path, size, partial(_head, file.fileno())):
+                    yield path
 
     def _take(self, archive: tarfile.TarFile, entry: tarfile.TarInfo, path: str, number: int) -> None:
-        is_listed = _is_listed(path) and entry.size <= _LARGEST
+        if self._wanted is not None and path not in self._wanted:
+            return
+        is_listed = self._wanted is not None or (_is_listed(path) and entry.size <= _LARGEST)
         file = archive.extractfile(entry)
         head = file.read(_CHUNK) if file else b""
         if not file or not (is_listed or worth_reading(path, lambda size: head[:size])):
@@ -388,6 +450,10 @@ def _opened(blob: Path, media_type: str) -> Iterator[tarfile.TarFile]:
             yield stack.enter_context(tarfile.open(fileobj=file, mode="r|", tarinfo=BoundedInfo))
         except (tarfile.TarError, EOFError, gzip.BadGzipFile, zstd.ZstdError) as error:
             raise RepackageError(f"not a layer that can be read: {error}") from error
+
+
+def _head(file: int, size: int) -> bytes:
+    return os.pread(file, size, 0)
 
 
 def _path(name: str) -> str:
