@@ -19,7 +19,7 @@ from tests.factories.workdir import file_digests
 from tests.factories.writing_commands import CommandFolder, WritingCommand
 
 # what vbuild calls that which is in the making
-_IN_THE_MAKING = re.compile(r"\.[0-9a-f]{16}\.part|\.vbuild-\w+|\.relinking-\w+")
+_IN_THE_MAKING = re.compile(r"(\.\w+)?\.[0-9a-f]{16}\.(part|new)|\.vbuild-\w+|\.relinking-\w+")
 _ABORTED = "\nAborted!\n"
 _INTERRUPTED = "vbuild: interrupted: nothing half-done was left behind\n"
 

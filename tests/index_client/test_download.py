@@ -72,7 +72,8 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     )
     # a file may have 64 bytes there: what a full disk looks like to whoever writes, a measurement of coverage too
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-B", "-c", program]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.stderr == f"demo==1.0: {tmp_path}: cannot be written: File too large\n"
     assert not (tmp_path / "got").exists()
 

@@ -194,7 +194,7 @@ print(note)
 
 
 def test_a_disk_that_is_full_is_a_note_and_leaves_nothing(store: BuildCache, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL, str(store.root), str(wheel(tmp_path))]
+    command = [sys.executable, "-B", "-c", FULL, str(store.root), str(wheel(tmp_path))]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout == f"{NAME}: not kept in {store.root}: File too large\n"
     assert [path for path in store.root.rglob("*") if path.is_file() and path.parent.name != ".locks"] == []

@@ -91,7 +91,9 @@ def limited(folder: Path, limit: str, most: int, *arguments: str) -> subprocess.
         f"import resource, runpy, sys; resource.setrlimit(resource.{limit}, ({most}, {most})); "
         "sys.argv = sys.argv[1:]; runpy.run_module('vbuild.cli.main', run_name='__main__')"
     )
-    command = [sys.executable, "-c", program, "vbuild", "split", "in", "--min-size", "0", "--no-replace", *arguments]
+    # -B: Python 3.11 takes a module that was cut short by the limit for compiled, in every later process
+    command = [sys.executable, "-B", "-c", program, "vbuild", "split", "in", "--min-size", "0", "--no-replace"]
+    command.extend(arguments)
     return subprocess.run(command, cwd=folder, env=_plain(), capture_output=True, text=True, check=False)
 
 

@@ -191,7 +191,7 @@ print(answer)
 
 
 def test_a_full_disk_costs_the_memory_and_nothing_else(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL, str(program(tmp_path / "bin")), str(tmp_path / "memory")]
+    command = [sys.executable, "-B", "-c", FULL, str(program(tmp_path / "bin")), str(tmp_path / "memory")]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout == f"{'x' * 100}\n"
     assert list((tmp_path / "memory").iterdir()) == []

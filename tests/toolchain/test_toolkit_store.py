@@ -288,7 +288,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, wheels: Path
     program = f"{limit}{caught}except VbuildError as error: sys.exit(str(error))\n"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     ran = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "store"), str(wheels)],
+        [sys.executable, "-B", "-c", program, str(tmp_path / "store"), str(wheels)],
         input="".join(f"{pin.project} {pin.version} {pin.file} {pin.sha256}\n" for pin in pins),
         env=environment,
         capture_output=True,

@@ -164,7 +164,7 @@ def test_a_small_wheel_takes_neither_memory_nor_time(tmp_path: Path, bomb: str) 
         "try:\n with open_wheel(pathlib.Path(sys.argv[1]), check=True): pass\n"
         "except VbuildError as error: print(error)"
     )
-    command = [sys.executable, "-c", script, str(path)]
+    command = [sys.executable, "-B", "-c", script, str(path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, preexec_fn=limited)
     shown = f"{NAME}: {message}\n" if message else ""
     assert (done.stdout, done.stderr, done.returncode) == (shown, "", 0)

@@ -227,7 +227,7 @@ def test_the_log_of_an_environment_that_cannot_be_made_there_is_here(two: Cluste
 
 
 def test_what_a_worker_lacks_is_told_with_its_name(two: Cluster, tmp_path: Path) -> None:
-    source = recipe(tmp_path, f'{LEVELS}python = ["3.5"]\n')
+    source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\npython = ["3.5"]\n')
     release = matrix(source, tmp_path / "dist", MatrixRequest(executor=two.executor))
     assert not release.products
     [why] = {failure.error for failure in release.failures}

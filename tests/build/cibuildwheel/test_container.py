@@ -355,7 +355,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # whoever measures this
 def test_a_kit_for_which_there_is_no_room_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for kit, why in ((tmp_path / "kit", "File too large"), (tmp_path / "file" / "kit", "Not a directory")):
-        command = [sys.executable, "-c", FULL, str(kit)]
+        command = [sys.executable, "-B", "-c", FULL, str(kit)]
         ran = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
         expected = "expected room for what containers run: point TMPDIR at a folder that has it"
         assert (ran.stderr, ran.stdout) == ("", f"{kit}: {why}; {expected}\n")
