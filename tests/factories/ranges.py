@@ -58,6 +58,7 @@ class _Handler(SimpleHTTPRequestHandler):
     """Static files, and parts of them (RFC 9110, section 14)."""
 
     protocol_version = "HTTP/1.1"
+    extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".json": "application/vnd.pypi.simple.v1+json"}  # noqa: RUF012 - as it is there
 
     def __init__(self, *args: Any, folder: Path, serving: Serving) -> None:
         self.serving = serving

@@ -17,6 +17,7 @@ from tests.factories.wheels import entry, everything, hashed, record_of, wheel
 from tests.fuzz.target import Target, folder, written
 from vbuild.build.source import unpack
 from vbuild.errors import VbuildError
+from vbuild.index_client.located import LocatedFile
 from vbuild.publishing.conda.reading import open_package
 from vbuild.publishing.lint.files import ReadySdist
 from vbuild.publishing.lint.metadata import metadata_view
@@ -107,7 +108,7 @@ def _read_conda(data: bytes) -> None:
 def _read_sdist(data: bytes) -> None:
     path = written("demo-1.0.tar.gz", data)
     with suppress(VbuildError):
-        ReadySdist.read(path)
+        ReadySdist.read(LocatedFile(path.name, str(path.parent), path))
     with folder() as room:
         unpack(path, room)
 

@@ -480,16 +480,18 @@ def publish(
     )
 
 
-def check(folder: StrPath, *, pypi: bool = False, limit: int = 100, layout: Layout | None = None) -> "Checklist":
-    """Returns what keeps the releases in *folder* from being published: for any index, or with *pypi* for PyPI, too.
+def check(place: StrPath, *, pypi: bool = False, limit: int = 100, layout: Layout | None = None) -> "Checklist":
+    """Returns what keeps the releases at *place* from being published: for any index, or with *pypi* for PyPI, too.
 
-    *limit* is the size that the index allows a file, in PyPI's MB of 2^20 bytes. With *layout* the folder that
-    `publish` made in that layout is checked instead. ``failed`` of the result says whether there are errors.
-    `RepackageError` if there is no such folder or nothing in it to publish. Nothing is written.
+    A place is a folder, or the URL of a page of links or of a simple index, whose releases are compared with what the
+    pages say, too. *limit* is the size that the index allows a file, in PyPI's MB of 2^20 bytes. With *layout* the
+    folder that `publish` made in that layout is checked instead. ``failed`` of the result says whether there are
+    errors. `RepackageError` if there is no such folder or nothing in it to publish, `FetchError` if there is no such
+    page. Nothing is written.
     """
     from vbuild.publishing.check import check as verb
     from vbuild.publishing.check import check_layout
 
     if layout:
-        return check_layout(Path(folder), layout)
-    return verb(Path(folder), pypi=pypi, limit=limit)
+        return check_layout(Path(place), layout)
+    return verb(places_of(place)[0], pypi=pypi, limit=limit)

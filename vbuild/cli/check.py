@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=options.example("vbuild check dist --pypi"))
-@click.argument("folder", type=options.FOLDER)
+@click.argument("place", type=options.LISTED, metavar="FOLDER|URL")
 @click.option("--pypi", is_flag=True, help="Also check what only PyPI demands.")
 @click.option(
     "--limit",
@@ -33,26 +33,29 @@ if TYPE_CHECKING:
     help="Check the folder of this layout that vbuild publish made: FOLDER/NAME, or FOLDER itself. Repeatable.",
 )
 @options.as_json
-def check(folder: Path, *, pypi: bool, limit: int, layouts: tuple[str, ...], as_json: bool) -> None:
-    """Find what keeps a folder of wheels from being published.
+def check(place: Path | str, *, pypi: bool, limit: int, layouts: tuple[str, ...], as_json: bool) -> None:
+    """Find what keeps a folder of wheels from being published, or what is wrong with a page or an index of them.
 
     Looks for what an index refuses or installers stumble over: metadata that differs among variants, labels without
-    files, a missing plain wheel or sdist, and sizes.
+    files, a missing plain wheel or sdist, and sizes. Of a URL, the page of a project or a simple index, it reads what
+    the check needs, and compares that with what the pages say.
     """
     from vbuild.publishing.check import check as verb
     from vbuild.publishing.check import check_layout
 
     if layouts and pypi:
         raise click.UsageError("--pypi is for files that are uploaded as they are; expected it, or --layout")
-    if layouts:
-        found = [check_layout(folder, layout) for layout in dict.fromkeys(layouts)]
+    if layouts and isinstance(place, str):
+        raise click.UsageError("--layout is for a folder that vbuild publish made; check a URL without it")
+    if isinstance(place, Path) and layouts:
+        found = [check_layout(place, layout) for layout in dict.fromkeys(layouts)]
         lines = [line for one in found for line in check_lines(one)]
         terminal.show([one.data() for one in found], lines, as_json=as_json)
     else:
-        found = [verb(folder, pypi=pypi, limit=limit)]
+        found = [verb(place, pypi=pypi, limit=limit)]
         terminal.show(found[0].data(), check_lines(found[0]), as_json=as_json)
     if any(one.failed for one in found):
-        raise WheelError(f"{folder}: cannot be published as it is")
+        raise WheelError(f"{found[0].place}: cannot be published as it is")
 
 
 def check_lines(checklist: "Checklist") -> Iterator[str]:
@@ -61,5 +64,5 @@ def check_lines(checklist: "Checklist") -> Iterator[str]:
         yield from wrapped(f"{problem.severity}: {problem.sentence}")
         yield from wrapped(f"  {problem.advice} [{problem.rule}]", indent=4)
     found = f"{counted(checklist.errors, 'error')}, {counted(checklist.warnings, 'warning')}"
-    what = ", ".join(checklist.releases) or str(checklist.folder)
+    what = ", ".join(checklist.releases) or checklist.place
     yield from wrapped(f"{what}: {counted(checklist.files, 'file')}, {found}")

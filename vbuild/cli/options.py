@@ -18,7 +18,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 # no name on an index ends in them
 _FILES = {".whl", ".gz", ".zip", ".conda", ".toml"}
 
-FOLDER = click.Path(file_okay=False, path_type=Path)
+
+class _Folder(click.Path):
+    """The path of a folder; a URL is refused, which would become a folder called ``https:``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        if isinstance(value, str) and "://" in value:
+            self.fail(f"{value!r}: expected a folder of this machine; download what is there, or upload it later")
+        return super().convert(value, param, ctx)
+
+
+FOLDER = _Folder(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 PATH = click.Path(path_type=Path)
 

@@ -1,6 +1,7 @@
 """`vbuild check`: find everything that keeps the files of a folder from being published.
 
-    folder -> wheels, sdists, variants.json -> releases -> what an index refuses, what confuses installers
+    folder, page of links, simple index -> wheels, sdists, variants.json -> releases
+                                        -> what an index refuses, what confuses installers
     folder that `vbuild publish` made, layout -> what is wrong with it
 
 Nothing is changed, and no payload is read: a thousand wheels of fifty files take a second.
@@ -14,12 +15,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.errors import RepackageError
+from vbuild.index_client.located import all_files_at, shown_place
 from vbuild.publishing import extras_check as extras
 from vbuild.publishing import local, suffix, variants
 from vbuild.publishing.conda import reading as conda
 from vbuild.publishing.hwcaps import check as hwcaps
 from vbuild.publishing.lint.agreement import collisions, label_problems, metadata_problems, sdist_problems
-from vbuild.publishing.lint.files import files_in, lacking_companions, releases_among, spelling_twins, stray_documents
+from vbuild.publishing.lint.files import (
+    files_in,
+    lacking_companions,
+    releases_among,
+    served_problems,
+    spelling_twins,
+    stray_documents,
+)
 from vbuild.publishing.lint.index import DEFAULT_LIMIT, IndexRules, refusals, totals
 from vbuild.publishing.oci import check as oci
 from vbuild.publishing.redirect import plan as redirect
@@ -38,9 +47,12 @@ _CHECKS: Mapping[str, Callable[[Path], Iterator[Finding]]] = {
 
 
 class Checklist(Struct, frozen=True):
-    """What was found in a folder: its releases, how many *files* were looked at, and the problems, errors first."""
+    """What was found at *place*, a folder or a URL: its releases, how many *files* were looked at, and the problems.
 
-    folder: Path
+    Errors come first. A URL is there without its password.
+    """
+
+    place: str
     releases: tuple[str, ...]
     files: int
     problems: tuple[Finding, ...]
@@ -88,17 +100,19 @@ def check_layout(folder: Path, layout: str) -> Checklist:
         raise RepackageError(f"no layout {layout!r}; expected one of {', '.join(_CHECKS)}")
     count = sum(path.is_file() for path in place.rglob("*"))
     # findings about the folder as a whole name it, and "." has no name
-    return Checklist(place, (), count, merged_findings(_CHECKS[layout](place.absolute())))
+    return Checklist(str(place), (), count, merged_findings(_CHECKS[layout](place.absolute())))
 
 
-def check(folder: Path, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Checklist:
-    """What is wrong with the releases in *folder*: for any index, or with *pypi* for that one.
+def check(place: Path | str, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Checklist:
+    """What is wrong with the releases at *place*: for any index, or with *pypi* for that one.
 
-    *limit* is what one file may have, in PyPI's MB of 1024 x 1024 bytes; PyPI raises its own for a project on request.
-    `RepackageError` if there is no such folder, nothing in it to publish, or a limit that PyPI never grants.
+    *place* is a folder, or the URL of a page of links or a simple index, of which all projects are looked at. *limit*
+    is what one file may have, in PyPI's MB of 1024 x 1024 bytes; PyPI raises its own for a project on request.
+    `RepackageError` if there is no such folder, nothing in it to publish, or a limit that PyPI never grants;
+    `FetchError` if there is no such page, or nothing on it.
     """
     terms = IndexRules(is_pypi=pypi, limit=limit)
-    there = files_in(folder)
+    there = files_in(place if isinstance(place, Path) else all_files_at(place))
     known = releases_among(there)
     beside = {release.project for release in known}
     problems = [
@@ -114,7 +128,8 @@ def check(folder: Path, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Ch
         problems += lacking_companions(release, known=known)
         problems += metadata_problems(release, beside=beside - {release.project})
         problems += sdist_problems(release, terms)
-    return Checklist(folder, tuple(map(str, known)), there.count, merged_findings(problems))
+        problems += served_problems(release)
+    return Checklist(shown_place(place), tuple(map(str, known)), there.count, merged_findings(problems))
 
 
 def merged_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:

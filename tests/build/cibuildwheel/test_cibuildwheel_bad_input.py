@@ -113,14 +113,15 @@ def test_what_would_be_lost_is_refused_before_a_container_starts(tmp_path: Path)
 @needs_podman
 def test_a_project_without_a_recipe_is_refused(tmp_path: Path) -> None:
     source = project(tmp_path / "project", "")
-    assert refused(source) == "pyproject.toml: tool.vbuild.matrix: no axis to build along; expected cpu, cuda, or axes"
+    expected = "pyproject.toml: tool.vbuild.matrix: no axis to build along; expected cpu, cuda, requires, or axes"
+    assert refused(source) == expected
 
 
 @pytest.mark.nightly
 @needs_podman
 def test_a_variant_that_there_is_none_of_is_refused(tmp_path: Path) -> None:
     source = project(tmp_path / "project", TWO_LEVELS)
-    message = "pyproject.toml: no target 'x86_64_v9'; there are plain, x86_64_v3"
+    message = "pyproject.toml: no target 'x86_64_v9'; there are plain, x86_64_v3; did you mean 'x86_64_v3'?"
     assert refused(source, variants=["plain", "x86_64_v9"]) == message
     with inside(source), pytest.raises(VbuildError, match=f"^{re.escape(message)}$"):
         planned(variants=["x86_64_v9"])

@@ -30,7 +30,7 @@ from vbuild.release.matrix import matrix
 
 def test_a_sound_release_has_no_problem(tmp_path: Path) -> None:
     found = check(release_folder(tmp_path))
-    assert found == Checklist(tmp_path, ("demo-1.0",), 5, ())
+    assert found == Checklist(str(tmp_path), ("demo-1.0",), 5, ())
     assert not found.failed
     assert found.data() == {"releases": ["demo-1.0"], "files": 5, "failed": False, "findings": []}
 

@@ -39,7 +39,7 @@ from packaging.version import InvalidVersion, Version
 
 from vbuild.config.requirements import required_project
 from vbuild.elf.catalogue import TOOLKIT, is_official
-from vbuild.errors import VariantError, at
+from vbuild.errors import FetchError, VariantError, at
 from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel
 from vbuild.publishing.lint.index import IndexRules
 from vbuild.publishing.lint.metadata import (
@@ -241,7 +241,6 @@ def _reached(project: str, linked: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-_LARGEST = 1 << 26  # bytes of a variants.json
 _AGAIN = "write it again: vbuild index"
 _MANY_PYTHONS = frozenset({"abi3", "none"})
 
@@ -278,13 +277,10 @@ def _documented(release: LintedRelease, documents: Sequence[tuple[str, Document]
         yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index_name,), what, "write it: vbuild index")
         return
     try:
-        with release.index.open("rb") as file:
-            actual = Document.parse(file.read(_LARGEST))
-    except OSError as error:
-        what = f"cannot be read: {error.strerror}"
+        actual = Document.parse(release.index.read())
+    except (FetchError, VariantError) as error:
+        what = str(error).removeprefix(f"{release.index.path}: ")
         yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index.name,), what, _AGAIN)
-    except VariantError as error:
-        yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index.name,), str(error), _AGAIN)
     else:
         if actual != expected:
             yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index.name,), _stale(actual, expected), _AGAIN)

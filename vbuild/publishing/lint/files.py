@@ -5,6 +5,9 @@
     *-variants.json    which variants a release has (PEP 825, index-level metadata)
     *.zip, *.tgz, ...  by name only: an sdist in a form of earlier years, if it is called after a release
 
+A page of links has the same files. Of those only the parts named are transferred, if the server sends parts; what is
+beside them there, METADATA and Requires-Python, is compared with what they hold.
+
 Everything else in the folder is ignored: reports and logs may lie there, too. Requirements of wheels that `vbuild
 split` made are recognised by their version, a number from a hash of contents: ``Requires-Dist:
 demo-libs==0.187650320598251``.
@@ -12,29 +15,33 @@ demo-libs==0.187650320598251``.
 
 import contextlib
 import gzip
+import os
 import re
 import sys
 import tarfile
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import BinaryIO, Self, TypeVar
 
 from msgspec import Struct
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
 
 from vbuild.config.requirements import read_requirement
-from vbuild.errors import RepackageError, VbuildError, at
+from vbuild.errors import FetchError, RepackageError, VbuildError, at
 from vbuild.files.archives import BoundedInfo
-from vbuild.publishing.lint.metadata import FileSlot, MetadataView, metadata_view, slots
+from vbuild.index_client.located import LocatedFile
+from vbuild.publishing.lint.metadata import FileSlot, MetadataView, metadata_view, slots, spelled_value
 from vbuild.publishing.model import PublishRule
 from vbuild.verification.model import Finding, Severity
-from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import VARIANT_JSON, is_companion, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
+from vbuild.wheel.zip_read import ZipReader
 
 T = TypeVar("T")
 
@@ -46,6 +53,7 @@ _FORMER = re.compile(r"\.(zip|tgz|tar|tar\.(bz2|xz|Z))$", re.ASCII)
 # bytes, as many as are read of METADATA in a wheel
 _PKG_INFO = 1 << 23
 _READABLE_METHODS = frozenset({0, 8})
+_AT_ONCE = 8  # requests
 _DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError)
 
 
@@ -59,7 +67,7 @@ class ReadyWheel:
     the hash in RECORD; its ``.dist-info`` folder is not among them.
     """
 
-    path: Path
+    source: LocatedFile
     size: int
     name: WheelName
     slots: tuple[FileSlot, ...]
@@ -74,20 +82,21 @@ class ReadyWheel:
 
     @property
     def file(self) -> str:
-        return self.path.name
+        return self.source.name
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """The wheel at *path*; `WheelError` if its name, archive or METADATA is not valid."""
-        with open_wheel(path) as wheel:
+    def read(cls, source: LocatedFile) -> Self:
+        """The wheel at *source*; `WheelError` if its name, archive or METADATA is not valid."""
+        with source.opened() as file, at(source.name):
+            wheel = Wheel(Path(source.name), ZipReader(file))
             member_path = f"{wheel.dist_info}/METADATA"
             data = wheel.read(member_path)
-            with at(path.name), at(member_path):
+            with at(member_path):
                 metadata = metadata_view(data)
             document = wheel.find(f"{wheel.dist_info}/{VARIANT_JSON}")
             return cls(
-                path,
-                path.stat().st_size,
+                source,
+                file.seek(0, os.SEEK_END),
                 wheel.name,
                 slots(wheel.name),
                 metadata,
@@ -117,7 +126,7 @@ class ReadySdist(Struct, frozen=True):
     *lacks* are the files that License-File names and the sdist does not have.
     """
 
-    path: Path
+    source: LocatedFile
     size: int
     project: str
     version: Version
@@ -126,23 +135,25 @@ class ReadySdist(Struct, frozen=True):
 
     @property
     def file(self) -> str:
-        return self.path.name
+        return self.source.name
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """The sdist at *path*; `RepackageError` if its name, archive or PKG-INFO is not valid."""
+    def read(cls, source: LocatedFile) -> Self:
+        """The sdist at *source*; `RepackageError` if its name, archive or PKG-INFO is not valid."""
         try:
-            project, version = parse_sdist_filename(path.name)
+            project, version = parse_sdist_filename(source.name)
         except InvalidSdistFilename as error:
             raise RepackageError("not an sdist's file name: expected {name}-{version}.tar.gz (PEP 625)") from error
-        return cls(path, path.stat().st_size, project, version, *_contents(path))
+        with source.opened() as file:
+            return cls(source, file.seek(0, os.SEEK_END), project, version, *_contents(file))
 
 
-def _contents(path: Path) -> tuple[MetadataView, tuple[str, ...]]:
-    """What the sdist at *path* states, and which of the licences that it names are not there."""
+def _contents(sdist: BinaryIO) -> tuple[MetadataView, tuple[str, ...]]:
+    """What *sdist* states, and which of the licences that it names are not there."""
     try:
+        sdist.seek(0)
         # tarfile's own reader of gzip streams raises TypeError where one is cut short
-        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
+        with gzip.open(sdist) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
             passed: set[str] = set()
             for member in archive:
                 file = _below_top(member)
@@ -175,8 +186,8 @@ class PublishFolder(Struct, frozen=True):
 
     wheels: tuple[ReadyWheel, ...]
     sources: tuple[ReadySdist, ...]
-    indexes: tuple[Path, ...]
-    former: tuple[tuple[str, Version, Path], ...]
+    indexes: tuple[LocatedFile, ...]
+    former: tuple[tuple[str, Version, str], ...]
     damaged: tuple[Finding, ...]
 
     @property
@@ -184,40 +195,58 @@ class PublishFolder(Struct, frozen=True):
         return len(self.wheels) + len(self.sources) + len(self.indexes) + len(self.damaged)
 
 
-def files_in(folder: Path) -> PublishFolder:
-    """The files in *folder* that would be published; `RepackageError` if there is no such folder, or nothing in it."""
+def files_in(place: Path | Iterable[LocatedFile]) -> PublishFolder:
+    """The files in the folder *place*, or those of a page, that would be published.
+
+    `RepackageError` if there is no such folder, or nothing in it.
+    """
+    files = _files_of(place) if isinstance(place, Path) else tuple(place)
+    damaged: list[Finding] = []
+    wheels = tuple(_read([file for file in files if file.name.endswith(".whl")], ReadyWheel.read, damaged))
+    sources = tuple(_read([file for file in files if file.name.endswith(_SDIST)], ReadySdist.read, damaged))
+    indexes = tuple(file for file in files if file.name.endswith(INDEX))
+    former: list[tuple[str, Version, str]] = []
+    for file in files:
+        if _FORMER.search(file.name):
+            with contextlib.suppress(InvalidSdistFilename):
+                former.append((*parse_sdist_filename(_FORMER.sub(_SDIST, file.name)), file.name))
+    result = PublishFolder(wheels, sources, indexes, tuple(former), tuple(damaged))
+    if not result.count:
+        raise RepackageError(f"{place}: no wheel and no sdist; expected a folder with what is to be published")
+    return result
+
+
+def _files_of(folder: Path) -> tuple[LocatedFile, ...]:
     try:
         # a link to nothing is a file that cannot be read
         paths = sorted(path for path in folder.iterdir() if path.is_file() or not path.exists())
     except OSError as error:
         raise RepackageError(f"{folder}: cannot be looked at: {error.strerror}; expected a folder of wheels") from error
-    damaged: list[Finding] = []
-    wheels = tuple(_read([path for path in paths if path.name.endswith(".whl")], ReadyWheel.read, damaged))
-    sources = tuple(_read([path for path in paths if path.name.endswith(_SDIST)], ReadySdist.read, damaged))
-    indexes = tuple(path for path in paths if path.name.endswith(INDEX))
-    former: list[tuple[str, Version, Path]] = []
-    for path in paths:
-        if _FORMER.search(path.name):
-            with contextlib.suppress(InvalidSdistFilename):
-                former.append((*parse_sdist_filename(_FORMER.sub(_SDIST, path.name)), path))
-    result = PublishFolder(wheels, sources, indexes, tuple(former), tuple(damaged))
-    if not result.count:
-        raise RepackageError(f"{folder}: no wheel and no sdist; expected a folder with what is to be published")
-    return result
+    return tuple(LocatedFile(path.name, str(folder), path) for path in paths)
 
 
-def _read(paths: Iterable[Path], read: Callable[[Path], T], damaged: list[Finding]) -> Iterator[T]:
-    """What *read* makes of each of *paths*; those it refuses become *damaged*."""
-    for path in paths:
+def _read(files: Sequence[LocatedFile], read: Callable[[LocatedFile], T], damaged: list[Finding]) -> Iterator[T]:
+    """What *read* makes of each of *files*, those of servers several at once; those it refuses become *damaged*."""
+
+    def tried(file: LocatedFile) -> T | VbuildError:
         try:
-            yield read(path)
-        except (VbuildError, OSError) as error:
-            what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-            for place in (str(path), path.name, repr(path.name)):
+            return read(file)
+        except VbuildError as error:
+            return error
+        except OSError as error:
+            return FetchError(f"cannot be read: {error.strerror}")
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        found = threads.map(tried, files) if any(file.url for file in files) else map(tried, files)
+        for file, one in zip(files, found, strict=True):
+            if not isinstance(one, VbuildError):
+                yield one
+                continue
+            what = str(one)
+            for place in (str(file.path), file.url, file.name, repr(file.name)):
                 what = what.removeprefix(f"{place}: ")
-            damaged.append(
-                Finding(Severity.ERROR, PublishRule.ARCHIVE, (path.name,), what, "make it again: no installer takes it")
-            )
+            advice = "make it again: no installer takes it"
+            damaged.append(Finding(Severity.ERROR, PublishRule.ARCHIVE, (file.name,), what, advice))
 
 
 class LintedRelease(Struct, frozen=True):
@@ -230,7 +259,7 @@ class LintedRelease(Struct, frozen=True):
     version: str
     wheels: tuple[ReadyWheel, ...]
     sources: tuple[ReadySdist, ...]
-    index: Path | None
+    index: LocatedFile | None
     former: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -263,7 +292,7 @@ def releases_among(folder: PublishFolder) -> tuple[LintedRelease, ...]:
         wheels.setdefault((wheel.name.project, str(Version(wheel.name.version))), []).append(wheel)
     for source in folder.sources:
         sources.setdefault((source.project, str(source.version)), []).append(source)
-    indexes = {path.name: path for path in folder.indexes}
+    indexes = {file.name: file for file in folder.indexes}
     return tuple(
         LintedRelease(
             project,
@@ -271,19 +300,41 @@ def releases_among(folder: PublishFolder) -> tuple[LintedRelease, ...]:
             tuple(wheels.get((project, version), ())),
             tuple(sources.get((project, version), ())),
             indexes.get(f"{escaped(project)}-{version}{INDEX}"),
-            tuple(path.name for of, number, path in folder.former if (of, number) == (project, Version(version))),
+            tuple(file for of, number, file in folder.former if (of, number) == (project, Version(version))),
         )
         for project, version in sorted({*wheels, *sources}, key=lambda key: (key[0], Version(key[1]), key[1]))
     )
 
 
+def served_problems(release: LintedRelease) -> Iterator[Finding]:
+    """Where a page states of the wheels of *release* what they do not; installers choose by that and do not look."""
+    for wheel in release.wheels:
+        beside = wheel.source.metadata()
+        try:
+            stated = metadata_view(beside.read()) if beside else wheel.metadata
+        except VbuildError as error:
+            yield _misstated(wheel, f"has METADATA beside it on the server, which cannot be read: {error}")
+            continue
+        for difference in wheel.metadata.differences(stated):
+            yield _misstated(wheel, f"has other METADATA beside it on the server: {difference}")
+        if asked := wheel.source.requires_python:
+            stated_versions = dict(wheel.metadata.fields).get("Requires-Python", ())
+            if spelled_value("requires-python", asked) not in stated_versions:
+                yield _misstated(wheel, f"is listed with Requires-Python {asked}, which its METADATA does not say")
+
+
+def _misstated(wheel: ReadyWheel, what: str) -> Finding:
+    advice = "write the index again from its wheels: vbuild index --simple"
+    return Finding(Severity.ERROR, PublishRule.INDEX, (wheel.file,), what, advice)
+
+
 def stray_documents(folder: PublishFolder, known: Iterable[LintedRelease]) -> Iterator[Finding]:
     """The variants.json files of no release among *known* that has variants."""
     expected = {release.index_name for release in known if release.variants}
-    for path in folder.indexes:
-        if path.name not in expected:
+    for file in folder.indexes:
+        if file.name not in expected:
             what, advice = "is of a release without variant wheels here", "remove it, or put the wheels beside it"
-            yield Finding(Severity.ERROR, PublishRule.INDEX, (path.name,), what, advice)
+            yield Finding(Severity.ERROR, PublishRule.INDEX, (file.name,), what, advice)
 
 
 def spelling_twins(known: Iterable[LintedRelease]) -> Iterator[Finding]:

@@ -118,7 +118,7 @@ def metadata_view(data: bytes) -> MetadataView:
     headers = metadata.headers
     names = dict.fromkeys(name for name, _ in headers.fields if name not in _OF_THE_FILE and name != "description")
     fields = {
-        _NAMES.get(name, name.title()): tuple(sorted({_spelled(name, value) for value in headers.values(name)}))
+        _NAMES.get(name, name.title()): tuple(sorted({spelled_value(name, value) for value in headers.values(name)}))
         for name in names
     }
     description = "\n".join(headers.values("description")) + headers.rest
@@ -143,7 +143,8 @@ def metadata_view(data: bytes) -> MetadataView:
     )
 
 
-def _spelled(name: str, value: str) -> str:
+def spelled_value(name: str, value: str) -> str:
+    """*value* of the field *name*, in lower case, in the one spelling in which views compare it."""
     match name:
         case "requires-dist":
             return spelled(value)
