@@ -55,7 +55,7 @@ def test_wheels_are_not_transferred_as_a_whole(tmp_path: Path) -> None:
 
 
 def _without_document(page: Path) -> None:
-    _edit(page, lambda files: [file for file in files if not file["filename"].endswith("-variants.json")])
+    _edit(page, lambda files: [file for file in files if not str(file["filename"]).endswith("-variants.json")])
 
 
 def _edit(page: Path, edit: Callable[[list[dict[str, object]]], list[dict[str, object]]]) -> None:
