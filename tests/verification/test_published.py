@@ -46,6 +46,16 @@ def test_a_wheel_that_has_everything_lacks_nothing(tmp_path: Path) -> None:
     assert "0 of 0 modules and 1 more" in lost(verify(wheel(tmp_path / "ours", NAME, theirs)), published)[-1].what
 
 
+def test_a_module_that_is_here_for_another_cuda_is_not_missing(tmp_path: Path) -> None:
+    names = ("hook.so", "hook_cu12.so", "hook_cu13.so", "other_cu12.so", "documented_12.so")
+    theirs = {name: compiled(PLAIN) for name in names}
+    note, error = findings(tmp_path, {"hook_cu13.abi3.so": compiled(PLAIN)}, dict(theirs))
+    what = "the published wheel has 2 modules of this one for another release of CUDA as well"
+    assert note == ("note", f"hook.so and 1 more: {what}")
+    assert error[0] == "error"
+    assert "2 of 5 compiled modules of the published wheel are missing" in error[1]
+
+
 def test_run_time_dispatch_that_is_gone_is_an_error(tmp_path: Path) -> None:
     ((severity, sentence),) = findings(tmp_path, {MODULE: compiled(PLAIN)}, {MODULE: compiled(DISPATCHED)})
     assert severity == "error"

@@ -113,11 +113,14 @@ def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKe
     if switches:
         what = "or it takes a finished wheel from elsewhere, leaves CUDA out where there is no GPU, or compiles nothing"
         yield DraftKey("build", "env", switches, what)
-    if requires := [*survey.imported, *(line for line, _ in survey.added)]:
+    decisive = survey.decisive if survey.has_cuda and "cuda" in matrix else ()
+    if requires := [*survey.imported, *decisive, *(line for line, _ in survey.added)]:
         said = ["its setup.py imports it, and does not say so"] if survey.imported else []
+        said += ["its setup.py goes on without it, and leaves CUDA out"] if decisive else []
         yield DraftKey("build", "requires", requires, "; ".join([*said, *(reason for _, reason in survey.added)]))
-    if survey.tried and survey.has_cuda and "cuda" in matrix:
-        offered = [*survey.imported, *survey.tried]
+    tried = [each for each in survey.tried if each not in decisive]
+    if tried and survey.has_cuda and "cuda" in matrix:
+        offered = [*survey.imported, *decisive, *tried]
         yield DraftKey(
             "build", "requires", offered, "its setup.py goes on without these, maybe without CUDA", is_offered=True
         )

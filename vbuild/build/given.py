@@ -48,7 +48,7 @@ _AXES = frozenset({"cpu", "cuda", "requires", "axes"})
 _SHOWN = 5
 # the packages whose version is that of the toolkit; cuda-toolkit requires the others since CUDA 13
 _TOOLKITS = frozenset({"cuda-toolkit", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11"})
-_OLDEST_PYTHON, _NEWER_PYTHONS = 9, 5  # minor versions that may be installed
+_OLDEST_PYTHON, _NEWER_PYTHONS = 6, 5  # minor versions that may be installed
 _SERIES = re.compile(r"\d+\.\d+")
 
 
@@ -193,16 +193,19 @@ def _with_python(axes: AskedAxes, survey: ProjectSurvey) -> tuple[AskedAxes, tup
     And a line that says so. Without such a Python they stay, and the build says what is missing.
     """
     here = sys.version_info
-    if axes.pythons or takes(survey.requires_python, here[:3]):
+    wanted = survey.pythons
+    if axes.pythons or takes(wanted, here[:3]):
         return axes, ()
+    is_taken = takes(survey.requires_python, here[:3])
+    made = f"Cython {survey.generated} made its C, which compiles for Python {wanted.rpartition(',')[2]}"
+    why = made if is_taken else f"the project wants {survey.requires_python}"
     for minor in sorted(range(_OLDEST_PYTHON, here.minor + _NEWER_PYTHONS), key=lambda each: abs(each - here.minor)):
         with suppress(BuildError):
             found = Interpreter.found(f"3.{minor}", os.environ)
-            if takes(survey.requires_python, found.version):
+            if takes(wanted, found.version):
                 text = f"{found.version[0]}.{found.version[1]}"
-                what = f"Python {text}: the project wants {survey.requires_python}; --python takes another"
-                return replace(axes, pythons=(text,)), (what,)
-    return axes, ()
+                return replace(axes, pythons=(text,)), (f"Python {text}: {why}; --python takes another",)
+    return axes, ((f"{made}, and this machine has none",) if is_taken else ())
 
 
 def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tuple[Dotted, str] | None:
@@ -241,6 +244,8 @@ def _met(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
         yield f"{line} is required: {why}"
     if survey.imported:
         yield f"its setup.py imports {', '.join(survey.imported)} and does not require it: installed for the build"
+    if survey.decisive and survey.has_cuda and "cuda" in matrix:
+        yield f"its setup.py leaves CUDA out without {', '.join(survey.decisive)}: installed for the build"
 
 
 def _pythons(axes: AskedAxes) -> dict[str, Any]:

@@ -52,6 +52,9 @@ _LACKING = ("No such file", "file not found", "cannot find -l", "unrecognized", 
 
 # names that tools read in the place of CUDA_HOME
 _HOMES = ("CUDA_HOME", "CUDA_PATH", "CUDAHOME", "CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR")
+# torch puts ccache before the compilers that it calls: before a wrapper, whose bytes and folder are new in every build,
+# it finds nothing again, and its key takes an nvcc more; the wrapper has one behind it
+_UNCACHED = {"TORCH_NO_COMPILER_WRAPPER": "1"}
 # many a project expects the toolkit where a compiler looks by itself, as packages of a distribution have it
 _SEARCHED = {
     "LIBRARY_PATH": ("lib64", "lib64/stubs"),
@@ -135,7 +138,7 @@ class CompilerWrappers(Struct, frozen=True):
     def environment(self, before: Mapping[str, str]) -> dict[str, str]:
         """The variables that put these compiler wrappers before the compilers of the environment *before*."""
         bins = [str(self.folder), *([str(self.cuda / "bin")] if self.cuda else [])]
-        env = {"PATH": os.pathsep.join([*bins, before.get("PATH", os.defpath)])}
+        env = {"PATH": os.pathsep.join([*bins, before.get("PATH", os.defpath)]), **_UNCACHED}
         if self.cuda:
             bin_path = ("CUDA_BIN_PATH",) if "CUDA_BIN_PATH" in before else ()
             env |= dict.fromkeys((*_HOMES, *bin_path), str(self.cuda))

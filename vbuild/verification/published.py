@@ -1,6 +1,7 @@
 """What a wheel lacks of the wheel that its project published of the same version.
 
-    modules         a compiled module that is missing, or that became Python: an error
+    modules         a compiled module that is missing, or that became Python: an error; a note of one that is here for
+                    another release of CUDA, as its name says (``demo_cu12``, ``demo_cu13``)
     dispatch        CPU features that published code is chosen for at run time, and none of ours: an error; a warning if
                     a library is bundled here that is linked into the module there, as its version is another
     symbols         C functions and objects that libraries there give to others, and none here: a warning
@@ -39,6 +40,7 @@ _RESERVED = re.compile(r"_[_A-Z]")
 # among which each release of a compiler chooses others for the same functions
 _BITS = frozenset({"BMI1", "BMI2", "LZCNT"})
 _ADDED = re.compile(r"(-[0-9a-f]{8})?\.so(\.\d+)*$")
+_FOR_CUDA = re.compile(r"[_.-]cu(?:da)?_?1\d(?!\d)")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_|manylinux(1|2010|2014)_")
 _LEGACY = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}
 _SHOWN = 5
@@ -230,7 +232,16 @@ def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses:
 
 
 def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> Iterator[Finding]:
-    if missing := tuple(sorted(theirs.modules.keys() - ours.modules.keys())):
+    missing = tuple(sorted(theirs.modules.keys() - ours.modules.keys()))
+    # a wheel that has each module for several releases of CUDA, where ours is built with one
+    built = {_of_any_cuda(path) for path in ours.modules}
+    if other := tuple(path for path in missing if _of_any_cuda(path) in built):
+        missing = tuple(path for path in missing if path not in other)
+        what = (
+            f"the published wheel has {counted(len(other), 'module')} of this one for another release of CUDA as well"
+        )
+        yield Finding(Severity.NOTE, VerifyRule.PUBLISHED, other, what)
+    if missing:
         python = sum(path.removesuffix(".so") + ".py" in ours.files for path in missing)
         became = f"; {python} of them became Python" if python else ""
         what = f"{len(missing)} of {len(theirs.modules)} compiled modules of the published wheel are missing{became}"
@@ -259,6 +270,11 @@ def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> I
         newer, older = (".".join(map(str, one)) for one in (ours.glibc, theirs.glibc))
         what = f"needs glibc {newer}; the published wheel needs {older}"
         yield Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what, "build in an older manylinux image, or with zig")
+
+
+def _of_any_cuda(path: str) -> str:
+    """*path* without the release of CUDA that its name says it is for: ``x_cu12.so``, at times beside ``x.so``."""
+    return _FOR_CUDA.sub("", path)
 
 
 def _sizes(ours: _Contents, theirs: _Contents, published: str) -> Finding:
