@@ -8,8 +8,9 @@ import pytest
 from tests.factories.elf import MODULE, object_file, program, stripped
 from tests.factories.ldd import found, laid, library
 from tests.factories.tools import needs
+from vbuild.binary.linkage import Edge, LinkGraph, Via
 from vbuild.elf.catalogue import PlatformPolicy
-from vbuild.elf.linkage import Edge, LinkGraph, Via, searched
+from vbuild.elf.linkage import linked, searched
 from vbuild.elf.read import Loading
 
 BY_PATH = {Via.OWN, Via.INHERITED}
@@ -17,7 +18,7 @@ BY_PATH = {Via.OWN, Via.INHERITED}
 
 def graph(files: dict[str, bytes], *platforms: str) -> LinkGraph:
     parsed = {path: Loading.parse(data) for path, data in files.items()}
-    return LinkGraph.of(parsed, platforms=[platform for tag in platforms if (platform := PlatformPolicy.parse(tag))])
+    return linked(parsed, platforms=[platform for tag in platforms if (platform := PlatformPolicy.parse(tag))])
 
 
 def ways(files: dict[str, bytes]) -> dict[tuple[str, str], tuple[Via, str | None]]:
@@ -125,7 +126,7 @@ TREES = {
 @needs("ldd")
 @pytest.mark.parametrize(("files", "expected"), TREES.values(), ids=TREES)
 def test_the_graph_and_the_loader_agree(files: dict[str, bytes], expected: dict[str, Via], tmp_path: Path) -> None:
-    edges = {edge.name: edge for edge in LinkGraph.of(laid(tmp_path, files)).edges}
+    edges = {edge.name: edge for edge in linked(laid(tmp_path, files)).edges}
     assert {name: edge.via for name, edge in edges.items()} == expected
     answers = {name: edge.provider if edge.via in BY_PATH else None for name, edge in edges.items()}
     assert found(tmp_path, "m/mod.so") == answers
@@ -174,7 +175,7 @@ def test_random_trees_resolve_as_the_loader_resolves_them(tmp_path: Path) -> Non
             folder = chosen.choice("ab")
             files[f"{folder}/{name}"] = library(*wanted, soname=name, **{kind: chosen.choice(paths)})
         root = tmp_path / str(seed)
-        edges = LinkGraph.of(laid(root, files)).edges
+        edges = linked(laid(root, files)).edges
         answers = found(root, "a/mod.so")
         loaded = {"a/mod.so", *answers.values()}
         for name, answer in answers.items():

@@ -25,7 +25,8 @@ from tests.factories.elf import (
     without_sections,
 )
 from tests.factories.tools import needs
-from vbuild.elf.read import LoadedName, Loading, Outline
+from vbuild.binary.outline import LoadedName
+from vbuild.elf.read import Loading, Outline
 from vbuild.errors import BinaryError
 
 SOURCE = """

@@ -13,6 +13,8 @@ from markupsafe import _speedups
 from tests.factories.bundles import bundle, compressed
 from tests.factories.elf import linked, rpath, shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from tests.factories.macho_files import ARM64, X86_64, fat, macho
+from tests.factories.pe_files import pe_file
 from tests.fuzz.target import Target, folder
 from vbuild.binary.edits import Strip
 from vbuild.elf.code import Elf
@@ -27,6 +29,8 @@ from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES, FatbinFlag, FatbinKind,
 from vbuild.gpu_code.model import ContainerForm, verbatim
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
+from vbuild.macho import read as macho_reader
+from vbuild.pe import read as pe
 from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.verification.levels import Claim, Levels
@@ -75,6 +79,14 @@ def _read_elf(data: bytes) -> None:
     for kind in (Outline, Elf, Loading, Interface, ElfImage):
         with suppress(VbuildError):
             kind.parse(data)
+
+
+def _read_pe(data: bytes) -> None:
+    pe.read_loading(data)
+
+
+def _read_macho(data: bytes) -> None:
+    macho_reader.read_loading(data)
 
 
 def _disassemble(data: bytes) -> None:
@@ -135,6 +147,17 @@ def _host_libraries() -> Iterator[bytes]:
     yield shared_object("int sum(int *a) { return a[0]; } int (*table[2])(int *) = {sum, sum};", "-g", "-Wl,-z,norelro")
 
 
+def _windows_libraries() -> Iterator[bytes]:
+    yield pe_file(needed=["KERNEL32.dll", "a.dll"], delayed=["b.dll"], exports=["PyInit_demo"], text=b"helper.dll\0")
+    yield pe_file(machine=0x14C, needed=["a.dll"], flags=0x22, sections=[(b"UPX0", 512)])
+
+
+def _mac_libraries() -> Iterator[bytes]:
+    thin = macho(needed=["@rpath/libx.dylib"], rpaths=["@loader_path"], exports=["PyInit_demo"], local=["inner"])
+    yield thin
+    yield fat((X86_64, macho(cpu=X86_64, name="libx.dylib", signature=64)), (ARM64, thin))
+
+
 def _dispatching() -> Iterator[bytes]:
     asks = 'int asks(void) { return __builtin_cpu_supports("avx2"); }'
     wide = '__attribute__((target("avx2"))) {} {}(int *a) {{ for (int i = 0; i < 64; i++) a[i] *= 3; }}'
@@ -154,6 +177,8 @@ TARGETS = (
     Target("fatbin", _read_fatbin, _fatbins, (MAGIC_BYTES, b"\x28\xb5\x2f\xfd", b"\x02\0\x01\x01")),
     Target("bundle", _read_bundle, _bundles, (b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB", b"hipv4-", b"host-")),
     Target("elf", _read_elf, _libraries, _ELF_WORDS),
+    Target("pe", _read_pe, _windows_libraries, (b"PE\0\0", b".rdata\0\0", b"/4\0", b".dll\0", b"RSDS")),
+    Target("macho", _read_macho, _mac_libraries, (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"_PyInit_", b"@rpath/")),
     Target(
         "code",
         _disassemble,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.factories.elf import MODULE, program, rpath
 from tests.factories.linked_libraries import DEEP, NAME, files, linked
 from tests.factories.wheels import wheel
-from vbuild.elf.linkage import Via
+from vbuild.binary.linkage import Via
 from vbuild.files.wording import WIDTH
 from vbuild.inspection.closure import Closure, ClosureRole, LinkedLibrary, Node, Official, repeats
 from vbuild.inspection.closure_text import closure_lines, closure_of, repeat_lines
@@ -239,7 +239,7 @@ def test_what_matches_nothing_is_said(contents: Contents) -> None:
 
 def test_a_wheel_without_libraries_has_no_closure_to_show(tmp_path: Path) -> None:
     empty = inspected(tmp_path, {"demo/__init__.py": ""}, "demo-1.0-py3-none-any.whl")
-    assert list(closure_lines(empty)) == ["demo 1.0 py3-none-any", "no file that the loader of Linux loads"]
+    assert list(closure_lines(empty)) == ["demo 1.0 py3-none-any", "no file that a loader loads"]
     assert ClosureDrawing(closure_of(empty)).data() == {"rows": [], "cards": [], "links": []}
 
 

@@ -11,7 +11,7 @@ from tests.factories.elf import patchelfed, program, shared_object
 from tests.factories.extensions import library, module
 from tests.factories.repaired_wheels import NAME, hashed
 from tests.factories.tools import needs
-from vbuild.elf.linkage import Via
+from vbuild.binary.linkage import Via
 
 pytestmark = needs("gcc")
 

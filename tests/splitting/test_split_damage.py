@@ -26,7 +26,7 @@ from tests.factories.repaired_wheels import NAME, repaired
 from tests.factories.tools import needs
 from tests.factories.wheels import contents, dist_info_of, record_of, wheel, with_entries
 from vbuild.elf.image import ElfImage
-from vbuild.elf.linkage import LinkGraph
+from vbuild.elf.linkage import linked
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import BinaryError, RepackageError, VbuildError, WheelError
@@ -112,7 +112,7 @@ def looked_at(dice: random.Random) -> None:
     with suppress(BinaryError), in_time():
         loading = Loading.parse(damaged(dice, dice.choice(sorted(LIBRARIES))))
         sound = {path: Loading.parse(data) for path, data in COMPILED.items()}
-        graph = LinkGraph.of({**sound, dice.choice([*sound, "demo/_e.so"]): loading})
+        graph = linked({**sound, dice.choice([*sound, "demo/_e.so"]): loading})
         for path in graph.files:
             graph.chains(path)
         graph.unneeded(("libone.so",))
@@ -349,7 +349,7 @@ def test_a_circle_of_a_thousand_libraries_is_followed_in_seconds() -> None:
     files = {f"demo.libs/lib{number}.so": needing(f"lib{(number + 1) % 1000}.so") for number in range(1000)}
     files["demo/_c.so"] = needing("lib0.so", "$ORIGIN/../demo.libs")
     with in_time():
-        graph = LinkGraph.of(files)
+        graph = linked(files)
         assert all(edge.provider for edge in graph.edges)
         assert len(graph.chains("demo.libs/lib999.so")[0]) == 1001
         assert graph.unneeded(()) == ("demo/_c.so",)

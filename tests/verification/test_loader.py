@@ -11,8 +11,8 @@ import pytest
 
 from tests.factories.elf import patchelfed
 from tests.factories.extensions import laid_out, library
+from vbuild.binary.linkage import Via
 from vbuild.elf.catalogue import PlatformPolicy
-from vbuild.elf.linkage import Via
 from vbuild.verification.loader import Loader, LoaderNeed
 
 _TRACED = re.compile(r"\t(?P<name>\S+) => (?P<path>not found|\S+)")

@@ -5,6 +5,7 @@ what a Linux platform tag promises.
     libx-1a2b3c4d.so.1    auditwheel: the first digits of the SHA-256 of the file that it copied, before the first dot
     libx-1a2b3c4d.3.so    the same of libx.3.so
     libx.1a2b3c4d.so.1    other tools' way
+    x-1a2b…(32 digits).dll   delvewheel, the same of x.dll
 
 catalogue.toml lists the official packages; `.ci/list-libraries` writes that file:
 
@@ -44,6 +45,7 @@ _DATE = r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"
 _HASHED = re.compile(
     rf"(?P<stem>[^/]+?)[-.](?!{_DATE}\.)(?P<digest>[0-9a-f]{{8}})(?P<rest>(?:\.[\w+-]+)*?\.so(?:\.[\w+-]+)*)", re.ASCII
 )
+_HASHED_DLL = re.compile(r"(?P<stem>[^/]+)-(?P<digest>[0-9a-f]{32})(?P<rest>\.dll)", re.ASCII)
 # how the name of a shared library, or of a module, ends
 _SHARED = re.compile(r"\.so(\.[\w.]+)?$")
 # bytes, NAME_MAX: a longer text cannot be a file name, and matching takes the square of its length
@@ -66,7 +68,7 @@ def is_shared_object(path: str) -> bool:
 def hashed(file_name: str) -> Hashed | None:
     """The two parts of *file_name*; None if it has no hash."""
     name = posixpath.basename(file_name)
-    match = _HASHED.fullmatch(name) if len(name) <= _LONGEST else None
+    match = (_HASHED.fullmatch(name) or _HASHED_DLL.fullmatch(name)) if len(name) <= _LONGEST else None
     return Hashed(match["stem"] + match["rest"], match["digest"]) if match else None
 
 

@@ -11,136 +11,28 @@ neither LD_LIBRARY_PATH nor /etc/ld.so.cache: these belong to the machine.
 https://man7.org/linux/man-pages/man8/ld.so.8.html ; glibc, elf/dl-load.c: _dl_map_object
 """
 
-import itertools
 import posixpath
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from functools import cache
-from typing import Self
 
-from msgspec import Struct
-
+from vbuild.binary.linkage import Edge, LinkGraph, Via
+from vbuild.binary.outline import BinaryLoading, BinaryOutline
 from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver
 from vbuild.elf.hwcaps_folders import replaced_library
-from vbuild.elf.read import Loading, Outline
 
 ORIGIN_TOKEN = re.compile(r"\$(?:ORIGIN(?![A-Za-z0-9_])|\{ORIGIN\})")
 """What stands for the folder of the file in its RPATH, RUNPATH and NEEDED."""
-_MOST_CHAINS = 5
 
 
-class Via(StrEnum):
-    """How the loader comes from a NEEDED name to a library.
-
-    INHERITED if one of the files that load the consumer leads there: it may be loaded by others as well, which do
-    not. NAME is found only where something else has loaded it before.
-    """
-
-    OWN = "own"
-    INHERITED = "inherited"
-    NAME = "name"
-    OUTSIDE = "outside"
-    PLATFORM = "platform"
-    DRIVER = "driver"
-    MISSING = "missing"
+def linked(files: Mapping[str, BinaryLoading], *, platforms: Sequence[PlatformPolicy] = ()) -> LinkGraph:
+    """The graph of *files* by installed path, on systems of *platforms*; where those promise nothing, glibc's."""
+    outlines = {path: files[path].outline for path in sorted(files)}
+    return LinkGraph.of(files, edges_of(outlines, platforms), filter(replaced_library, files))
 
 
-class Edge(Struct, frozen=True):
-    """A NEEDED *name* of *consumer*, and the file that it leads to, where that is among the wheel's."""
-
-    consumer: str
-    name: str
-    via: Via
-    provider: str | None
-
-
-class LinkGraph(Struct, frozen=True):
-    """The compiled files of a wheel by installed path, below site-packages, and what leads from one to another."""
-
-    files: Mapping[str, Loading]
-    edges: tuple[Edge, ...]
-    needs_of: Mapping[str, tuple[Edge, ...]]
-    """What each file needs, in the order of its NEEDED."""
-    consumers_of: Mapping[str, tuple[Edge, ...]]
-    """What needs each file."""
-
-    @classmethod
-    def of(cls, files: Mapping[str, Loading], *, platforms: Sequence[PlatformPolicy] = ()) -> Self:
-        """The graph of *files* by installed path, on systems of *platforms*; where those promise nothing, glibc's."""
-        ordered = dict(sorted(files.items()))
-        edges = edges_of({path: loading.outline for path, loading in ordered.items()}, platforms)
-        needs: dict[str, tuple[Edge, ...]] = {}
-        consumers: dict[str, list[Edge]] = {}
-        for consumer, found in itertools.groupby(edges, key=lambda edge: edge.consumer):
-            needs[consumer] = tuple(found)
-            for edge in needs[consumer]:
-                if edge.provider is not None:
-                    consumers.setdefault(edge.provider, []).append(edge)
-        return cls(ordered, edges, needs, {path: tuple(found) for path, found in consumers.items()})
-
-    def needs(self, path: str) -> tuple[Edge, ...]:
-        """What the file at *path* needs, in the order of its NEEDED."""
-        return self.needs_of.get(path, ())
-
-    def consumers(self, path: str) -> tuple[Edge, ...]:
-        """What needs the file at *path*."""
-        return self.consumers_of.get(path, ())
-
-    def chains(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """Why the file at *path* is here: the shortest way down to it from each root, at most five, shortest first.
-
-        A root is a Python module, a program, or what nothing needs; none leads to libraries that only need each other.
-        """
-        below: dict[str, str | None] = {path: None}
-        queue = deque([path])
-        while queue:
-            here = queue.popleft()
-            for edge in self.consumers(here):
-                if edge.consumer not in below:
-                    below[edge.consumer] = here
-                    queue.append(edge.consumer)
-        roots = (root for root in below if _is_started(self.files[root]) or not self.consumers(root))
-        found = []
-        for root in roots:
-            way = [root]
-            while (after := below[way[-1]]) is not None:
-                way.append(after)
-            found.append(tuple(way))
-        return tuple(sorted(found, key=lambda way: (len(way), way))[:_MOST_CHAINS])
-
-    def unneeded(self, named: Collection[str]) -> tuple[str, ...]:
-        """The shared libraries that nothing needs, or only each other, and that are neither modules nor programs.
-
-        Those called one of *named*, or by a name that is in the data of another file, count as opened. What
-        only unneeded ones need is not among them: it will be when they are gone.
-        """
-        opened = frozenset(named)
-        mentioned: dict[str, set[str]] = {}
-        for path, loading in self.files.items():
-            for name in loading.mentioned:
-                mentioned.setdefault(name, set()).add(path)
-
-        def is_used(path: str, loading: Loading) -> bool:
-            if _is_started(loading) or not loading.outline.is_loadable or replaced_library(path):
-                return True
-            names = {posixpath.basename(path), loading.outline.soname or ""} - {""}
-            # code puts versions behind names: libx.so means libx.so.1 as well
-            starts = {start for name in names for start in itertools.accumulate(name.split("."), "{}.{}".format)}
-            return any(start in opened or mentioned.get(start, set()) - {path} for start in starts)
-
-        used = {path for path, loading in self.files.items() if is_used(path, loading)}
-        tops = {path for path in self.files if all(edge.consumer == path for edge in self.consumers(path))}
-        seen, left = used | tops, list(used | tops)
-        while left:
-            found = {edge.provider for edge in self.needs(left.pop()) if edge.provider is not None} - seen
-            seen |= found
-            left += found
-        return tuple(path for path in self.files if path not in used and (path in tops or path not in seen))
-
-
-def edges_of(files: Mapping[str, Outline], platforms: Sequence[PlatformPolicy] = ()) -> tuple[Edge, ...]:
+def edges_of(files: Mapping[str, BinaryOutline], platforms: Sequence[PlatformPolicy] = ()) -> tuple[Edge, ...]:
     """Where every NEEDED of *files* leads, those of a file together and in order."""
     return tuple(_Loader(files, platforms).edges())
 
@@ -164,7 +56,9 @@ def expanded(path: str, entry: str) -> str | None:
     return posixpath.normpath(entry) if entry.startswith("/") else None
 
 
-def rpath_files(path: str, outline: Callable[[str], Outline], loaders: Mapping[str, Iterable[str]]) -> Iterator[str]:
+def rpath_files(
+    path: str, outline: Callable[[str], BinaryOutline], loaders: Mapping[str, Iterable[str]]
+) -> Iterator[str]:
     """The files whose RPATH or RUNPATH the loader reads for what the file at *path* needs, in order: it comes first.
 
     *outline* gives the headers of each file, *loaders* the files that load it.
@@ -179,7 +73,7 @@ def rpath_files(path: str, outline: Callable[[str], Outline], loaders: Mapping[s
             queue.extend(loaders.get(here, ()))
 
 
-def fits(library: Outline, consumer: Outline) -> bool:
+def fits(library: BinaryOutline, consumer: BinaryOutline) -> bool:
     """Whether a process with *consumer* in it can load *library*."""
     same = (library.machine, library.bits) == (consumer.machine, consumer.bits)
     return same and library.byte_order == consumer.byte_order and library.is_loadable
@@ -188,7 +82,7 @@ def fits(library: Outline, consumer: Outline) -> bool:
 class _Loader:
     """Resolves names for the files of one wheel; it learns who loads whom on the way, since DT_RPATH is inherited."""
 
-    def __init__(self, files: Mapping[str, Outline], platforms: Sequence[PlatformPolicy]) -> None:
+    def __init__(self, files: Mapping[str, BinaryOutline], platforms: Sequence[PlatformPolicy]) -> None:
         self._files = files
         self._promising = tuple(platform for platform in platforms if platform.promises)
         self._loaders: dict[str, dict[str, None]] = {path: {} for path in files}
@@ -298,10 +192,6 @@ class _Loader:
     def _leads_out(self, folder: str) -> bool:
         """Whether *folder* belongs to another package, as far as paths can tell."""
         return bool(folder) and folder.partition("/")[0] not in self._tops
-
-
-def _is_started(loading: Loading) -> bool:
-    return bool(loading.modules) or loading.is_program
 
 
 @cache

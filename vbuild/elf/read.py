@@ -19,8 +19,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Self
 
-from msgspec import Struct
-
+from vbuild.binary.outline import MODULE, BinaryLoading, BinaryOutline, LoadedName
 from vbuild.elf.dynamic import Dynamic, version_definitions
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import Section
@@ -80,8 +79,6 @@ _TYPES = {0: "ET_NONE", 1: "ET_REL", 2: "ET_EXEC", 3: "ET_DYN", 4: "ET_CORE", 0x
 _NT_GNU_BUILD_ID, _NT_GNU_PROPERTY_TYPE_0 = 3, 5
 _ISA_NEEDED, _ISA_USED = 0xC0008002, 0xC0010002
 
-# PyInitU_ where a name has letters that are not ASCII (PEP 489), PyModExport_ from Python 3.15 on (PEP 793)
-_MODULE = re.compile(rb"Py(?:Init|ModExport)U?_(\w+)\0")
 # NVIDIA's and AMD's GPU code has hundreds of MB, and unwind tables have no text
 _WITHOUT_TEXT = frozenset({".nv_fatbin", "__nv_relfatbin", ".hip_fatbin", ".eh_frame", ".eh_frame_hdr", ".interp"})
 _SUFFIX = re.compile(rb"\.so")
@@ -92,20 +89,9 @@ _LONGEST = 255  # bytes, NAME_MAX
 _OPENED_ALONG = frozenset({DynamicTag.FILTER, DynamicTag.AUXILIARY, DynamicTag.AUDIT, DynamicTag.DEPAUDIT})
 
 
-class Outline(Struct, frozen=True):
+class Outline(BinaryOutline, frozen=True, kw_only=True):
     """An ELF file without its contents: who it is, what it wants from the loader, and where its bytes are."""
 
-    machine: str
-    bits: int
-    byte_order: str
-    type: str
-    soname: str | None
-    needed: tuple[str, ...]
-    rpath: tuple[str, ...]
-    runpath: tuple[str, ...]
-    isa_needed: tuple[str, ...]
-    isa_used: tuple[str, ...]
-    build_id: str | None
     sections: tuple[Section, ...]
 
     @classmethod
@@ -115,49 +101,11 @@ class Outline(Struct, frozen=True):
             image = ElfImage.read(view)
             return cls(**outline_facts(image, Dynamic.read(image)))
 
-    @property
-    def search_path(self) -> tuple[str, ...]:
-        """The entries that the loader reads: those of RUNPATH, or if there are none, of RPATH."""
-        return self.runpath or self.rpath
 
-    @property
-    def is_loadable(self) -> bool:
-        """Whether it is a program or a shared library, not an object file."""
-        return self.type in {"ET_DYN", "ET_EXEC"}
-
-    @property
-    def symbol_size(self) -> int:
-        """Bytes of the symbols that the loader does not need."""
-        return sum(section.size for section in self.sections if section.is_symbols)
-
-    @property
-    def debug_size(self) -> int:
-        """Bytes of debug information."""
-        return sum(section.size for section in self.sections if section.is_debug)
-
-
-class LoadedName(Struct, frozen=True):
-    """The symbol versions that a file takes from one library, as ``.gnu.version_r`` lists them."""
-
-    library: str
-    versions: tuple[str, ...]
-
-
-class Loading(Struct, frozen=True):
-    """An ELF file as the loader sees it.
-
-    *base* is the SONAME that the linker wrote into the version definitions: it stays when a tool changes the SONAME.
-    *modules* are the names of Python modules, without ``PyInit_``. *mentioned* are file names of libraries in its data,
-    without those that it NEEDs and its own.
-    """
+class Loading(BinaryLoading, frozen=True, kw_only=True):
+    """An ELF file as the loader sees it."""
 
     outline: Outline
-    taken: tuple[LoadedName, ...]
-    given: tuple[str, ...]
-    base: str | None
-    modules: tuple[str, ...]
-    is_program: bool
-    mentioned: frozenset[str]
 
     @classmethod
     def parse(cls, data: Buffer) -> Self:
@@ -269,7 +217,7 @@ def _given(dynamic: Dynamic) -> Iterator[tuple[str, bool]]:
 def _modules(dynamic: Dynamic) -> Iterator[str]:
     """The Python modules that it is: what it exports to be imported by."""
     with dynamic.image.view(dynamic.strings) as names:
-        wanted = {match.start(): match[1].decode() for match in _MODULE.finditer(names)}
+        wanted = {match.start(): match[1].decode() for match in MODULE.finditer(names)}
     if not wanted:
         return
     for offset, info, _, section, *_ in _dynamic_symbols(dynamic):

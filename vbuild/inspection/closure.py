@@ -2,13 +2,14 @@
 
     Linked (a member and what the loader asks of it) -> Closure -> Node -> Need -> where it resolves, whose it is
 
-Paths are those in the wheel; the graph below them, `vbuild.elf.linkage`, has them as they are installed. What is in
+Paths are those in the wheel; the graph below them, `vbuild.binary.linkage`, has them as they are installed. What is in
 no package's folder, a script or a file of data, keeps the path that it has in the wheel.
 """
 
 import dataclasses
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
@@ -16,12 +17,18 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.linkage import LinkGraph, Via
+from vbuild.binary.outline import BinaryLoading, BinaryOutline, Format
+from vbuild.elf import linkage
 from vbuild.elf.catalogue import CatalogueEntry, Hashed, PlatformPolicy, by_soname, by_stem, cuda_of, framework, hashed
-from vbuild.elf.linkage import LinkGraph, Via
-from vbuild.elf.read import Loading
+from vbuild.elf.hwcaps_folders import replaced_library
+from vbuild.macho import linkage as macho
+from vbuild.pe import linkage as pe
 from vbuild.wheel.paths import installed_path
 
-HERE = (Via.OWN, Via.INHERITED, Via.NAME)
+HERE = (Via.OWN, Via.INHERITED, Via.ADDED, Via.NAME)
+# Windows has the version in the name of the DLL: cudart64_12.dll, nvrtc64_120_0.dll
+_DLL = re.compile(r"(?P<stem>\w+?)(?:64_(?P<major>\d\d?)(?:0?_\d+)?)?\.dll", re.IGNORECASE)
 
 
 class ClosureRole(StrEnum):
@@ -39,7 +46,7 @@ class LinkedLibrary(Struct, frozen=True):
     size: int
     packed_size: int
     hash: str | None
-    loading: Loading
+    loading: BinaryLoading
 
 
 class Official(Struct, frozen=True, order=True):
@@ -81,7 +88,7 @@ class Node(Struct, frozen=True, kw_only=True):
         return frozenset(filter(None, (self.name, self.loading.outline.soname)))
 
     @property
-    def loading(self) -> Loading:
+    def loading(self) -> BinaryLoading:
         return self.linked.loading
 
     @property
@@ -98,8 +105,11 @@ class Node(Struct, frozen=True, kw_only=True):
     @property
     def mentioned(self) -> tuple[str, ...]:
         """The libraries that it names without needing them: what it may open."""
-        own = {self.name, self.loading.outline.soname, *self.loading.outline.needed}
-        return tuple(sorted(self.loading.mentioned - own))
+        outline = self.loading.outline
+        own = {self.name, outline.soname, *outline.needed}
+        # a repair tool that renames what is needed leaves the old name where it stood
+        renamed = {outline.plain(found.name) for found in map(hashed, outline.needed) if found}
+        return tuple(sorted(name for name in self.loading.mentioned - own if outline.plain(name) not in renamed))
 
     def via(self, *ways: Via) -> tuple[NeededLibrary, ...]:
         """What it needs and comes to in one of these *ways*."""
@@ -149,15 +159,21 @@ class Closure:
         files: Iterable[LinkedLibrary],
         *,
         platforms: Sequence[PlatformPolicy] = (),
+        added: Collection[str] = (),
         named: Mapping[str, tuple[str, ...]] | None = None,
         project: str = "",
     ) -> Self:
-        """The closure of *files* in a wheel of *project*, which the *platforms* of its tags promise libraries to."""
+        """The closure of *files* in a wheel of *project*, which the *platforms* of its tags promise libraries to.
+
+        *added* are the folders that its code gives to os.add_dll_directory.
+        """
         found = {file.path: file for file in sorted(files, key=lambda file: (-file.size, file.path))}
         paths = _installed(found)
-        graph = LinkGraph.of({paths[path]: file.loading for path, file in found.items()}, platforms=platforms)
+        graph = _graph({paths[path]: file.loading for path, file in found.items()}, platforms, added)
         loadings = [file.loading for file in found.values()]
-        cuda = cuda_of(name for one in loadings for name in (*one.outline.needed, one.outline.soname, one.base) if name)
+        cuda = cuda_of(
+            _on_linux(name) for one in loadings for name in (*one.outline.needed, one.outline.soname, one.base) if name
+        )
         back = {installed: path for path, installed in paths.items()}
         known = _known(found.values())
         nodes = tuple(
@@ -270,6 +286,34 @@ def repeats(closures: Iterable[tuple[str, Closure]]) -> tuple[Repeat, ...]:
     return tuple(sorted(several, key=lambda repeat: (-repeat.repeated, repeat.names)))
 
 
+def _graph(
+    files: Mapping[str, BinaryLoading], platforms: Sequence[PlatformPolicy], added: Collection[str]
+) -> LinkGraph:
+    """The graph of *files*, the edges of each format's as its loader finds them."""
+    outlines: dict[Format, dict[str, BinaryOutline]] = {format_: {} for format_ in Format}
+    for path in sorted(files):
+        outlines[files[path].outline.format][path] = files[path].outline
+
+    def is_elsewhere(name: str) -> bool:
+        return bool(_of_name(name, None))
+
+    edges = (
+        *linkage.edges_of(outlines[Format.ELF], platforms),
+        *pe.edges_of(outlines[Format.PE], added=added, is_elsewhere=is_elsewhere),
+        *macho.edges_of(outlines[Format.MACHO], is_elsewhere=is_elsewhere),
+    )
+    return LinkGraph.of(files, edges, filter(replaced_library, files))
+
+
+def _on_linux(name: str) -> str:
+    """The name on Linux of the library that is called *name* elsewhere, which the catalogue has."""
+    name = name.rpartition("/")[2]
+    if match := _DLL.fullmatch(name):
+        version = f".{match['major']}" if match["major"] else ""
+        return f"lib{match['stem'].removeprefix('lib')}.so{version}"
+    return f"{name.removesuffix('.dylib')}.so" if name.endswith(".dylib") else name
+
+
 def _installed(paths: Iterable[str]) -> dict[str, str]:
     """Where each of *paths* is once installed; the path itself where two would be at the same place."""
     found: dict[str, str] = {}
@@ -286,6 +330,9 @@ def _known(files: Iterable[LinkedLibrary]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for file in files:
         for name in filter(None, (posixpath.basename(file.path), file.loading.outline.soname)):
+            if file.loading.outline.format is not Format.ELF:
+                found.setdefault(file.loading.outline.plain(name), set()).add(file.path)
+                continue
             stem, suffix, version = name.partition(".so")
             parts = version.split(".")
             for end in range(1, len(parts) + 1):
@@ -295,15 +342,17 @@ def _known(files: Iterable[LinkedLibrary]) -> dict[str, set[str]]:
 
 def _opened(file: LinkedLibrary, known: Mapping[str, set[str]]) -> tuple[str, ...]:
     """The paths of the libraries, by the names they have, that *file* names without needing them."""
-    named = {path for name in file.loading.mentioned for path in known.get(name, ())}
-    needed = {path for name in file.loading.outline.needed for path in known.get(name, ())}
+    plain = file.loading.outline.plain
+    named = {path for name in file.loading.mentioned for path in known.get(plain(name), ())}
+    needed = {path for name in file.loading.outline.needed for path in known.get(plain(name), ())}
     return tuple(sorted(named - needed - {file.path}))
 
 
 def _of_name(name: str, cuda: int | None) -> tuple[Official, ...]:
     """The projects that have a library of that SONAME."""
-    found = _narrowed(by_soname(name), cuda)
-    loaded = framework(name)
+    called = _on_linux(name)
+    found = _narrowed(by_soname(called), cuda)
+    loaded = framework(called)
     return found or ((Official(loaded.project),) if loaded else ())
 
 

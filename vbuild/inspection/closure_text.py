@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from vbuild.elf.linkage import Via
+from vbuild.binary.linkage import Via
+from vbuild.binary.outline import Format
 from vbuild.files.wording import WIDTH, counted, percent, sized
 from vbuild.inspection.closure import HERE, Closure, ClosureRole, NeededLibrary, Node, Official, repeats
 from vbuild.inspection.model import Contents
@@ -25,6 +26,7 @@ _GLUE = "\N{NO-BREAK SPACE}"
 _LABELS = {
     Via.OWN: "own path",
     Via.INHERITED: "inherited",
+    Via.ADDED: "added",
     Via.NAME: "if loaded",
     Via.OUTSIDE: "elsewhere",
     Via.DRIVER: "driver",
@@ -105,9 +107,10 @@ def grouped(needs: Iterable[NeededLibrary]) -> Iterator[str]:
     """
     found: dict[tuple[Official, ...], list[str]] = {}
     for need in needs:
-        file = posixpath.basename(need.provider) if need.provider else need.name
+        file = posixpath.basename(need.provider or need.name)
         # with the file, if that has another name
-        found.setdefault(need.projects, []).append(need.name if file == need.name else f"{need.name}{_GLUE}({file})")
+        asked = posixpath.basename(need.name)
+        found.setdefault(need.projects, []).append(asked if file == asked else f"{need.name}{_GLUE}({file})")
     for projects, names in found.items():
         cuda = majors(projects).replace(" ", _GLUE)
         whose = f"{officially(projects)}{f' ({cuda})' if cuda else ''}: " if projects else ""
@@ -136,7 +139,7 @@ def together(names: Iterable[str]) -> Iterator[str]:
 def _head(contents: Contents, closure: Closure) -> Iterator[str]:
     yield from wrapped(f"{contents.project} {contents.version}", "  ", *contents.tags)
     if not closure.nodes:
-        yield "no file that the loader of Linux loads"
+        yield "no file that a loader loads"
         return
     roles = Counter(node.role for node in closure.nodes)
     kinds = ", ".join(counted(roles[role], str(role)) for role in ClosureRole if roles[role])
@@ -154,7 +157,10 @@ def _node_lines(closure: Closure, node: Node, *, whole: bool) -> Iterator[str]:
     yield f"{shortened(node.path, _PATH):<{_PATH}} {node.role:<{_KIND}}{sized(node.linked.size):>{_SIZE}}"
     outline = node.loading.outline
     plain = node.original.name if node.original else node.name
-    yield from labelled("SONAME", outline.soname if outline.soname and outline.soname != node.name else "")
+    yield from labelled(
+        "SONAME" if outline.format is Format.ELF else "own name",
+        outline.soname if outline.soname and outline.soname != node.name else "",
+    )
     if node.original:
         yield from labelled("bundled", f"{plain}, hash {node.original.digest}{_from(node)}")
     elif node.officials:

@@ -1,6 +1,6 @@
 """`vbuild inspect`: what is in a wheel.
 
-    wheel -> members that are ELF files or static libraries, each inflated once and mapped -> Contents
+    wheel -> members that are ELF, PE or Mach-O files or static libraries, each inflated once and mapped -> Contents
 
 Members are looked into on all cores, the largest first, and none is held longer than it takes: what the closure wants
 to know of a library is read from the same mapping. A library that cannot be read is named in the contents; a wheel
@@ -8,18 +8,21 @@ that cannot be read is an error.
 """
 
 import dataclasses
+import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
+from vbuild.binary.image import Image
+from vbuild.binary.outline import BinaryLoading, BinaryOutline, Format
 from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Loading, Outline
-from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, RepackageError, VariantError, WheelError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.records import Buffer
@@ -32,12 +35,16 @@ from vbuild.inspection.closure import Closure, LinkedLibrary, Node, repeats
 from vbuild.inspection.gpu_code import GpuCode
 from vbuild.inspection.model import Archive, Contents, Damaged, DeviceFiles, Duplicate, LibraryContents, Others
 from vbuild.inspection.page import page
+from vbuild.macho import read as macho
+from vbuild.pe import read as pe
+from vbuild.pe.image import PeImage
 from vbuild.sbom.keeping import bill_of, contradictions, path_of
 from vbuild.variants.document import Document
 from vbuild.variants.model import Variant
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.licence import Licence
 from vbuild.wheel.metadata import VARIANT_JSON
+from vbuild.wheel.paths import installed_path
 from vbuild.wheel.zip_read import Member
 
 ARCHIVE_MAGIC = b"!<arch>\n"
@@ -46,14 +53,27 @@ _AR_HEADER = 60
 _AR_END = b"`\n"
 _NO_OBJECTS = (b"/ ", b"// ", b"/SYM64/", b"__.SYMDEF")
 
+_OUTLINES: Mapping[Format, Callable[[Buffer], BinaryOutline]] = {
+    Format.ELF: Outline.parse,
+    Format.PE: pe.read_outline,
+    Format.MACHO: macho.read_outline,
+}
+_LOADINGS: Mapping[Format, Callable[[Buffer], BinaryLoading]] = {
+    Format.ELF: Loading.parse,
+    Format.PE: pe.read_loading,
+    Format.MACHO: macho.read_loading,
+}
+# those whose GPU code is known
+_IMAGES: Mapping[Format, Callable[[memoryview], Image]] = {Format.ELF: ElfImage.parse, Format.PE: PeImage.parse}
+
 Found = LibraryContents | DeviceFiles | Archive | Damaged
 Seeing = Callable[[Member, memoryview], Found]
 # for the closure: what the loader asks of a library, or why that cannot be read
 Followed = LinkedLibrary | Damaged
 
-_LIBRARY = re.compile(r"\.(so(\.[\w.]+)?|a)$")
+_LIBRARY = re.compile(r"\.(so(\.[\w.]+)?|a|dll|pyd|dylib)$")
 _SMALLEST = 52  # the header of a 32-bit ELF file
-# who may open a library by name without being an ELF file, and the names as they stand there: "libx", f"libx{major}.so"
+# who may open a library by name without being compiled, and the names as they stand there: "libx", f"libx{major}.so"
 _PYTHON = (".py", ".pth")
 # none is longer than a file name may be (NAME_MAX): without that bound a megabyte of digits would take minutes
 _NAME = re.compile(rb"(?<![\w-])(?:lib[\w.+-]{0,250}[{%]?|[\w+-][\w.+-]{0,250}\.so\b[\w.]{0,250})")
@@ -150,13 +170,13 @@ def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | DeviceFiles | None:
 
     if not start:
         # cannot be inflated: looking into it says why
-        return _library if _LIBRARY.search(member.path) else None
+        return partial(_library, Format.ELF) if _LIBRARY.search(member.path) else None
     if file := DeviceFile.of(member.path, member.size, head):
         gpu = GpuCode.alone(file, member.size)
         archs = (file.arch,) if file.is_known else ()
         return DeviceFiles(file.kind, archs, 1, member.size, member.compressed_size, member.path, gpu)
-    if start.startswith(MAGIC):
-        return _library
+    if found := Format.of(member.path, head):
+        return partial(_library, found)
     if may_be_container(member.path, head):
         return _container
     return _archive if member.path.endswith(_ARCHIVE_SUFFIX) and start.startswith(ARCHIVE_MAGIC) else None
@@ -202,14 +222,14 @@ def _seen(wheel: Wheel, member: Member, see: Seeing, *, closure: bool) -> tuple[
             found = see(member, data)
             if not (closure and isinstance(found, LibraryContents)):
                 return found, None
-            return found, _followed(wheel, member, data) if found.outline.is_loadable else None
+            return found, _followed(wheel, member, data, found.outline) if found.outline.is_loadable else None
     except (BinaryError, WheelError) as error:
         return _damaged(wheel, member, error), None
 
 
-def _followed(wheel: Wheel, member: Member, data: memoryview) -> Followed:
+def _followed(wheel: Wheel, member: Member, data: memoryview, outline: BinaryOutline) -> Followed:
     try:
-        loading = Loading.parse(data)
+        loading = _LOADINGS[outline.format](data)
     except BinaryError as error:
         return _damaged(wheel, member, error)
     return LinkedLibrary(member.path, member.size, member.compressed_size, wheel.row(member).hash, loading)
@@ -224,11 +244,11 @@ def _archive(member: Member, data: memoryview) -> Archive:
     return Archive(member.path, member.size, member.compressed_size, object_count(data))
 
 
-def _library(member: Member, data: memoryview) -> LibraryContents:
-    outline = Outline.parse(data)
-    if outline.bits == 64 and outline.byte_order == "little":  # noqa: PLR2004 - bits, as the name says
+def _library(format_: Format, member: Member, data: memoryview) -> LibraryContents:
+    outline = _OUTLINES[format_](data)
+    if outline.bits == 64 and outline.byte_order == "little" and format_ in _IMAGES:  # noqa: PLR2004 - bits
         try:
-            gpu = GpuCode.of(device_code(ElfImage.parse(data)))
+            gpu = GpuCode.of(device_code(_IMAGES[format_](data)))
         except BinaryError as error:
             gpu = GpuCode(notes=(f"GPU code cannot be read: {error}",))
     else:
@@ -240,8 +260,27 @@ def _closure(wheel: Wheel, files: Iterable[LinkedLibrary]) -> Closure:
     """The closure of *files*, which are all that *wheel* has to load."""
     found = (PlatformPolicy.parse(tag) for tag in sorted({tag.platform for tag in wheel.name.tags}))
     platforms = [platform for platform in found if platform]
-    closure = Closure.of(files, platforms=platforms, project=canonicalize_name(wheel.metadata().name))
+    files = tuple(files)
+    added = _added(
+        wheel,
+        {
+            posixpath.dirname(installed_path(file.path) or file.path)
+            for file in files
+            if file.loading.outline.format is Format.PE
+        },
+    )
+    project = canonicalize_name(wheel.metadata().name)
+    closure = Closure.of(files, platforms=platforms, added=added, project=project)
     return dataclasses.replace(closure, named=_naming(wheel, closure.unneeded))
+
+
+def _added(wheel: Wheel, folders: Collection[str]) -> frozenset[str]:
+    """Those of *folders* whose last part stands in Python code that calls os.add_dll_directory."""
+    found: set[str] = set()
+    for member in wheel.members if folders else ():
+        if member.path.endswith(_PYTHON) and b"add_dll_directory" in (code := wheel.read(member)):
+            found |= {folder for folder in folders if posixpath.basename(folder).encode() in code}
+    return frozenset(found)
 
 
 def _naming(wheel: Wheel, nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:

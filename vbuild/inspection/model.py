@@ -18,14 +18,15 @@ from typing import Any
 from msgspec import Struct, to_builtins
 from msgspec import field as named
 
+from vbuild.binary.outline import BinaryOutline, Format
 from vbuild.elf.hwcaps_folders import baseline_of, level_of
-from vbuild.elf.read import Outline
 from vbuild.gpu_code.model import Compression
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.hardware.gpu import arch_order
 from vbuild.inspection.closure import Closure
 from vbuild.inspection.gpu_code import GpuCode, Outlook, Portion, devices
+from vbuild.macho.linkage import is_system
 from vbuild.sbom.model import Bill, Treatment
 from vbuild.variants.model import Variant
 from vbuild.wheel.licence import Licence
@@ -36,12 +37,12 @@ _BUNDLED = re.compile(r"(^|/)([^/]+\.libs|\.dylibs)/")
 
 
 class LibraryContents(Struct, frozen=True):
-    """An ELF file of a wheel: a shared library, extension module, program or object file."""
+    """A compiled file of a wheel: a shared library, extension module, program or object file."""
 
     path: str
     size: int
     packed_size: int
-    outline: Outline
+    outline: BinaryOutline
     gpu: GpuCode
 
     @property
@@ -70,25 +71,9 @@ class LibraryContents(Struct, frozen=True):
             "path": self.path,
             "bytes": self.size,
             "packed_bytes": self.packed_size,
-            "machine": outline.machine,
-            "bits": outline.bits,
-            "byte_order": outline.byte_order,
-            "type": outline.type,
-            "soname": outline.soname,
-            "needed": outline.needed,
-            "rpath": outline.rpath,
-            "runpath": outline.runpath,
-            "build_id": outline.build_id,
-            "isa_needed": outline.isa_needed,
-            "isa_used": outline.isa_used,
-            "symbol_bytes": outline.symbol_size,
-            "debug_bytes": outline.debug_size,
+            **outline.data(),
             "bundled": self.is_bundled,
-            "sections": [
-                {"name": section.name, "bytes": section.size, "loaded": section.is_loaded}
-                for section in outline.sections
-                if section.size
-            ],
+            "halves": [{"bytes": half.size, **half.outline.data()} for half in outline.halves],
             "gpu": {
                 "bytes": gpu.size,
                 "share": round(self.gpu_share, 4),
@@ -288,7 +273,8 @@ class Contents:
     def bundled(self) -> tuple[LibraryContents, ...]:
         """The libraries that a repair tool put next to the package; not copies for CPU levels, nor what has a stub."""
         outlines = (library.outline for library in self.libraries if not library.is_bundled)
-        stubs = (one for one in outlines if one.sections and all(section.name != ".text" for section in one.sections))
+        linux = (one for one in outlines if one.format is Format.ELF and one.sections)
+        stubs = (one for one in linux if all(section.name != ".text" for section in one.sections))
         # a stub has no code, and needs the one library that it leads to
         own = {stub.needed[0] for stub in stubs if len(stub.needed) == 1}
         there = (library for library in self.libraries if library.is_bundled and library.name not in own)
@@ -319,19 +305,24 @@ class Contents:
     def provided(self) -> dict[str, str]:
         """The paths of the libraries by the name under which others need them: SONAME, or else file name."""
         linked = (library for library in self.libraries if library.outline.is_loadable and library.level is None)
-        return {library.outline.soname or library.name: library.path for library in linked}
+        # Windows goes by the names of files alone
+        return {
+            (library.outline.soname if library.outline.format is not Format.PE else None) or library.name: library.path
+            for library in linked
+        }
 
     @property
     def wanted(self) -> dict[str, int]:
         """What the libraries need from outside of the wheel, with how many of them do."""
-        provided = {*self.provided, *(library.name for library in self.libraries)}
-        return dict(
-            sorted(
-                Counter(
-                    name for library in self.libraries for name in library.outline.needed if name not in provided
-                ).items()
-            )
+        found = [(library.outline, library.name) for library in self.libraries]
+        provided = {*self.provided, *(outline.plain(name) for outline, name in found)}
+        wanted = (
+            name
+            for outline, _ in found
+            for name in outline.needed
+            if name not in provided and (is_system(name) or outline.plain(name) not in provided)
         )
+        return dict(sorted(Counter(wanted).items()))
 
     @property
     def wasted(self) -> int:

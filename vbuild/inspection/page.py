@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from vbuild.elf.layout import Section
-from vbuild.elf.linkage import Via
+from vbuild.binary.linkage import Via
+from vbuild.binary.outline import BinaryOutline, SizedSection
 from vbuild.files.html import rendered
 from vbuild.files.wording import counted, percent, sized
 from vbuild.gpu_code.model import Vendor
@@ -31,13 +31,13 @@ Card = dict[str, Any]
 _SCALES = {Vendor.NVIDIA: ("a", 12), Vendor.AMD: ("r", 6)}
 # a section or a kind of file that takes less of its parent is shown with its like
 _SMALLEST = 0.002
-_CODE = (".text", ".plt", ".init", ".fini")
+_CODE = (".text", ".plt", ".init", ".fini", "__TEXT,__text", "__TEXT,__stub")
 
 # files of a closure that load the same share a card if there are so many; the card names the first
 _ALIKE = 4
 _SHOWN = 3
 # what Python puts behind the name of an extension module
-_TAG = re.compile(r"\.(cpython-\d+\w*|abi3|pypy\d+-\w+|graalpy\w*-\w+)(-[\w-]+)?\.so$")
+_TAG = re.compile(r"\.(cpython-\d+\w*|abi3|cp\d+\w*|pypy\d+-\w+|graalpy\w*-\w+)(-[\w-]+)?\.(so|pyd)$")
 _AWAY = (Via.OUTSIDE, Via.DRIVER, Via.MISSING)
 _ROWS = {Via.OUTSIDE: "Other packages", Via.DRIVER: "The driver", Via.MISSING: "Not found"}
 
@@ -137,31 +137,51 @@ def _others(contents: Contents) -> Iterator[Box]:
 
 
 def _library(library: LibraryContents, devices: tuple[Device, ...], colours: Mapping[str, str]) -> Box:
-    sections = library.outline.sections
+    outline = library.outline
+    if outline.halves:
+        halves = [
+            _inner(half.outline.machine, _sections(half.outline, half.size, library, devices, colours))
+            for half in outline.halves
+        ]
+        rest = library.size - sum(half.size for half in outline.halves)
+        children = [*halves, _leaf("other sections", rest, "data", "headers")]
+    else:
+        children = _sections(outline, library.size, library, devices, colours)
+    name = f"{library.name} ({library.level})" if library.level else library.name
+    node = _inner(name, children, f"{library.path}, {outline.machine} {outline.type}")
+    return node | {"packed": library.packed_size}
+
+
+def _sections(
+    outline: BinaryOutline,
+    size: int,
+    library: LibraryContents,
+    devices: tuple[Device, ...],
+    colours: Mapping[str, str],
+) -> list[Box]:
+    """The sections of *outline*, which is all of *library* or half of it, of *size* bytes."""
     kept = library.gpu.shares(devices)
     children = []
-    small: list[Section] = []
+    small: list[SizedSection] = []
     gpu_sections = {stack.section for stack in library.gpu.stacks}
-    for section in sections:
+    for section in outline.sections:
         if section.name in gpu_sections:
             children.append(_gpu_section(section, library.gpu, kept, colours))
-        elif section.size < _SMALLEST * library.size:
+        elif section.size < _SMALLEST * size:
             small.append(section)
         else:
             kinds = {"debug": section.is_debug, "symbols": section.is_symbols, "text": section.name.startswith(_CODE)}
             look = next((kind for kind, is_kind in kinds.items() if is_kind), "data")
             children.append(_leaf(section.name, section.size, look))
-    rest = library.size - sum(child["size"] for child in children)
+    rest = size - sum(child["size"] for child in children)
     if rest > 0:
         what = f"{len(small)} small sections, headers" if small else "headers"
         children.append(_leaf("other sections", rest, "data", what))
-    name = f"{library.name} ({library.level})" if library.level else library.name
-    node = _inner(name, children, f"{library.path}, {library.outline.machine} {library.outline.type}")
-    return node | {"packed": library.packed_size}
+    return children
 
 
 def _gpu_section(
-    section: Section, gpu: GpuCode, shares: Mapping[Sort, Sequence[tuple[int, ...]]], colours: Mapping[str, str]
+    section: SizedSection, gpu: GpuCode, shares: Mapping[Sort, Sequence[tuple[int, ...]]], colours: Mapping[str, str]
 ) -> Box:
     children = [*_portions(gpu, section.name, shares, colours)]
     if (rest := section.size - sum(child["size"] for child in children)) > 0:

@@ -8,12 +8,15 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from vbuild.binary.outline import BinaryOutline, Format
 from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.files.wording import WIDTH, counted, percent, sized
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import arch_order
 from vbuild.inspection.gpu_code import Outlook, Portion
 from vbuild.inspection.model import ArchitectureSize, Contents, DeviceFiles, LibraryContents, bill_line
+from vbuild.macho import linkage as macho
+from vbuild.pe import linkage as pe
 
 Key = TypeVar("Key")
 
@@ -55,25 +58,40 @@ def details(library: LibraryContents, devices: Sequence[Device]) -> Iterator[str
     outline = library.outline
     yield library.path
     yield f"  {sized(library.size)} installed, {sized(library.packed_size)} packed, {outline.machine} {outline.type}"
+    if not outline.halves:
+        yield from _facts(outline)
+    for half in outline.halves:
+        yield f"  {half.outline.machine}: {sized(half.size)}"
+        yield from _facts(half.outline)
+    if library.gpu:
+        yield from _gpu_details(library, devices)
+    for note in library.gpu.notes:
+        yield from labelled("note", note)
+
+
+def _facts(outline: BinaryOutline) -> Iterator[str]:
+    """What *outline* says, a line for each fact."""
     largest = sorted((section for section in outline.sections if section.size), key=lambda section: -section.size)
     sections = (f"{section.name} {sized(section.size)}".replace(" ", _GLUE) for section in largest[:_SHOWN])
+    asides = {**dict.fromkeys(outline.delayed, "delayed"), **dict.fromkeys(outline.weak, "weak")}
+    needed = (f"{name}{_GLUE}({asides[name]})" if name in asides else name for name in outline.needed)
+    is_linux = outline.format is Format.ELF
     for label, text in {
-        "SONAME": outline.soname or "",
-        "NEEDED": ", ".join(outline.needed),
+        "SONAME" if is_linux else "own name": outline.soname or "",
+        "NEEDED" if is_linux else "needs": ", ".join(needed),
         "RPATH": ", ".join(outline.rpath),
         "RUNPATH": ", ".join(outline.runpath),
         "build-id": outline.build_id or "",
         "ISA needed": ", ".join(outline.isa_needed),
         "ISA used": ", ".join(outline.isa_used),
+        "exports": str(outline.exports or ""),
+        "signed": "yes" if outline.is_signed else "",
         "symbols": sized(outline.symbol_size) if outline.symbol_size else "",
         "debug": sized(outline.debug_size) if outline.debug_size else "",
         "sections": ", ".join(sections),
+        "note": "; ".join(outline.notes),
     }.items():
         yield from labelled(label, text)
-    if library.gpu:
-        yield from _gpu_details(library, devices)
-    for note in library.gpu.notes:
-        yield from labelled("note", note)
 
 
 def shortened(path: str, width: int) -> str:
@@ -207,7 +225,11 @@ def _findings(contents: Contents) -> Iterator[str]:
     # what the libraries need from outside that the platform of the tags does not promise
     found = [PlatformPolicy.parse(tag) for tag in {tag.rpartition("-")[2] for tag in contents.tags}]
     platforms = [platform for platform in found if platform]
-    missing = (name for name in contents.wanted if not any(platform.has(name) for platform in platforms))
+    missing = (
+        name
+        for name in contents.wanted
+        if not (pe.is_system(name) or macho.is_system(name) or any(platform.has(name) for platform in platforms))
+    )
     yield from finding("needs", ", ".join(missing))
     yield from flaws(contents)
 
@@ -216,7 +238,7 @@ def flaws(contents: Contents) -> Iterator[str]:
     for damaged in contents.damaged:
         yield from finding("damaged", f"{damaged.path}: {damaged.why}")
     for library in contents.libraries:
-        for note in library.gpu.notes:
+        for note in (*library.outline.notes, *library.gpu.notes):
             yield from finding("note", f"{library.path}: {note}")
     for files in contents.device_files:
         for pinned in files.gpu.pinned:

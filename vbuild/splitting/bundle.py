@@ -13,9 +13,10 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
+from vbuild.binary.linkage import LinkGraph
 from vbuild.elf.catalogue import PlatformPolicy, hashed, is_shared_object
 from vbuild.elf.hwcaps_folders import replaced_library
-from vbuild.elf.linkage import LinkGraph
+from vbuild.elf.linkage import linked
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, at
@@ -90,7 +91,7 @@ class Bundle:
     @cached_property
     def graph(self) -> LinkGraph:
         """Which of its files loads which."""
-        return LinkGraph.of({path: binary.loading for path, binary in self.binaries.items()}, platforms=self.platforms)
+        return linked({path: binary.loading for path, binary in self.binaries.items()}, platforms=self.platforms)
 
     @cached_property
     def platforms(self) -> tuple[PlatformPolicy, ...]:

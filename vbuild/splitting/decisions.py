@@ -20,10 +20,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from vbuild.binary.linkage import Via
 from vbuild.config.requirements import required_project
 from vbuild.elf.catalogue import is_driver, plain
 from vbuild.elf.hwcaps_folders import replaced_library
-from vbuild.elf.linkage import Via
 from vbuild.errors import RepackageError
 from vbuild.splitting.bundle import Bundle, WheelBinary
 from vbuild.splitting.companion import libs_project

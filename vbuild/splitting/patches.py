@@ -28,7 +28,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from vbuild.elf.linkage import ORIGIN_TOKEN, Edge, Via
+from vbuild.binary.linkage import Edge, Via
+from vbuild.elf.linkage import ORIGIN_TOKEN
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink
 from vbuild.splitting.bundle import Bundle, WheelBinary

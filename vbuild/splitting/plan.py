@@ -20,9 +20,9 @@ from itertools import chain
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
+from vbuild.binary.linkage import Via
 from vbuild.config.requirements import checked_requirement
 from vbuild.elf.catalogue import by_stem, is_driver, is_official, is_shared_object, plain
-from vbuild.elf.linkage import Via
 from vbuild.elf.read import Loading
 from vbuild.errors import FetchError, RepackageError, at
 from vbuild.splitting.bundle import Bundle, Origin, WheelReader

@@ -21,8 +21,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from vbuild.binary.linkage import Via
 from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver
-from vbuild.elf.linkage import Via
 from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.files.wording import counted

@@ -15,8 +15,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.linkage import Via
 from vbuild.elf.catalogue import PlatformPolicy, is_driver
-from vbuild.elf.linkage import Via, expanded, fits, rpath_files
+from vbuild.elf.linkage import expanded, fits, rpath_files
 from vbuild.elf.read import Outline
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError

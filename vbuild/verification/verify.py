@@ -27,12 +27,13 @@ from typing import Self
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
+from vbuild.binary.linkage import Edge, Via
 from vbuild.config.requirements import read_requirement
 from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver, is_shared_object
 from vbuild.elf.code import Elf
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.image import ElfImage
-from vbuild.elf.linkage import ORIGIN_TOKEN, Edge, Via, edges_of, searched
+from vbuild.elf.linkage import ORIGIN_TOKEN, edges_of, searched
 from vbuild.elf.records import MAGIC
 from vbuild.elf.regions import processes
 from vbuild.errors import BinaryError, HardwareError, VariantError, WheelError, at

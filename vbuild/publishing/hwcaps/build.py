@@ -24,11 +24,11 @@ from typing import Self
 
 from msgspec import Struct, field
 
+from vbuild.binary.linkage import Via
 from vbuild.elf.catalogue import PlatformPolicy, hashed, plain
 from vbuild.elf.code import Elf
 from vbuild.elf.hwcaps_folders import GLIBC_HWCAPS, soname_fault
 from vbuild.elf.interface import Interface, Versioned
-from vbuild.elf.linkage import Via
 from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.hardware.cpu import Cpu

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
+from vbuild.binary.linkage import Edge, Via
 from vbuild.elf.code import Elf
 from vbuild.elf.hwcaps_folders import GLIBC_HWCAPS, UNKNOWN_FOLDER, baseline_of, level_of, missing_base, soname_fault
 from vbuild.elf.interface import Interface, Versioned
-from vbuild.elf.linkage import Edge, Via
 from vbuild.errors import VbuildError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.hwcaps.build import MOVED, missed

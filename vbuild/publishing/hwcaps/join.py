@@ -23,9 +23,9 @@ from functools import cached_property
 
 from msgspec import Struct
 
+from vbuild.binary.linkage import Edge, Via
 from vbuild.elf.catalogue import hashed, is_shared_object
 from vbuild.elf.interface import Versioned
-from vbuild.elf.linkage import Edge, Via
 from vbuild.errors import RepackageError
 from vbuild.publishing.hwcaps.build import Judge, LevelBuild, LevelFile, Matching, short
 from vbuild.publishing.lint.metadata import shown

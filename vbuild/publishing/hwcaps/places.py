@@ -14,9 +14,9 @@ import hashlib
 import posixpath
 from collections.abc import Iterator, Sequence
 
+from vbuild.binary.linkage import Via
 from vbuild.elf.catalogue import plain
 from vbuild.elf.hwcaps_folders import at_level
-from vbuild.elf.linkage import Via
 from vbuild.elf.surgery.relink import Relink
 from vbuild.elf.write import loader_stub
 from vbuild.errors import RepackageError, at

@@ -1,0 +1,70 @@
+"""Mach-O files written byte by byte, thin and fat: no compiler for macOS is needed."""
+
+import struct
+from collections.abc import Sequence
+
+X86_64, ARM64 = 0x1000007, 0x100000C
+DYLIB, BUNDLE, EXECUTE = 6, 8, 2
+_LOAD, _WEAK, _ID, _RPATH = 0xC, 0x80000018, 0xD, 0x8000001C
+_PAGE = 0x1000
+
+
+def _text_command(command: int, text: str, head: bytes = b"") -> bytes:
+    data = text.encode() + b"\0"
+    size = 12 + len(head) + len(data)
+    size += -size % 8
+    return (struct.pack("<III", command, size, 12 + len(head)) + head + data).ljust(size, b"\0")
+
+
+def macho(
+    *,
+    cpu: int = ARM64,
+    kind: int = DYLIB,
+    name: str | None = None,
+    needed: Sequence[str] = (),
+    weak: Sequence[str] = (),
+    rpaths: Sequence[str] = (),
+    exports: Sequence[str] = (),
+    local: Sequence[str] = (),
+    text: bytes = b"",
+    signature: int = 0,
+) -> bytes:
+    """A Mach-O file of 64 bits whose constants are *text*, with symbols of *exports* and *local*, and a UUID."""
+    versions = struct.pack("<III", 2, 0x10000, 0x10000)
+    commands = [_text_command(_ID, name, versions)] if name else []
+    commands += [_text_command(_LOAD, each, versions) for each in needed]
+    commands += [_text_command(_WEAK, each, versions) for each in weak]
+    commands += [_text_command(_RPATH, each) for each in rpaths]
+    commands.append(struct.pack("<II16s", 0x1B, 24, bytes(range(16))))
+    strings = b"\0"
+    symbols = b""
+    for group, flags in ((local, 0xE), (exports, 0xF)):
+        for each in group:
+            symbols += struct.pack("<IBBHQ", len(strings), flags, 1, 0, 0)
+            strings += f"_{each}\0".encode()
+    constants = text + bytes(-len(text) % 8)
+    body = _PAGE + len(constants)
+    linked = symbols + strings + bytes(signature)
+    segment = struct.pack("<II16sQQQQIIII", 0x19, 152, b"__TEXT", 0, body, 0, body, 5, 5, 1, 0)
+    segment += struct.pack(
+        "<16s16sQQIIIIIIII", b"__const", b"__TEXT", _PAGE, len(constants), _PAGE, 0, 0, 0, 0, 0, 0, 0
+    )
+    linkedit = struct.pack("<II16sQQQQIIII", 0x19, 72, b"__LINKEDIT", body, _PAGE, body, len(linked), 1, 1, 0, 0)
+    table = struct.pack("<IIIIII", 2, 24, body, len(local) + len(exports), body + len(symbols), len(strings))
+    ranges = struct.pack("<IIIIIIII", 0xB, 80, 0, len(local), len(local), len(exports), 0, 0).ljust(80, b"\0")
+    commands += [segment, linkedit, table, ranges]
+    if signature:
+        commands.append(struct.pack("<IIII", 0x1D, 16, body + len(symbols) + len(strings), signature))
+    whole = b"".join(commands)
+    head = struct.pack("<IIIIIIII", 0xFEEDFACF, cpu, 0, kind, len(commands), len(whole), 0, 0) + whole
+    return head.ljust(_PAGE, b"\0") + constants + linked
+
+
+def fat(*files: tuple[int, bytes]) -> bytes:
+    """A universal file of *files*, each with its cputype."""
+    place, head, body = _PAGE, struct.pack(">II", 0xCAFEBABE, len(files)), b""
+    for cpu, data in files:
+        head += struct.pack(">IIIII", cpu, 0, place, len(data), 12)
+        padded = data + bytes(-len(data) % _PAGE)
+        place, body = place + len(padded), body + padded
+    return head.ljust(_PAGE, b"\0") + body

@@ -1,0 +1,200 @@
+"""What a compiled file of any format says of itself to the loader; each format's room has the reader.
+
+Format          ELF (Linux), PE (Windows), Mach-O (macOS), by the bytes that a file begins with
+BinaryOutline   machine, type, name, what it needs, where its bytes are, and the halves of a universal2 file
+BinaryLoading   the same, with the Python modules that it is and the libraries that it may open
+"""
+
+import re
+import struct
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+# PyInitU_ where a name has letters that are not ASCII (PEP 489), PyModExport_ from Python 3.15 on (PEP 793)
+MODULE = re.compile(rb"Py(?:Init|ModExport)U?_(\w+)\0")
+_ELF_MAGIC = b"\x7fELF"
+# 32 and 64 bits, of either byte order
+_THIN = frozenset({b"\xfe\xed\xfa\xce", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xcf\xfa\xed\xfe"})
+_FAT = frozenset({b"\xca\xfe\xba\xbe", b"\xca\xfe\xba\xbf"})
+# a Java class begins like a fat Mach-O file, and has the number of its format, 45 or more, where that has its count
+_MOST_HALVES = 44
+# where MZ files say at which offset their PE header is; linkers put it right behind the program for DOS
+_PE_PLACE = struct.Struct("<60xI")
+_FURTHEST = 1 << 16
+_PE_MAGIC = b"PE\0\0"
+_PE_NAMES = (".dll", ".pyd", ".exe")
+_LOADABLE = frozenset({"ET_DYN", "ET_EXEC", "DLL", "EXE", "MH_EXECUTE", "MH_DYLIB", "MH_BUNDLE"})
+
+
+class Format(StrEnum):
+    """The formats of compiled files."""
+
+    ELF = "elf"
+    PE = "pe"
+    MACHO = "mach-o"
+
+    @classmethod
+    def of(cls, path: str, head: Callable[[int], bytes]) -> "Format | None":
+        """The format of the file at *path*, whose first so many bytes *head* gives; None if it is not compiled.
+
+        What begins with MZ is a PE file if it has the second magic, too, or its name says so: then it is damaged.
+        """
+        start = head(_PE_PLACE.size)
+        if start.startswith(_ELF_MAGIC):
+            return cls.ELF
+        if start[:4] in _THIN or (start[:4] in _FAT and 0 < int.from_bytes(start[4:8], "big") <= _MOST_HALVES):
+            return cls.MACHO
+        if not start.startswith(b"MZ"):
+            return None
+        if path.lower().endswith(_PE_NAMES):
+            return cls.PE
+        place = _PE_PLACE.unpack(start)[0] if len(start) == _PE_PLACE.size else _FURTHEST
+        return cls.PE if place < _FURTHEST and head(place + len(_PE_MAGIC))[place:] == _PE_MAGIC else None
+
+
+class SizedSection(Protocol):
+    """A part of a compiled file that has a name."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def size(self) -> int:
+        """Its bytes in the file."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it is part of the process's memory."""
+
+    @property
+    def is_symbols(self) -> bool:
+        """Whether it holds names that only debuggers and profilers read."""
+
+    @property
+    def is_debug(self) -> bool: ...
+
+
+class PlainSection(Struct, frozen=True):
+    """A part of a PE or Mach-O file of *size* bytes in it; what is no section of the file has its name in brackets."""
+
+    name: str
+    size: int
+    is_loaded: bool = True
+    is_symbols: bool = False
+    is_debug: bool = False
+
+
+class BinaryOutline(Struct, frozen=True, kw_only=True):
+    """A compiled file without its contents: who it is, what it wants from the loader, and where its bytes are.
+
+    *delayed* are those of *needed* that are loaded when they are first called, *weak* those that may be missing.
+    *exports* is None for ELF files, where nobody counts them. The *halves* of a universal2 file are whole files.
+    """
+
+    format: Format = Format.ELF
+    machine: str
+    bits: int
+    byte_order: str = "little"
+    type: str
+    soname: str | None
+    needed: tuple[str, ...]
+    delayed: tuple[str, ...] = ()
+    weak: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    isa_needed: tuple[str, ...] = ()
+    isa_used: tuple[str, ...] = ()
+    build_id: str | None
+    exports: int | None = None
+    is_signed: bool = False
+    notes: tuple[str, ...] = ()
+    sections: tuple[SizedSection, ...]
+    halves: tuple["Half", ...] = ()
+
+    @property
+    def search_path(self) -> tuple[str, ...]:
+        """The entries that the loader reads: those of RUNPATH, or if there are none, of RPATH."""
+        return self.runpath or self.rpath
+
+    @property
+    def is_loadable(self) -> bool:
+        """Whether it is a program or a shared library, not an object file."""
+        return self.type in _LOADABLE
+
+    @property
+    def symbol_size(self) -> int:
+        """Bytes of the symbols that the loader does not need."""
+        return sum(section.size for section in self.sections if section.is_symbols)
+
+    @property
+    def debug_size(self) -> int:
+        """Bytes of debug information."""
+        return sum(section.size for section in self.sections if section.is_debug)
+
+    def data(self) -> dict[str, Any]:
+        """What it says, with the sizes of its sections, as JSON takes it."""
+        return {
+            "format": self.format,
+            "machine": self.machine,
+            "bits": self.bits,
+            "byte_order": self.byte_order,
+            "type": self.type,
+            "soname": self.soname,
+            "needed": self.needed,
+            "delayed": self.delayed,
+            "weak": self.weak,
+            "rpath": self.rpath,
+            "runpath": self.runpath,
+            "build_id": self.build_id,
+            "isa_needed": self.isa_needed,
+            "isa_used": self.isa_used,
+            "exports": self.exports,
+            "signed": self.is_signed,
+            "notes": self.notes,
+            "symbol_bytes": self.symbol_size,
+            "debug_bytes": self.debug_size,
+            "sections": [
+                {"name": section.name, "bytes": section.size, "loaded": section.is_loaded}
+                for section in self.sections
+                if section.size
+            ],
+        }
+
+    def plain(self, name: str) -> str:
+        """*name*, which it needs, as files are called: Windows knows no case, and macOS needs paths."""
+        if self.format is Format.PE:
+            return name.lower()
+        return name.rpartition("/")[2] if self.format is Format.MACHO else name
+
+
+class Half(Struct, frozen=True):
+    """What a universal2 file has for one machine, in *size* bytes."""
+
+    size: int
+    outline: BinaryOutline
+
+
+class LoadedName(Struct, frozen=True):
+    """The symbol versions that a file takes from one library, as ``.gnu.version_r`` lists them."""
+
+    library: str
+    versions: tuple[str, ...]
+
+
+class BinaryLoading(Struct, frozen=True, kw_only=True):
+    """A compiled file as the loader sees it.
+
+    *base* is the SONAME that the linker wrote into the version definitions: it stays when a tool changes the SONAME.
+    *modules* are the names of Python modules, without ``PyInit_``. *mentioned* are file names of libraries in its data,
+    without those that it NEEDs and its own. Symbols have versions in ELF files only.
+    """
+
+    outline: BinaryOutline
+    taken: tuple[LoadedName, ...] = ()
+    given: tuple[str, ...] = ()
+    base: str | None = None
+    modules: tuple[str, ...]
+    is_program: bool
+    mentioned: frozenset[str]

@@ -1,0 +1,125 @@
+"""How macOS's loader searches for libraries, and which file of a wheel in site-packages loads which.
+
+    @loader_path/../.dylibs/libx.dylib   from the folder of the file that needs it, as delocate writes it
+    @rpath/libx.dylib                    in the folders of its LC_RPATH, then of those that load it
+    @executable_path/libx.dylib          from the folder of the program, which is Python unless it is in the wheel
+    /usr/lib/libSystem.B.dylib           that file, which is the system's
+    found nowhere                        a library that is loaded already answers to its LC_ID_DYLIB
+
+DYLD_LIBRARY_PATH and the like belong to the machine.
+https://github.com/apple-oss-distributions/dyld/blob/main/doc/man/man1/dyld.1
+"""
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from vbuild.binary.linkage import Edge, Via
+from vbuild.binary.outline import BinaryOutline
+
+# delocate's filter_system_libs
+_SYSTEM = ("/usr/lib/", "/System/")
+_LOADER, _RPATH, _EXECUTABLE = "@loader_path/", "@rpath/", "@executable_path/"
+_PYTHON = ("libpython", "Python")
+
+
+def is_system(name: str) -> bool:
+    """Whether macOS brings the library *name*."""
+    return name.startswith(_SYSTEM)
+
+
+def edges_of(files: Mapping[str, BinaryOutline], *, is_elsewhere: Callable[[str], bool]) -> tuple[Edge, ...]:
+    """Where each library that *files*, by installed path, need is, those of a file together and in order.
+
+    *is_elsewhere* says of a name whether another package has it.
+    """
+    loaders: dict[str, set[str]] = {path: set() for path in files}
+    while True:
+        search = _Search(files, loaders, is_elsewhere)
+        edges = tuple(search.edge(path, name) for path, outline in files.items() for name in outline.needed)
+        known = sum(map(len, loaders.values()))
+        for edge in edges:
+            if edge.provider and edge.via is not Via.NAME:
+                loaders[edge.provider].add(edge.consumer)
+        if sum(map(len, loaders.values())) == known:
+            return edges
+
+
+class _Search:
+    """Resolves names, as far as it is known who loads whom."""
+
+    def __init__(
+        self,
+        files: Mapping[str, BinaryOutline],
+        loaders: Mapping[str, Iterable[str]],
+        is_elsewhere: Callable[[str], bool],
+    ) -> None:
+        self._files, self._loaders, self._is_elsewhere = files, loaders, is_elsewhere
+        self._tops = {path.partition("/")[0] for path in files}
+        self._names: dict[str, list[str]] = {}
+        for path, outline in files.items():
+            for name in {outline.soname, posixpath.basename(path)} - {None}:
+                self._names.setdefault(str(name), []).append(path)
+
+    def edge(self, path: str, name: str) -> Edge:
+        if is_system(name):
+            return Edge(path, name, Via.PLATFORM, None)
+        start, _, rest = name.partition("/")
+        is_program = self._files[path].type == "MH_EXECUTE"
+        places: Iterable[str] = ()
+        if name.startswith(_LOADER) or (name.startswith(_EXECUTABLE) and is_program):
+            places = [posixpath.dirname(path)]
+        elif name.startswith(_RPATH):
+            places = self._own(path)
+        if provider := self._found(path, places, rest):
+            return Edge(path, name, Via.OWN, provider)
+        if start == _RPATH[:-1] and (provider := self._found(path, self._inherited(path), rest)):
+            return Edge(path, name, Via.INHERITED, provider)
+        if not name.startswith(_LOADER) and (provider := self._loaded(path, name)):
+            return Edge(path, name, Via.NAME, provider)
+        is_outside = (
+            (name.startswith(_EXECUTABLE) and not is_program)
+            or posixpath.basename(name).startswith(_PYTHON)
+            or self._is_elsewhere(posixpath.basename(name))
+            or any(self._leads_out(posixpath.normpath(posixpath.join(place, rest))) for place in places)
+        )
+        return Edge(path, name, Via.OUTSIDE if is_outside else Via.MISSING, None)
+
+    def _own(self, path: str) -> Iterator[str]:
+        """The folders of the LC_RPATH of the file at *path*, below site-packages; absolute ones are not among them."""
+        for entry in self._files[path].rpath:
+            start, _, rest = f"{entry}/".partition("/")
+            is_program = self._files[path].type == "MH_EXECUTE"
+            if start == _LOADER[:-1] or (start == _EXECUTABLE[:-1] and is_program):
+                yield posixpath.normpath(posixpath.join(posixpath.dirname(path), rest))
+
+    def _inherited(self, path: str) -> Iterator[str]:
+        seen, queue = {path}, [*self._loaders[path]]
+        while queue:
+            if (here := queue.pop(0)) not in seen:
+                seen.add(here)
+                yield from self._own(here)
+                queue += self._loaders[here]
+
+    def _found(self, path: str, folders: Iterable[str], name: str) -> str | None:
+        found = (posixpath.normpath(posixpath.join(folder, name)) for folder in folders)
+        return next((each for each in found if each in self._files and self._fits(each, path)), None)
+
+    def _loaded(self, path: str, name: str) -> str | None:
+        """The file that answers to *name* once it is loaded; of several, the one that shares most of the path."""
+        homes = self._names.get(name) or (self._names.get(name.rpartition("/")[2]) if name[:1] != "/" else None)
+        fitting = [home for home in homes or () if home != path and self._fits(home, path)]
+        return min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home), default=None)
+
+    def _fits(self, path: str, consumer: str) -> bool:
+        """Whether a process with *consumer* in it can load the file at *path*."""
+        mine, theirs = _machines(self._files[path]), _machines(self._files[consumer])
+        return self._files[path].type in {"MH_DYLIB", "MH_BUNDLE"} and bool(mine & theirs)
+
+    def _leads_out(self, path: str) -> bool:
+        """Whether *path* belongs to another package, as far as it can tell."""
+        return path.partition("/")[0] not in self._tops
+
+
+def _machines(outline: BinaryOutline) -> set[str]:
+    """What it has code for."""
+    return {half.outline.machine for half in outline.halves} or {outline.machine}
