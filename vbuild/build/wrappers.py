@@ -208,14 +208,10 @@ def install(
         folder.absolute() / "cuda" if cuda else None,
     )
     mapping = f"-ffile-prefix-map={wrappers.source}=."
-    others = tuple(
-        f"-ffile-prefix-map={place}={name}"
-        for place, name in (
-            *([(build.environments.absolute(), "environments")] if build.environments else []),
-            *([(build.headers.absolute(), "python")] if build.headers else []),
-            *([(wrappers.cuda, "cuda"), (cuda.nvcc.parents[1], "cuda")] if cuda else []),
-        )
-    )
+    named = [(build.environments, "environments"), (build.headers, "python"), (wrappers.cuda, "cuda")]
+    if cuda:
+        named.append((cuda.nvcc.parents[1], "cuda"))
+    others = tuple(f"-ffile-prefix-map={place.absolute()}={name}" for place, name in named if place)
     wrapped = Wrapped(compilers.programs, (), (mapping, *others))
     if cache and not compilers.zig_target:  # no cache takes a compiler of two words, nor its ar
         wrapped = cache.wrapped(compilers.programs, wrappers.folder / "cached", source=wrappers.source, others=others)
@@ -228,14 +224,10 @@ def install(
         "rules": to_builtins(rules),
         "programs": programs,
         "variables": {
-            **dict(compilers.variables),
+            **_compilers_own(compilers, wrappers, cuda, environment),
             **dict(wrapped.variables),
             **left_to_compilers(build.prefixes, environment),
-            **(_searched(cuda.nvcc.parents[1], environment) if cuda else {}),
-            **{name: environment[name] for name in (PRELOAD,) if name in environment},  # a build may clear its own
             MARK: "1",
-            # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
-            **({"ZIG_LOCAL_CACHE_DIR": str(wrappers.folder / "zig")} if compilers.zig_target else {}),
         },
         "source": str(wrappers.source),
         "log": str(wrappers.log),
@@ -263,6 +255,21 @@ def install(
     modules = (zig_options.__file__,) if compilers.zig_target else ()
     compiler_wrapper.put(folder, settings, modules=modules, toolkit=cuda.nvcc.parents[1] if cuda else None)
     return wrappers
+
+
+def _compilers_own(
+    compilers: Compilers, wrappers: CompilerWrappers, cuda: CudaRules | None, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables that *compilers* need whatever the build does to its own."""
+    found = dict(compilers.variables)
+    if cuda:
+        found |= _searched(cuda.nvcc.parents[1], environment)
+    if PRELOAD in environment:
+        found[PRELOAD] = environment[PRELOAD]
+    if compilers.zig_target:
+        # what zig keeps of this build goes with it; libc++ and the like, which it shares, is in its global cache
+        found["ZIG_LOCAL_CACHE_DIR"] = str(wrappers.folder / "zig")
+    return found
 
 
 def _rpaths(toolkit: Path) -> Iterator[str]:

@@ -91,17 +91,8 @@ def verify(
         findings += LinkageCheck.of(source, libraries, is_split=is_split).findings()
         gpu_code = GpuCodeCheck(contents.gpu_codes, claims.gpus)
         findings += gpu_code.findings()
-        claim = claims.cpu
-        machines = source.name.machines
-        if claim.is_explicit and machines and claim.cpu.machine not in machines:
-            what = f"{claim} is of {claim.cpu.machine}, and the wheel for {', '.join(machines)}: no machine has both"
-            findings.append(Finding(Severity.ERROR, VerifyRule.CLAIM, (), what))
-        if not claim.is_explicit and (marked := _marked(libraries)):
-            claim = Claim(marked, is_explicit=True)
-            what = (
-                f"marked as {marked} throughout, which its tags do not say: below that, glibc 2.33 and newer refuse to"
-            )
-            findings.append(Finding(Severity.WARNING, VerifyRule.ISA_NOTE, (), f"{what} load it, and others crash"))
+        claim, doubts = _claim_of_code(claims.cpu, source.name, libraries)
+        findings += doubts
         levels = Levels(
             libraries,
             claim,
@@ -125,6 +116,23 @@ def verify(
         tuple(gpu_code.libraries()),
         claims.gpus.values,
     )
+
+
+def _claim_of_code(claim: Claim, name: WheelName, libraries: Mapping[str, Elf]) -> tuple[Claim, tuple[Finding, ...]]:
+    """What the code of *libraries* is held to, and what is wrong with the *claim* of the wheel called *name*.
+
+    That is the claim, or the level that all libraries are marked with if the wheel claims none.
+    """
+    if claim.is_explicit:
+        if not name.machines or claim.cpu.machine in name.machines:
+            return claim, ()
+        what = f"{claim} is of {claim.cpu.machine}, and the wheel for {', '.join(name.machines)}: no machine has both"
+        return claim, (Finding(Severity.ERROR, VerifyRule.CLAIM, (), what),)
+    if not (marked := _marked(libraries)):
+        return claim, ()
+    what = f"marked as {marked} throughout, which its tags do not say: below that, glibc 2.33 and newer refuse to"
+    found = Finding(Severity.WARNING, VerifyRule.ISA_NOTE, (), f"{what} load it, and others crash")
+    return Claim(marked, is_explicit=True), (found,)
 
 
 def fatbins(wheel: Path) -> dict[str, Mapping[tuple[GpuOffer, ...], int]]:
