@@ -13,7 +13,6 @@ https://github.com/opencontainers/image-spec/blob/main/layer.md
 
 import gzip
 import hashlib
-import json
 import os
 import posixpath
 import tarfile
@@ -44,7 +43,7 @@ from vbuild.publishing.oci.model import (
     placed,
     ref_of,
 )
-from vbuild.publishing.oci.writing import GzipMembers
+from vbuild.publishing.oci.writing import GzipMembers, packed_json
 from vbuild.slimming.device_files import may_list
 from vbuild.slimming.environment import slim_environment
 from vbuild.slimming.plan import is_alone, worth_reading
@@ -116,7 +115,7 @@ def slim_images(
             kept = [one for one in index["manifests"] if one["digest"] in digests]
             manifests = writer.listed(kept, "image")
         if output:
-            (stage / "index.json").write_bytes(_packed({**index, "manifests": manifests}))
+            (stage / "index.json").write_bytes(packed_json({**index, "manifests": manifests}))
             (stage / "oci-layout").write_bytes((folder / "oci-layout").read_bytes())
             # index.json is last: what has none is no layout
             for name in ("blobs", "oci-layout", "index.json"):
@@ -309,7 +308,7 @@ class _Layout:
             linked(self._layout.blob(descriptor), target)
 
     def _json(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        data = _packed(values)
+        data = packed_json(values)
         digest = digest_of(data)
         (self._blobs / digest.removeprefix("sha256:")).write_bytes(data)
         return {"digest": digest, "size": len(data)}
@@ -465,7 +464,3 @@ def _path(name: str) -> str:
 def _is_listed(path: str) -> bool:
     """Whether the file at *path* says what is installed."""
     return any(part.endswith(_LISTS) for part in path.split("/")[:-1])
-
-
-def _packed(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()

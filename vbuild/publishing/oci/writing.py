@@ -206,8 +206,8 @@ class Images(Struct, frozen=True):
             layers = list(executor.map(lambda layer: write_layer(layer, blobs, moment=self.moment), self.layers))
         writer = _Writer(self, blobs, layers)
         named = [descriptor for family in self.families for descriptor in writer.family(family)]
-        index = _packed({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [one.data() for one in named]})
-        (place / "oci-layout").write_bytes(_packed({"imageLayoutVersion": "1.0.0"}))
+        index = packed_json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [one.data() for one in named]})
+        (place / "oci-layout").write_bytes(packed_json({"imageLayoutVersion": "1.0.0"}))
         (place / "index.json").write_bytes(index)
 
 
@@ -306,7 +306,7 @@ class _Writer:
         return replace(index, annotations=name, artifact_type=image.artifacts[0].artifact_type)
 
     def _json(self, media_type: str, values: Mapping[str, Any]) -> Descriptor:
-        return self._blob(media_type, _packed(values))
+        return self._blob(media_type, packed_json(values))
 
     def _blob(self, media_type: str, data: bytes) -> Descriptor:
         digest = digest_of(data)
@@ -324,5 +324,6 @@ def _environment(below: Sequence[str], search: str) -> list[str]:
     return [*kept, _SEARCH + ":".join(dict.fromkeys((search, *filter(None, before))))]
 
 
-def _packed(values: Mapping[str, Any]) -> bytes:
+def packed_json(values: Mapping[str, Any]) -> bytes:
+    """*values* as blobs of images hold them: without spaces."""
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
