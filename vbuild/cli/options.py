@@ -4,7 +4,7 @@ An option's text becomes a value before the command starts; what its parser refu
 imported when there is a text for it, so that ``vbuild --help`` loads click and nothing else.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -17,6 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # no name on an index ends in them
 _FILES = {".whl", ".gz", ".zip", ".conda", ".toml"}
+# options that say where and how, not what: a statement of provenance leaves them out
+_PLACES = frozenset({"wheels", "folder", "executor", "as_json", "dry_run", "provenance", "check"})
 
 
 class _Folder(click.Path):
@@ -195,3 +197,14 @@ def find_links(when: str = "Look") -> Callable[[F], F]:
 def example(command: str) -> str:
     """The end of a help text: *command*, its lines kept as they are."""
     return f"\b\nExample:\n  {command}"
+
+
+def state_provenance(made: Sequence[Path], inputs: Sequence[Path]) -> None:
+    """Write next to each wheel of *made* a statement of what it was made from, *inputs*, and with which options."""
+    from vbuild.sbom.statement import state_each
+
+    context = click.get_current_context()
+    given = {name: value for name, value in context.params.items() if name not in _PLACES and value not in {None, ()}}
+    texts = {name: [*map(str, value)] if isinstance(value, tuple) else str(value) for name, value in given.items()}
+    verb = str(context.info_name)
+    state_each(made, inputs=inputs, verb=verb, asked={"command": f"vbuild {verb}", "options": texts})

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vbuild.cli import options, terminal
-from vbuild.cli.provenance import state
 from vbuild.files.wording import counted, mb, sized, wrapped
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
     with terminal.bar(quiet=as_json) as on_progress:
         results = functions.slim(options.here(wheels), None if dry_run else folder, **asked, on_progress=on_progress)
     for result in results if provenance else ():
-        state([result.path] if result.path else [], [result.wheel])
+        options.state_provenance([result.path] if result.path else [], [result.wheel])
     lines = [line for result in results for line in slimmed_lines(result)]
     terminal.show([result.data() for result in results], lines, as_json=as_json)
 

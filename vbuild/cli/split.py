@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vbuild.cli import options, terminal
-from vbuild.cli.provenance import state
 from vbuild.cli.render import split_lines
 from vbuild.errors import VbuildError
 from vbuild.files.wording import wrapped
@@ -96,7 +95,7 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
             on_progress=on_progress,
         )
     if provenance:
-        state(result.paths, [one.wheel for one in result.wheels])
+        options.state_provenance(result.paths, [one.wheel for one in result.wheels])
     checked = _checked(result.paths, result.absent, quiet=as_json) if check else ()
     data = {**result.data(), "checked": [one.data() for one in checked]}
     terminal.show(data, [*split_lines(result), *checked_lines(checked)], as_json=as_json)
