@@ -217,6 +217,7 @@ bf7fdc00 0e30c800 FP16 fmaxv of halves
 bf7ffc00 0e30f800 FP16 fmaxv of halves
 ff7fdc00 5e30c800 FP16 pairs of halves
 ff7ffc00 5e30d800 FP16 pairs of halves
+ff7ffc00 5e30f800 FP16 pairs of halves
 
 9fbfec00 0e21e800 FRINTTS frint32z
 bffffc00 0ea16800 BF16 bfcvtn
