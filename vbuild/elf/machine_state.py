@@ -19,6 +19,8 @@ LOST_IN_CALLS = frozenset({0, 1, 2, 6, 7, 8, 9, 10, 11})
 HANDED_OVER = 128
 _MOST_PAIRS = 1024
 _WORD, _HALF = 8, 4
+# bits of an address that say where in a part of the stack it is
+_PART = 6
 # 64 bits each of a vector register
 Lanes = tuple[Value, ...]
 NO_LANES: Lanes = (None,) * 8
@@ -265,16 +267,40 @@ def is_uneven(place: int, size: int) -> bool:
     return size > _WORD or place & 3 != 0
 
 
-def overlapping(stack: Mapping[int, tuple[int, Value]], address: int, size: int, uneven: Iterable[int]) -> list[int]:
+class Uneven:
+    """The places that some stack has with all that `is_uneven`, by the parts of the stack that they reach into."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, set[int]] = {}
+
+    def add(self, place: int, size: int = _WORD) -> None:
+        for part in range(place >> _PART, (place + size - 1 >> _PART) + 1):
+            self._parts.setdefault(part, set()).add(place)
+
+    def update(self, places: Iterable[int]) -> None:
+        """Add *places* with a word each at most."""
+        for place in places:
+            self.add(place)
+
+    def near(self, start: int, stop: int) -> Iterable[int]:
+        """The places that may reach into the bytes from *start* to *stop*, and others."""
+        first, last = start >> _PART, max(stop - 1, start) >> _PART
+        if first == last:
+            return self._parts.get(first, ())
+        return set[int]().union(*(self._parts.get(part, ()) for part in range(first, last + 1)))
+
+
+def overlapping(stack: Mapping[int, tuple[int, Value]], address: int, size: int, uneven: Uneven) -> list[int]:
     """The places on the *stack* that have one of the *size* bytes at *address*; all that `is_uneven` are *uneven*."""
     stop = address + size
     near = [at for at in range(address - _HALF & -_HALF, stop, _HALF) if at in stack and at + stack[at][0] > address]
-    if uneven:
-        near += [at for at in uneven if at < stop and at in stack and at + stack[at][0] > address and at not in near]
+    for at in uneven.near(address, stop):
+        if at < stop and at in stack and at + stack[at][0] > address and at not in near:
+            near.append(at)
     return near
 
 
-def loaded(stack: Mapping[int, tuple[int, Value]], address: int, size: int, uneven: Iterable[int]) -> Value:
+def loaded(stack: Mapping[int, tuple[int, Value]], address: int, size: int, uneven: Uneven) -> Value:
     """*size* bytes at *address*, from a value that is there or around it; as in `overlapping`."""
     if (exact := stack.get(address)) and exact[0] == size:
         return exact[1]

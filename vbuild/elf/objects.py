@@ -27,12 +27,42 @@ _MOST_OBJECTS, LONGEST_MAKER = 64, 2048
 # how far in front of a variable code may point that uses it, in bytes
 NEAR = 256
 _POINTER = 8
+_NONE: frozenset[int] = frozenset()
 _UNWRITTEN = values.choice({})
 Key = tuple[int, int]
+# bits of an address that say where in a part of the index of variables it is
+_PART = 6
+
+
+class Held(dict[Key, Value]):
+    """What variables hold, by address and size; those near an address are found without looking at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: dict[int, dict[Key, None]] = {}
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        if key not in self:
+            for part in range(key[0] >> _PART, (key[0] + max(key[1], 1) - 1 >> _PART) + 1):
+                self._parts.setdefault(part, {})[key] = None
+        super().__setitem__(key, value)
+
+    def near(self, start: int, stop: int) -> list[Key]:
+        """The keys of variables that end behind *start* and do not lie behind *stop*."""
+        first, last = start >> _PART, max(stop - 1, start) >> _PART
+        if last - first > len(self):
+            found: Iterable[Key] = self
+        elif first == last:
+            found = self._parts.get(first, ())
+        else:
+            found = dict.fromkeys(key for part in range(first, last + 1) for key in self._parts.get(part, ()))
+        return [key for key in found if key[0] < stop and start < key[0] + key[1]]
 
 
 def objects_in(value: Value) -> frozenset[int]:
     """The numbers of the objects that *value* may point at."""
+    if value is None or (isinstance(value, int) and not is_object(value)):
+        return _NONE
     cases = values.cases_of(values.known(value)) or ()
     return frozenset(_object_of(number) for number in cases if is_object(number))
 
@@ -54,7 +84,7 @@ class Objects(Writers, ABC):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._variables: dict[Key, Value] = {}
+        self._variables = Held()
         # what is run: pieces that ask, that use answers, or that write to variables with answers; and what waits for it
         self._running: list[Piece] = []
         self._aware: set[int] = set()
@@ -166,10 +196,7 @@ class Objects(Writers, ABC):
     def _hold(self, key: Key, value: Value) -> bool:
         """Note that the variable *key* points at objects; False if it cannot be followed, and they are shared."""
         address, size = key
-        is_lost = any(
-            held is None and one < address + size and address < one + length
-            for (one, length), held in self._variables.items()
-        )
+        is_lost = any(self._variables[other] is None for other in self._variables.near(address, address + size))
         if size != _POINTER or is_lost or not self.is_private(address):
             self.share(value)
             return False

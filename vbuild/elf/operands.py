@@ -19,6 +19,7 @@ from vbuild.elf.machine_state import (
     Operand,
     Operation,
     State,
+    Uneven,
     is_uneven,
     loaded,
     overlapping,
@@ -208,7 +209,7 @@ class Operands:
         self._module: Module = self._program.modules[0]
         self._here = 0
         # places that some stack has, with all that `is_uneven`
-        self._uneven: set[int] = set()
+        self._uneven = Uneven()
 
     # what becomes visible to code that is not followed
 
@@ -475,7 +476,7 @@ class Operands:
         if state.flags and state.flags.place is not None and place - 8 < state.flags.place < place + size:
             state.flags = replace(state.flags, place=None)
         if is_uneven(place, size):
-            self._uneven.add(place)
+            self._uneven.add(place, size)
         for other in overlapping(state.stack, place, size, self._uneven):
             if other <= place - HANDED_OVER:
                 continue
@@ -503,7 +504,7 @@ class Operands:
                 # in a long structure
                 self._world.share(value)
         state.stack.setdefault(start, (length, None))
-        self._uneven.add(start)
+        self._uneven.add(start, length)
 
     # where paths meet
 
@@ -592,4 +593,6 @@ class Operands:
 
 def is_address(value: Value) -> bool:
     """Whether *value* is an address in some case."""
+    if value is None or isinstance(value, int):
+        return value is not None and tag(value) != 0
     return any(map(tag, values.cases_of(value) or ()))

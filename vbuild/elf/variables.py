@@ -107,7 +107,7 @@ class Variables(Objects):
             # nothing gets there
             return
         self._note(address, size, value, facts)
-        for key in [key for key in self._variables if key[0] < address + size and address < key[0] + key[1]]:
+        for key in self._variables.near(address, address + size):
             start, length = key
             if start >= address and start + length <= address + size and size <= _WORD:
                 part = values.truncated(values.shifted(value, 8 * (start - address), "shr", 8), length)
@@ -132,14 +132,14 @@ class Variables(Objects):
             return
         module = self.program.module(address)
         table = module.table(address - module.base)
-        for key in self._variables:
+        for key in self._variables.near(module.base + table.start, module.base + table.stop):
             if key[0] - module.base in table:
                 self._join(key, value if key[1] == size else None, facts)
 
     def escape(self, address: int) -> None:
         module = self.program.module(address)
         table = module.table(address - module.base)
-        for key in self._variables:
+        for key in self._variables.near(module.base + table.start, module.base + table.stop):
             if key[0] - module.base in table:
                 self._join(key, None, 0)
 
@@ -150,7 +150,7 @@ class Variables(Objects):
             # all of it is known to others
             return
         behind = range(module.base + table.stop, address + NEAR)
-        for key in [one for one in self._variables if one[0] in behind]:
+        for key in [one for one in self._variables.near(behind.start, behind.stop) if one[0] in behind]:
             if self.writes_behind(function, register, range(key[0] - address, sum(key) - address), is_sure=True):
                 self._join(key, None, 0)
 
