@@ -148,8 +148,11 @@ def run(
     environment: Mapping[str, str] | None = None,
     timeout: float | None = None,
     name: str | None = None,
+    is_kept: bool = True,
 ) -> None:
     """Run *command* to its end, its output appended to *log*; errors call it *name*; *timeout* is in seconds.
+
+    Errors name a log that *is_kept* when they are read.
 
     `BuildError`, with the last lines of the output, if the command cannot start, fails or takes too long. However
     this is left, by an error, Ctrl-C or `stop_all` in another thread, no process of the command's group is left.
@@ -163,12 +166,14 @@ def run(
             try:
                 status = process.wait(timeout)
             except subprocess.TimeoutExpired as error:
-                raise BuildError(f"{name} took more than {timeout:g} s{_end(log, output, begin)}") from error
+                raise BuildError(
+                    f"{name} took more than {timeout:g} s{_end(log if is_kept else None, output, begin)}"
+                ) from error
             if not _running.is_open:
                 raise BuildError(f"{name} was stopped")
             if status:
                 ended = f"failed with status {status}" if status > 0 else f"was ended by {signal.Signals(-status).name}"
-                raise BuildError(f"{name} {ended}{_end(log, output, begin)}")
+                raise BuildError(f"{name} {ended}{_end(log if is_kept else None, output, begin)}")
 
 
 def stop_all() -> None:
@@ -312,12 +317,14 @@ def _signalled(leader: _Process, number: int) -> bool:
     return False
 
 
-def _end(log: Path, output: BinaryIO, begin: int) -> str:
-    """Where the output is, and its last lines from byte *begin* on.
+def _end(log: Path | None, output: BinaryIO, begin: int) -> str:
+    """Where the output is, unless *log* is None, and its last lines from byte *begin* on.
 
     Of a Python traceback only the innermost frame counts: a backend's are enough to hide the compiler's message.
     """
     output.seek(begin)
     kept = deque(_with_innermost_frames(output), LAST_LINES)
     shown = b"".join(kept).decode(errors="replace").rstrip()
+    if log is None:
+        return f", and says:\n{shown}" if shown else ""
     return f"; its log is {log}" + (f", which ends:\n{shown}" if shown else ", which is empty")

@@ -149,7 +149,7 @@ def _resolved(lines: Sequence[str], machine: Machine, stage: Path) -> str:
     # the machine's own Python need not be here
     del command[command.index("--python") : command.index("--python") + 2]
     environment = {**for_installers(os.environ, ()), **Indexes.configured().environment()}
-    run(command, log=stage / "log", environment=environment, name="uv pip compile")
+    run(command, log=stage / "log", environment=environment, name="uv pip compile", is_kept=False)
     return found.read_text(encoding="utf-8").replace('created-by = "uv"', 'created-by = "vbuild"', 1)
 
 
