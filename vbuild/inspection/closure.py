@@ -28,7 +28,7 @@ from vbuild.wheel.paths import installed_path
 
 HERE = (Via.OWN, Via.INHERITED, Via.ADDED, Via.NAME)
 # Windows has the version in the name of the DLL: cudart64_12.dll, nvrtc64_120_0.dll
-_DLL = re.compile(r"(?P<stem>\w+?)(?:64_(?P<major>\d\d?)(?:0?_\d+)?)?\.dll", re.IGNORECASE)
+_DLL = re.compile(r"(?P<stem>\w+?)(?:64_(?P<major>\d\d?)(?:0(?:_\d+)?)?)?\.dll", re.IGNORECASE)
 
 
 class ClosureRole(StrEnum):
@@ -351,7 +351,8 @@ def _opened(file: LinkedLibrary, known: Mapping[str, set[str]]) -> tuple[str, ..
 def _of_name(name: str, cuda: int | None) -> tuple[Official, ...]:
     """The projects that have a library of that SONAME."""
     called = _on_linux(name)
-    found = _narrowed(by_soname(called), cuda)
+    # Windows numbers some otherwise
+    found = _narrowed(by_soname(called) or (by_stem(called) if called != name else ()), cuda)
     loaded = framework(called)
     return found or ((Official(loaded.project),) if loaded else ())
 

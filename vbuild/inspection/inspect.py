@@ -72,11 +72,12 @@ Seeing = Callable[[Member, memoryview], Found]
 Followed = LinkedLibrary | Damaged
 
 _LIBRARY = re.compile(r"\.(so(\.[\w.]+)?|a|dll|pyd|dylib)$")
+_SHARED = re.compile(r"\.(?:so\b|dll$|dylib$)")
 _SMALLEST = 52  # the header of a 32-bit ELF file
 # who may open a library by name without being compiled, and the names as they stand there: "libx", f"libx{major}.so"
 _PYTHON = (".py", ".pth")
 # none is longer than a file name may be (NAME_MAX): without that bound a megabyte of digits would take minutes
-_NAME = re.compile(rb"(?<![\w-])(?:lib[\w.+-]{0,250}[{%]?|[\w+-][\w.+-]{0,250}\.so\b[\w.]{0,250})")
+_NAME = re.compile(rb"(?<![\w-])(?:lib[\w.+-]{0,250}[{%]?|[\w+-][\w.+-]{0,250}\.(?:so|dll|dylib)\b[\w.]{0,250})")
 
 
 def inspect(wheel: Path, *, jobs: int | None = None, closure: bool = False) -> Contents:
@@ -175,11 +176,12 @@ def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | DeviceFiles | None:
         gpu = GpuCode.alone(file, member.size)
         archs = (file.arch,) if file.is_known else ()
         return DeviceFiles(file.kind, archs, 1, member.size, member.compressed_size, member.path, gpu)
-    if found := Format.of(member.path, head):
+    if (found := Format.of(member.path, head)) and not member.path.endswith(_ARCHIVE_SUFFIX):
         return partial(_library, found)
     if may_be_container(member.path, head):
         return _container
-    return _archive if member.path.endswith(_ARCHIVE_SUFFIX) and start.startswith(ARCHIVE_MAGIC) else None
+    is_archive = start.startswith(ARCHIVE_MAGIC) or found is Format.MACHO
+    return _archive if member.path.endswith(_ARCHIVE_SUFFIX) and is_archive else None
 
 
 def _container(member: Member, data: memoryview) -> DeviceFiles:
@@ -241,7 +243,9 @@ def _damaged(wheel: Wheel, member: Member, error: BinaryError | WheelError) -> D
 
 
 def _archive(member: Member, data: memoryview) -> Archive:
-    return Archive(member.path, member.size, member.compressed_size, object_count(data))
+    # that of a universal2 wheel has one for each machine
+    objects = sum(object_count(data[span.start : span.stop]) for span in macho.halves(data))
+    return Archive(member.path, member.size, member.compressed_size, objects)
 
 
 def _library(format_: Format, member: Member, data: memoryview) -> LibraryContents:
@@ -298,7 +302,7 @@ def _naming(wheel: Wheel, nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
 def _words(name: str) -> Iterator[str]:
     """What Python code has of the library *name*: all of it, without its suffix, or with a number to be filled in."""
     yield name
-    stem = name.partition(".so")[0]
+    stem = _SHARED.split(name)[0]
     if stem.startswith("lib"):
         yield stem
         yield f"{stem.rstrip('0123456789')}{{"
@@ -366,6 +370,8 @@ def object_count(data: Buffer) -> int:
     digits 10, end 2; then the file, padded to an even number. The files called /, // and /SYM64/ (BSD: __.SYMDEF) are
     the index and the long names. https://man.freebsd.org/cgi/man.cgi?query=ar&sektion=5
     """
+    if bytes(data[: len(ARCHIVE_MAGIC)]) != ARCHIVE_MAGIC:
+        raise BinaryError("not a static library")
     place, count = len(ARCHIVE_MAGIC), 0
     while place < len(data):
         header = bytes(data[place : place + _AR_HEADER])

@@ -48,7 +48,8 @@ _LONGEST = 255
 _MODULE = re.compile(rb"\0_" + MODULE.pattern)
 _WITH_TEXT = frozenset({"__cstring", "__const", "__data", "__ustring"})
 _SUFFIX = re.compile(rb"\.(?:dylib|so)(?![\w.-])")
-_NAME = re.compile(rb"[\w+-][\w.+-]*\Z")
+# a whole string, or the last part of a path
+_NAME = re.compile(rb"(?<![^\0/\"' ])[\w+-][\w.+-]*\.(?:dylib|so)\Z")
 
 
 class _MachoFile:
@@ -204,13 +205,13 @@ class _MachoFile:
 def read_outline(data: Buffer) -> BinaryOutline:
     """The Mach-O file *data*, thin or fat; `BinaryError` if it is none or is damaged."""
     with memoryview(data) as view:
-        return _joined([(len(span), _read(view, span).outline) for span in _halves(view)])
+        return _joined([(len(span), _read(view, span).outline) for span in halves(view)])
 
 
 def read_loading(data: Buffer) -> BinaryLoading:
     """The Mach-O file *data*, thin or fat; `BinaryError` if it is none or is damaged."""
     with memoryview(data) as view:
-        files = [(len(span), _read(view, span)) for span in _halves(view)]
+        files = [(len(span), _read(view, span)) for span in halves(view)]
         outline = _joined([(size, file.outline) for size, file in files])
         known = {*map(outline.plain, outline.needed), outline.plain(outline.soname or "")}
         mentioned = {name for _, file in files for name in file.mentioned}
@@ -230,8 +231,8 @@ def _read(view: memoryview, span: range) -> _MachoFile:
     return _MachoFile(view[span.start : span.stop])
 
 
-def _halves(view: memoryview) -> list[range]:
-    """Where the files in *view* are; `BinaryError` unless each has bytes of its own."""
+def halves(view: memoryview) -> list[range]:
+    """Where the files in *view*, fat or thin, are; `BinaryError` unless each has bytes of its own."""
     if (layout := _FAT.get(bytes(view[:4]))) is None:
         return [range(len(view))]
     count = int.from_bytes(view[4:8], "big")

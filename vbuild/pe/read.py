@@ -43,8 +43,9 @@ _UPX = "UPX0"
 # NVIDIA's and AMD's GPU code has hundreds of MB, and the others are tables
 _WITHOUT_TEXT = frozenset({".nv_fatb", "__nv_rel", ".hip_fat", ".pdata", ".xdata", ".reloc", ".rsrc", ".edata"})
 _SUFFIX = re.compile(rb"\.dll(?![\w.-])|\.\0d\0l\0l\0(?![\w.-]\0)", re.IGNORECASE)
-# the names before it in bytes and in UTF-16
-_NAME, _WIDE = re.compile(rb"[\w+-][\w.+-]*\Z"), re.compile(rb"[\w+-]\0(?:[\w.+-]\0)*\Z")
+# a whole string, or the last part of a path, in bytes and in UTF-16
+_NAME = re.compile(rb"(?<![^\0/\\\"' ])[\w+-][\w.+-]*\.dll\Z", re.IGNORECASE)
+_WIDE = re.compile(rb"[\w+-]\0(?:[\w.+-]\0)*\.\0d\0l\0l\0\Z", re.IGNORECASE)
 
 
 class _ExportDirectory(PeRecord, frozen=True):
