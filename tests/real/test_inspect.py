@@ -7,11 +7,15 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
+import pefile
 import pytest
 from jsonschema import Draft202012Validator
+from macholib.MachO import MachO
 
 import vbuild.inspection
 from tests.factories.elf import judged_by
+from vbuild.binary.linkage import Via
+from vbuild.binary.outline import Format
 from vbuild.files.wording import WIDTH
 from vbuild.inspection.gpu_code import Runs
 from vbuild.inspection.inspect import inspect
@@ -41,6 +45,38 @@ def fetched(cache: Path, requirement: str) -> Path:
         subprocess.run([*pip, "--dest", str(cache), requirement], check=True, capture_output=True)
         found = [*cache.glob(f"{project}-*.whl")]
     return found[0]
+
+
+FOREIGN = (
+    "numpy==2.4.* win_amd64",
+    "zstandard==0.25.0 win32",
+    "pillow==12.* macosx_11_0_arm64",
+    "lxml==5.4.0 macosx_10_9_universal2",
+)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("wanted", FOREIGN)
+def test_windows_and_macos_libraries_need_what_pefile_and_macholib_read(tmp_path: Path, wanted: str) -> None:
+    requirement, platform = wanted.split()
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    pip += ["--python-version", "312", f"--platform={platform}", "--dest", str(tmp_path), requirement]
+    subprocess.run(pip, check=True, capture_output=True)
+    (path,) = tmp_path.glob("*.whl")
+    contents = inspect(path, closure=True)
+    assert contents.libraries
+    assert contents.damaged == ()
+    assert contents.closure
+    assert not any(node.via(Via.MISSING) for node in contents.closure.nodes)
+    Draft202012Validator(SCHEMA).validate(json.loads(json.dumps(contents.data())))
+    with zipfile.ZipFile(path) as archive:
+        for library in contents.libraries:
+            unpacked = archive.extract(library.path, tmp_path)
+            if library.outline.format is Format.PE:
+                found = [each.dll.decode() for each in pefile.PE(unpacked).DIRECTORY_ENTRY_IMPORT]
+            else:
+                found = [name for header in MachO(unpacked).headers for *_, name in header.walkRelocatables()]
+            assert library.outline.needed == tuple(dict.fromkeys(found))
 
 
 @pytest.fixture(params=WHEELS)
