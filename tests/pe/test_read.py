@@ -91,6 +91,7 @@ def test_other_machines_and_kinds_are_named() -> None:
         (lambda data: data[:120], "headers end at"),
         (lambda data: poked(data, 60, 1 << 31), "not a PE file"),
         (lambda data: data[:-1], "past the end"),
+        (lambda data: poked(data, OPTIONAL, 0x107, 2), "optional header of the kind 0x107"),
         (lambda data: poked(data, FIRST_SECTION + 16, 1 << 31), "past the end"),
         (lambda data: poked(data, COFF + 2, 0xFFFF, 2), "headers end at"),
         (lambda data: poked(data, OPTIONAL + 112 + 8, 1 << 30), "nothing in the file is loaded at 0x40000000"),

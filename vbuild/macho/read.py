@@ -40,8 +40,6 @@ _HEADER = struct.Struct("<4sIIIIII")
 _FAT = {b"\xca\xfe\xba\xbe": struct.Struct(">IIIII"), b"\xca\xfe\xba\xbf": struct.Struct(">IIQQI4x")}
 # the names of more symbols are not looked at
 _MOST_HALVES, _MOST_COMMANDS, _MOST_SYMBOLS = 16, 1 << 22, 1 << 22
-# what takes no bytes of the file: S_ZEROFILL, S_GB_ZEROFILL, S_THREAD_LOCAL_ZEROFILL
-_EMPTY = frozenset({1, 12, 18})
 _SYMBOL = {32: struct.Struct("<IBBHI"), 64: struct.Struct("<IBBHQ")}
 _IS_STAB, _TYPE, _IN_SECTION = 0xE0, 0x0E, 0x0E
 _LONGEST = 255
@@ -96,7 +94,8 @@ class _MachoFile:
             # the file of debug information has the headers of sections that are elsewhere
             if segment.file_size
             for each in segment.sections
-            if int(each.type) not in _EMPTY
+            # what the loader fills with zeros has no place in the file
+            if each.offset
         ]
         table, ranges = found.symbol_command, found.dynamic_symbol_command
         self.symbols = (int(table.symbol_offset), int(table.numberof_symbols)) if table else (0, 0)

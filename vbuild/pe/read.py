@@ -31,7 +31,9 @@ _MACHINES = {0x14C: "x86", 0x1C4: "armnt", 0x200: "ia64", 0x8664: "amd64", 0xAA6
 _HYBRIDS = {"amd64": "arm64ec", "arm64": "arm64x"}
 _CHPE = 200  # the offset of CHPEMetadataPointer in IMAGE_LOAD_CONFIG_DIRECTORY64
 _LOAD_CONFIG = 10
-_IS_DLL, _IS_PROGRAM, _PE32_PLUS = 0x2000, 0x2, 0x20B
+_IS_DLL, _IS_PROGRAM = 0x2000, 0x2
+# by the magic of the optional header
+_BITS = {0x10B: 32, 0x20B: 64}
 _IS_CODE, _IS_DATA = 0x20, 0x40
 _DOS_HEADER, _PE_PLACE, _PE_MAGIC = 64, 60, b"PE\0\0"
 _SECTION, _SYMBOL, _CODEVIEW, _CODEVIEW_SIZE = 40, 18, 2, 24
@@ -118,6 +120,9 @@ class _PeFile:
         end = place + len(_PE_MAGIC) + CoffHeader.layout.size + coff.optional_size + _SECTION * coff.sections
         if end > len(data):
             raise BinaryError(f"headers end at {end:#x}, past the end, {len(data):#x}")
+        magic = int.from_bytes(data[place + len(_PE_MAGIC) + CoffHeader.layout.size :][:2], "little")
+        if magic not in _BITS:
+            raise BinaryError(f"optional header of the kind {magic:#x}, expected one of 32 or 64 bits")
         with reading_with_lief() as lief:
             config = lief.PE.ParserConfig()
             for table in ("imports", "exports", "signature", "rsrc", "reloc", "exceptions", "arm64x_binary"):
@@ -126,7 +131,7 @@ class _PeFile:
             if found is None or len(found.sections) != coff.sections:
                 raise BinaryError("headers of a PE file that cannot be read")
             optional = found.optional_header
-            self.bits = 64 if int(optional.magic) == _PE32_PLUS else 32
+            self.bits = _BITS[magic]
             self.base, self.header_size = optional.imagebase, min(optional.sizeof_headers, len(data))
             self.directories = [(each.rva, each.size) for each in found.data_directories]
             # "/4" is the name at that place behind the symbols
@@ -265,7 +270,8 @@ class _PeFile:
                 for match in _SUFFIX.finditer(text) if each.has_text else ():
                     step, name = (2, _WIDE) if match[0][1] == 0 else (1, _NAME)
                     around = bytes(text[max(match.start() - step * _LONGEST, match.start() % step) : match.end()])
-                    found = name.search(around)
+                    # of bytes, only what is behind the last zero is looked at again
+                    found = name.search(around, around.rfind(b"\0") + 1 if step == 1 else 0)
                     if found and not is_system(called := found[0][::step].decode("ascii")):
                         yield called
 
