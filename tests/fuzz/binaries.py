@@ -4,10 +4,14 @@ Seeds are what nvcc made (`tests/samples`), a module that pip brings, and the sm
 """
 
 import itertools
+import re
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import zstandard
 from markupsafe import _speedups
 
 from tests.factories.bundles import bundle, compressed
@@ -24,14 +28,16 @@ from vbuild.elf.read import Loading, Outline
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import VbuildError
 from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.bundle import BUNDLES, BundleMethod
+from vbuild.gpu_code.bundle import BUNDLES, COMPRESSED_MAGIC, BundleMethod
+from vbuild.gpu_code.bundle import MAGIC as BUNDLE_MAGIC
 from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES, FatbinFlag, FatbinKind, decompressed, recompressed
 from vbuild.gpu_code.model import ContainerForm, verbatim
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.macho import read as macho_reader
 from vbuild.pe import read as pe
-from vbuild.slimming.library import GpuLibrary
+from vbuild.slimming.library import GpuLibrary, LibraryPlan
+from vbuild.slimming.plan import examined
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.verification.levels import Claim, Levels
 
@@ -39,6 +45,17 @@ SAMPLES = Path(__file__).parents[1] / "samples" / "fatbins"
 _FLAGS = (0, FatbinFlag.LZ4, FatbinFlag.ZSTD)
 _SHARE = GpuList.asked("90,gfx90a:xnack+")
 _ORDERS = (Cuts(strip=Strip.UNNEEDED), Cuts(zstd=True, empty=Empty.NOTHING, unsupported=True, force=True))
+_FILES = (
+    "demo/k.cubin",
+    "demo/k.ptx",
+    "demo/k_gfx90a.co",
+    "demo/k.cubin.zst",
+    "demo/k.ptx.zst",
+    "demo/k.fatbin",
+    "demo/k.hsaco.zst",
+)
+# of gfx90a, with xnack in any mode
+_CODE_OBJECT = b"\x7fELF\x02\x01\x01\x40\x03".ljust(18, b"\0") + struct.pack("<H28xI12x", 224, 0x53F)
 _RELINK = Relink(
     (("libdemo.so.1", "libother-1234.so.1"),), ("libmore.so.2",), ("$ORIGIN/../demo.libs",), soname="libx.so"
 )
@@ -107,6 +124,73 @@ def _slim(data: bytes) -> None:
             outcome.data()
 
 
+def _device_file(data: bytes) -> None:
+    """All but the first byte of *data* as a file of GPU code alone; the first says how it is called."""
+    name, data = _FILES[data[0] % len(_FILES)] if data else _FILES[0], data[1:]
+    for cuts in _ORDERS:
+        with suppress(VbuildError):
+            bytes(_examined(name, data, cuts).files[0])
+    plan = _examined(name, data, Cuts())
+    (cut,) = plan.cuts
+    if plan.gone:
+        assert not cut.why_whole, "a file goes that nobody can read"
+        assert not any(_is_needed(*entry) for entry in _entries(data)), "a file goes that a GPU could run"
+    elif data.startswith((MAGIC_BYTES, BUNDLE_MAGIC, COMPRESSED_MAGIC)):
+        after = data if plan.files[0].is_unchanged else bytes(plan.files[0])
+        assert not cut.why_whole or after == data, "what cannot be read is another file now"
+        if after != data:
+            left = iter(_entries(data))
+            assert all(entry in left for entry in _entries(after)), "an entry is another one now, or its order is"
+            was, now = ([entry for entry in _entries(each) if _is_needed(*entry)] for each in (data, after))
+            assert was == now, "an entry went that a GPU could run"
+    else:
+        assert plan.files[0].is_unchanged, "a file is another one now"
+
+
+def _examined(name: str, data: bytes, cuts: Cuts) -> LibraryPlan:
+    return examined(name, memoryview(data), (Share(_SHARE),), cuts)
+
+
+def _entries(data: bytes) -> list[tuple[str, bytes]]:
+    """What each entry of the file *data* is for, and its bytes, by a reader of its own."""
+    if data.startswith(b"\x28\xb5\x2f\xfd"):
+        data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+    if data.startswith(MAGIC_BYTES):
+        header, size = struct.unpack_from("<6xHQ", data)
+        found, place = [], header
+        while place < header + size:
+            kind, length, payload, number = struct.unpack_from("<H2xIQ12xI", data, place)
+            found.append((f"{kind}-{number}", data[place : place + length + payload]))
+            place += length + payload
+        return found
+    if data.startswith(COMPRESSED_MAGIC):
+        version, method = struct.unpack_from("<HH", data, 4)
+        payload = data[{1: 20, 2: 24, 3: 32}[version] :]
+        codec = zstandard.ZstdDecompressor().decompressobj() if method else zlib.decompressobj()
+        data = codec.decompress(payload)
+    if data.startswith(BUNDLE_MAGIC):
+        found, place = [], 32
+        for _ in range(int.from_bytes(data[24:32], "little")):
+            start, size, length = struct.unpack_from("<QQQ", data, place)
+            place += 24 + length
+            found.append((data[place - length : place].decode(), data[start : start + size] if size else b""))
+        return found
+    (machine,) = struct.unpack_from("<18xH", data)
+    if machine in {190, 224} and data.startswith(b"\x7fELF"):
+        (flags,) = struct.unpack_from("<48xI", data)
+        if machine == 224:
+            return [(f"-gfx{flags & 0xFF:x}", data)]
+        return [(f"2-{flags & 0xFF if data[7] == 0x33 else flags >> 8 & 0xFF}", data)]
+    return [("1-90", data)] if re.search(rb"\.target\s+sm_90", data[: 1 << 14]) else []
+
+
+def _is_needed(target: str, code: bytes) -> bool:
+    """Whether one of the GPUs of `_SHARE` has to have *code* for *target*."""
+    processor, *modes = target.rpartition("-")[2].split(":")
+    is_amd = target.startswith(("hip-", "hipv4-")) and target.count("-") >= 5 and processor == "gfx90a"
+    return bool(code) and (target in {"2-90", "-gfx3f"} or (is_amd and "xnack-" not in modes))
+
+
 def _relink(data: bytes) -> None:
     with folder() as room, relinked(EditedFile.whole(data), _RELINK, folder=room) as after:
         assert len(after)
@@ -128,6 +212,21 @@ def _bundles() -> Iterator[bytes]:
     yield plain
     yield from (compressed(plain, version=version) for version in (1, 2, 3))
     yield compressed(plain, method=BundleMethod.ZLIB)
+
+
+def _device_files() -> Iterator[bytes]:
+    code_object, ptx = _CODE_OBJECT, b".version 8.0\n.target sm_90a\n.address_size 64\n"
+    for name, data in (
+        *((0, cubin(arch)) for arch in (80, 90, 100)),
+        (1, ptx),
+        *((2, each) for each in (code_object, *_bundles())),
+        (3, zstandard.compress(cubin(90))),
+        (4, zstandard.compress(ptx)),
+        *((5, each) for each in itertools.islice(_fatbins(), 4)),
+        (5, fatbin(entry(arch=80), entry(FatbinKind.PTX, 80), entry(arch=90))),
+        (6, zstandard.compress(next(iter(_bundles())))),
+    ):
+        yield bytes([name]) + data
 
 
 def _device_libraries() -> Iterator[bytes]:
@@ -186,5 +285,8 @@ TARGETS = (
         (*_ELF_WORDS, b"\x62\xf1\x7c\x48", b"\xc5\xfd\x6f", b"\x0f\xa2", b"\xe8", b"\xc3"),
     ),
     Target("slim", _slim, _device_libraries, (*_ELF_WORDS, MAGIC_BYTES)),
+    Target(
+        "device-file", _device_file, _device_files, (MAGIC_BYTES, BUNDLE_MAGIC, COMPRESSED_MAGIC, b"-gfx90a", b"sm_90")
+    ),
     Target("relink", _relink, _host_libraries, _ELF_WORDS),
 )
