@@ -179,7 +179,8 @@ def _entries(data: bytes) -> list[tuple[str, bytes]]:
     if machine in {190, 224} and data.startswith(b"\x7fELF"):
         (flags,) = struct.unpack_from("<48xI", data)
         if machine == 224:
-            return [(f"-gfx{flags & 0xFF:x}", data)]
+            # bits 8 and 9 are 2 if xnack has to be off
+            return [(f"-gfx{flags & 0xFF:x}{'' if flags >> 8 & 3 != 2 else '-off'}", data)]
         return [(f"2-{flags & 0xFF if data[7] == 0x33 else flags >> 8 & 0xFF}", data)]
     return [("1-90", data)] if re.search(rb"\.target\s+sm_90", data[: 1 << 14]) else []
 
@@ -188,7 +189,7 @@ def _is_needed(target: str, code: bytes) -> bool:
     """Whether one of the GPUs of `_SHARE` has to have *code* for *target*."""
     processor, *modes = target.rpartition("-")[2].split(":")
     is_amd = target.startswith(("hip-", "hipv4-")) and target.count("-") >= 5 and processor == "gfx90a"
-    return bool(code) and (target in {"2-90", "-gfx3f"} or (is_amd and "xnack-" not in modes))
+    return bool(code) and (target in {"2-90", "-gfx3f"} or (is_amd and {*modes} <= {"xnack+", "sramecc+", "sramecc-"}))
 
 
 def _relink(data: bytes) -> None:
