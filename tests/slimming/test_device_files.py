@@ -103,6 +103,67 @@ def test_what_contradicts_itself_stays_and_is_named(tmp_path: Path) -> None:
     assert all(cut.why_whole for cut in result.libraries)
 
 
+def triton(arch: int, code: bytes, said: object = None) -> dict[str, bytes | str]:
+    """The files of an entry of Triton's cache, as Triton 3.5 names them."""
+    about = {"target": {"backend": "cuda", "arch": said or arch, "warp_size": 32}, "name": "add"}
+    names = ("add.ptx", "add.ttir", "add.ttgir", "add.llir", "add.source")
+    texts: dict[str, bytes | str] = dict.fromkeys(names, f".version 8.0\n.target sm_{arch}\n")
+    group = json.dumps({"child_paths": {name: f"/root/{arch}/{name}" for name in (*names, "add.cubin")}})
+    entry_of = {"add.cubin": code, "add.json": json.dumps(about), "__grp__add.json": group, **texts}
+    return {f"demo/cache/{arch}/{name}": data for name, data in entry_of.items()}
+
+
+def test_an_entry_of_tritons_cache_goes_or_stays_as_a_whole(tmp_path: Path) -> None:
+    old, new, lies = triton(80, SM_80), triton(90, SM_90), triton(86, SM_86, said=90)
+    members, result = slimmed(tmp_path, old | new | lies)
+    assert members.keys() == new.keys() | lies.keys()
+    assert any(cut.gone == len(old) for cut in result.libraries)
+    assert "add.cubin is for sm_86, though add.json says 90" in {cut.why_whole for cut in result.libraries}
+    assert not result.warnings
+    place = tmp_path / "env"
+    zipfile.ZipFile(wheel(tmp_path / "all", files=old | new)).extractall(place)
+    (done,) = slim_environment(place, gpus="90").distributions
+    assert {Path(left.path).name for left in done.left} == {"add.cubin", "add.ptx"}
+    assert all((place / path).exists() for path in old)
+
+
+NAMED: dict[str, bytes | str] = {
+    "demo/lib.sm_80.bc": b"BC\xc0\xde target-cpu sm_80",
+    "demo/lib.sm_90.bc": b"BC\xc0\xde target-cpu sm_90",
+    "demo/lonely.sm_80.bc": b"BC\xc0\xde",
+    "demo/lib.sm_86.bc": b"BC\xc0\xde target-cpu sm_75",
+    "demo/Tensile_gfx90a.dat": b"gfx90a",
+    "demo/Tensile_gfx942.dat": b"gfx942",
+    "demo/Tensile_gfx90a_gfx942.dat": b"both",
+    "demo/Tensile_fallback.dat": b"all",
+    "demo/gfx90a.py": b"",
+}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "gone"),
+    [
+        ("90", {"lib.sm_80.bc"}),
+        ("80", {"lib.sm_90.bc"}),
+        ("gfx942", {"Tensile_gfx90a.dat"}),
+        # of these none is for it: it may be given any
+        ("120", set()),
+        ("gfx1100", set()),
+    ],
+)
+def test_a_file_named_by_its_gpu_goes_if_another_is_for_the_one_asked_for(
+    tmp_path: Path, gpus: str, gone: set[str]
+) -> None:
+    members, result = slimmed(tmp_path, NAMED, gpus)
+    assert NAMED.keys() - members.keys() == {f"demo/{name}" for name in gone}
+    whys = {cut.why_whole for cut in result.libraries} - {None}
+    assert whys == {"is for sm_86 by its name, but its bytes name sm_75"}
+    place = tmp_path / "env"
+    zipfile.ZipFile(wheel(tmp_path / "all", files=NAMED)).extractall(place)
+    slim_environment(place, gpus=gpus)
+    assert {path for path in NAMED if not (place / path).exists()} == {f"demo/{name}" for name in gone}
+
+
 def rows(*paths: str) -> str:
     return "".join(f"{sha256(path.encode()).hexdigest()}  {path}\n" for path in paths)
 

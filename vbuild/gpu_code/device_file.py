@@ -5,7 +5,13 @@
     PTX            text                       .target sm_90a
     container      fatbin or bundle           see `vbuild.gpu_code.model.Container`
 
-Each may lie in a zstd frame, as ``kernel_sm_75.cubin.zst`` does. A cubin's e_flags are of one of two layouts:
+Each may lie in a zstd frame, as ``kernel_sm_75.cubin.zst`` does. Two kinds of files say by those beside them what they
+are for:
+
+    add.json, add.cubin, add.ttir …   one entry of Triton's cache: its JSON has the target, its cubin or code object too
+    *_gfx90a.dat, *.sm_80.bc          one of several for different GPUs; its own bytes name no other
+
+A cubin's e_flags are of one of two layouts:
 
     EI_OSABI  EI_ABIVERSION  architecture  sm_90a       written by
     0x33      7              bits 0 to 7   bit 11       CUDA 12 and before, for GPUs before 10.0
@@ -16,10 +22,12 @@ No flag tells sm_100f from sm_100, which run on the same GPUs. The note of the c
 Asked of ptxas 12.3, 12.9, 13.0 and 13.5, and of nvdisasm. https://llvm.org/docs/AMDGPUUsage.html#header
 """
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import Self
+from typing import Protocol, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,8 +38,9 @@ from vbuild.files import zstd
 from vbuild.gpu_code.bundle import BUNDLES, COMPRESSED_MAGIC
 from vbuild.gpu_code.bundle import MAGIC as BUNDLE_MAGIC
 from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES
-from vbuild.gpu_code.model import Compression, Container, Vendor
-from vbuild.hardware.architectures import Arch, Device, GpuTarget
+from vbuild.gpu_code.model import Compression, Vendor
+from vbuild.gpu_code.model import Container as CodeContainer
+from vbuild.hardware.architectures import GENERIC, PROCESSORS, Arch, Device, GpuTarget
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuCodeKind, GpuOffer
 
@@ -61,6 +70,23 @@ _NAMED = re.compile(
 )
 
 
+_NAMED_BYTES = re.compile(_NAMED.pattern.encode(), re.IGNORECASE)
+# files that are taken by the architecture in their name, and no ELF files; bytes of them that are looked at
+_BY_NAME, _LOOKED_AT = (".bc", ".dat"), 1 << 22
+
+
+TRITON = "entry of Triton's cache"
+
+
+class Folder(Protocol):
+    """The folder of a file: the *names* that are in it, and what each file holds."""
+
+    @property
+    def names(self) -> AbstractSet[str]: ...
+
+    def read(self, name: str) -> bytes: ...
+
+
 class DeviceFile(Struct, frozen=True):
     """A file that is nothing but code for one kind of GPU; *trouble* says why nobody can say for which, or is None.
 
@@ -74,6 +100,51 @@ class DeviceFile(Struct, frozen=True):
     compression: Compression = Compression.RAW
     trouble: str | None = None
     version: Dotted | None = None
+    others: tuple[GpuOffer, ...] = ()
+
+    @classmethod
+    def of_folder(cls, path: str, folder: "Folder") -> Self | None:
+        """What the file at *path* is by what lies beside it in *folder*; None if that says nothing."""
+        name = path.rpartition("/")[2]
+        if machine := _machine_of(name, folder.names):
+            return cls._entry(path.removesuffix(name), machine, folder)
+        named = _architecture_in(name)
+        return cls._named(name, named, folder) if named else None
+
+    @classmethod
+    def _entry(cls, place: str, machine: str, folder: "Folder") -> Self | None:
+        """The entry of Triton's cache with the file *machine*; None if its JSON tells no target."""
+        about = f"{machine.rpartition('.')[0]}.json"
+        try:
+            target = json.loads(folder.read(about))["target"]
+            said = str(target["arch"])
+            is_nvidia = target["backend"] == "cuda"
+        except (ValueError, TypeError, LookupError):
+            return None
+        data = folder.read(machine)
+        file = cls.of(f"{place}{machine}", len(data), lambda size: data[:size])
+        if file is None:
+            return None
+        own = str(file.arch.number) if isinstance(file.arch, Arch) else file.arch.processor
+        trouble = file.trouble
+        if not trouble and (said.partition(":")[0] != own or is_nvidia is not isinstance(file.arch, Arch)):
+            trouble = f"{machine} is for {file.arch}, though {about} says {said}"
+        return cls(file.vendor, TRITON, file.code, file.arch, trouble=trouble)
+
+    @classmethod
+    def _named(cls, name: str, named: tuple[str, Device, str], folder: "Folder") -> Self | None:
+        """The file *name*, with what *named* says of that; None if no other is for another GPU."""
+        start, arch, end = named
+        found = (_architecture_in(other) for other in folder.names if other != name)
+        others = tuple(GpuOffer(GpuCodeKind.MACHINE, each[1]) for each in found if each and each[::2] == (start, end))
+        if not others:
+            return None
+        words = {match[0].decode() for match in _NAMED_BYTES.finditer(folder.read(name)[:_LOOKED_AT])}
+        there = {each for word in words if (each := _device(word)) and Vendor.of(each) is Vendor.of(arch)}
+        trouble = None
+        if there and arch not in there:
+            trouble = f"is for {arch} by its name, but its bytes name {min(map(str, there))}"
+        return cls(Vendor.of(arch), "file named", GpuCodeKind.MACHINE, arch, trouble=trouble, others=others)
 
     @classmethod
     def of(cls, path: str, size: int, head: Head) -> Self | None:
@@ -140,7 +211,7 @@ class DeviceFile(Struct, frozen=True):
         return GpuOffer(GpuCodeKind.OTHER if self.trouble else self.code, self.arch)
 
 
-def container_in(data: memoryview) -> Container | None:
+def container_in(data: memoryview) -> CodeContainer | None:
     """The fatbin or the bundle that the file *data* is; None if it is neither. `BinaryError` if it is damaged.
 
     One in a zstd frame is pinned, and its places are those in the frame.
@@ -158,7 +229,7 @@ def container_in(data: memoryview) -> Container | None:
             f"{form.name} of {len(span):#x} bytes in a file of {len(data):#x}; expected nothing behind it"
         )
     why = "lies in a zstd frame" if frame else reading.why_pinned
-    return Container(form.vendor, "", span, None, reading.entries, (), why, reading.packing or form.packing)
+    return CodeContainer(form.vendor, "", span, None, reading.entries, (), why, reading.packing or form.packing)
 
 
 def _unframed(frame: memoryview) -> bytes:
@@ -179,6 +250,39 @@ def may_be_container(path: str, head: Head) -> bool:
         with suppress(zstd.ZstdError):
             start = zstd.first_bytes(head(_NOTES), HEADER, window_log=_WINDOW_LOG)
     return start.startswith(tuple(_CONTAINERS))
+
+
+def is_named(path: str) -> bool:
+    """Whether the name of the file at *path* has the one architecture by which it may be taken."""
+    return _architecture_in(path.rpartition("/")[2]) is not None
+
+
+def _machine_of(name: str, names: Container[str]) -> str | None:
+    """The cubin or code object of the entry of Triton's cache that *name* is a part of; None if there is none."""
+    stem = name.removeprefix("__grp__").rpartition(".")[0]
+    if not stem or f"{stem}.json" not in names:
+        return None
+    return next((machine for suffix in (".cubin", ".hsaco") if (machine := f"{stem}{suffix}") in names), None)
+
+
+def _architecture_in(name: str) -> tuple[str, Device, str] | None:
+    """The one architecture in the *name* of a file of data or bitcode, and what of it stands before and behind."""
+    if not name.endswith(_BY_NAME):
+        return None
+    found = list(_NAMED.finditer(name))
+    if len(found) != 1 or not (arch := _device(found[0][0])):
+        return None
+    return name[: found[0].start()], arch, name[found[0].end() :]
+
+
+def _device(word: str) -> Device | None:
+    """The GPU that *word* names, sm_80 or gfx90a; None if there is none."""
+    if not (match := _NAMED.fullmatch(word)):
+        return None
+    if match["number"]:
+        return _checked(int(match["number"]), "")
+    target = GpuTarget(match["processor"].lower())
+    return target if target.processor in PROCESSORS or target.processor in GENERIC else None
 
 
 def _cubin(flags: int, abi: tuple[int, int], path: str, head: Head) -> Arch | None:

@@ -51,9 +51,11 @@ def file_plan(file: DeviceFile, path: str, size: int, shares: Sequence[Share], c
     for share in shares:
         # code of a vendor of whom no GPU is named stays
         requests = _requests(share, file.vendor)
-        stays = not requests or any(kept_offers([file.offer], request, ptx=cuts.ptx) for request in requests)
-        found = [(device, service([file.offer], device)) for device in _devices(share, file.vendor)]
-        served = [_served(device, how if stays else Service.NONE) for device, how in found]
+        found = [kept_offers([file.offer, *file.others], request, ptx=cuts.ptx) for request in requests]
+        # of files for several GPUs all stay for one that none is for: it may be given any
+        stays = not requests or any(0 in places or (file.others and not places) for places in found)
+        hows = [(device, service([file.offer], device)) for device in _devices(share, file.vendor)]
+        served = [_served(device, how if stays else Service.NONE) for device, how in hows]
         names = tuple(names_of([file.offer]))
         accounts.append(
             LibraryCut(
@@ -238,11 +240,12 @@ def kept_true(
     held: dict[str, str] = dict(pinned)
     files: list[dict[str, EditedFile]] = [{} for _ in range(shares)]
     said: list[list[str]] = [[] for _ in range(shares)]
+    goes = [frozenset(plan.member for plan in plans if place in plan.gone) for place in range(shares)]
     for listing in listings:
         named = frozenset[str]().union(*listing.named.values())
         for place in range(shares):
             gone = {path for path in named if place in loose[path].gone} - held.keys()
-            if not gone:
+            if not gone or listing.member.path in goes[place]:
                 continue
             count = counted(len(gone), "file")
             if not listing.is_own:

@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
-from functools import partial
+from functools import cached_property, partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from vbuild.errors import RepackageError, VariantError, VbuildError
 from vbuild.files.edited import EditedFile
+from vbuild.gpu_code.device_file import TRITON, is_named
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.signals import uninterrupted
 from vbuild.slimming.device_files import OwnLists
@@ -311,7 +312,7 @@ class _Run:
         try:
             with (self._root / file.path).open("rb") as opened:
                 data = memoryview(mmap(opened.fileno(), 0, access=ACCESS_READ))
-            plan = examined(file.path, data, (self._share,), self._cuts)
+            plan = examined(file.path, data, (self._share,), self._cuts, _Beside(self._root / file.path))
         except (VbuildError, OSError) as error:
             return _Done(file, why_left=str(error).removeprefix(f"{file.path}: "))
         cut = plan.cuts[0]
@@ -322,6 +323,8 @@ class _Run:
             why = next(filter(None, whys), None)
             return _Done(file, replace(cut, after=cut.before), why_left=why, listed=plan.listed)
         why, old = file.why_left or self._refusal(file), ""
+        if cut.alone.startswith(TRITON):
+            why = why or "one of the files of an entry of Triton's cache, which are of use together only"
         if cut.alone and any(owner.distribution.listing in self._unread for owner in file.owners):
             why = why or "a file of GPU code alone, and its package's code or lists, which may name it, are links"
         if why is None:
@@ -389,7 +392,23 @@ def _is_still(path: Path, status: os.stat_result) -> bool:
     return False
 
 
+class _Beside:
+    """The files in the folder of *file*."""
+
+    def __init__(self, file: Path) -> None:
+        self._place = file.parent
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(file.name for file in self._place.iterdir())
+
+    def read(self, name: str) -> bytes:
+        return (self._place / name).read_bytes()
+
+
 def _is_worth_reading(path: str) -> bool:
+    if is_named(path):
+        return True
     with suppress(OSError), Path(path).open("rb") as file:
         return worth_reading(path, lambda size: os.pread(file.fileno(), size, 0))
     return False

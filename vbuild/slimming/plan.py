@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from vbuild.elf.records import MAGIC
 from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.device_file import HEADER, SUFFIXES, DeviceFile, Head, may_be_container
+from vbuild.gpu_code.device_file import HEADER, SUFFIXES, DeviceFile, Folder, Head, may_be_container
 from vbuild.hardware.cpu import available_cores
 from vbuild.pe.image import is_64_bit
 from vbuild.slimming.device_files import container_plan, file_plan, kept_true, together
@@ -137,8 +137,16 @@ def _sorted_out(
     Threads for thousands of small files would only wait for Python's lock.
     """
     found, members = [], []
+    folders: dict[str, _Members] = {}
+    for member in wheel.members:
+        place, _, name = member.path.rpartition("/")
+        folders.setdefault(place, _Members(wheel, place)).names.add(name)
     for member in wheel.members:
         if member.path in dropped:
+            continue
+        folder = folders[member.path.rpartition("/")[0]]
+        if file := DeviceFile.of_folder(member.path, folder):
+            found.append(file_plan(file, member.path, member.size, shares, cuts))
             continue
         start = wheel.head(member, HEADER)
         head = partial(_head, wheel, member, start)
@@ -147,6 +155,17 @@ def _sorted_out(
         elif worth_reading(member.path, head) or (not start and member.size > 0):
             members.append(member)
     return found, members
+
+
+class _Members:
+    """The members of *wheel* in the folder *place*."""
+
+    def __init__(self, wheel: Wheel, place: str) -> None:
+        self._wheel, self._place = wheel, place
+        self.names: set[str] = set()
+
+    def read(self, name: str) -> bytes:
+        return self._wheel.read(f"{self._place}/{name}".lstrip("/"))
 
 
 def _head(wheel: Wheel, member: Member, start: bytes, size: int) -> bytes:
@@ -164,8 +183,10 @@ def worth_reading(path: str, head: Head) -> bool:
     return is_elf or is_64_bit(head) or may_be_container(path, head) or path.endswith(SUFFIXES)
 
 
-def examined(path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts) -> LibraryPlan:
-    """Return what each of *shares* keeps of the file *data* at *path*.
+def examined(
+    path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts, folder: Folder | None = None
+) -> LibraryPlan:
+    """Return what each of *shares* keeps of the file *data* at *path*, which lies in *folder*.
 
     Raises `RepackageError` if nothing serves a GPU asked for.
     """
@@ -173,10 +194,14 @@ def examined(path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts) -
     def head(size: int) -> bytes:
         return bytes(data[:size])
 
-    if file := DeviceFile.of(path, len(data), head):
+    file = DeviceFile.of_folder(path, folder) if folder else None
+    if file := file or DeviceFile.of(path, len(data), head):
         return file_plan(file, path, len(data), shares, cuts)
     if may_be_container(path, head):
         return container_plan(path, data, shares, cuts)
+    if not worth_reading(path, head):
+        account = LibraryCut(member=path, before=len(data), after=len(data))
+        return LibraryPlan(path, (EditedFile.whole(data),) * len(shares), (account,) * len(shares))
     library = GpuLibrary.of(path, data)
     results = [library.slimmed(share, cuts) for share in shares]
     files, accounts = (tuple(column) for column in zip(*results, strict=True))
