@@ -129,6 +129,11 @@ def test_what_setup_py_goes_on_without_is_offered_to_a_build_for_gpus(tmp_path: 
     assert '# requires = ["numpy", "cuvec", "scikit-build"]  # its setup.py goes on without these' in text
 
 
+def test_headers_of_numpy_ask_for_numpy(tmp_path: Path) -> None:
+    survey = surveyed(tree(tmp_path, {"setup.py": "", "k.c": "#include <numpy/arrayobject.h>\n"}), "demo")
+    assert survey.imported == ("numpy",)
+
+
 def test_what_chooses_the_setup_that_is_called_is_required_by_a_build_for_gpus(tmp_path: Path) -> None:
     setup = """
 try:

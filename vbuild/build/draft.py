@@ -115,7 +115,9 @@ def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKe
         yield DraftKey("build", "env", switches, what)
     decisive = survey.decisive if survey.has_cuda and "cuda" in matrix else ()
     if requires := [*survey.imported, *decisive, *(line for line, _ in survey.added)]:
-        said = ["its setup.py imports it, and does not say so"] if survey.imported else []
+        said = (
+            ["setup.py imports it, or a source includes it, and the project does not say so"] if survey.imported else []
+        )
         said += ["its setup.py goes on without it, and leaves CUDA out"] if decisive else []
         yield DraftKey("build", "requires", requires, "; ".join([*said, *(reason for _, reason in survey.added)]))
     tried = [each for each in survey.tried if each not in decisive]

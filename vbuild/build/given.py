@@ -243,7 +243,7 @@ def _met(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
     for line, why in survey.added:
         yield f"{line} is required: {why}"
     if survey.imported:
-        yield f"its setup.py imports {', '.join(survey.imported)} and does not require it: installed for the build"
+        yield f"it imports or includes {', '.join(survey.imported)} and does not require it: installed for the build"
     if survey.decisive and survey.has_cuda and "cuda" in matrix:
         yield f"its setup.py leaves CUDA out without {', '.join(survey.decisive)}: installed for the build"
 

@@ -173,6 +173,8 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
     if has_hooks:
         switches |= [_HOOKS]
     imported, tried = tuple(_imported(project, requires)), dict.fromkeys(_imported(project, (), _is_tried))
+    if any(header.startswith("numpy/") for header in found.headers) and "numpy" not in {*requires, *imported}:
+        imported = (*imported, "numpy")
     decisive = dict.fromkeys(_imported(project, (), _decides))
     return ProjectSurvey(
         backend=recognised(project),
