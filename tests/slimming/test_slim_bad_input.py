@@ -282,7 +282,7 @@ REPEATED = ".byte " + ",".join(map(str, entry(arch=90, code=b"")))
 EMPTY = ".byte " + ",".join(map(str, fatbin()))
 CUBIN = ".byte " + ",".join(map(str, cubin(90, 64)))
 BOMBS = {
-    "wrappers": ".section .nvFatBinSegment\n.fill 450000, 8, 0",
+    "wrappers": ".section .nvFatBinSegment\n.fill 450000, 8, 1",
     "magics": '.section .rodata,"a"\n.fill 150000, 4, 0xBA55ED50',
     "cubins": f'.section .rodata,"a"\n.rept 150000\n{CUBIN}\n.endr',
     "empty fatbins": f'.section .nv_fatbin,"a"\n.rept 150000\n{EMPTY}\n.endr',
