@@ -112,13 +112,35 @@ def test_where_nothing_fits_what_is_installed_the_newest_is_taken_and_said(
     assert tool is uv or ("chose +engine2.0: engine==1.0 is in " in said and ", for which there is no wheel" in said)
 
 
+def test_the_requirements_in_files_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "a.txt").write_text("demo  # the one\n-r inner/b.txt\nengine<2 ; python_version < '4'\n")
+    (tmp_path / "inner/b.txt").write_text("--constraint=../c.txt\n-r../a.txt\nother==1 \\\n    --hash=sha256:00\n")
+    (tmp_path / "c.txt").write_bytes(b"engine ~= 1.4 # \xff\n")
+    (tmp_path / "d.txt").write_text("engine==1.4.1\n")
+    (tmp_path / "pyproject.toml").write_text("engine==3\n")
+    words = ["install", "-ra.txt", "-r", "pyproject.toml", "-c", "none.txt", "-c", str(tmp_path), "--requirement"]
+    found = installed._in_files(words, {"PIP_CONSTRAINT": "d.txt", "UV_CONSTRAINT": "e.txt"}, tmp_path, "PIP")  # noqa: SLF001 - pure
+    assert [line for line in found if ";" not in line] == ["demo", "engine==1.4.1", "other==1", "engine ~= 1.4"]
+
+
+@pytest.mark.nightly
+@TOOLS
+@pytest.mark.parametrize("option", ["-r", "-c"])
+def test_the_build_for_what_a_file_asks_for_is_taken(laid: Path, tmp_path: Path, tool: Command, option: str) -> None:
+    python = virtual(tmp_path / "venv")
+    (tmp_path / "wanted.txt").write_text("engine==1.4.*\n")
+    ran(tool(python, "install", *links(laid), "demo", option, tmp_path / "wanted.txt"), tmp_path / "one")
+    assert got(python) == ("1.4", "engine-1.4.1")
+
+
 @pytest.mark.nightly
 @TOOLS
 def test_a_requirement_that_the_backend_does_not_see_is_a_conflict_and_no_broken_environment(
     laid: Path, tmp_path: Path, tool: Command
 ) -> None:
     python = virtual(tmp_path / "venv")
-    (tmp_path / "wanted.txt").write_text("demo\nengine==1.4.*\n")
+    (tmp_path / "wanted.txt").write_text("demo\nengine==1.4.* ; python_version >= '3'\n")
     command = tool(python, "install", *links(laid), "-r", tmp_path / "wanted.txt")
     said = refusal(command, tmp_path / "one")
     assert "engine==2.0.*" in said

@@ -1,6 +1,6 @@
 """Which of several builds is taken: that against what is asked for or installed, else that against the newest.
 
-    pip install demo 'torch==2.14.*'     torch 2.14, as the command says; requirements in files are not read
+    pip install demo 'torch==2.14.*'     torch 2.14, as the command says, or a file that its -r or -c names
     pip install demo                     the torch that this Python has, or its environment without isolation
     uv pip install demo                  the torch where uv installs to; this Python is in an environment of its own
     uv sync, uv lock                     the newest: what a lock says may not depend on what is installed
@@ -26,6 +26,9 @@ Span = tuple[list[int], list[int]]
 
 _SPECIFIER = re.compile(r"\s*(===?|~=|>=?|<=?)\s*v?(?:\d+!)?(\d+(?:\.\d+)*)(\.\*)?")
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[[^]]*\])?\s*([=~<>][^;]*)")
+_FILES = ("requirement", "constraint", "override")
+# uv reads dependencies of projects in them
+_OTHER_FILES = frozenset({".toml", ".cfg", ".py"})
 # longer than any version
 _NUMBERS = 8
 
@@ -72,10 +75,10 @@ def _value(release: str, values: "list[tuple[str, dict[str, str]]]") -> str:
 def _known(project: str) -> tuple[str, str]:
     """The specifier that *project* has by the installer's words, or that of what is installed; where that stands."""
     words, places = _installer()
-    for word in words:
-        match = _REQUIREMENT.fullmatch(word)
-        if match and re.sub("[-_.]+", "-", match[1]).lower() == project:
-            return match[2], "is asked for"
+    matches = filter(None, map(_REQUIREMENT.fullmatch, words))
+    asked = [match[2].strip() for match in matches if re.sub("[-_.]+", "-", match[1]).lower() == project]
+    if asked:
+        return ",".join(dict.fromkeys(asked)), "is asked for"
     for place in places:
         for found in importlib.metadata.distributions(name=project, path=[place]):
             return f"=={found.version}", f"is in {place}"
@@ -83,7 +86,7 @@ def _known(project: str) -> tuple[str, str]:
 
 
 def _installer() -> "tuple[list[str], list[str]]":
-    """The words of the command that builds this, and the folders of packages that it installs to."""
+    """The words of the command that builds this, with the lines of its files, and the folders that it installs to."""
     here = [*sys.path, *(sysconfig.get_path(name) for name in ("purelib", "platlib")), site.getusersitepackages()]
     parent = Path("/proc", str(os.getppid()))
     try:
@@ -92,12 +95,48 @@ def _installer() -> "tuple[list[str], list[str]]":
     except OSError:
         return [], here
     program, *options = words.split("\0")
+    variables = dict(entry.partition("=")[::2] for entry in entries.split("\0"))
     if Path(program).name != "uv":
-        return options, here
+        return [*options, *_in_files(options, variables, folder, "PIP")], here
     if "pip" not in options:
         return [], sys.path
-    variables = dict(entry.partition("=")[::2] for entry in entries.split("\0"))
+    options += _in_files(options, variables, folder, "UV")
     return options, [*sys.path, *(str(folder / place) for place in _of_uv(options, variables, folder))]
+
+
+def _in_files(words: "list[str]", variables: "dict[str, str]", folder: Path, tool: str) -> "list[str]":
+    """The requirements in the files that *words*, or the *variables* of the *tool*, name by paths from *folder*.
+
+    Lines with markers are left out: to evaluate them takes more than the standard library.
+    """
+    named = [name for key in _FILES for name in variables.get(f"{tool}_{key.upper()}", "").split()]
+    left = [folder / name for name in [*_named(words), *named]]
+    found, seen = [], set()
+    while left:
+        file = Path(os.path.abspath(left.pop(0)))  # noqa: PTH100 - a loop of links has no place to resolve to
+        if file in seen or file.suffix in _OTHER_FILES:
+            continue
+        seen.add(file)
+        try:
+            # a pipe would be read instead of by the installer
+            text = file.read_text("utf-8", "replace") if file.is_file() else ""
+        except OSError:
+            continue
+        for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+            shown = re.split(r"(?:^|\s)#|\s--hash", line)[0].strip()
+            if shown.startswith("-"):
+                left += [file.parent / name for name in _named(re.split(r"[\s=]+", shown, maxsplit=1))]
+            else:
+                found.append(shown)
+    return found
+
+
+def _named(words: "list[str]") -> "list[str]":
+    """The files of requirements and constraints that *words* name."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options = [name for key in _FILES for name in (f"--{key}", f"--{key}s")]
+    parser.add_argument("-r", "-c", *options, dest="files", action="append", nargs="?", default=[])
+    return [name for name in parser.parse_known_args(words)[0].files if name]
 
 
 def _of_uv(words: "list[str]", variables: "dict[str, str]", folder: Path) -> Iterator[str]:
