@@ -75,7 +75,7 @@ def verify(
 
 
 def verdict_lines(verdict: "Verdict") -> Iterator[str]:
-    yield f"{verdict.wheel.name}: {'failed' if verdict.failed else 'ok'}"
+    yield f"{verdict.wheel.name}: {verdict.outcome}"
     yield f"  instruction sets: {verdict.isa}{f', compared with {verdict.cpu}' if verdict.cpu else ''}"
     for library in verdict.libraries:
         highest = f"{library.level} at most" if library.level else "not disassembled"

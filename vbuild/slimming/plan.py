@@ -16,6 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from vbuild.binary.outline import Format
 from vbuild.elf.records import MAGIC
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.device_file import HEADER, SUFFIXES, DeviceFile, Folder, Head, may_be_container
@@ -33,11 +34,13 @@ from vbuild.wheel.zip_read import Member
 class SlimPlan(Struct, frozen=True):
     """The files of a wheel with what happens to them, and the members that are left out of every share.
 
-    For each share, *lists* are those in the wheel that no longer name what went, and *said* is what to know of others.
+    It *has_others* where compiled files are of formats without such code. For each share, *lists* are those in the
+    wheel that no longer name what went, and *said* is what to know of others.
     """
 
     libraries: tuple[LibraryPlan, ...]
     dropped: frozenset[str]
+    has_others: bool = False
     lists: tuple[dict[str, EditedFile], ...] = ()
     said: tuple[tuple[str, ...], ...] = ()
 
@@ -56,6 +59,8 @@ class SlimPlan(Struct, frozen=True):
         """Why there is nothing to do, or None."""
         if not self.is_idle:
             return None
+        if not self.libraries and self.has_others:
+            return "its compiled files are for systems, as macOS, without GPUs of NVIDIA or AMD"
         if not self.libraries:
             return "it has no compiled file, and runs on any machine"
         if not self.has_gpu_code:
@@ -126,7 +131,10 @@ def planned(
             for place in range(len(shares)):
                 check_served([library.cuts[place] for library in found])
         plans, lists, said = kept_true(wheel, found, len(shares))
-        yield SlimPlan(plans, dropped, lists, said)
+        known = {library.member for library in plans}
+        others = (member for member in wheel.members if member.path not in known)
+        has_others = not plans and any(Format.of(each.path, partial(wheel.head, each)) for each in others)
+        yield SlimPlan(plans, dropped, has_others, lists, said)
 
 
 def _sorted_out(

@@ -246,10 +246,22 @@ class Verdict(Struct, frozen=True):
         return any(finding.is_error for finding in self.findings)
 
     @property
+    def outcome(self) -> str:
+        """``failed``, ``ok``, or ``not checked``: nothing is wrong as far as it was looked at, and some was not."""
+        if self.failed:
+            return "failed"
+        return "not checked" if self._unchecked or self.isa == "not checked" else "ok"
+
+    @property
+    def _unchecked(self) -> bool:
+        is_told = (one.rule is VerifyRule.ISA_UNCHECKED and one.severity is Severity.WARNING for one in self.findings)
+        return any(is_told)
+
+    @property
     def isa(self) -> str:
         """The result for the instruction sets in a few words, for a table."""
         if not any(library.level for library in self.libraries):
-            return "not checked" if self.libraries else "no code"
+            return "not checked" if self.libraries or self._unchecked else "no code"
         if any(
             finding.rule in {VerifyRule.ISA_ABOVE, VerifyRule.ISA_FLAGS} and finding.is_error
             for finding in self.findings
@@ -290,6 +302,7 @@ class Verdict(Struct, frozen=True):
             "cpu": str(self.cpu) if self.cpu else None,
             "claimed": self.claimed,
             "failed": self.failed,
+            "outcome": self.outcome,
             "isa": self.isa,
             "gpu": self.gpu,
             "claimed_gpus": list(self.claimed_gpus),

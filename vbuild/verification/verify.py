@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Self
 
@@ -28,6 +28,7 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.binary.linkage import Edge, Via
+from vbuild.binary.outline import Format
 from vbuild.config.requirements import read_requirement
 from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver, is_shared_object
 from vbuild.elf.code import Elf
@@ -40,6 +41,7 @@ from vbuild.errors import BinaryError, HardwareError, VariantError, WheelError, 
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuOffer
+from vbuild.pe.image import PeImage, is_64_bit
 from vbuild.sbom.keeping import contradictions, path_of
 from vbuild.variants.document import Document
 from vbuild.verification.gpu_code import DEVICE_SECTIONS, GpuClaim, GpuCodeCheck, LibraryCode
@@ -93,6 +95,7 @@ def verify(
         findings += gpu_code.findings()
         claim, doubts = _claim_of_code(claims.cpu, source.name, libraries)
         findings += doubts
+        findings += contents.unchecked(claim.severity)
         levels = Levels(
             libraries,
             claim,
@@ -158,11 +161,15 @@ def pattern(text: str | re.Pattern[str]) -> re.Pattern[str]:
         raise WheelError(f"allow: {text!r} is not a regular expression: {error}") from error
 
 
+_SYSTEMS = {Format.PE: "Windows files (PE)", Format.MACHO: "macOS files (Mach-O)"}
+
+
 @dataclass(slots=True)
 class _Contents:
-    """The ELF files of a wheel by path, with the GPU code in them, and what is damaged."""
+    """The ELF files of a wheel by path, those of *others* formats, the GPU code in both, and what is damaged."""
 
     libraries: dict[str, Elf] = field(default_factory=dict)
+    others: dict[str, Format] = field(default_factory=dict)
     gpu_codes: dict[str, LibraryCode] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
@@ -172,15 +179,38 @@ class _Contents:
         contents = cls()
         for member in wheel.members:
             try:
-                if wheel.head(member, len(MAGIC)) == MAGIC:
-                    with wheel.mapped(member) as data:
-                        contents._read(member.path, data)
-                else:
+                kind = Format.of(member.path, partial(wheel.head, member))
+                if kind is None:
                     for _ in wheel.chunks(member):
                         pass
+                    continue
+                with wheel.mapped(member) as data:
+                    if kind is Format.ELF:
+                        contents._read(member.path, data)
+                    else:
+                        contents._read_other(member.path, data, kind)
             except WheelError as error:
                 contents.findings.append(Finding(Severity.ERROR, VerifyRule.ARCHIVE, (member.path,), str(error)))
         return contents
+
+    def _read_other(self, path: str, data: memoryview, kind: Format) -> None:
+        """Read of a file of another format the GPU code, which is all that is understood of it here."""
+        self.others[path] = kind
+        try:
+            if is_64_bit(lambda size: bytes(data[:size])) and (
+                code := LibraryCode.of(device_code(PeImage.parse(data)))
+            ):
+                self.gpu_codes[path] = code
+        except BinaryError as error:
+            self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), str(error)))
+
+    def unchecked(self, severity: Severity) -> Iterator[Finding]:
+        """Yield for each format that is not disassembled what nobody has looked at."""
+        for kind in sorted(set(self.others.values())):
+            paths = tuple(path for path, found in self.others.items() if found is kind)
+            more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+            what = f"{paths[0]}{more}: instruction sets and linkage of {_SYSTEMS[kind]} are not checked"
+            yield Finding(severity, VerifyRule.ISA_UNCHECKED, (), what)
 
     def _read(self, path: str, data: memoryview) -> None:
         try:
