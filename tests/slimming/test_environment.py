@@ -8,6 +8,8 @@ import subprocess
 import sys
 import zipfile
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,20 @@ def distribution(result: SlimmedEnvironment, name: str) -> SlimmedDistribution:
 def why(user: VirtualEnvironment, name: str = "demo") -> dict[str, str]:
     """Why files of the distribution *name* were left, by their names."""
     return {Path(left.path).name: left.why for left in distribution(slimmed(user), name).left}
+
+
+@contextmanager
+def running(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has the file at *path* mapped."""
+    script = "import mmap, sys; f = open(sys.argv[1]); m = mmap.mmap(f.fileno(), 0, prot=1)"
+    script += "; print('up', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "up\n"
+        yield process
+        process.communicate("\n")
 
 
 def architectures(path: Path) -> set[str]:
@@ -221,17 +237,22 @@ def test_a_read_only_file_is_left(user: VirtualEnvironment) -> None:
 
 def test_a_file_that_a_process_runs_is_left(user: VirtualEnvironment) -> None:
     path = user.site / "demo/_C.so"
-    script = "import mmap, sys; f = open(sys.argv[1]); m = mmap.mmap(f.fileno(), 0, prot=1)"
-    script += "; print('up', flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "up\n"
+    with running(path) as process:
         found = why(user)
-        process.communicate("\n")
     assert found["_C.so"].startswith(f"in use by process {process.pid} (")
     assert path.read_bytes() == FAT
+
+
+def test_a_file_that_a_process_runs_by_another_name_is_cut(user: VirtualEnvironment) -> None:
+    """One installer, uv, links one file of its cache into many environments."""
+    path = user.site / "demo/_C.so"
+    linked = user.folder / "other" / "_C.so"
+    linked.parent.mkdir()
+    linked.hardlink_to(path)
+    with running(linked):
+        assert why(user) == {}
+    assert architectures(path) == {"sm_90"}
+    assert linked.read_bytes() == FAT
 
 
 def test_links_out_of_the_environment_are_left_and_named(user: VirtualEnvironment, tmp_path: Path) -> None:
@@ -348,10 +369,12 @@ def test_what_is_not_an_environment_is_refused(user: VirtualEnvironment, place: 
         Environment.at(user.folder.parent / place)
 
 
-def _disturbed(user: VirtualEnvironment, fault: Fault, log: Path) -> Ended:
-    place = user.folder / "venv"
+def _disturbed(user: VirtualEnvironment, fault: Fault, log: Path, *, is_undo: bool = False) -> Ended:
+    place, backup = user.folder / "venv", user.folder / "backup"
     variables = fault.variables(place, log)
-    arguments = ("slim", "--environment", place, "--gpu", "90", "--backup", user.folder / "backup")
+    arguments = ("slim", "--environment", place, "--gpu", "90", "--backup", backup)
+    if is_undo:
+        arguments = ("slim", "--undo", backup)
     return run(*arguments, folder=user.folder, variables=variables)
 
 
@@ -389,6 +412,23 @@ def test_a_run_that_ends_at_any_moment_leaves_each_file_old_or_new(
     fault = Fault(max(1, moments - (part * 7) % moments), kind)
     ended = _disturbed(user, fault, tmp_path / "log")
     print(fault, ended)
+    _check(user)
+
+
+@pytest.mark.parametrize("part", range(6))
+@pytest.mark.sampled(2)
+def test_an_undo_that_is_killed_at_any_moment_leaves_what_the_next_run_makes_true(
+    user: VirtualEnvironment, tmp_path: Path, part: int
+) -> None:
+    slimmed(user, backup=user.folder / "backup")
+    shutil.copytree(user.folder, tmp_path / "again", symlinks=True)
+    _disturbed(user, COUNTING, tmp_path / "count", is_undo=True)
+    count = len(calls(tmp_path / "count"))
+    shutil.rmtree(user.folder)
+    (tmp_path / "again").rename(user.folder)
+    # before the middle one file is back; at the end RECORD is written
+    ended = _disturbed(user, Fault(count * (part + 3) // 9, Kind.SIGKILL), tmp_path / "log", is_undo=True)
+    print(count, ended)
     _check(user)
 
 

@@ -120,5 +120,14 @@ def test_fields_that_forbid_are_read(tmp_path: Path, fields: str) -> None:
     assert forbidding(tmp_path, {}, fields) == [("demo-1.0.dist-info/METADATA", True)]
 
 
+def test_the_field_that_forbids_is_shown_and_not_another(tmp_path: Path) -> None:
+    """As NCCL's packages have had it."""
+    fields = "License: BSD-3-Clause\nClassifier: License :: Other/Proprietary License\n"
+    made = wheel(tmp_path, "demo-1.0-py3-none-any.whl", {}, metadata=fields)
+    with open_wheel(made) as opened:
+        (found,) = prohibitions(opened)
+    assert found.sentence == "License :: Other/Proprietary License"
+
+
 def test_fields_that_allow_forbid_nothing(tmp_path: Path) -> None:
     assert forbidding(tmp_path, {}, "License: MIT\nClassifier: License :: OSI Approved :: MIT License\n") == []

@@ -450,9 +450,13 @@ def _agrees(row: RecordRow, data: memoryview, digest: str) -> bool:
 
 
 def _running(paths: Iterable[str]) -> dict[tuple[str, int], str]:
-    """Who has files mapped: by path and 0, or by name and inode for processes that see other paths."""
+    """Who has files mapped: by path and 0, or by name and inode for processes that see other paths.
+
+    A process that has the file by another name, as in the environment that uv has linked it into, too, keeps that.
+    """
     wanted = {path.rpartition("/")[2] for path in paths}
     found: dict[tuple[str, int], str] = {}
+    here = _seen(Path("/proc/self"))
     for process in Path("/proc").glob("[0-9]*"):
         if process.name == str(os.getpid()):
             continue
@@ -462,5 +466,12 @@ def _running(paths: Iterable[str]) -> dict[tuple[str, int], str]:
             for path, inode in rows:
                 if (name := path.rpartition("/")[2]) in wanted:
                     who = f"process {process.name} ({(process / 'comm').read_text().strip()})"
-                    found[path, 0] = found[name, int(inode)] = who
+                    found[path, 0] = who
+                    if _seen(process) != here:
+                        found[name, int(inode)] = who
     return found
+
+
+def _seen(process: Path) -> tuple[str, str]:
+    """Where the paths of *process* begin: its root in its own view of what is mounted."""
+    return str((process / "root").readlink()), str((process / "ns/mnt").readlink())

@@ -136,15 +136,18 @@ class Journal:
 
 
 def completed(environment: Environment, listings: Listings, changes: Iterable[FileChange]) -> int:
-    """Make true what the listings say of files that a killed run changed, or not; returns how many it changed."""
+    """Make true what the listings say of files that a killed run or undo changed, or not; returns how many are new."""
     found: dict[str, FileRow | None] = {}
     done = 0
     for change in changes:
         path = environment.root / change.path
-        if change.new is None:
-            if not path.exists():
-                found[change.path] = None
-                done += 1
+        if change.new is None and not path.exists():
+            found[change.path] = None
+            done += 1
+        elif change.new is None:
+            if path.is_file() and sha256_of(path) == change.old:  # not gone yet, or back
+                listings.list_again(change)
+                found[change.path] = FileRow(change.path, change.old, change.old_size)
         elif path.is_file() and (digest := _one_of(path, change)):
             found[change.path] = FileRow(change.path, digest, change.size if digest == change.new else change.old_size)
             done += digest == change.new
@@ -224,6 +227,7 @@ def undo(folder: Path) -> Undone:
     with changing(environment) as (_stage, journal):
         completed(environment, listings, journal.left())
         for change in reversed(changes):
+            journal.write(change)
             if why := restored(folder, root, change):
                 left.append((change.path, why))
             else:

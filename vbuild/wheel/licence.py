@@ -101,10 +101,10 @@ class Licence(Struct, frozen=True):
         return licence or ", ".join(names) or "not stated"
 
     @property
-    def is_proprietary(self) -> bool:
-        """Whether METADATA calls it so."""
+    def proprietary(self) -> str | None:
+        """The words of METADATA that call it so, which others of its fields may not; None if none do."""
         named = (self.expression, next(iter((self.text or "").splitlines()), ""), *self.classifiers)
-        return any(_PROPRIETARY.search(text) for text in named if text)
+        return next((text for text in named if text and _PROPRIETARY.search(text)), None)
 
     @property
     def is_stated(self) -> bool:
@@ -119,8 +119,8 @@ def prohibitions(wheel: Licensed) -> Iterator[Prohibition]:
     own = [*texts, (f"{wheel.dist_info}/{_METADATA}", licence.text or "")]
     found = [said for path, text in own if (said := _forbidden(path, text))]
     yield from found
-    if licence.is_proprietary and not found:
-        yield Prohibition(f"{wheel.dist_info}/{_METADATA}", str(licence))
+    if licence.proprietary and not found:
+        yield Prohibition(f"{wheel.dist_info}/{_METADATA}", licence.proprietary)
     for path in licence.components:
         if said := _forbidden(path, _read(wheel, path), is_own=not licence.is_stated):
             yield said
