@@ -372,9 +372,9 @@ def test_what_is_not_an_environment_is_refused(user: VirtualEnvironment, place: 
 def _disturbed(user: VirtualEnvironment, fault: Fault, log: Path, *, is_undo: bool = False) -> Ended:
     place, backup = user.folder / "venv", user.folder / "backup"
     variables = fault.variables(place, log)
-    arguments = ("slim", "--environment", place, "--gpu", "90", "--backup", backup)
     if is_undo:
-        arguments = ("slim", "--undo", backup)
+        return run("slim", "--undo", backup, folder=user.folder, variables=variables)
+    arguments = ("slim", "--environment", place, "--gpu", "90", "--backup", backup)
     return run(*arguments, folder=user.folder, variables=variables)
 
 
