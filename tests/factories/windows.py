@@ -15,7 +15,6 @@ from vbuild.pe.image import PeImage
 
 MINGW = "x86_64-w64-mingw32-gcc"
 _WINE = ("/usr/lib/wine/wine64", "/usr/lib/wine/wine", "wine64", "wine")
-_WALKER = Path(__file__).parent / "walked_fatbins.c"
 
 needs_mingw = pytest.mark.skipif(not shutil.which(MINGW), reason=f"{MINGW} is not installed")
 
@@ -70,11 +69,14 @@ def signed(data: bytes) -> bytes:
 def walked(data: bytes, folder: Path) -> list[str]:
     """What wine's loader maps of the DLL *data*: a line for each entry of each fatbin that a wrapper leads to."""
     (folder / "walked.dll").write_bytes(data)
+    return run_on_wine("walked_fatbins.c", "walked.dll", folder=folder).splitlines()
+
+
+def run_on_wine(source: str, *arguments: str, folder: Path) -> str:
+    """What the program *source*, a file beside this one, prints under wine in *folder*."""
     program, environment = _wine()
-    command = [program, str(_walker()), "walked.dll"]
-    return subprocess.run(
-        command, cwd=folder, env=environment, check=True, capture_output=True, text=True
-    ).stdout.splitlines()
+    command = [program, str(_compiled(source)), *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
 
 
 @cache
@@ -89,9 +91,9 @@ def _wine() -> tuple[str, dict[str, str]]:
 
 
 @cache
-def _walker() -> Path:
-    program = Path(mkdtemp(prefix="vbuild-walker-")) / "walk.exe"
-    subprocess.run([MINGW, "-O2", "-o", program, _WALKER], check=True)
+def _compiled(source: str) -> Path:
+    program = Path(mkdtemp(prefix="vbuild-exe-")) / "program.exe"
+    subprocess.run([MINGW, "-O2", "-o", program, Path(__file__).parent / source], check=True)
     return program
 
 

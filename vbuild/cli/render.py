@@ -220,7 +220,13 @@ def _becomes(move: "LibraryMove") -> str:
 def _wheel_lines(wheel: "SplitWheel") -> Iterator[str]:
     yield wheel.name
     if wheel.is_untouched:
-        yield "  unchanged: nothing in it to take out"
+        is_elsewhere = "-win" in wheel.name or "-macosx" in wheel.name
+        what = (
+            "the libraries of Windows and macOS wheels stay where they are"
+            if is_elsewhere
+            else "nothing in it to take out"
+        )
+        yield f"  unchanged: {what}"
         return
     packed = "" if wheel.packed is None else f"{mb(wheel.before)} -> {mb(wheel.packed)} MB, "
     yield f"  {packed}unpacked {mb(wheel.unpacked_before)} -> {mb(wheel.unpacked)} MB"

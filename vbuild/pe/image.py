@@ -32,8 +32,7 @@ _BLOCK = struct.Struct("<II")  # the RVA of a page, and the bytes of its base re
 _PE32_PLUS = 0x20B
 _LONGEST_NAME = 8
 # no file that a linker made has as many; each costs time
-_MOST_SECTIONS, _MOST_NAMES = 1 << 10, 1 << 12
-_LONGEST_PATH = 260
+_MOST_SECTIONS = 1 << 10
 # linkers put the headers right behind a small program for DOS
 _FURTHEST = 1 << 16
 _HIGHEST = 1 << 64
@@ -355,29 +354,6 @@ class PeImage(PeLayout, frozen=True, eq=False):
         table = self.table(Directory.DEBUG)
         size = DebugEntry.layout.size
         return tuple((at, DebugEntry.parse(self.data, at)) for at in range(table.start, table.stop - size + 1, size))
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """The names of the libraries that it imports from, the delayed ones last; `BinaryError` if they are damaged."""
-        base = self.optional.image_base
-        found = [*self._names(Directory.IMPORT, 20, 12, base), *self._names(Directory.DELAY_IMPORT, 32, 4, base)]
-        return tuple(dict.fromkeys(found))
-
-    def _names(self, which: Directory, size: int, field: int, base: int) -> Iterator[str]:
-        """The names that rows of *size* bytes of the table *which* lead to by an RVA at *field*, up to an empty one."""
-        directory = self.directory(which)
-        start = self.offset(base + directory.start) if directory else None
-        if start is None:
-            return
-        for at in itertools.islice(range(start, len(self.data) - size, size), _MOST_NAMES):
-            if not any(self.data[at : at + size]):
-                return
-            rva = int.from_bytes(self.data[at + field : at + field + 4], "little")
-            place = self.offset(base + rva)
-            name = bytes(self.data[place : place + _LONGEST_PATH]) if place is not None else b""
-            if not name.partition(b"\0")[0]:
-                raise BinaryError(f"{which.name.lower()} directory at {at:#x} names no library")
-            yield name.partition(b"\0")[0].decode("latin-1")
 
 
 def is_64_bit(head: Callable[[int], bytes]) -> bool:

@@ -22,7 +22,7 @@ from vbuild.binary.headers import reading_with_lief
 from vbuild.binary.outline import MODULE, BinaryLoading, BinaryOutline, Format, PlainSection
 from vbuild.errors import BinaryError
 from vbuild.files.records import U32, Buffer
-from vbuild.pe.image import CoffHeader, Directory, PeRecord
+from vbuild.pe.image import CoffHeader, DebugEntry, Directory, PeRecord, coff_place
 from vbuild.pe.linkage import is_system
 
 # as platform tags spell them, where one has them
@@ -35,7 +35,6 @@ _IS_DLL, _IS_PROGRAM = 0x2000, 0x2
 # by the magic of the optional header
 _BITS = {0x10B: 32, 0x20B: 64}
 _IS_CODE, _IS_DATA = 0x20, 0x40
-_DOS_HEADER, _PE_PLACE, _PE_MAGIC = 64, 60, b"PE\0\0"
 _SECTION, _SYMBOL, _CODEVIEW, _CODEVIEW_SIZE = 40, 18, 2, 24
 _NUMBER, _ADDRESS = struct.Struct("<I"), struct.Struct("<Q")
 # exports have numbers of 16 bits; no real file needs a tenth of so many DLLs, or of such a debug directory
@@ -82,16 +81,6 @@ class _DelayedImport(PeRecord, frozen=True):
     time: U32
 
 
-class _DebugEntry(PeRecord, frozen=True):
-    flags: U32
-    time: U32
-    version: U32
-    kind: U32
-    size: U32
-    address: U32
-    place: U32
-
-
 class _Section(Struct, frozen=True):
     name: str
     address: int
@@ -113,14 +102,12 @@ class _PeFile:
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
-        place = _NUMBER.unpack_from(data, _PE_PLACE)[0] if len(data) >= _DOS_HEADER else len(data)
-        if bytes(data[:2]) != b"MZ" or bytes(data[place : place + len(_PE_MAGIC)]) != _PE_MAGIC:
-            raise BinaryError(f"not a PE file: expected MZ, and PE at the offset that stands at {_PE_PLACE}")
-        self.coff = coff = CoffHeader.parse(data, place + len(_PE_MAGIC))
-        end = place + len(_PE_MAGIC) + CoffHeader.layout.size + coff.optional_size + _SECTION * coff.sections
+        place = coff_place(data)
+        self.coff = coff = CoffHeader.parse(data, place)
+        end = place + CoffHeader.layout.size + coff.optional_size + _SECTION * coff.sections
         if end > len(data):
             raise BinaryError(f"headers end at {end:#x}, past the end, {len(data):#x}")
-        magic = int.from_bytes(data[place + len(_PE_MAGIC) + CoffHeader.layout.size :][:2], "little")
+        magic = int.from_bytes(data[place + CoffHeader.layout.size :][:2], "little")
         if magic not in _BITS:
             raise BinaryError(f"optional header of the kind {magic:#x}, expected one of 32 or 64 bits")
         with reading_with_lief() as lief:
@@ -246,10 +233,10 @@ class _PeFile:
         """The PDB's id as symbol servers have it: the GUID, and behind it the age, in hexadecimal digits."""
         if (start := self.directory(Directory.DEBUG)) is None:
             return None
-        size, step = min(self.directories[Directory.DEBUG][1], _MOST_DEBUG), _DebugEntry.layout.size
-        for entry in (_DebugEntry.parse(self.data, start + each) for each in range(0, size - step + 1, step)):
-            found = bytes(self.data[entry.place : entry.place + _CODEVIEW_SIZE])
-            if entry.kind == _CODEVIEW and found[:4] == b"RSDS" and len(found) == _CODEVIEW_SIZE:
+        size, step = min(self.directories[Directory.DEBUG][1], _MOST_DEBUG), DebugEntry.layout.size
+        for entry in (DebugEntry.parse(self.data, start + each) for each in range(0, size - step + 1, step)):
+            found = bytes(self.data[entry.raw_at : entry.raw_at + _CODEVIEW_SIZE])
+            if entry.type == _CODEVIEW and found[:4] == b"RSDS" and len(found) == _CODEVIEW_SIZE:
                 one, two, three, rest, age = struct.unpack_from("<IHH8sI", found, 4)
                 return f"{one:08X}{two:04X}{three:04X}{rest.hex().upper()}{age:X}"
         return None
