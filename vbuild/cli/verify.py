@@ -64,7 +64,7 @@ def verify(
         runs = [*map(levels, wheels)] if run else []
     verdicts[: len(runs)] = map(LevelReport.evidence_for, runs, verdicts)
     lines = [line for verdict in verdicts for line in verdict_lines(verdict)]
-    data = [verdict.data() for verdict in verdicts]
+    data = [{**verdict.data(), "outcome": verdict.outcome} for verdict in verdicts]
     for one, ran in zip(data, runs, strict=False):
         one["run"] = ran.data()
     terminal.show(data, [*lines, *(line for ran in runs for line in ran.lines())], as_json=as_json)

@@ -302,7 +302,6 @@ class Verdict(Struct, frozen=True):
             "cpu": str(self.cpu) if self.cpu else None,
             "claimed": self.claimed,
             "failed": self.failed,
-            "outcome": self.outcome,
             "isa": self.isa,
             "gpu": self.gpu,
             "claimed_gpus": list(self.claimed_gpus),
