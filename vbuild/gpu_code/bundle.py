@@ -372,7 +372,7 @@ def _inflated(data: memoryview, head: _Compressed, place: int, *, most: int | No
             plain = zstd.first_bytes(payload, most, window_log=_WINDOW_LOG)
         else:
             plain = zstd.decompressed(payload, head.uncompressed, window_log=_WINDOW_LOG)
-    except (zlib.error, zstd.ZstdError, MemoryError) as error:
+    except (zlib.error, zstd.ZstdError, MemoryError, OverflowError) as error:
         raise BinaryError(f"compressed bundle at {place:#x} is damaged: {error}") from error
     if not most and len(plain) != head.uncompressed:
         found = f"inflates to {len(plain):#x} bytes, but claims {head.uncompressed:#x}"

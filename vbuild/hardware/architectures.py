@@ -272,8 +272,8 @@ class GpuTarget(NamedTuple):
         """Whether machine code for this target runs on *device*: in some mode of it, where *device* says none."""
         if not isinstance(device, GpuTarget) or not self._is_for(device.processor):
             return False
-        other = {mode[:-1]: mode[-1] for mode in device.modes}
-        return all(other.get(mode[:-1], mode[-1]) == mode[-1] for mode in self.modes)
+        other = {mode[:-1]: mode[-1:] for mode in device.modes}
+        return all(other.get(mode[:-1], mode[-1:]) == mode[-1:] for mode in self.modes)
 
     def compiles_on(self, device: "Device") -> bool:
         """Whether the runtime of *device* can compile this code: SPIR-V for any of AMD's processors."""

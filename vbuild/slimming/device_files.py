@@ -24,7 +24,7 @@ from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.files.wording import counted
 from vbuild.gpu_code.device_file import DeviceFile, container_in
-from vbuild.gpu_code.model import Compression, Vendor
+from vbuild.gpu_code.model import Compression, Container, Vendor
 from vbuild.hardware.architectures import Device, GpuTarget
 from vbuild.hardware.gpu import GpuRequest, GpuServed, Service, kept_offers, service
 from vbuild.slimming.library import ContainerDecision, LibraryPlan, names_of
@@ -89,11 +89,12 @@ def container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: C
         return LibraryPlan(path, (whole,) * len(shares), (account,) * len(shares))
     files, accounts = [], []
     for share in shares:
-        trouble = None
         decision = ContainerDecision.untouched(container)
         if share.gpus:
             decision = ContainerDecision.of(container, share.gpus, cuts)
-        stays = decision.serves or not decision.is_for_gpus
+        is_idle = decision.is_for_gpus and not decision.serves
+        trouble = _why_not_gone(container) if is_idle else None
+        stays = not is_idle or trouble is not None
         file = whole
         if stays and container.movable and (cuts.zstd or decision.is_cut):
             decision, replacement, trouble = decision.replaced(data, zstd=bool(cuts.zstd))
@@ -119,6 +120,18 @@ def container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: C
         )
     gone = frozenset(place for place, account in enumerate(accounts) if not account.after)
     return LibraryPlan(path, tuple(files), tuple(accounts), gone=gone)
+
+
+def _why_not_gone(container: Container) -> str | None:
+    """Why *container* stays although it names none of the GPUs: it may not say what it is for; or None."""
+    if container.why_pinned:
+        return container.why_pinned
+    try:
+        # what is compressed is read to its end, and held against its hash
+        container.keeping(frozenset())
+    except BinaryError as error:
+        return str(error)
+    return None
 
 
 def together(cuts: Iterable[LibraryCut]) -> Iterator[LibraryCut]:
