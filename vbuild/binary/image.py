@@ -22,7 +22,7 @@ class Pointer(Struct, frozen=True):
     place: int
     target: int
     row: int | None = None
-    """The file offset of its row in a table that has the target; None where the word itself is the target."""
+    """The file offset of its row in a table that has the target; a word that is the target itself has none."""
 
 
 class Section(Protocol):
