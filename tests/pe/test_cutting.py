@@ -18,7 +18,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.model import Container
 from vbuild.gpu_code.survey import device_code
 from vbuild.pe.cut_check import prove
-from vbuild.pe.cutting import cut, without
+from vbuild.pe.cutting import cut
 from vbuild.pe.image import PeImage, is_64_bit
 
 pytestmark = needs_mingw
@@ -140,16 +140,6 @@ def test_other_bytes_behind_the_last_section_refuse_the_cut() -> None:
     data = two_fatbins() + b"an archive that the program looks for"
     with pytest.raises(BinaryError, match=r"^37 bytes behind the last section, which the code may look for"):
         cut(PeImage.parse(data), kept_for(data))
-
-
-def test_without_sections_is_a_smaller_file_with_the_same_headers() -> None:
-    data = two_fatbins()
-    image = PeImage.parse(data)
-    lean = bytes(without(image, image.named(".nv_fatbin")))
-    assert len(data) - len(lean) >= 4 * _BIG
-    assert [section.Name for section in pefile.PE(data=lean).sections] == [
-        section.Name for section in pefile.PE(data=data).sections
-    ]
 
 
 def test_proof_sees_a_byte_that_is_another_and_a_pointer_that_did_not_follow() -> None:

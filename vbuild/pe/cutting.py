@@ -10,7 +10,7 @@ that is allowed, and else the file is refused, as one with other bytes behind it
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -55,14 +55,6 @@ def cut(image: PeImage, replacements: Sequence[Replacement], *, drop_signature: 
     edited = _checked_sum(image, spliced(image.data, _edits(image, beds)))
     prove(image, edited, replacements)
     return edited
-
-
-def without(image: PeImage, sections: Iterable[PeSection]) -> EditedFile:
-    """*image* with the bytes of *sections* left out: a smaller file with the same headers, for what reads no others."""
-    gone = {section.index for section in sections}
-    shifts = _Shifts.of(image, dict.fromkeys(gone, 0))
-    edits = [Edit(section.raw) for section in image.sections if section.index in gone]
-    return spliced(image.data, [*edits, *_section_edits(image, shifts)])
 
 
 class _Bed(Struct, frozen=True):
