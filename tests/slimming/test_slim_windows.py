@@ -59,6 +59,7 @@ def test_signed_dll_is_left_and_named_unless_its_signature_may_go(tmp_path: Path
     data = signed(device())
     result, after = slimmed(tmp_path / "left", data, Share(GpuList.asked("sm_90")))
     assert after == data
+    assert result.why_untouched == "what could go of it is left, for the reasons below"
     (cut,) = result.libraries
     assert cut.why_whole
     assert "--drop-signature" in cut.why_whole

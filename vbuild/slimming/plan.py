@@ -66,6 +66,8 @@ class SlimPlan(Struct, frozen=True):
         if not self.has_gpu_code:
             return "its compiled files have no GPU code"
         cuts = [cut for library in self.libraries for cut in library.cuts]
+        if any(cut.why_whole for cut in cuts):
+            return "what could go of it is left, for the reasons below"
         found = ", ".join(dict.fromkeys(gpu for cut in cuts for gpu in cut.gpus))
         # what another vendor's GPUs run stays whole
         is_of_another = not any(cut.served or cut.zstd for cut in cuts)
