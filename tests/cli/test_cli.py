@@ -86,10 +86,27 @@ def test_every_option_with_a_value_has_a_parser(command: str) -> None:
 
 
 def test_help_loads_no_library_but_click() -> None:
-    program = "import sys, vbuild.cli.main; print(sorted({name.partition('.')[0] for name in sys.modules}))"
+    program = (
+        "import sys; from vbuild.cli.main import main; main(['--help'], standalone_mode=False); "
+        "print(sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     for heavy in ("rich", "packaging", "filelock", "iced_x86", "elftools", "archspec", "unearth", "build", "uv"):
         assert repr(heavy) not in loaded
+
+
+def test_compiled_code_that_is_cut_short_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "vbuild", "--help"]
+    where = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    subprocess.run(command, env=where, capture_output=True, check=True)
+    (damaged,) = tmp_path.rglob("vbuild/cli/inspect.*.pyc")
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    ran = subprocess.run(command, env=where, capture_output=True, text=True, check=False)
+    (line,) = ran.stderr.splitlines()
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert re.fullmatch(
+        rf"vbuild: {re.escape(str(damaged))}: compiled code that ends too early: .*; delete the file, .*", line
+    )
 
 
 def test_a_release_is_stamped_indexed_and_selected_from(release: Path, tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from traceback import walk_tb
 from typing import Any
 
 import click
 
+from vbuild import DISTRIBUTION
 from vbuild.cli import terminal
 from vbuild.errors import VbuildError, refusal_of
 from vbuild.process.signals import interruptible
@@ -50,11 +52,11 @@ class Commands(click.Group):
                 formatter.write_dl(rows, col_spacing=2 + max(map(len, self.commands)) - max(map(len, names)))
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:  # noqa: ANN401 - click's own signature
-        with _in_two_lines():
+        with _in_few_lines():
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
-        with interruptible() as interruption, _in_two_lines():
+        with interruptible() as interruption, _in_few_lines():
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
@@ -75,11 +77,23 @@ def summary(command: click.Command) -> str:
 
 
 @contextmanager
-def _in_two_lines() -> Iterator[None]:
-    """A usage mistake ends in two lines: what is wrong, and how to get help."""
+def _in_few_lines() -> Iterator[None]:
+    """A usage mistake ends in two lines: what is wrong, and how to get help; data that ends too early in one."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
         raise
     except click.UsageError as error:
         raise terminal.UsageMistake(error) from error
+    except EOFError as error:  # of which click says no more than "Aborted!"
+        raise terminal.Refusal(_cut_short(error)) from error
+
+
+def _cut_short(error: EOFError) -> str:
+    """Which file ends too early: a module's compiled code, of which the importer's own frames know the path."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    compiled = [frame.f_locals["bytecode_path"] for frame in frames if "bytecode_path" in frame.f_locals]
+    if compiled:
+        return f"{compiled[-1]}: compiled code that ends too early: {error}; delete the file, and Python makes it again"
+    code = frames[-1].f_code
+    return f"{code.co_filename}: {code.co_name} read data that ends too early, a fault of {DISTRIBUTION}: report it"

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vbuild.cli import terminal
-from vbuild.files.staging import LOGS
 
 if TYPE_CHECKING:
     from vbuild.recipe.target import Target
@@ -34,6 +33,8 @@ class _Logs:
     """The logs of builds in *folder*, and how far each has been read."""
 
     def __init__(self, folder: Path) -> None:
+        from vbuild.files.staging import LOGS
+
         self.folder = folder / LOGS
         # what is there already is of an earlier run
         self._read = {file: file.stat().st_size for file in self._files()}
