@@ -46,8 +46,6 @@ from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import STAGE
 from vbuild.hardware.cpu import available_cores
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.debian import fetch_debian
-from vbuild.index_client.packages import Wanted, download
 from vbuild.recipe.source import PROJECT_FILES, Debian, Folder, Git, NativeSource, Sdist
 
 _LATEST = 1 << 33
@@ -187,9 +185,13 @@ def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes
                         new.mkdir()
                         git.checkout(source.url, source.commit, folder=new)
                 case Debian():
+                    from vbuild.index_client.debian import fetch_debian
+
                     places = indexes or Indexes.configured()
                     fetch_debian(source.name, source.version, source.sha256, new, indexes=places)
                 case Sdist():
+                    from vbuild.index_client.packages import Wanted, download
+
                     wanted = Wanted(source.name, source.version, source.sha256)
                     download(wanted, new, indexes=indexes or Indexes.configured())
     return path
