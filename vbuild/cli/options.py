@@ -52,7 +52,7 @@ class Place(click.Path):
             return self._named_wheel(value) if self._named else super().convert(value, param, ctx)
         from tempfile import TemporaryDirectory
 
-        from vbuild.index_client.located import fetched, is_url
+        from vbuild.index_client.pages import fetched, is_url
 
         if not is_url(value):
             self.fail(f"{value!r}: expected a path, or a URL with https or http", param, ctx)
@@ -64,11 +64,12 @@ class Place(click.Path):
     @staticmethod
     def _named_wheel(value: Any) -> Any:  # noqa: ANN401
         """The project and versions that *value* names, or *value* as a path."""
+        path = Path(value)
+        if not isinstance(value, str) or "/" in value or path.suffix in _FILES or path.exists():
+            return path
         from vbuild.index_client.packages import requirement_of
 
-        path = Path(value)
-        is_path = not isinstance(value, str) or "/" in value or path.suffix in _FILES or path.exists()
-        return path if is_path else requirement_of(value) or path
+        return requirement_of(value) or path
 
 
 def here(wheels: Iterable[Any]) -> tuple[Path, ...]:

@@ -25,7 +25,8 @@ from vbuild.errors import BuildError, FetchError, VariantError, VbuildError, Whe
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes, compile_command
-from vbuild.index_client.located import fetched, files_at
+from vbuild.index_client.located import files_at
+from vbuild.index_client.pages import fetched
 from vbuild.process.run import run, supervised
 from vbuild.recipe.variables import for_installers
 from vbuild.variants.select import Selection, select

@@ -1,0 +1,198 @@
+"""What servers answer at the URLs that users type: files, pages of links, and the pages of an index.
+
+Requests are made as those to package indexes are: with pip's certificates, proxy and credentials.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import BinaryIO, cast
+from urllib.parse import unquote, urljoin, urlsplit
+
+import httpx2
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from unearth import Link
+from unearth.collector import IndexPage, LinkCollectError, fetch_page, parse_html_page, parse_json_response
+from unearth.fetchers import Fetcher, PyPIClient
+
+from vbuild.errors import FetchError
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.packages import ListedFile, Problems, client_of, stated_sha256
+from vbuild.index_client.ranged import opened
+
+# bytes of a variants.json
+_LARGEST = 1 << 24
+# of a file whose bytes alone are asked for
+_NO_VERSION = Version("0")
+_JSON = "application/vnd.pypi.simple.v1+json"
+# what a release has; the last ones are sdists of earlier years
+_RELEASED = (".whl", ".tar.gz", "-variants.json", ".zip", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".tar.Z")
+_MOST_PROJECTS = 1000
+
+
+def is_url(text: str) -> bool:
+    """Whether *text* names a file on a server."""
+    return text.lower().startswith(("https://", "http://"))
+
+
+def fetched(url: str, folder: Path) -> Path:
+    """The file at *url*, downloaded into *folder* under its own name, and compared with a ``#sha256=`` behind it.
+
+    `FetchError` if it is not there or has another hash.
+    """
+    shown = checked(url).redacted
+    name = unquote(urlsplit(url).path).rpartition("/")[2]
+    if not name or name in {".", ".."}:
+        raise FetchError(f"{shown}: expected the URL of a file")
+    target = folder / name
+    wanted, digest = stated_sha256(Link(url)), hashlib.sha256()
+    try:
+        with _answer(url) as response, target.open("wb") as out:
+            for chunk in response.iter_raw():
+                digest.update(chunk)
+                out.write(chunk)
+    except OSError as error:
+        raise FetchError(f"{target}: cannot be written: {error.strerror}") from error
+    if wanted not in {None, digest.hexdigest()}:
+        target.unlink()
+        raise FetchError(f"{shown}: has sha256 {digest.hexdigest()}, expected {wanted}")
+    return target
+
+
+def read(url: str) -> bytes:
+    """The bytes of the file at *url*, of which there may be 16 MB; `FetchError` if it cannot be read."""
+    data = bytearray()
+    with _answer(url) as response:
+        for chunk in response.iter_raw():
+            data += chunk
+            if len(data) > _LARGEST:
+                raise FetchError(f"{Link(url).redacted}: more than {_LARGEST} bytes")
+    return bytes(data)
+
+
+@contextmanager
+def opened_at(url: str, name: str) -> Iterator[BinaryIO]:
+    """The file *name* at *url*, open for reading; `FetchError` if it cannot be read.
+
+    Only what is read is transferred, or else all of it, to a temporary file, if its server cannot send parts.
+    """
+    with ExitStack() as stack:
+        client = stack.enter_context(client_of(Indexes.configured(), lambda _response: None))
+        try:
+            file = cast("BinaryIO", stack.enter_context(opened(client, ListedFile(name, version=_NO_VERSION, url=url))))
+        except FetchError:
+            folder = stack.enter_context(TemporaryDirectory(prefix="vbuild-fetched-"))
+            file = stack.enter_context(fetched(url, Path(folder)).open("rb"))
+        yield file
+
+
+def links_to_files(url: str, project: str) -> tuple[Link, ...]:
+    """The files that the page at *url* links to, without yanked ones; of a simple index those of *project*.
+
+    `FetchError` if there is no such page.
+    """
+    shown = checked(url).redacted
+    problems = Problems()
+    bare = urlsplit(url)._replace(query="", fragment="").geturl()
+    own = f"{bare.rstrip('/')}/{canonicalize_name(project)}/"
+    with client_of(Indexes.configured(), problems.note) as client:
+        # the page of all projects of an index is no page of links: that of PyPI has 40 MB
+        is_index = urlsplit(bare).path.rstrip("/").endswith("/simple")
+        for one in (own,) if is_index else (own, url):
+            try:
+                links = _links(_page(client, one))
+            except FetchError as error:
+                problems.append(str(error))
+                continue
+            return _to_files(link for link in links if link.yank_reason is None)
+    raise FetchError(
+        f"{shown}: nothing of {project}: {problems[-1]}; expected a folder, a page of links, or a simple index"
+    )
+
+
+def all_links_to_files(url: str) -> tuple[Link, ...]:
+    """The files that the page at *url* links to, yanked ones too; those of all projects of a simple index.
+
+    `FetchError` if a page cannot be read, none lists a file, or there are more projects than one would look at.
+    """
+    shown = checked(url).redacted
+    with client_of(Indexes.configured(), lambda _response: None) as client:
+        page = _page(client, url)
+        links = _links(page)
+        if not (found := _to_files(links)):
+            below = _projects(page, links)
+            if len(below) > _MOST_PROJECTS:
+                one = f"{url.rstrip('/')}/{urlsplit(below[0]).path.rstrip('/').rpartition('/')[2]}/"
+                raise FetchError(
+                    f"{shown}: {len(below)} projects, expected {_MOST_PROJECTS} at most; name the page of one, as {one}"
+                )
+            found = _to_files(link for one in below for link in _links(_page(client, one)))
+    if not found:
+        raise FetchError(f"{shown}: lists no wheel and no sdist; expected a page of links, or a simple index")
+    return found
+
+
+def _page(client: PyPIClient, url: str) -> IndexPage:
+    """The page at *url*; `FetchError` if there is none."""
+    try:
+        return fetch_page(cast("Fetcher", client), Link(url))
+    except (LinkCollectError, httpx2.HTTPError) as error:
+        raise FetchError(f"{Link(url).redacted}: {error}") from error
+
+
+def _to_files(links: Iterable[Link]) -> tuple[Link, ...]:
+    """Those of *links* that lead to what a release has on a server."""
+    return tuple(link for link in links if link.filename.endswith(_RELEASED) and is_url(link.url))
+
+
+def _projects(page: IndexPage, links: Iterable[Link]) -> list[str]:
+    """The URLs of the pages below *page*, those of an index's projects."""
+    base = page.link.url_without_fragment
+    own = base if base.endswith("/") else f"{base}/"
+    urls = [link.url_without_fragment for link in links]
+    if _is_json(page) and isinstance(rows := json.loads(page.content).get("projects"), list):
+        names = [str(row.get("name")) for row in rows if isinstance(row, dict)]
+        urls = [urljoin(own, f"{canonicalize_name(name)}/") for name in names]
+    return [url for url in dict.fromkeys(urls) if url.startswith(own) and url.endswith("/") and url != own]
+
+
+@contextmanager
+def _answer(url: str) -> Iterator[httpx2.Response]:
+    """What the server of *url* sends; `FetchError` in the block, too, if that is no file or breaks off."""
+    link = Link(url)
+    with client_of(Indexes.configured(), lambda _response: None) as client:
+        try:
+            with client.get_stream(link.url_without_fragment) as response:
+                response.raise_for_status()
+                yield response
+        except httpx2.HTTPStatusError as error:
+            answer = error.response
+            raise FetchError(f"{link.redacted}: {answer.status_code} {answer.reason_phrase}") from error
+        except httpx2.HTTPError as error:
+            raise FetchError(f"{link.redacted}: {error or type(error).__name__}") from error
+
+
+def _is_json(page: IndexPage) -> bool:
+    return page.content_type.lower().startswith(_JSON)
+
+
+def _links(page: IndexPage) -> tuple[Link, ...]:
+    """What *page* links to; `FetchError` if it is no page of links."""
+    try:
+        return tuple(parse_json_response(page) if _is_json(page) else parse_html_page(page))
+    except (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError) as error:
+        raise FetchError(f"{page.link.redacted}: no page of links: {error}") from error
+
+
+def checked(url: str) -> Link:
+    """*url* as a link; `FetchError` if it is none."""
+    try:
+        httpx2.URL(url)
+        urlsplit(url).port  # noqa: B018 - which is when it is checked
+        return Link(url)
+    except (ValueError, httpx2.InvalidURL) as error:
+        raise FetchError(f"{url}: no URL: {error}") from error
