@@ -27,7 +27,8 @@ from vbuild.build.native import NativeBuilder, NativeCache, NativeSettings
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.packages import Wanted, download
+from vbuild.index_client.listed import Wanted
+from vbuild.index_client.packages import download
 from vbuild.recipe.model import Recipe
 from vbuild.toolchain.toolkit_provision import FETCHED
 

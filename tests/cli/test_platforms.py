@@ -90,7 +90,10 @@ print(json.dumps(failed))
 
 
 @pytest.mark.parametrize("missing", MACHINES)
-def test_wheels_are_stamped_indexed_selected_and_inspected(missing: str, tmp_path: Path) -> None:
+def test_wheels_are_stamped_indexed_selected_and_inspected(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # the size of the real one takes seconds to find out
     plain = wheel(tmp_path / "dist", NAME, {"demo/_demo.so": shared_object(MODULE + SUM)})
     described = tmp_path / "machine.toml"
     described.write_text(str(machine("x86-64-v3", tags=("cp311-cp311-manylinux_2_17_x86_64",))))

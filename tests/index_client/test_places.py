@@ -8,7 +8,8 @@ from packaging.version import Version
 
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.packages import Wanted, download, files_of
+from vbuild.index_client.listed import Wanted
+from vbuild.index_client.packages import download, files_of
 
 NOWHERE = Indexes(index_url="https://127.0.0.1:9/simple")
 WANTED = Wanted("demo", Version("1.0"), "0" * 64)

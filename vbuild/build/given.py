@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,15 +32,13 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listed import ListedFile
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import PROJECT_FILES, Sdist, project_file, project_name, sdist_file
 from vbuild.recipe.spelling import baseline
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import releases
 from vbuild.toolchain.toolkit_installed import installed
-
-if TYPE_CHECKING:
-    from vbuild.index_client.packages import ListedFile
 
 _DEFAULTS = {"x86_64": "x86-64-v3", "aarch64": "armv8.2-a"}
 _RECIPE = ".toml"
@@ -334,7 +332,7 @@ def _newest(wanted: Requirement, indexes: Indexes) -> tuple[Sdist, tuple[str, ..
     return sdist, tuple(notes), all(file.endswith("-any.whl") for file in wheels)
 
 
-def _lacking(wanted: Requirement, files: Iterable["ListedFile"], sdists: Iterable["ListedFile"]) -> str:
+def _lacking(wanted: Requirement, files: Iterable[ListedFile], sdists: Iterable[ListedFile]) -> str:
     """Why no sdist fits *wanted*."""
     built = {one.version for one in files if one.is_wheel} & set(
         wanted.specifier.filter({one.version for one in files})

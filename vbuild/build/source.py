@@ -46,6 +46,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import STAGE
 from vbuild.hardware.cpu import available_cores
 from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listed import Wanted
 from vbuild.recipe.source import PROJECT_FILES, Debian, Folder, Git, NativeSource, Sdist
 
 _LATEST = 1 << 33
@@ -190,7 +191,7 @@ def fetched(source: NativeSource, cache: Path | None = None, *, indexes: Indexes
                     places = indexes or Indexes.configured()
                     fetch_debian(source.name, source.version, source.sha256, new, indexes=places)
                 case Sdist():
-                    from vbuild.index_client.packages import Wanted, download
+                    from vbuild.index_client.packages import download
 
                     wanted = Wanted(source.name, source.version, source.sha256)
                     download(wanted, new, indexes=indexes or Indexes.configured())

@@ -78,9 +78,10 @@ def here(wheels: Iterable[Any]) -> tuple[Path, ...]:
 
     from vbuild.cli import terminal
     from vbuild.index_client.configuration import Indexes
-    from vbuild.index_client.packages import download_wheel
 
     def fetched_wheel(wanted: Any) -> Path:  # noqa: ANN401 - a requirement
+        from vbuild.index_client.packages import download_wheel
+
         folder = click.get_current_context().find_root().with_resource(TemporaryDirectory(prefix="vbuild-fetched-"))
         return download_wheel(wanted, Path(folder), indexes=Indexes.configured(), on_note=terminal.note)
 

@@ -98,7 +98,6 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
     oci:DIR is an image layout, of which the output folder becomes a slimmed one.
     """
     from vbuild.api import functions
-    from vbuild.index_client.packages import download_command
 
     installed = {name: asked.pop(name) for name in ("place", "system", "root", "backup", "undo")}
     if any(installed.values()):
@@ -110,6 +109,8 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
     if not wheels:
         raise click.UsageError("expected WHEELS, or --environment PATH, --system or --root DIR")
     if asked.pop("no_fetch"):
+        from vbuild.index_client.packages import download_command
+
         names = [wheel for wheel in wheels if not isinstance(wheel, Path)]
         if not names:
             raise click.UsageError("--no-fetch goes with names on the package index; expected one, as in torch==2.9.1")

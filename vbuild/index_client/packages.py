@@ -20,7 +20,6 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import httpx2
-from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -32,6 +31,7 @@ from unearth.utils import parse_netloc
 
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listed import ListedFile, Wanted
 
 # its warnings become part of an error, or do not matter: a project that one of several places lacks
 logging.getLogger("unearth").addHandler(logging.NullHandler())
@@ -151,24 +151,6 @@ def name_of(finder: PackageFinder) -> str:
     return Link(finder.sources[0]["url"]).redacted
 
 
-@dataclass(frozen=True, slots=True)
-class ListedFile:
-    """A file of a project on an index, with the SHA-256 that the index states, or None.
-
-    *url* is where the bytes are. It says nothing about what the file is, so files with different ones may be equal.
-    """
-
-    file: str
-    version: Version
-    sha256: str | None = None
-    is_yanked: bool = False
-    url: str = field(default="", compare=False, repr=False)
-
-    @property
-    def is_wheel(self) -> bool:
-        return self.file.endswith(".whl")
-
-
 def files_of(project: str, *, indexes: Indexes) -> tuple[ListedFile, ...]:
     """The files of *project* in all places, the newest release first; none if no place knows the project.
 
@@ -199,18 +181,6 @@ def listed_in(packages: Iterable[Package]) -> Iterator[ListedFile]:
         if version:
             is_yanked = link.yank_reason is not None
             yield ListedFile(link.filename, Version(version), stated_sha256(link), is_yanked, link.url_without_fragment)
-
-
-class Wanted(Struct, frozen=True):
-    """A file of a release, pinned by SHA-256: the wheel *file*, or any sdist if that is None."""
-
-    project: str
-    version: Version
-    sha256: str
-    file: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.project}=={self.version}"
 
 
 def download(wanted: Wanted, target: Path, *, indexes: Indexes, stop: Event | None = None) -> None:

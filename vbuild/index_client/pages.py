@@ -21,7 +21,8 @@ from unearth.fetchers import Fetcher, PyPIClient
 
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.packages import ListedFile, Problems, client_of, stated_sha256
+from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.packages import Problems, client_of, stated_sha256
 from vbuild.index_client.ranged import opened
 
 # bytes of a variants.json

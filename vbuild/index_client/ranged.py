@@ -23,7 +23,8 @@ from unearth.fetchers import PyPIClient
 
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.packages import ListedFile, client_of
+from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.packages import client_of
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

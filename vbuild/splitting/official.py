@@ -24,14 +24,13 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, json
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from unearth.fetchers import PyPIClient
 
 from vbuild.config.requirements import read_requirement
 from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry, hashed, plain
@@ -39,14 +38,16 @@ from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.files.cache import Cache, Part
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.packages import ListedFile, client_of, files_of
-from vbuild.index_client.ranged import Ranged, opened
+from vbuild.index_client.listed import ListedFile
 from vbuild.process.threads import OncePerKey, several_at_once
 from vbuild.splitting.official_compare import difference
 from vbuild.splitting.official_restore import RestoredFile, head_size, matching, restored
 from vbuild.wheel.archive import Distant, mapped
 from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.name import WheelName
+
+if TYPE_CHECKING:
+    from unearth.fetchers import PyPIClient
 
 _EXTRA = re.compile(r"extra *== *['\"]([^'\"]+)['\"]")
 _NUMBER = re.compile(r"\.so\.(?P<number>\d{1,9}(?:\.\d{1,9})+)$")
@@ -335,6 +336,8 @@ class Officials:
 
     def _files(self, project: str) -> tuple[ListedFile, ...]:
         """Return every file of *project*, the newest release first."""
+        from vbuild.index_client.packages import files_of
+
         return self._listed.get(project, lambda: files_of(project, indexes=self._indexes.get(None, self._ask)))
 
     def _wheels(self, project: str, *, any_platform: bool = False) -> tuple[ListedFile, ...]:
@@ -368,7 +371,7 @@ class _Session:
     store: Cache
     stack: ExitStack
     transferred: int = 0
-    _clients: OncePerKey[None, PyPIClient] = field(default_factory=OncePerKey)
+    _clients: OncePerKey[None, "PyPIClient"] = field(default_factory=OncePerKey)
     _lock: Lock = field(default_factory=Lock)
 
     def facts(self, listed: ListedFile) -> _WheelFacts:
@@ -397,6 +400,9 @@ class _Session:
     @contextmanager
     def opened(self, listed: ListedFile) -> Iterator[Distant]:
         """Open the *listed* wheel on its server."""
+        from vbuild.index_client.packages import client_of
+        from vbuild.index_client.ranged import Ranged, opened
+
         file: Ranged | None = None
         client = self._clients.get(
             None, lambda: self.stack.enter_context(client_of(self.ask(), lambda _response: None))

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from packaging.version import Version
@@ -38,11 +38,9 @@ from packaging.version import Version
 from vbuild.errors import BuildError, at
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listed import ListedFile
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.source import ToolkitLibrary
-
-if TYPE_CHECKING:
-    from vbuild.index_client.packages import ListedFile
 
 EULA = "https://docs.nvidia.com/cuda/eula/"
 
@@ -215,14 +213,14 @@ def asked(projects: tuple[str, ...], version: Version, machine: str, *, indexes:
     raise BuildError(f'{what}; leave the library out, or build with an installed toolkit: {{ path = "…" }}')
 
 
-def _fits(listed: "ListedFile", machine: str) -> bool:
+def _fits(listed: ListedFile, machine: str) -> bool:
     """Whether it is a wheel for any Python on *machine*, and more than a placeholder, which 0.0.0a0 is."""
     name = listed.file
     fits = name.endswith("-any.whl") or ("manylinux" in name and name.endswith(f"_{machine}.whl"))
     return fits and "py3-none-" in name and any(listed.version.release)
 
 
-def _versions(wheels: Iterable["ListedFile"]) -> str:
+def _versions(wheels: Iterable[ListedFile]) -> str:
     """The newest releases of *wheels*, which are in that order."""
     versions = list(dict.fromkeys(str(listed.version) for listed in wheels if not listed.version.is_prerelease))
     more = f" and {len(versions) - _SHOWN} older" if len(versions) > _SHOWN else ""

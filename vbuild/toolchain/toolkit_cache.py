@@ -26,6 +26,7 @@ from vbuild.errors import BuildError, VbuildError
 from vbuild.files.cache import ELSEWHERE, Cache, Part
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listed import Wanted
 from vbuild.toolchain.toolkit import Toolkit, ToolkitPin
 from vbuild.toolchain.toolkit_layout import STAMP, is_complete, lay_out, stamp_of, write_stamp
 from vbuild.wheel.archive import open_wheel
@@ -113,7 +114,7 @@ class ToolkitCache(Struct, frozen=True):
         folder, stop = self.component_folder(pin), stop or threading.Event()
 
         def make(part: Path) -> None:
-            from vbuild.index_client.packages import Wanted, download
+            from vbuild.index_client.packages import download
 
             on_progress(f"fetching {pin}")
             fetched = part.with_name(f"{part.name}.fetched")

@@ -28,7 +28,8 @@ from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError, FetchError, WheelError
 from vbuild.files.wording import counted, sized
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.packages import ListedFile, download_best
+from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.packages import download_best
 from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule, is_grafted
 from vbuild.verification.verify import verify
 from vbuild.wheel.archive import open_wheel
