@@ -13,8 +13,9 @@ import pytest
 
 from tests.factories.arm import arm_library, arm_object, arm_programs, bare
 from tests.factories.tools import needs
+from vbuild.binary.code import CodeSection
 from vbuild.elf import arm
-from vbuild.elf.code import CodeSection, Elf
+from vbuild.elf.code import Elf
 from vbuild.elf.dispatch import Baseline, Dispatch, Reason, scan
 from vbuild.hardware.cpu import Cpu
 

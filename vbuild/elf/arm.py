@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain, takewhile
 
-from vbuild.elf.code import CodeSection, Elf
+from vbuild.binary.code import CodeFile, CodeSection
 from vbuild.elf.isa import FeatureUse, Isa, RegionIsa
 from vbuild.elf.regions import regions_of
 from vbuild.hardware.cpu import AARCH64_VERSIONS, Cpu
@@ -393,7 +393,7 @@ class ArmRegion(RegionIsa):
         return tuple(found)
 
 
-def scan(elf: Elf) -> Isa:
+def scan(elf: CodeFile) -> Isa:
     """The instruction sets that an aarch64 *elf* needs."""
     addresses, words = array("Q"), array("I")
     for address, word in chain.from_iterable(map(telling_words, elf.code)):

@@ -18,6 +18,7 @@ from itertools import takewhile
 from struct import Struct
 from typing import NamedTuple
 
+from vbuild.binary.code import CodeSection
 from vbuild.elf import arm
 from vbuild.elf.arm_words import (
     distance,
@@ -32,7 +33,6 @@ from vbuild.elf.arm_words import (
     words_of,
     writes,
 )
-from vbuild.elf.code import CodeSection
 from vbuild.elf.cpu_facts import features
 from vbuild.elf.iced import FlowControl
 from vbuild.elf.module import ENDS, Module, Piece, Reference, Shape

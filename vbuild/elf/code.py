@@ -10,12 +10,13 @@ https://gabi.xinuos.com/ and the psABI supplement, https://gitlab.com/x86-psABIs
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Self
 
 from msgspec import Struct
 
+from vbuild.binary.code import CodeSection, Symbol
 from vbuild.binary.image import Ranges
 from vbuild.elf.dynamic import Dynamic
 from vbuild.elf.image import ElfImage
@@ -46,6 +47,7 @@ _ABSOLUTE: dict[int, int] = {ElfMachine.X86_64: 1, ElfMachine.AARCH64: 257}
 _RELATIVE: dict[int, int] = {ElfMachine.X86_64: 8, ElfMachine.AARCH64: 1027}
 _RESOLVED: dict[int, int] = {ElfMachine.X86_64: 37, ElfMachine.AARCH64: 1032}
 
+_STARTS = frozenset({".init_array", ".fini_array", ".preinit_array"})
 _CONSTANTS = (".rodata", ".data", ".lrodata", ".ldata")
 _MOST_CONSTANTS = 1 << 25
 
@@ -65,39 +67,6 @@ class SymbolType(IntEnum):
 
 
 _TYPES = frozenset(SymbolType)
-
-
-class Symbol(Struct, frozen=True):
-    """A function or an object: where it is, and every name it has; no name if only the unwind table knows it.
-
-    It is weak if every name it has for other files is: many files may have it, as those of inline functions.
-    """
-
-    address: int
-    size: int
-    names: tuple[str, ...] = ()
-    is_exported: bool = False
-    is_resolver: bool = False
-    is_weak: bool = False
-
-    @property
-    def end(self) -> int:
-        return self.address + self.size
-
-    def __str__(self) -> str:
-        return self.names[0] if self.names else f"function at {self.address:#x}"
-
-
-class CodeSection(Struct, frozen=True):
-    """A piece of the file that is mapped as executable."""
-
-    name: str
-    address: int
-    data: bytes
-
-    @property
-    def end(self) -> int:
-        return self.address + len(self.data)
 
 
 class Import(Struct, frozen=True):
@@ -159,6 +128,56 @@ class Elf(Outline, frozen=True):
     def code_size(self) -> int:
         """Bytes of code."""
         return sum(len(code.data) for code in self.code)
+
+    @property
+    def areas(self) -> tuple[range, ...]:
+        """The addresses of its sections."""
+        return tuple(section.addresses for section in self.sections)
+
+    @property
+    def stubs(self) -> tuple[CodeSection, ...]:
+        """The code that does nothing but jump to what the loader fills in."""
+        return tuple(code for code in self.code if code.name.startswith(".plt"))
+
+    @property
+    def slots(self) -> tuple[range, ...]:
+        """The addresses that the loader fills for code alone."""
+        return tuple(section.addresses for section in self.sections if section.name == ".got")
+
+    @property
+    def starts(self) -> tuple[range, ...]:
+        """The addresses of tables of functions that the loader calls when it loads or unloads the file."""
+        return tuple(section.addresses for section in self.sections if section.name in _STARTS)
+
+    @property
+    def has_handlers(self) -> bool:
+        """Whether functions go on in code that handles errors when what they call throws one."""
+        return any(section.name.startswith(".gcc_except_table") for section in self.sections)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether a number in its code may be an address: it is a program that is loaded where it says."""
+        return self.type == "ET_EXEC"
+
+    @property
+    def handlers(self) -> Mapping[int, tuple[int, ...]]:
+        """The functions that the system calls when those at an address throw; here they are part of these."""
+        return {}
+
+    @property
+    def has_strange_handlers(self) -> bool:
+        """Whether some of these may not be known."""
+        return False
+
+    @property
+    def dispatchers(self) -> frozenset[int]:
+        """The places through which code calls what RAX points at."""
+        return frozenset()
+
+    @property
+    def system(self) -> str:
+        """What its calls keep to."""
+        return "linux"
 
     @property
     def exported(self) -> frozenset[str]:

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
+from vbuild.binary.code import CodeSection
 from vbuild.elf import values
-from vbuild.elf.code import CodeSection
 from vbuild.elf.cpu_facts import CPUID_BITS, GLIBC_LEAVES, MODEL_FEATURES, MODEL_SUBTYPES, MODEL_TYPES
 from vbuild.elf.iced import Mnemonic
 from vbuild.elf.module import Module, Piece

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 
-from vbuild.elf.code import CodeSection, Elf, Symbol
+from vbuild.binary.code import CodeFile, CodeSection, Symbol
 
 # addresses of which is kept what they lie in
 _MOST_KEPT = 1 << 17
@@ -18,12 +18,13 @@ MODULE_ENTRIES = ("PyInit_", "PyInitU_", "PyModExport_")
 class Data(ABC):
     """The data of one file, and which of it other files use."""
 
-    def __init__(self, elf: Elf, number: int, path: str) -> None:
+    def __init__(self, elf: CodeFile, number: int, path: str) -> None:
         self.elf = elf
         self.path = path
         self.base = (number + 1) << 64
         self.pointers = dict(elf.pointers)
         self.imports = dict(elf.import_places)
+        self._slots, self._starts_and_ends = elf.slots, elf.starts
         self._tables: dict[int, range] = {}
         # whether code that is not in the program can call what it exports
         self.is_open = True
@@ -98,16 +99,11 @@ class Data(ABC):
 
     def is_start_or_end(self, address: int) -> bool:
         """Whether the loader calls what stands at *address* when it loads or unloads the file."""
-        return any(address in addresses for addresses in self._start_and_end)
+        return any(address in addresses for addresses in self._starts_and_ends)
 
     def is_slot(self, address: int) -> bool:
         """Whether the loader fills *address* for code alone: it is in the global offset table."""
-        return any(address in section.addresses for section in self.elf.sections if section.name == ".got")
-
-    @cached_property
-    def _start_and_end(self) -> list[range]:
-        names = {".init_array", ".fini_array", ".preinit_array"}
-        return [section.addresses for section in self.elf.sections if section.name in names]
+        return any(address in addresses for addresses in self._slots)
 
     def is_variable(self, address: int) -> bool:
         return any(address in addresses for addresses in self.elf.writable)
@@ -151,8 +147,8 @@ class Data(ABC):
         return range(start, max(address + 1, min(stop, section.stop)))
 
     @cached_property
-    def _sections(self) -> list[range]:
-        return [section.addresses for section in self.elf.sections]
+    def _sections(self) -> tuple[range, ...]:
+        return self.elf.areas
 
     @cached_property
     def _pointed(self) -> list[int]:

@@ -14,11 +14,11 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
+from vbuild.binary.code import CodeFile
 from vbuild.elf import arm
 from vbuild.elf.arm_code import ArmModule
 from vbuild.elf.arm_reach import ArmReach
 from vbuild.elf.arm_words import without_addresses
-from vbuild.elf.code import Elf
 from vbuild.elf.cpu_facts import implied, names_of
 from vbuild.elf.isa import FeatureUse, Isa, RegionIsa, instructions_of
 from vbuild.elf.module import Module, Piece
@@ -94,7 +94,7 @@ class Judged(Struct, frozen=True):
     doubt: Doubt | None = None
 
 
-def scan(elf: Elf, executor: Executor | None = None) -> Isa:
+def scan(elf: CodeFile, executor: Executor | None = None) -> Isa:
     """The instruction sets that *elf*, of x86-64 or aarch64, needs."""
     return arm.scan(elf) if elf.machine == "aarch64" else Isa.scan(elf, executor)
 
@@ -102,7 +102,7 @@ def scan(elf: Elf, executor: Executor | None = None) -> Isa:
 class Baseline:
     """The code above the baseline in the build without flags for a level: no flag has caused what is in it."""
 
-    def __init__(self, elf: Elf, executor: Executor | None = None) -> None:
+    def __init__(self, elf: CodeFile, executor: Executor | None = None) -> None:
         self._elf = elf
         self._executor = executor
 
@@ -137,7 +137,7 @@ class Dispatch:
 
     def __init__(
         self,
-        files: Mapping[str, tuple[Elf, Isa]],
+        files: Mapping[str, tuple[CodeFile, Isa]],
         *,
         is_open: Callable[[str], bool] = lambda _: True,
         extras: Iterable[str] = (),
@@ -145,7 +145,7 @@ class Dispatch:
         self._extras = names_of(implied(*extras))
         self._files = files
         self._is_arm = any(elf.machine == "aarch64" for elf, _ in files.values())
-        known = ((path, elf) for path, (elf, _) in files.items() if elf.sections)
+        known = ((path, elf) for path, (elf, _) in files.items() if elf.areas)
         self._program = Program(known, ArmModule if self._is_arm else Module)
         self._modules = {module.path: module for module in self._program.modules}
         for path, module in self._modules.items():

@@ -19,7 +19,7 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple, Self
 
-from vbuild.elf.code import Elf
+from vbuild.binary.code import CodeFile
 from vbuild.elf.iced import Code, CpuidFeature, Decoder, EncodingKind, Formatter, FormatterSyntax, Instruction
 from vbuild.elf.regions import Region, regions_of, spread
 from vbuild.hardware.cpu import feature_rank
@@ -144,7 +144,7 @@ class Isa:
     invalid: int
 
     @classmethod
-    def scan(cls, elf: Elf, executor: Executor | None = None) -> Self:
+    def scan(cls, elf: CodeFile, executor: Executor | None = None) -> Self:
         """The instruction sets that an x86-64 *elf* needs; a large file is spread over the *executor*'s processes.
 
         One core decodes about 25 MB of code a second.

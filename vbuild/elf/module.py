@@ -16,7 +16,7 @@ from operator import attrgetter, or_
 from struct import Struct
 from typing import Any, NamedTuple
 
-from vbuild.elf.code import CodeSection, Elf, Symbol
+from vbuild.binary.code import CodeFile, CodeSection, Symbol
 from vbuild.elf.cpu_facts import by_code, needed_by
 from vbuild.elf.data import Data
 from vbuild.elf.iced import (
@@ -42,7 +42,7 @@ _POINTERS = frozenset(range(Register.RAX, Register.R15 + 1)) - {Register.RSP}
 _CALL, _LEA = 0xE8, 0x8D
 # pieces of which is kept what they point at
 _MOST_SHAPES = 1 << 13
-_start_of = attrgetter("ip")
+_start_of, _address_of = attrgetter("ip"), attrgetter("address")
 _branch_of, _is_relative = attrgetter("near_branch_target"), attrgetter("is_ip_rel_memory_operand")
 # bytes of instructions that are decoded together
 _AHEAD = 64
@@ -87,10 +87,9 @@ class Shape(NamedTuple):
 class Module(Data):
     """One file of a program."""
 
-    def __init__(self, elf: Elf, number: int, path: str) -> None:
+    def __init__(self, elf: CodeFile, number: int, path: str) -> None:
         super().__init__(elf, number, path)
-        self._stubs = [code for code in elf.code if code.name.startswith(".plt")]
-        self._stub_places = [(code.address, code.end) for code in self._stubs]
+        self._stubs = sorted(elf.stubs, key=_address_of)
         self._decoded: dict[int, Instruction | None] = {}
         self._shapes: dict[int, Shape] = {}
         self._relative: dict[int, list[Instruction]] = {}
@@ -107,13 +106,14 @@ class Module(Data):
 
     def place_of_stub(self, address: int) -> int | None:
         """The place from which the stub of a PLT at *address* takes its target; None if there is no stub."""
-        for start, end in self._stub_places:
-            if start <= address < end:
-                break
-        else:
+        if not self._is_stub(address):
             return None
         index = bisect_left(self._jumps, (address, 0))
         return self._jumps[index][1] if index < len(self._jumps) else None
+
+    def _is_stub(self, address: int) -> bool:
+        index = bisect_right(self._stubs, address, key=_address_of) - 1
+        return index >= 0 and address < self._stubs[index].end
 
     @cached_property
     def stubs_of(self) -> dict[int, list[range]]:
@@ -154,7 +154,7 @@ class Module(Data):
         """The functions, and what lies between them, in order of address; the stubs of PLTs are left out."""
         found: dict[int, Piece] = {}
         for region in regions_of(self.elf):
-            if any(start <= region.address < end for start, end in self._stub_places):
+            if self._is_stub(region.address):
                 continue
             start, end = region.address, region.address + len(region.data)
             if region.function is None:
@@ -202,7 +202,7 @@ class Module(Data):
     @cached_property
     def has_handlers(self) -> bool:
         """Whether functions go on in code that handles errors when what they call throws one."""
-        return any(section.name.startswith(".gcc_except_table") for section in self.elf.sections)
+        return self.elf.has_handlers
 
     @cached_property
     def is_copying(self) -> bool:

@@ -256,7 +256,7 @@ class Operands:
 
     def _absolute(self, module: Module, number: int) -> int:
         """In a program at a fixed address a number may be an address."""
-        if module.elf.type == "ET_EXEC" and number > _LOWEST_ADDRESS and module.bytes_at(number, 1):
+        if module.elf.is_fixed and number > _LOWEST_ADDRESS and module.bytes_at(number, 1):
             return module.base + number
         return number
 

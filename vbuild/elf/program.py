@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from vbuild.elf.code import Elf
+from vbuild.binary.code import CodeFile
 from vbuild.elf.data import MODULE_ENTRIES
 from vbuild.elf.iced import FlowControl
 from vbuild.elf.machine_state import Operation
@@ -22,7 +22,7 @@ _JUMPS = frozenset({FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BR
 class Program:
     """The files of a wheel, which use each other's functions and variables by name."""
 
-    def __init__(self, files: Iterable[tuple[str, Elf]], module: type[Module] = Module) -> None:
+    def __init__(self, files: Iterable[tuple[str, CodeFile]], module: type[Module] = Module) -> None:
         self.modules = [module(elf, number, path) for number, (path, elf) in enumerate(files)]
         # of functions from outside whose addresses code has read
         self.names: list[str] = []

@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from operator import attrgetter
 from typing import TypeVar
 
-from vbuild.elf.code import CodeSection, Elf, Symbol
+from vbuild.binary.code import CodeFile, CodeSection, Symbol
 from vbuild.hardware.cpu import available_cores
 
 R = TypeVar("R")
@@ -92,7 +92,7 @@ class Region:
         return str(self.function) if self.function else f"{self.address:#x}, outside any known function"
 
 
-def regions_of(elf: Elf, holding: Sequence[int] | None = None) -> Iterator[Region]:
+def regions_of(elf: CodeFile, holding: Sequence[int] | None = None) -> Iterator[Region]:
     """The code of *elf*, cut at the starts and ends of functions; padding and objects that lie in code left out.
 
     Of those between two such places, the ones with an address that is in *holding*, in order, if that is given.
