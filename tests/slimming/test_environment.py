@@ -327,26 +327,39 @@ def test_the_tree_of_an_image_has_several_folders_of_packages(user: VirtualEnvir
     assert (user.site / "demo/_C.so").read_bytes() == FAT
 
 
-def test_conda_finds_the_hashes_of_a_prefix_true(tmp_path: Path) -> None:
-    package(tmp_path / "channel", "demo", "1.0", "0", files={"lib/libdemo.so": FAT, "share/text": "text"})
+def test_conda_finds_the_hashes_of_a_prefix_true_and_removes_all_of_a_package(tmp_path: Path) -> None:
+    """A package of a Python project has RECORD, too, which conda lists like any other file."""
+    made = wheel(tmp_path, f"demo-1.0-{TAG}.whl", {"demo/__init__.py": b"", "demo/_C.so": OTHER})
+    with zipfile.ZipFile(made) as demo:
+        files = {f"lib/python3.12/site-packages/{name}": demo.read(name) for name in demo.namelist()}
+    package(tmp_path / "channel", "demo", "1.0", "0", files={"lib/libdemo.so": FAT, "share/text": "text", **files})
     url = indexed(tmp_path / "channel")
     prefix = tmp_path / "prefix"
     rattler_answer("install", channels=[url], specs=["demo"], virtual=[], prefix=str(prefix))
-    cache = file_digests(tmp_path / "prefix.cache")
+    cache, before = file_digests(tmp_path / "prefix.cache"), file_digests(prefix)
     slim_environment(Environment.at(prefix), SM_90, Cuts(), backup=tmp_path / "backup")
-    assert architectures(prefix / "lib/libdemo.so") == {"sm_90"}
-    assert _conda_lies(prefix) == []
+    libraries = (prefix / "lib/libdemo.so", prefix / "lib/python3.12/site-packages/demo/_C.so")
+    assert list(map(architectures, libraries)) == [{"sm_90"}] * 2
+    assert (lies(prefix), _conda_lies(prefix)) == ([], [])
     assert file_digests(tmp_path / "prefix.cache") == cache
+    after = file_digests(prefix)
+    again = slim_environment(Environment.at(prefix), SM_90, Cuts())
+    assert (again.before, file_digests(prefix)) == (again.after, after)
     undo(tmp_path / "backup")
-    assert (prefix / "lib/libdemo.so").read_bytes() == FAT
     assert _conda_lies(prefix) == []
+    meta = "conda-meta/demo-1.0-0.json"
+    assert {**file_digests(prefix), meta: ""} == {**before, meta: ""}
+    slim_environment(Environment.at(prefix), SM_90, Cuts())
+    rattler_answer("install", channels=[url], specs=[], virtual=[], prefix=str(prefix))
+    assert [path.name for path in prefix.rglob("*") if path.is_file()] == ["CACHEDIR.TAG", "history"]
 
 
 def _conda_lies(prefix: Path) -> list[str]:
     """The files of *prefix* that are not as conda-meta says; both hashes are those that conda's doctor compares."""
     (meta,) = (prefix / "conda-meta").glob("*.json")
     entries = {entry["_path"]: entry for entry in json.loads(meta.read_text())["paths_data"]["paths"]}
-    assert set(entries) == {"lib/libdemo.so", "share/text"}
+    there = {str(path.relative_to(prefix)) for name in ("lib", "share") for path in (prefix / name).rglob("*")}
+    assert set(entries) == {path for path in there if (prefix / path).is_file()}
     return [
         path
         for path, entry in entries.items()

@@ -75,29 +75,41 @@ class Listings:
 
     def update(self, changes: Mapping[str, FileRow | None]) -> None:
         """Say in every listing of the files *changes*, by paths from the root, what they are now."""
+        # conda lists RECORD, too
+        records = self._written(changes, is_conda=False)
+        self._written({**changes, **records}, is_conda=True)
+
+    def _written(self, changes: Mapping[str, FileRow | None], *, is_conda: bool) -> dict[str, FileRow]:
+        """Write *changes* into listings of one sort; returns what files these and their bills of materials are now."""
         by_listing: dict[Path, tuple[InstalledDistribution, dict[str, FileRow | None]]] = {}
         for path, now in changes.items():
             for one, listed in self._owners.get(str(self._root / path), ()):
-                rows = by_listing.setdefault(one.listing, (one, {}))[1]
-                rows[listed] = FileRow(listed, now.sha256, now.size) if now else None
+                if one.is_conda is is_conda:
+                    rows = by_listing.setdefault(one.listing, (one, {}))[1]
+                    rows[listed] = FileRow(listed, now.sha256, now.size) if now else None
+        written = {}
         for listing, (one, rows) in by_listing.items():
-            if not one.is_conda:
-                _rebill(one, rows)
+            bill = None if is_conda else _rebilled(one, rows)
             data = listing.read_bytes()
             if (new := revised(listing, data, rows)) != data:
                 overwrite(listing, new)
+            for file in filter(None, (listing, bill)):
+                path = os.path.relpath(file, self._root)
+                written[path] = FileRow(path, sha256_of(file), file.stat().st_size)
+        return written
 
 
-def _rebill(one: InstalledDistribution, rows: dict[str, FileRow | None]) -> None:
-    """Put into the bill of materials of *one*, if it has one, what *rows* say, and its own new row into these."""
+def _rebilled(one: InstalledDistribution, rows: dict[str, FileRow | None]) -> Path | None:
+    """Put into the bill of materials of *one*, if it has one, what *rows* say, and its new row into these; its path."""
     path = path_of(one.dist_info)
     if one.find(path) is None:
-        return
+        return None
     bill = one.place(path)
     data = bill.read_bytes()
     if (new := rehashed(data, {listed: row.sha256 if row else None for listed, row in rows.items()})) != data:
         overwrite(bill, new)
         rows[path] = FileRow(path, sha256_of(bill), len(new))
+    return bill
 
 
 def overwrite(path: Path, data: bytes) -> None:
