@@ -65,6 +65,14 @@ def test_it_promises_what_slimming_saves(tmp_path: Path) -> None:
     assert checkup(place, gpus="80,90").saves == 0
 
 
+def test_a_file_that_two_distributions_list_is_counted_once(tmp_path: Path) -> None:
+    place = environment(tmp_path / "env", {"shared/a.so": FAT})
+    environment(place, {"shared/a.so": FAT}, "other-1.0-py3-none-any.whl")
+    found = checkup(place, gpus="90")
+    assert [(one.owner, one.path) for one in found.examined] == [("demo 1.0", "shared/a.so")]
+    assert found.saves == len(entry(arch=80, code=KERNEL))
+
+
 def test_what_has_no_kernel_is_not_missed(tmp_path: Path) -> None:
     assert checkup(environment(tmp_path / "env", {"demo/a.so": STUB}), gpus="90").examined == ()
 

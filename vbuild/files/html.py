@@ -12,9 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 _BASE = "vbuild.files"
 
 
@@ -31,6 +28,9 @@ def rendered(
 
     The template sets ``policy``, ``style`` and ``script`` in their places, and may use *filters*.
     """
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - most commands show no page
+    from markupsafe import Markup  # noqa: PLC0415
+
     style = "".join([_file(_BASE, "base.css"), *(_file(room, name) for name in styles)])
     script = "".join(_file(room, name) for name in scripts)
     environment = Environment(

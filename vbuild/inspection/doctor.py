@@ -10,10 +10,11 @@ that, and zstd if code is compressed so.
 """
 
 import mmap
+import os
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
-from vbuild.gpu_code.device_file import DeviceFile
+from vbuild.gpu_code.device_file import HEADER, DeviceFile
 from vbuild.gpu_code.fatbin import decompressed
 from vbuild.gpu_code.model import Compression, GpuEntry, Vendor
 from vbuild.gpu_code.survey import FORMS, device_code
@@ -39,7 +40,10 @@ from vbuild.inspection.inspect import inspect
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
 from vbuild.wheel.installed import Environment, InstalledDistribution
 
+_ALONE = (".cubin", ".ptx", ".co", ".hsaco", ".zst")
 _FILE = re.compile(r"\.so(\.[\w.]+)?$|\.(cubin|ptx|co|hsaco)(\.zst)?$|\.pyd$")
+# bytes of a file in which its headers are: those of its sections are at its end
+_HEAD, _TAIL = 1 << 12, 1 << 16
 # libraries of CUDA by the name that the loader knows, as repair tools leave it: libcudart-1a2b3c4d.so.12
 _CUDA = re.compile(
     r"(?P<name>lib(?:cudart|cublas(?:Lt)?|cufft|curand|cusolver(?:Mg)?|cusparse(?:Lt)?|cudnn\w*?|nvrtc|nvJitLink|nccl|cupti"
@@ -167,8 +171,11 @@ def checkup(
         else:
             environment = Environment.at(place)
             folders += map(str, environment.folders)
-            for one in environment.distributions():
-                found += _installed(one, notes)
+            installed = _files(environment.distributions())
+            for _, files in installed:
+                _announce(files.values())
+            for one, files in installed:
+                found += _installed(one, files, notes)
     examined = (_examined(library, devices) for library in found if library.gpu)
     order = sorted(examined, key=lambda one: (-one.size, one.owner, one.path))
     variants = diagnosed_in(folders, machine) if machine else ()
@@ -185,32 +192,60 @@ def _in_wheel(wheel: Path) -> Iterator[_Library]:
         yield _Library(owner, _device_files(sum(group.files for group in groups)), 0, gpu, is_library=False)
 
 
-def _installed(one: InstalledDistribution, notes: list[str]) -> Iterator[_Library]:
-    """What *one* has, each read by its headers; what cannot be read goes into *notes*."""
+def _files(distributions: Iterable[InstalledDistribution]) -> list[tuple[InstalledDistribution, dict[str, str]]]:
+    """For each of *distributions* its files that may have GPU code: by what its listing calls each, where it is.
+
+    A file that several list, as RECORD and conda do, is the first one's.
+    """
+    seen: set[str] = set()
+    found = []
+    for one in distributions:
+        paths = {row.path: str(one.place(row.path)) for row in one.rows if _FILE.search(row.path)}
+        found.append((one, {listed: path for listed, path in paths.items() if path not in seen}))
+        seen.update(paths.values())
+    return found
+
+
+def _announce(paths: Iterable[str]) -> None:
+    """Have the system read the beginnings and the ends of the files at *paths*, where ELF headers are, all at once."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    for path in paths:
+        with suppress(OSError):
+            opened = os.open(path, os.O_RDONLY)
+            try:
+                size = os.fstat(opened).st_size
+                os.posix_fadvise(opened, 0, _HEAD, os.POSIX_FADV_WILLNEED)
+                if not path.endswith(_ALONE):
+                    os.posix_fadvise(opened, max(0, size - _TAIL), 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(opened)
+
+
+def _installed(one: InstalledDistribution, files: Mapping[str, str], notes: list[str]) -> Iterator[_Library]:
+    """What *one* has in *files*, each read by its headers; what cannot be read goes into *notes*."""
     if one.trouble:
         notes.append(f"{one}: {one.trouble}")
     alone: list[GpuCode] = []
-    for row in one.rows:
-        if not _FILE.search(row.path):
-            continue
-        path = one.place(row.path)
+    for listed, path in files.items():
         try:
-            with path.open("rb") as file:
-                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            if device_file := DeviceFile.of(row.path, len(data), partial(_first, data)):
-                alone.append(GpuCode.alone(device_file, len(data)))
-            elif data[: len(MAGIC)] == MAGIC:
-                yield _read(str(one), row.path, data)
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - ten thousands of them
+                size = os.fstat(file.fileno()).st_size
+                start = file.read(HEADER)
+                if device_file := DeviceFile.of(listed, size, partial(_first, file.fileno(), start)):
+                    alone.append(GpuCode.alone(device_file, size))
+                elif start.startswith(MAGIC):
+                    yield _read(str(one), listed, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
         except BinaryError as error:
-            notes.append(f"{one}: {row.path}: {error}")
+            notes.append(f"{one}: {listed}: {error}")
         except (OSError, ValueError):
             continue  # what is listed and not there, or empty, runs nowhere
     if alone:
         yield _Library(str(one), _device_files(len(alone)), 0, GpuCode.together(alone), is_library=False)
 
 
-def _first(data: memoryview, size: int) -> bytes:
-    return bytes(data[:size])
+def _first(file: int, start: bytes, size: int) -> bytes:
+    return start[:size] if size <= len(start) else os.pread(file, size, 0)
 
 
 def _read(owner: str, path: str, data: memoryview) -> _Library:
