@@ -42,9 +42,11 @@ FUNCTIONS = (
     ),
     *("pwrite", "memfd_create", "statvfs", "waitid", "wait4", "sendfile", "copy_file_range", "posix_spawn"),
 )
-MACHINES = {
-    "no disassembler": (DISASSEMBLER, ()),
-    "no Unix": ((*DISASSEMBLER, *UNIX, *JUDGES), FUNCTIONS),
+USER = ("geteuid", "O_CLOEXEC", "O_NOFOLLOW", "O_DIRECTORY")
+SIGNALS = ("SIGHUP", "SIGKILL", "SIGQUIT", "SIGXFSZ", "SIGXCPU", "SIGCONT", "SIGSTOP", "SIGCHLD", "SIGPIPE", "SIGALRM")
+MACHINES: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
+    "no disassembler": (DISASSEMBLER, {}),
+    "no Unix": ((*DISASSEMBLER, *UNIX, *JUDGES), {"os": (*FUNCTIONS, *USER), "signal": SIGNALS}),
 }
 PYTHONS = ("3.11", "3.15", "3.12", "3.13", "3.14")
 PLATFORMS = (
@@ -54,12 +56,14 @@ PLATFORMS = (
 
 
 def python(program: str, *arguments: object, machine: str = "no disassembler") -> subprocess.CompletedProcess[str]:
-    modules, functions = MACHINES[machine]
+    modules, absent = MACHINES[machine]
     # what platform says of the system is asked before; filelock says that it has no locks
     blocked = (
-        "import os, platform, sys, warnings; platform.uname(); warnings.simplefilter('ignore');"
+        "import asyncio, multiprocessing, os, platform, signal, sys, warnings;"
+        "platform.uname(); warnings.simplefilter('ignore'); sys.stdout.fileno();"
         f"sys.modules.update(dict.fromkeys({modules}));"
-        f"[delattr(os, name) for name in {functions} if hasattr(os, name)];"
+        f"[delattr(sys.modules[of], name) for of, names in {absent}.items() for name in names"
+        " if hasattr(sys.modules[of], name)];"
     )
     command = [sys.executable, "-c", blocked + program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -108,6 +112,7 @@ def test_wheels_are_stamped_indexed_selected_and_inspected(
         ("publish", tmp_path / "dist", "-o", tmp_path / "out", "--layout", "variants", "--layout", "local"),
         ("check", tmp_path / "dist"),
         ("verify", plain),
+        ("doctor", plain, "--gpu", "90"),
         ("cache", "size"),
     ):
         ran = command(*arguments, machine=missing)

@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from operator import attrgetter
 from typing import TypeVar
 
@@ -25,6 +25,8 @@ R = TypeVar("R")
 # bytes of code: what one process gets at a time, and what a file must have before a second process pays
 _BATCH = 1 << 18
 _WORTH_SPREADING = 1 << 22
+# Windows has one way
+_START = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 
 
 @contextmanager
@@ -37,7 +39,7 @@ def processes(jobs: int | None = None) -> Iterator[Executor | None]:
     if count == 1:
         yield None
         return
-    executor = ProcessPoolExecutor(count, mp_context=get_context("forkserver"))
+    executor = ProcessPoolExecutor(count, mp_context=get_context(_START))
     try:
         yield executor
     finally:

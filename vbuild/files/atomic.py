@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import gettempdir
 
 from filelock import lock_descriptor
 
@@ -74,12 +75,17 @@ def exchange(new: Path, old: Path) -> None:
 def locked(path: Path, *, wait: bool = True, check: Callable[[], None] | None = None) -> Iterator[bool]:
     """Hold the lock on *path*, a file that is made if it is missing, or a folder, for the block.
 
+    Windows opens no folders: there a file in the folder for temporary ones has the lock, by the folder's number.
     Gives False if another thread or process holds it and *wait* is off. *check* is called between two tries and may
     raise. `OSError` if the file cannot be opened, or its file system has no locks.
     """
+    is_instead = os.name == "nt" and path.is_dir()
+    if is_instead:
+        number = path.stat()
+        path = Path(gettempdir()) / f"vbuild-{number.st_dev:x}-{number.st_ino:x}.lock"
     while True:
-        flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        # no child inherits it: Python sees to that
+        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
         try:
             is_held = lock_descriptor(descriptor, blocking=False)
             # the holder before may have removed the file: then this lock is of no use
@@ -90,6 +96,9 @@ def locked(path: Path, *, wait: bool = True, check: Callable[[], None] | None = 
                 return
         finally:
             os.close(descriptor)
+            if is_instead:
+                with suppress(OSError):  # another has it open
+                    path.unlink()
         if check:
             check()
         time.sleep(_PAUSE)

@@ -9,6 +9,7 @@ What the folder for work in progress is called: such a folder in a project is no
 """
 
 import errno
+import os
 import secrets
 import shutil
 import time
@@ -45,13 +46,15 @@ def staging(folder: Path) -> Iterator[Path]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             stage.mkdir(mode=0o700)
-            alive = (stage / _NEW).open("w")
+            # Windows renames no open file, and removes none either
+            alive = (stage / (_ALIVE if os.name == "nt" else _NEW)).open("w")
         except OSError as error:
             raise RecipeError(f"{folder}: cannot be written to: {error.strerror}") from error
         with alive:  # the stage lives for as long as this file is open; child processes do not inherit that
             with suppress(OSError):  # some network file systems have no locks
                 lock_descriptor(alive.fileno(), blocking=False)
-                (stage / _NEW).rename(stage / _ALIVE)
+                if os.name != "nt":
+                    (stage / _NEW).rename(stage / _ALIVE)
             for other in folder.glob(f"{STAGE}*"):
                 if other != stage:
                     with suppress(OSError):
@@ -100,5 +103,6 @@ def _remove_if_dead(stage: Path) -> None:
             elif path.name != _ALIVE:
                 path.unlink(missing_ok=True)
         # a compiler that outlived its run may still write there; then the next run tries again
-        if [path.name for path in stage.iterdir()] == [_ALIVE]:
-            shutil.rmtree(stage, ignore_errors=True)
+        is_dead = [path.name for path in stage.iterdir()] == [_ALIVE]
+    if is_dead:  # Windows removes no open file
+        shutil.rmtree(stage, ignore_errors=True)

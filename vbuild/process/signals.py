@@ -14,11 +14,10 @@ from types import FrameType
 
 _CLEANING = 10.0  # seconds after an interrupt in which further ones are not heard; systems send SIGKILL then
 
-# what Python does with each, unless somebody has asked for something else
+# what Python does with each, unless somebody has asked for something else; Windows has no SIGHUP
 _USUAL = {
     signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
-    signal.SIGHUP: signal.SIG_DFL,
+    **{getattr(signal, name): signal.SIG_DFL for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)},
 }
 
 

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import stat
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,7 @@ from contextlib import ExitStack, closing, suppress
 from functools import cached_property, partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from typing import BinaryIO
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -211,10 +213,13 @@ class _Run:
                 backup.keep(target, change)
             journal.write(change)
             with uninterrupted():  # what has changed has to be known
-                if done.new:
-                    part.replace(target)
-                else:
-                    target.unlink()
+                try:
+                    if done.new:
+                        part.replace(target)
+                    else:
+                        target.unlink()
+                except PermissionError:  # Windows, of a file that a process has
+                    return replace(done, why_left="in use by a process; end it first")
                 changed[path] = FileRow(path, done.new, done.cut.after) if done.new else None
         return done
 
@@ -276,12 +281,12 @@ class _Run:
             self._sizes[str(owners[0].distribution.listing)] += status.st_size
             if _is_worth_reading(path):
                 everyone = tuple(owner for _, _, several in found for owner in several)
-                paths = tuple(os.path.relpath(os.path.realpath(each), self._root) for each, _, _ in found)
+                paths = tuple(_from(self._root, os.path.realpath(each)) for each, _, _ in found)
                 yield _File(paths, status, everyone, self._why_left(path, status, running))
 
     def _is_inside(self, path: str) -> bool:
         """Whether no link on the way to *path* leads out of the environment."""
-        folder = path.rpartition("/")[0]
+        folder = path.rpartition(os.sep)[0]
         if folder not in self._inside:
             self._inside[folder] = Path(os.path.realpath(folder)).is_relative_to(self._root)
         return self._inside[folder]
@@ -293,17 +298,17 @@ class _Run:
 
     def _look_outside(self, path: str, key: str, why: str) -> None:
         if _is_worth_reading(path):
-            self._outside.setdefault(key, []).append(FileLeft(os.path.relpath(path, self._root), why))
+            self._outside.setdefault(key, []).append(FileLeft(_from(self._root, path), why))
 
     def _why_left(self, path: str, status: os.stat_result, running: Mapping[tuple[str, int], str]) -> str | None:
         """Why the file at *path* has to stay as it is, whatever is in it; None if nothing speaks for that."""
-        if process := running.get((path, 0)) or running.get((path.rpartition("/")[2], status.st_ino)):
+        if process := running.get((path, 0)) or running.get((path.rpartition(os.sep)[2], status.st_ino)):
             return f"in use by {process}; end it first"
         if not status.st_mode & stat.S_IWUSR:
             return "read-only; chmod u+w makes it writable"
-        if os.geteuid() not in {0, status.st_uid}:
+        if hasattr(os, "geteuid") and os.geteuid() not in {0, status.st_uid}:
             return f"belongs to another user, {status.st_uid}"
-        if not os.access(path.rpartition("/")[0], os.W_OK | os.X_OK):
+        if not os.access(path.rpartition(os.sep)[0], os.W_OK | os.X_OK):
             return "its folder cannot be written to"
         return None
 
@@ -406,12 +411,22 @@ class _Beside:
         return (self._place / name).read_bytes()
 
 
+def _from(root: Path, path: str) -> str:
+    """Where *path* is from *root*, as RECORD has it: with slashes."""
+    return Path(os.path.relpath(path, root)).as_posix()
+
+
 def _is_worth_reading(path: str) -> bool:
     if is_named(path):
         return True
     with suppress(OSError), Path(path).open("rb") as file:
-        return worth_reading(path, lambda size: os.pread(file.fileno(), size, 0))
+        return worth_reading(path, lambda size: _head(file, size))
     return False
+
+
+def _head(file: BinaryIO, size: int) -> bytes:
+    file.seek(0)
+    return file.read(size)
 
 
 def _why_claimed(one: InstalledDistribution, share: Share) -> str | None:
@@ -454,8 +469,10 @@ def _running(paths: Iterable[str]) -> dict[tuple[str, int], str]:
 
     A process that has the file by another name, as in the environment that uv has linked it into, too, keeps that.
     """
-    wanted = {path.rpartition("/")[2] for path in paths}
+    wanted = {path.rpartition(os.sep)[2] for path in paths}
     found: dict[tuple[str, int], str] = {}
+    if sys.platform != "linux":  # Windows replaces no file that is mapped: it is named then
+        return found
     here = _seen(Path("/proc/self"))
     for process in Path("/proc").glob("[0-9]*"):
         if process.name == str(os.getpid()):

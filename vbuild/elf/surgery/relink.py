@@ -37,7 +37,7 @@ __all__ = ["Relink", "relinked"]
 _FLAGS_1, _PIE = 0x6FFFFFFB, 0x08000000
 # errors and signals that end a program because the machine lacks something, not because of its input
 _SHORT_OF = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EROFS)
-_ENDED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGXFSZ, signal.SIGXCPU)
+_ENDED_BY = {getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGXFSZ", "SIGXCPU")}  # Windows has one
 
 
 @contextmanager
