@@ -1,5 +1,6 @@
 """What README and docs/ say without being run: options that exist, links that lead somewhere, lists without gaps."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -41,6 +42,14 @@ def _commands(group: click.Group) -> list[click.Command]:
 def test_generated_parts_are_what_the_code_says() -> None:
     stale = [str(page.relative_to(ROOT)) for page, text in generated().items() if TEXTS.get(page) != text]
     assert not stale, f"{', '.join(stale)}: not what the code says; run .ci/write-docs"
+
+
+def test_every_room_says_what_it_knows_and_names_modules_that_are_there() -> None:
+    for file in (ROOT / "vbuild").glob("*/**/__init__.py"):
+        said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+        assert said, file
+        named = {name for name in re.findall(r"(?<!`)`(\w+)`(?!`)", said) if not (ROOT / "vbuild" / name).is_dir()}
+        assert named <= {path.stem for path in file.parent.iterdir()}, file
 
 
 def test_no_page_is_about_a_command_that_is_gone() -> None:

@@ -5,8 +5,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-
-from cibuildwheel.options import BuildOptions, CommandLineArguments, compute_options
+from typing import TYPE_CHECKING
 
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, runs
 from vbuild.build.plan import BuildBackend
@@ -16,6 +15,9 @@ from vbuild.hardware.driver import Dotted
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.toolchain.toolkit import Toolkit
+
+if TYPE_CHECKING:
+    from cibuildwheel.options import BuildOptions
 
 CP311 = "cp311-manylinux_x86_64"
 CP312 = "cp312-manylinux_x86_64"
@@ -106,7 +108,10 @@ def assigned(variables: Env) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in variables)
 
 
-def _options(project: Path, environment: Mapping[str, str], identifier: str) -> BuildOptions:
+def _options(project: Path, environment: Mapping[str, str], identifier: str) -> "BuildOptions":
+    # here, as each process that collects tests would spend 0.3 s on it
+    from cibuildwheel.options import CommandLineArguments, compute_options  # noqa: PLC0415
+
     arguments = CommandLineArguments.defaults()
     arguments.package_dir = project
     options = compute_options(platform="linux", command_line_arguments=arguments, env=environment)

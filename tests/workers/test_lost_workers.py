@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from distributed import LocalCluster
 
 from tests.factories.dask import Cluster, clustered, needs_dask
 from tests.factories.projects import setuptools_project, tree
@@ -167,6 +166,8 @@ def _below(starter: int, build: Begun) -> int:
 
 @pytest.mark.nightly
 def test_a_local_cluster_loses_a_worker_in_the_middle_of_a_build(workplace: Workplace) -> None:
+    from distributed import LocalCluster  # noqa: PLC0415 - 0.5 s, in each process that collects tests
+
     workplace.close("x86-64-v2")
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 60}
     with LocalCluster(**options) as local:  # type: ignore[no-untyped-call]

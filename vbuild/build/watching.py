@@ -18,7 +18,7 @@ import stat
 import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from typing import Self
@@ -28,6 +28,7 @@ from msgspec import Struct
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import MAGIC
 from vbuild.files.hashing import key_of, program_digest, program_digests
+from vbuild.process.threads import OncePerKey
 from vbuild.toolchain import compiler_wrapper
 from vbuild.toolchain.compilers import Compilers
 from vbuild.wheel.archive import open_wheel
@@ -42,6 +43,8 @@ _PLACES = {"LOG": _LOG, "TABLE": _TABLE, "SELF": _LIBRARY}
 # stands in the compiled library for the folder of a build, which may be as long as this
 _FOLDER = "/" + 1023 * "#"
 _SIZE = 1 << 18  # places of the table, of 8 bytes: what is logged already
+# by compiler; builds that begin at the same time share one
+_LIBRARIES: OncePerKey[str, bytes] = OncePerKey()
 
 # where packages of a system have their files; with what variables lead to, and the folders of PATH
 _ROOTS = ("/usr/", "/opt/", "/lib", "/bin/", "/sbin/")
@@ -73,7 +76,7 @@ class Watch(Struct, frozen=True):
         if len(command) != 1 or compilers.machine != os.uname().machine:
             return None
         watch = cls(folder.absolute())
-        library, own = _library(command[0]), os.fsencode(watch.folder)
+        library, own = _LIBRARIES.get(command[0], partial(_library, command[0])), os.fsencode(watch.folder)
         if not library or len(own) > len(_FOLDER) or set(own) & set(b" :"):  # which part the libraries of LD_PRELOAD
             return None
         watch.folder.mkdir(parents=True)
@@ -173,9 +176,8 @@ class Looked(Struct, frozen=True):
         )
 
 
-@cache
 def _library(compiler: str) -> bytes:
-    """The library as *compiler* makes it, once in a process, for a build in `_FOLDER`.
+    """The library as *compiler* makes it, for a build in `_FOLDER`.
 
     Empty if it does not, or if programs of this machine do not start with it: that of a compiler for another C library.
     """

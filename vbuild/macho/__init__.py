@@ -1,0 +1,1 @@
+"""Mach-O files of macOS: what each says to the loader (`read`), and which file of a wheel loads which (`linkage`)."""
