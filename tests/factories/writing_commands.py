@@ -18,9 +18,10 @@ from tests.factories import hwcaps_wheels, repaired_wheels
 from tests.factories.extensions import library, module
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.faults import Ended, Fault, run
+from tests.factories.layouts import layout, tar
 from tests.factories.projects import KERNEL, tree
 from tests.factories.variants import variant
-from tests.factories.wheels import wheel
+from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from tests.factories.workdir import file_digests
 from vbuild.variants.stamp import stamped
 
@@ -133,7 +134,7 @@ class WritingCommand:
 
     Folders that are *closed* are whole or not there, and have to go before the command runs again. A command that
     writes *alongside* its inputs gets them in the output; one that *sweeps* leaves nothing of a killed run; one that
-    *takes* more seconds is disturbed less often by default.
+    *takes* more seconds is disturbed less often by default. If the file *seal* is there, the output is closed.
     """
 
     name: str
@@ -143,6 +144,7 @@ class WritingCommand:
     alongside: bool = False
     sweeps: bool = False
     takes: int = 1
+    seal: str = ""
 
     def __str__(self) -> str:
         return self.name
@@ -159,6 +161,9 @@ class WritingCommand:
     def reopen(self, place: CommandFolder, whole: Mapping[str, str]) -> None:
         """Remove the closed folders that a run left behind, after a look whether they are whole."""
         there = place.results()
+        if self.seal and (place.out / self.seal).exists():
+            assert there == whole
+            shutil.rmtree(place.out)
         for folder in self.closed:
             path = place.out / folder
             if path.exists() and any(path.iterdir()):
@@ -178,6 +183,14 @@ def _fat(folder: Path) -> None:
         device = device_library(fatbin(*codes))
         project = name.partition("-")[0]
         wheel(folder, name, {f"{project}/_{number}.so": device for number in range(3)})
+
+
+def _image(folder: Path) -> None:
+    device = device_library(fatbin(*(entry(arch=arch, code=_noise(1 << 19)) for arch in (80, 90))))
+    files = everything(FAT, {f"demo/_{number}.so": device for number in range(3)})
+    files |= {f"{dist_info_of(FAT)}/RECORD": record_of(files, dist_info_of(FAT)).encode()}
+    packages = {f"app/site-packages/{path}": data for path, data in files.items()}
+    layout(folder, tar({"etc/noise": _noise(3_000_000)}), tar(packages), how="")
 
 
 def _bundled(folder: Path) -> None:
@@ -230,6 +243,9 @@ def _project(folder: Path) -> None:
 
 WRITING_COMMANDS = (
     WritingCommand("slim", _fat, ("slim", "in", "-o", "out", "--variant", "sm80=80", "--variant", "sm90=90")),
+    WritingCommand(
+        "slim-image", _image, ("slim", "oci:in", "-o", "out", "--gpu", "90"), seal="index.json", sweeps=True
+    ),
     WritingCommand("split", _bundled, ("split", "in", "-o", "out", "--min-size", "0")),
     WritingCommand(
         "stamp",

@@ -29,7 +29,7 @@ from vbuild.files import zstd
 from vbuild.files.archives import BoundedInfo
 from vbuild.files.atomic import linked
 from vbuild.files.json_text import json_object
-from vbuild.files.staging import staging
+from vbuild.files.staging import STAGE, staging
 from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.oci.model import (
     GZIP_TYPE,
@@ -104,7 +104,7 @@ def slim_images(
     """
     folder, ref = placed(place)
     layout = ImageFolder.of(folder)
-    if output and output.exists() and (not output.is_dir() or any(output.iterdir())):
+    if output and not _is_free(output):
         raise RepackageError(f"{output}: there already, and not empty; expected a new folder")
     with staging(output or folder.parent) as stage:
         writer = _Layout(layout, stage, share, cuts, accept_license=accept_license, on_progress=on_progress)
@@ -117,10 +117,20 @@ def slim_images(
         if output:
             (stage / "index.json").write_bytes(packed_json({**index, "manifests": manifests}))
             (stage / "oci-layout").write_bytes((folder / "oci-layout").read_bytes())
+            (output / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
+            for blob in writer.blobs.iterdir():
+                blob.rename(output / "blobs" / "sha256" / blob.name)
             # index.json is last: what has none is no layout
-            for name in ("blobs", "oci-layout", "index.json"):
+            for name in ("oci-layout", "index.json"):
                 (stage / name).rename(output / name)
     return tuple(writer.images)
+
+
+def _is_free(output: Path) -> bool:
+    """Whether nothing is in *output* but what a killed run may have left there: a stage, or a layout without index."""
+    if not output.is_dir():
+        return not output.exists()
+    return {entry.name for entry in output.iterdir() if not entry.name.startswith(STAGE)} <= {"blobs", "oci-layout"}
 
 
 class _Layout:
@@ -138,8 +148,8 @@ class _Layout:
     ) -> None:
         self._layout = layout
         self._stage = stage
-        self._blobs = stage / "blobs" / "sha256"
-        self._blobs.mkdir(parents=True)
+        self.blobs = stage / "blobs" / "sha256"
+        self.blobs.mkdir(parents=True)
         self._slim = (share, cuts)
         self._accept_license = accept_license
         self._on_progress = on_progress
@@ -296,13 +306,13 @@ class _Layout:
             while chunk := opened.read(_CHUNK):
                 digest.update(chunk)
         size = part.stat().st_size
-        part.replace(self._blobs / digest.hexdigest())
+        part.replace(self.blobs / digest.hexdigest())
         # no annotation: those of some layers are tables of what was in them
         described = {"mediaType": layer.media_type, "digest": f"sha256:{digest.hexdigest()}", "size": size}
         return described, f"sha256:{packing.plain.hexdigest()}"
 
     def _link(self, descriptor: Descriptor) -> None:
-        target = self._blobs / descriptor.digest.removeprefix("sha256:")
+        target = self.blobs / descriptor.digest.removeprefix("sha256:")
         if not target.exists():
             self._layout.check(descriptor)
             linked(self._layout.blob(descriptor), target)
@@ -310,7 +320,7 @@ class _Layout:
     def _json(self, values: Mapping[str, Any]) -> dict[str, Any]:
         data = packed_json(values)
         digest = digest_of(data)
-        (self._blobs / digest.removeprefix("sha256:")).write_bytes(data)
+        (self.blobs / digest.removeprefix("sha256:")).write_bytes(data)
         return {"digest": digest, "size": len(data)}
 
 
