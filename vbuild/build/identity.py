@@ -21,7 +21,6 @@ import functools
 import hashlib
 import os
 import platform
-import stat
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -255,11 +254,11 @@ def searched_files(headers: tuple[str, ...] = (), libraries: tuple[str, ...] = (
     whole += [f"{folder}/{name}" for folder in linked for name in _BESIDE]
     found = hashlib.sha256()
     for folder in linked:
-        found.update("\n".join(_states(folder, endings=_LINKED)).encode(errors="surrogateescape"))
-    for folder in whole:
-        for place, folders, _ in os.walk(folder):
-            folders.sort()
-            found.update("\n".join(_states(place)).encode(errors="surrogateescape"))
+        found.update("\n".join(_states(folder, _LINKED)[0]).encode(errors="surrogateescape"))
+    while whole:
+        lines, below = _states(whole.pop())
+        found.update("\n".join(lines).encode(errors="surrogateescape"))
+        whole += below
     return found.hexdigest()
 
 
@@ -271,17 +270,19 @@ def _present(patterns: Sequence[str]) -> list[str]:
     return [str(folder) for pattern in patterns for folder in sorted(Path("/").glob(pattern))]
 
 
-def _states(folder: str, *, endings: tuple[str, ...] = ("",)) -> list[str]:
-    """The name, size and time of each file in *folder* whose name has one of *endings*; no line without such a file."""
-    lines = []
-    for name in _listed(folder):
-        if name.endswith(endings):
-            path = f"{folder}/{name}"
-            with suppress(OSError):  # a link that leads nowhere
-                state = os.stat(path)  # noqa: PTH116 - ten thousand times
-                if not stat.S_ISDIR(state.st_mode):
-                    lines.append(f"{path} {state.st_size} {state.st_mtime_ns}")
-    return sorted(lines)
+def _states(folder: str, endings: tuple[str, ...] = ("",)) -> tuple[list[str], list[str]]:
+    """The name, size and time of each file in *folder* whose name has one of *endings*, and the folders in it."""
+    lines, folders = [], []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                if not entry.is_symlink():
+                    folders.append(entry.path)
+            elif entry.name.endswith(endings):
+                with suppress(OSError):  # a link that leads nowhere
+                    state = entry.stat()
+                    lines.append(f"{entry.path} {state.st_size} {state.st_mtime_ns}")
+    return sorted(lines), sorted(folders)
 
 
 def _version(distribution: str) -> str:

@@ -9,8 +9,12 @@ Whatever names are in what is shown: they are escaped, and the policy lets nothi
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _BASE = "vbuild.files"
 
@@ -28,11 +32,23 @@ def rendered(
 
     The template sets ``policy``, ``style`` and ``script`` in their places, and may use *filters*.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - most commands show no page
-    from markupsafe import Markup  # noqa: PLC0415
+    from markupsafe import Markup  # noqa: PLC0415 - most commands show no page
 
     style = "".join([_file(_BASE, "base.css"), *(_file(room, name) for name in styles)])
     script = "".join(_file(room, name) for name in scripts)
+    return _compiled(room, template, tuple(filters.items())).render(
+        style=Markup(style),  # noqa: S704 - files of vbuild's own
+        script=Markup(script),  # noqa: S704 - files of vbuild's own
+        policy=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'",
+        **values,
+    )
+
+
+@cache
+def _compiled(room: str, template: str, filters: tuple[tuple[str, Callable[..., Any]], ...]) -> "Template":
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - as above
+
     environment = Environment(
         loader=PackageLoader(room, "."),
         autoescape=True,
@@ -41,13 +57,7 @@ def rendered(
         lstrip_blocks=True,
     )
     environment.filters.update(filters)
-    return environment.get_template(template).render(
-        style=Markup(style),  # noqa: S704 - files of vbuild's own
-        script=Markup(script),  # noqa: S704 - files of vbuild's own
-        policy=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'",
-        **values,
-    )
+    return environment.get_template(template)
 
 
 def _file(package: str, name: str) -> str:

@@ -7,12 +7,14 @@ Of a file that is downloaded only its hash shows that it is the right one.
 
 import hashlib
 import logging
+import os
 import re
 import shlex
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from threading import Event
@@ -36,6 +38,8 @@ from vbuild.index_client.listed import ListedFile, Wanted
 # its warnings become part of an error, or do not matter: a project that one of several places lacks
 logging.getLogger("unearth").addHandler(logging.NullHandler())
 
+# what leads the client to other certificates than those of the machine
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _LOGIN = re.compile(r"//[^/@]*@")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # versions in a message
@@ -59,7 +63,12 @@ def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Ite
     Raises `FetchError` if pip's configuration has a value that no client can use.
     """
     with _configured("cert", indexes.cert):
-        verify = ssl.create_default_context(cafile=indexes.cert) if indexes.cert else True
+        if indexes.cert:
+            verify = ssl.create_default_context(cafile=indexes.cert)
+        elif indexes.client_cert:  # which goes into the context
+            verify = httpx2.create_ssl_context()
+        else:
+            verify = _trusted(*(os.environ.get(name) for name in _CERTIFICATES))
     with _configured("client-cert", indexes.client_cert):
         if indexes.client_cert:
             ssl.create_default_context().load_cert_chain(indexes.client_cert)
@@ -81,6 +90,12 @@ def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Ite
     client.auth = MultiDomainBasicAuth(prompting=False, index_urls=urls)
     with client:
         yield client
+
+
+@cache
+def _trusted(*_own: str | None) -> ssl.SSLContext:
+    """The certificates of this machine, or *own* ones: read once, which takes 70 ms, for each transport of a client."""
+    return httpx2.create_ssl_context()
 
 
 def _refuse_elsewhere(response: httpx2.Response) -> None:
