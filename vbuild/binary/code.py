@@ -52,13 +52,16 @@ class CodeFile(Protocol):
     that code can change, *relro* those that only the loader changes, *starts* tables of functions that it calls, and
     *resolvers* functions that it calls to fill places. *handlers* are the functions that the system calls when one
     throws; it *has_strange_handlers* if some may be missing there. *dispatchers* are the places through which code
-    calls what RAX points at. *system* says how calls are made: ``linux``, ``windows``, ``macos``.
+    calls what RAX points at. *system* says how calls are made: ``linux``, ``windows``, ``macos``; *given* are the
+    features above the machine's baseline of all processors that the system runs on.
     """
 
     @property
     def machine(self) -> str: ...
     @property
     def system(self) -> str: ...
+    @property
+    def given(self) -> frozenset[str]: ...
     @property
     def is_loadable(self) -> bool: ...
     @property
@@ -114,6 +117,7 @@ class CodeImage(Struct, frozen=True, kw_only=True):
 
     machine: str
     system: str
+    given: frozenset[str]
     soname: str | None
     needed: tuple[str, ...]
     code: tuple[CodeSection, ...]

@@ -17,7 +17,7 @@ from vbuild.elf import values
 from vbuild.elf.arm_code import ArmModule
 from vbuild.elf.arm_instructions import CONDITIONS, FULL, HALF, ZERO, ArmInstructions
 from vbuild.elf.arm_words import flow_of, is_instruction, read_by, writes
-from vbuild.elf.cpu_facts import facts_of, features
+from vbuild.elf.cpu_facts import ASKERS, facts_of, features
 from vbuild.elf.iced import FlowControl
 from vbuild.elf.interpreter import Interpreter
 from vbuild.elf.machine_state import CC, Compared, Operation, State
@@ -107,8 +107,6 @@ IDENTITY: dict[int, Value] = {
 class ArmInterpreter(ArmInstructions, Interpreter):
     """Runs one piece of aarch64 code, and what it calls as far as that is followed."""
 
-    _argument_registers = tuple(range(9))
-    _lost_in_calls = (*range(19), 30)
     _results = (0, 1)
     _pointer, _pushed = _SP, 0
     _most_steps = 20_000
@@ -300,7 +298,7 @@ class ArmReach(Reach):
                 starts = (module.base + code.address + place for place in places if not (code.address + place) % 4)
                 yield from filter(None, map(module.piece, starts))
             for place, name in module.imports.items():
-                if name in GETAUXVAL:
+                if name in GETAUXVAL or name in ASKERS:
                     yield from self._users_of_place(module, place)
             yield from filter(None, (module.piece(module.base + address) for address in module.elf.resolvers))
 

@@ -175,6 +175,11 @@ class Elf(Outline, frozen=True):
         return frozenset()
 
     @property
+    def given(self) -> frozenset[str]:
+        """The features above the baseline that Linux asks for: none."""
+        return frozenset()
+
+    @property
     def system(self) -> str:
         """What its calls keep to."""
         return "linux"

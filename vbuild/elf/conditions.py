@@ -9,9 +9,10 @@ What stands in variables and structures, and what functions of the program retur
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+from vbuild.elf.cpu_facts import ASKERS
 from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register
 from vbuild.elf.interpreter import ENDLESS
-from vbuild.elf.machine_state import ARGUMENTS, CALLS, GENERAL, INFO, LOST_IN_CALLS, RAX, WRITES, general
+from vbuild.elf.machine_state import CALLS, GENERAL, INFO, RAX, WRITES, general
 from vbuild.elf.module import Piece
 from vbuild.elf.program import LEAVES, Program
 
@@ -20,7 +21,9 @@ _LONGEST, _MOST_SOURCES, _DEEPEST = 16_384, 2_000, 40
 # the number that stands for the flags among registers, and that of RBP; bytes of a register that is written as a whole
 _FLAGS, _FRAME, _HALF = -1, 5, 4
 # imports that tell what the processor has, or may
-_ASKERS = frozenset({"getauxval", "sysconf", "getenv", "secure_getenv", "dlsym", "__x86_get_cpuid_feature_leaf"})
+_ASKERS = (
+    frozenset({"getauxval", "sysconf", "getenv", "secure_getenv", "dlsym", "__x86_get_cpuid_feature_leaf"}) | ASKERS
+)
 _SPECIAL = frozenset({Mnemonic.CPUID, Mnemonic.XGETBV, Mnemonic.RDTSC, Mnemonic.RDTSCP, Mnemonic.XTEST})
 _CLEARED = frozenset({Mnemonic.XOR, Mnemonic.SUB})
 _TO_SLOT = frozenset({Mnemonic.MOV, Mnemonic.ADD, Mnemonic.SUB, Mnemonic.INC, Mnemonic.DEC})
@@ -42,7 +45,7 @@ class Conditions:
         *understood* are branches at which is known what the CPU has on one side, which did not suffice.
         """
         self._program, self._piece, self._changed, self._understood = program, piece, changed, understood
-        self._module = program.module(piece.address)
+        self._module, self._convention = program.module(piece.address), program.convention
         is_short = piece.end - piece.address <= _LONGEST
         self.instructions: list[Instruction] = list(self._module.instructions(piece)) if is_short else []
         self._places = {one.ip: number for number, one in enumerate(self.instructions)}
@@ -127,7 +130,7 @@ class Conditions:
         register = general(self.instructions[number].op0_register)
         for one in self.instructions[number + 1 :]:
             if one.flow_control != FlowControl.NEXT:
-                return register in ARGUMENTS and isinstance(self.destination(one), str)
+                return register in self._convention.arguments and isinstance(self.destination(one), str)
             if register in self._written_by(one):
                 return False
         return False
@@ -191,7 +194,7 @@ class Conditions:
             if len(seen) > _MOST_SOURCES or (at and not self._before[at]):
                 return None
             if at == 0:
-                if isinstance(what, tuple) or what not in ARGUMENTS:
+                if isinstance(what, tuple) or what not in self._convention.arguments:
                     return None
                 found.add(what)
             for before in self._before[at]:
@@ -222,7 +225,7 @@ class Conditions:
         """The registers that the instruction *one*, or what it calls, writes, and the flags."""
         if one.flow_control in CALLS:
             target = self.destination(one)
-            changed = self._changed(target) if isinstance(target, int) and target < LEAVES else LOST_IN_CALLS
+            changed = self._changed(target) if isinstance(target, int) and target < LEAVES else self._convention.lost
             return frozenset({*changed, RAX, _FLAGS})
         numbers = (general(used.register) for used in _used(one) if used.access in WRITES)
         flags = {_FLAGS} if one.rflags_modified else set[int]()

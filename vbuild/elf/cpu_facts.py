@@ -170,6 +170,38 @@ CPUID_BITS: Mapping[tuple[int, int, str], Mapping[int, int]] = {
     (7, 1, "edx"): _table("4 AVX_VNNI_INT8 5 AVX_NE_CONVERT 10 AVX_VNNI_INT16"),
     (0x80000001, 0, "ecx"): _table("0 LAHF-SAHF 5 LZCNT 6 SSE4A 11 XOP 15 LWP 16 FMA4 21 TBM"),
 }
+# Windows: what IsProcessorFeaturePresent says of a number (PF_... in winnt.h), the system's part included
+PRESENT = _table("""
+    13 SSE3 14 CMPXCHG16B 17 OSXSAVE 22 FSGSBASE 28 RDRAND 33 RDPID 36 SSSE3 37 SSE4.1 38 SSE4.2 39 AVX 40 AVX2
+    41 AVX512F""")
+# macOS: what sysctlbyname("hw.optional.NAME") says (XNU, bsd/kern/kern_mib.c) where that is no feature's own name
+_OPTIONAL = {
+    "supplementalsse3": "SSSE3",
+    "sse4_1": "SSE4.1",
+    "sse4_2": "SSE4.2",
+    "avx1_0": "AVX",
+    "avx2_0": "AVX2",
+    "avx512ifma": "AVX512_IFMA",
+    "avx512vbmi": "AVX512_VBMI",
+    "armv8_crc32": "CRC32",
+    "armv8_1_atomics": "LSE",
+    "armv8_2_fhm": "FHM",
+    "armv8_2_sha512": "SHA512",
+    "armv8_2_sha3": "SHA3",
+    "armv8_3_compnum": "FCMA",
+    "neon_fp16": "FP16",
+}
+
+
+def optional(name: str) -> int:
+    """The facts that macOS shows by a one for the system control *name*; 0 if it says nothing about features."""
+    _, is_hardware, last = name.partition("hw.optional.")
+    feature = _OPTIONAL.get(last) or last.removeprefix("arm.FEAT_").upper()
+    return facts_of(implied(feature)) if is_hardware and feature in _BITS else 0
+
+
+# imports that tell what the processor has
+ASKERS = frozenset({"IsProcessorFeaturePresent", "GetEnabledXStateFeatures", "sysctlbyname"})
 # leaves whose answers differ by subleaf
 SUBLEAVES = frozenset({7})
 XCR0_BITS = _table("2 AVX 5 AVX512F 6 AVX512F 7 AVX512F 17 AMX_TILE 18 AMX_TILE")

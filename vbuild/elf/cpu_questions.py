@@ -7,7 +7,7 @@ from functools import cached_property
 
 from vbuild.binary.code import CodeSection
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import CPUID_BITS, GLIBC_LEAVES, MODEL_FEATURES, MODEL_SUBTYPES, MODEL_TYPES
+from vbuild.elf.cpu_facts import ASKERS, CPUID_BITS, GLIBC_LEAVES, MODEL_FEATURES, MODEL_SUBTYPES, MODEL_TYPES
 from vbuild.elf.iced import Mnemonic
 from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import LEAF_SIZE, LEAVES, MODEL, Program
@@ -60,7 +60,7 @@ class Questions:
                     if any(one.mnemonic in _ASKS for one in module.instructions(piece))
                 )
             for place, name in module.imports.items():
-                if name in _MODEL_WORDS or name == "__x86_get_cpuid_feature_leaf":
+                if name in _MODEL_WORDS or name in ASKERS or name == "__x86_get_cpuid_feature_leaf":
                     yield from self._users(module, range(place, place + 8))
         for start in {address for address in self._models if address - 1 not in self._models}:
             module = self.program.module(start)
@@ -121,6 +121,7 @@ class Questions:
                     sites += module.sites(stub.start, stub.stop)
                 sites += module.sites(place, place + 1)
         yield from self._pieces_at(module, sites)
+        yield from module.handled_by(addresses)
         names = module.exported_names(addresses)
         for other, place in self.program.importers(names):
             if other is not module:

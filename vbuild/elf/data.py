@@ -57,7 +57,14 @@ class Data(ABC):
         if self.elf.entry:
             found.add(self.base + self.elf.entry)
         found |= {self.base + symbol.address for symbol in self.elf.functions if symbol.is_resolver}
+        if self.elf.has_strange_handlers:
+            # what nothing seems to lead to may handle errors
+            found |= {self.base + one.address for one in self.elf.functions if self._is_alone(one)}
         return frozenset(found)
+
+    def _is_alone(self, function: Symbol) -> bool:
+        start, end = function.address, function.end
+        return not (self.is_referred(start, end) or self.places_of(start, end))
 
     @property
     def is_python_module(self) -> bool:

@@ -13,13 +13,11 @@ from functools import cached_property
 from heapq import heappop, heappush
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import ANY, EVERY, FEATURES
+from vbuild.elf.cpu_facts import ANY, ASKERS, EVERY, FEATURES, PRESENT, XCR0_BITS, optional
 from vbuild.elf.iced import ConditionCode, FlowControl
 from vbuild.elf.instructions import Instructions
 from vbuild.elf.machine_state import (
-    ARGUMENTS,
     CC,
-    LOST_IN_CALLS,
     RAX,
     RDX,
     RSP,
@@ -41,6 +39,8 @@ _DEPTH, _RANGE = 6, 64
 # words on the stack that may be arguments of a function that is not known
 _MOST_WORDS = 8
 _FLAG_DEPTH = 3
+# a number of 32 bits, bytes of a word, and letters of the name of a system control
+_HALF, _WORD, _LONGEST = (1 << 32) - 1, 8, 64
 ENDLESS = frozenset({"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__stack_chk_fail", "longjmp"})
 ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "_ZSt9terminatev", "__fortify_fail"}
 ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
@@ -64,8 +64,6 @@ class Interpreter(Instructions):
     """Runs one piece of code, and what it calls as far as that is followed."""
 
     # registers by number, and bytes that a call puts on the stack
-    _argument_registers: tuple[int, ...] = ARGUMENTS
-    _lost_in_calls: Iterable[int] = LOST_IN_CALLS
     _results = (RAX, RDX)
     _pointer, _pushed = RSP, 8
     # instructions that are run for one piece
@@ -79,6 +77,8 @@ class Interpreter(Instructions):
         # the branches that depend on an answer of which it is known what it shows
         self.understood: set[int] = set()
         self._most = self._most_steps
+        convention = self._program.convention
+        self._argument_registers, self._lost_in_calls = convention.arguments, convention.lost
         self._followed: list[int] = []
         self._entry = 0
         self._at_calls = EVERY
@@ -328,11 +328,13 @@ class Interpreter(Instructions):
             return [] if destination is None else [(destination, 0)]
         if not operation.operands:  # to address 0, in broken code
             return []
-        if operation.memory.fixed is not None:
-            behind = self._program.behind(self._module, operation.memory.fixed - self._module.base)
+        place = operation.memory.fixed
+        if place is not None:
+            behind = self._program.behind(self._module, place - self._module.base)
             if isinstance(behind, str):
                 return [(behind, 0)]
-        value = self._read(operation, 0, state)
+        is_checked = place is not None and place - self._module.base in self._module.elf.dispatchers
+        value = state.registers[RAX] if is_checked else self._read(operation, 0, state)
         if isinstance(value, values.Kept) and operation.flow == FlowControl.INDIRECT_BRANCH:
             self._note_jump(state)
         cases = values.cases_of(values.known(value)) or {}
@@ -460,10 +462,12 @@ class Interpreter(Instructions):
         ):
             self._forget(state, to)
             return [state]
-        if name not in _HARMLESS:
+        if name not in _HARMLESS | ASKERS:
             self._hand_over(state, self._argument_registers)
         result: Value = None
-        if name in _ENVIRONMENT:
+        if name in ASKERS:
+            result = self._asked(name, state)
+        elif name in _ENVIRONMENT:
             # what somebody sets for this one program is that person's choice
             result = ENVIRONMENT
         elif name == "__x86_get_cpuid_feature_leaf" and isinstance(leaf := state.registers[7], int):
@@ -480,6 +484,26 @@ class Interpreter(Instructions):
             self._lose(state.registers[self._argument_registers[1]], state.facts)
         self._forget(state, result)
         return [state]
+
+    def _asked(self, name: str, state: State) -> Value:
+        """What Windows or macOS answers to a question about the processor; macOS writes it to memory."""
+        first, to, size, *_ = (state.registers[number] for number in self._argument_registers)
+        if name == "GetEnabledXStateFeatures":
+            return values.word(dict(XCR0_BITS), _WORD)
+        if name == "IsProcessorFeaturePresent":
+            return values.choice({0: 0, 1: PRESENT.get(first & _HALF, 0)}) if isinstance(first, int) else None
+        length, facts, before = self._load(size, _WORD, state), 0, None
+        if isinstance(first, int) and 0 < tag(first) <= len(self._program.modules):
+            module = self._program.module(first)
+            name = module.bytes_at(first - module.base, _LONGEST).partition(b"\0")[0].decode("latin-1")
+            facts = optional(name) if module.is_constant(first - module.base) else 0
+        if facts and isinstance(length, int) and 0 < length <= _WORD:
+            before = self._load(to, length, state)
+        self._hand_over(state, self._argument_registers)
+        if before is not None and isinstance(length, int):
+            # if it fails, what was there before stays
+            self._store(to, length, values.join(before, 0, values.choice({0: 0, 1: facts}), 0), state)
+        return None
 
 
 def _is_own(piece: Piece, target: int) -> bool:

@@ -12,15 +12,34 @@ from vbuild.elf.iced import ConditionCode, FlowControl, InstructionInfoFactory, 
 from vbuild.elf.values import STACK, Value, tag
 
 RAX, RCX, RDX, RBX, RSP = range(5)
-# the registers with the first arguments of a call, and those that it may change
-ARGUMENTS = (7, 6, 2, 1, 8, 9)
-LOST_IN_CALLS = frozenset({0, 1, 2, 6, 7, 8, 9, 10, 11})
 # bytes on the stack that code with a pointer to them may write
 HANDED_OVER = 128
 _MOST_PAIRS = 1024
 _WORD, _HALF = 8, 4
 # bits of an address that say where in a part of the stack it is
 _PART = 6
+
+
+class Convention(Struct, frozen=True):
+    """How functions call each other: the registers with the first *arguments*, by number, and those that are *lost*."""
+
+    arguments: tuple[int, ...]
+    lost: frozenset[int]
+
+
+# psABI of x86-64, section 3.2.3; https://learn.microsoft.com/cpp/build/x64-calling-convention ; Arm's AAPCS64
+_SYSTEM_V = Convention((7, 6, 2, 1, 8, 9), frozenset({0, 1, 2, 6, 7, 8, 9, 10, 11}))
+_WINDOWS = Convention((1, 2, 8, 9), frozenset({0, 1, 2, 8, 9, 10, 11}))
+_ARM = Convention(tuple(range(9)), frozenset({*range(19), 30}))
+
+
+def convention_of(machine: str, system: str) -> Convention:
+    """How code for *machine* is called on *system*, as `vbuild.binary.code.CodeFile` has both."""
+    if machine == "aarch64":
+        return _ARM
+    return _WINDOWS if system == "windows" else _SYSTEM_V
+
+
 # 64 bits each of a vector register
 Lanes = tuple[Value, ...]
 NO_LANES: Lanes = (None,) * 8

@@ -8,7 +8,7 @@ References are first looked for as bytes that would be one, which is fast, and t
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress, pairwise, takewhile
@@ -173,6 +173,7 @@ class Module(Data):
         """Where code outside known functions is called or pointed at."""
         found = set(self.pointers.values()) | {address & _LOW for address in self.exports.values()}
         found.add(self.elf.entry)
+        found.update(self._handled)
         return sorted(found | self._called)
 
     @cached_property
@@ -234,6 +235,25 @@ class Module(Data):
         start = self.base + region.address
         low = bisect_left(self._piece_starts, start)
         return self.pieces[low : bisect_left(self._piece_starts, start + len(region.data), low)]
+
+    def handlers_of(self, piece: Piece) -> Sequence[int]:
+        """The functions that the system calls when *piece* throws."""
+        return [self.base + handler for handler in self.elf.handlers.get(piece.address - self.base, ())]
+
+    @cached_property
+    def _handled(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for function, handlers in self.elf.handlers.items():
+            for handler in handlers:
+                found.setdefault(handler, []).append(function)
+        return found
+
+    def handled_by(self, addresses: range) -> Iterator[Piece]:
+        """The pieces that what stands at *addresses* of this file handles the errors of."""
+        for handler in (addresses if len(addresses) < len(self._handled) else self._handled) if self._handled else ():
+            for function in self._handled.get(handler, ()) if handler in addresses else ():
+                if piece := self.piece(self.base + function):
+                    yield piece
 
     def pieces_near(self, piece: Piece) -> list[Piece]:
         """The pieces from which a short jump may lead to *piece*, or that run on into it."""
@@ -340,6 +360,7 @@ class Module(Data):
             if target and not start <= target < end:
                 is_comparing = not branch and self.is_comparing(instruction)
                 found.append(Reference(base + target, instruction.flow_control, branch != 0, is_comparing))
+        found += (Reference(handler, FlowControl.CALL, False, False) for handler in self.handlers_of(piece))  # noqa: FBT003
         last = next((one for one in reversed(instructions) if not self.is_padding(one)), None)
         return Shape(tuple(found), last is not None and last.flow_control not in ENDS)
 

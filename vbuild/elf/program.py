@@ -6,7 +6,7 @@ from functools import cached_property
 from vbuild.binary.code import CodeFile
 from vbuild.elf.data import MODULE_ENTRIES
 from vbuild.elf.iced import FlowControl
-from vbuild.elf.machine_state import Operation
+from vbuild.elf.machine_state import Operation, convention_of
 from vbuild.elf.module import Module
 
 # spaces of addresses that no file has: what __x86_get_cpuid_feature_leaf points at, libgcc's variables, and arguments
@@ -24,6 +24,8 @@ class Program:
 
     def __init__(self, files: Iterable[tuple[str, CodeFile]], module: type[Module] = Module) -> None:
         self.modules = [module(elf, number, path) for number, (path, elf) in enumerate(files)]
+        first = next(iter(self.modules), None)
+        self.convention = convention_of(first.elf.machine, first.elf.system) if first else convention_of("", "")
         # of functions from outside whose addresses code has read
         self.names: list[str] = []
         # by address and register: whether the code there never reads what the register has

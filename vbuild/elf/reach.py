@@ -125,6 +125,9 @@ class Reach(Answers):
             if module.needs(instruction) and (other := module.piece(address)):
                 found[other.address] = found.get(other.address, EVERY) & facts
                 called.add(other.address)
+        handlers = self.program.module(piece.address).handlers_of(piece)
+        found.update((self._node(handler), 0) for handler in handlers)
+        called.update(map(self._node, handlers))
         if result.guesses and self._asks_in(self.program.module(piece.address)):
             self._pointers |= {(piece.address, node) for node in found.keys() - called}
         return found

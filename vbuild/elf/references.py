@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from vbuild.elf.cpu_questions import Questions
 from vbuild.elf.iced import FlowControl, Instruction, Mnemonic, OpAccess, OpKind, Register
-from vbuild.elf.machine_state import ARGUMENTS, CALLS, GENERAL, INFO, LOST_IN_CALLS, RAX, RCX, RDX, WRITES, general
+from vbuild.elf.machine_state import CALLS, GENERAL, INFO, RAX, RCX, RDX, WRITES, general
 from vbuild.elf.module import Module, Piece, module_of_field
 from vbuild.elf.operands import CLEARS_THE_REST, Registers
 from vbuild.elf.program import Program
@@ -17,7 +17,6 @@ _MOST_WORDS, _WORD = 12, 8
 MOST_SEEN = 4_000
 # bytes of a jump in front of its displacement, at most
 _JUMP = 3
-ALL_REGISTERS = Registers(frozenset(ARGUMENTS), LOST_IN_CALLS, _MOST_WORDS)
 ENDS = frozenset({FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH})
 BRANCHES = frozenset({FlowControl.INDIRECT_CALL, FlowControl.INDIRECT_BRANCH})
 STACK_POINTER: frozenset[int] = frozenset({Register.RSP})
@@ -36,6 +35,8 @@ class References(Questions):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
+        self._lost = program.convention.lost
+        self._all_registers = Registers(frozenset(program.convention.arguments), self._lost, _MOST_WORDS)
         self._registers: dict[int, Registers] = {}
         self._results_used: dict[tuple[int, int], bool] = {}
         self._dead: dict[int, bool] = {}
@@ -44,7 +45,7 @@ class References(Questions):
         """The registers that the function at *address* uses."""
         if address not in self._registers:
             # while it is looked at, and for what is called too deep, all
-            self._registers[address] = ALL_REGISTERS
+            self._registers[address] = self._all_registers
             self._registers[address] = self._found_registers(address, depth)
         return self._registers[address]
 
@@ -52,16 +53,16 @@ class References(Questions):
         module = self.program.module(address)
         piece = module.piece(address)
         if piece is None or piece.address != address or depth > _MOST_CALLED or piece.end - piece.address > _LONGEST:
-            return ALL_REGISTERS
+            return self._all_registers
         read, changed, words, calls = set[int](), {RAX}, 0, False
         # at each instruction: the registers that still have what the caller put there, and how far down the stack is
-        states: dict[int, tuple[frozenset[int], int | None]] = {address: (ALL_REGISTERS.arguments, 0)}
+        states: dict[int, tuple[frozenset[int], int | None]] = {address: (self._all_registers.arguments, 0)}
         waiting = [address]
         while waiting:
             place = waiting.pop()
             instruction = module.instruction(place)
             if instruction is None:
-                return ALL_REGISTERS
+                return self._all_registers
             own, down = states[place]
             for used in INFO.info(instruction).used_registers():
                 number = general(used.register)
@@ -81,10 +82,10 @@ class References(Questions):
                 else:
                     calls = True
                     target = self.program.destination(branch) if instruction.near_branch_target else None
-                    handed = self.registers(target, depth + 1) if isinstance(target, int) else ALL_REGISTERS
+                    handed = self.registers(target, depth + 1) if isinstance(target, int) else self._all_registers
                     read |= handed.arguments & own
                     if flow in CALLS:
-                        own -= LOST_IN_CALLS
+                        own -= self._lost
                     elif flow != FlowControl.INDIRECT_BRANCH:
                         words = max(words, handed.words)
             down = _moved(instruction, down)
@@ -97,8 +98,8 @@ class References(Questions):
                     states[target] = new
                     waiting.append(target)
         # gcc's -fipa-ra keeps values in registers that a function does not change
-        lost = LOST_IN_CALLS if calls else LOST_IN_CALLS & changed
-        return Registers(ALL_REGISTERS.arguments & read, lost, min(words, _MOST_WORDS))
+        lost = self._lost if calls else self._lost & changed
+        return Registers(self._all_registers.arguments & read, lost, min(words, _MOST_WORDS))
 
     def is_unread(self, address: int, register: int, size: int = 0) -> bool:
         """Whether the code at *address* never reads more of the *register* than *size* bytes before it writes there.
@@ -144,7 +145,7 @@ class References(Questions):
             and GENERAL[one.register][1] + GENERAL[one.register][2] > size
             for one in used
         )
-        is_kept = register not in LOST_IN_CALLS
+        is_kept = register not in self._lost
         if flow == FlowControl.EXCEPTION:
             return []
         if is_read or flow not in _FOLLOWED or (flow == FlowControl.RETURN and (is_kept or register in _RESULTS)):
@@ -153,7 +154,7 @@ class References(Questions):
             return None if module.has_handlers else [module.base + instruction.next_ip]
         if flow in CALLS:
             target = self.program.destination(module.base + branch) if branch else None
-            handed = self.registers(target) if isinstance(target, int) else ALL_REGISTERS
+            handed = self.registers(target) if isinstance(target, int) else self._all_registers
             if register in handed.arguments or register in UNUSUAL - ({RAX} if size else set()):
                 return None
             if register in handed.changed:
@@ -215,9 +216,10 @@ class References(Questions):
         )
 
     def _leads_to(self, user: Piece, piece: Piece) -> bool:
-        """Whether code of *user* refers to *piece*, or runs on into it."""
+        """Whether code of *user* refers to *piece*, or runs on into it, or *piece* handles its errors."""
         module = self.program.module(user.address)
-        if user.end == piece.address and module.shape(user).falls_through:
+        is_next = user.end == piece.address and module.shape(user).falls_through
+        if is_next or piece.address in module.handlers_of(user):
             return True
         end = user.address
         for instruction in module.instructions(user):

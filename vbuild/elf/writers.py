@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 
 from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind
-from vbuild.elf.machine_state import ARGUMENTS, CALLS, GENERAL, INFO, LOST_IN_CALLS, RAX, WRITES, general
+from vbuild.elf.machine_state import CALLS, GENERAL, INFO, RAX, WRITES, general
 from vbuild.elf.module import Module, Piece, displacement_of
 from vbuild.elf.program import LEAVES, Program
 from vbuild.elf.references import (
-    ALL_REGISTERS,
     BRANCHES,
     ENDS,
     FRAME_POINTER,
@@ -74,7 +73,7 @@ class Writers(References):
         What that does with it besides is not asked: it is not asked either of code that has the address of a variable.
         """
         register, start = general(instruction.op0_register), instruction.ip_rel_memory_address
-        if register not in ARGUMENTS or start >= table.start:
+        if register not in self._all_registers.arguments or start >= table.start:
             return False
         target = self._handed_to(module, piece, instruction.next_ip, register)
         called = self.program.module(target).piece(target) if isinstance(target, int) and target < LEAVES else None
@@ -127,12 +126,15 @@ class Writers(References):
                 targets.append(module.base + branch)
             outside = [one for one in targets if not piece.address <= one < piece.end]
             called = [module.base + branch] if branch and flow in CALLS else outside
-            for target in map(self.program.destination, called if what in ARGUMENTS and depth < _MOST_WRITING else ()):
+            for target in map(
+                self.program.destination,
+                called if what in self._all_registers.arguments and depth < _MOST_WRITING else (),
+            ):
                 if not isinstance(target, int) or target >= LEAVES or not isinstance(what, int):
                     continue
                 if self.writes_behind(target, what, left, depth + 1, is_sure=is_sure):
                     return True
-            if flow in CALLS and what in LOST_IN_CALLS:
+            if flow in CALLS and what in self._lost:
                 continue
             new = {
                 (one, other, far + more)
@@ -224,9 +226,9 @@ class Writers(References):
             return None if register == RAX or self.callers_use(piece.address, register) else []
         if flow in CALLS:
             target = self.program.destination(module.base + branch) if branch else None
-            taken = self.registers(target) if isinstance(target, int) else ALL_REGISTERS
+            taken = self.registers(target) if isinstance(target, int) else self._all_registers
             # code that handles errors finds there what no call changes
-            if register in taken.arguments or (module.has_handlers and register not in LOST_IN_CALLS):
+            if register in taken.arguments or (module.has_handlers and register not in self._lost):
                 return None
             # gcc's -fipa-ra keeps values in registers that a function does not change
             return [] if register in taken.changed else [instruction.next_ip]
@@ -236,7 +238,7 @@ class Writers(References):
         if flow in {FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH}:
             found.append(branch)
         elif flow == FlowControl.INDIRECT_BRANCH and general(instruction.op_register(0)) == register:
-            return None if register in ARGUMENTS else []
+            return None if register in self._all_registers.arguments else []
         elif flow != FlowControl.NEXT:
             return None
         inside = [place for place in found if piece.address <= module.base + place < piece.end]

@@ -16,7 +16,9 @@ from functools import cache
 from hashlib import blake2b
 
 from msgspec import Struct, msgpack
+from msgspec.structs import replace as replace_in
 
+from vbuild.binary.code import CodeFile
 from vbuild.elf import dispatch
 from vbuild.elf.code import Elf
 from vbuild.elf.dispatch import Baseline, Judged, named_rank
@@ -37,6 +39,7 @@ _V4 = X86_64_LEVELS.index("v4")
 # shift by a variable; start-up code and an empty module have 2 KB
 _ENOUGH = 16384
 _SHOWN = 3
+_SYSTEMS = {"windows": "Windows", "macos": "macOS"}
 _NAME = re.compile(r"[\w.]+")
 _RUST_HASH = re.compile(r"17h[0-9a-f]{16}E.*$")
 _BYPASSED = (
@@ -62,12 +65,14 @@ def can_disassemble(machine: str) -> bool:
 class Claim(Struct, frozen=True):
     """The level that code has to keep to; *is_explicit* if somebody named it, otherwise it is the baseline.
 
-    *is_folders* says that the claim is that of a glibc-hwcaps folder.
+    *is_folders* says that the claim is that of a glibc-hwcaps folder. *system* names the one that asks for more than
+    the level.
     """
 
     cpu: Cpu
     is_explicit: bool
     is_folders: bool = False
+    system: str = ""
 
     def on(self, path: str) -> "Claim":
         """Return the claim on the library at *path* of a wheel with this claim: that of its folder, if that is higher.
@@ -92,7 +97,8 @@ class Claim(Struct, frozen=True):
     def __str__(self) -> str:
         if self.is_folders:
             return f"{self.cpu}, whose folder it is in"
-        return f"the claimed {self.cpu}" if self.is_explicit else f"{self.cpu}, which is all that its tags promise"
+        cpu = f"{self.cpu} and what {self.system} needs" if self.system else f"{self.cpu}"
+        return f"the claimed {cpu}" if self.is_explicit else f"{cpu}, which is all that its tags promise"
 
 
 class _Judgement(Struct, frozen=True):
@@ -122,21 +128,24 @@ class Levels:
 
     def __init__(
         self,
-        libraries: Mapping[str, Elf],
+        libraries: Mapping[str, CodeFile],
         claim: Claim,
         *,
-        baseline: Callable[[str], Elf | None] | None = None,
+        baseline: Callable[[str], CodeFile | None] | None = None,
         allow: Sequence[re.Pattern[str]] = (),
         executor: Executor | None = None,
         sources: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._libraries = {path: elf for path, elf in libraries.items() if elf.is_loadable}
-        self._claim = claim
+        mine = [elf for elf in self._libraries.values() if elf.machine == claim.cpu.machine]
+        systems = {_SYSTEMS[elf.system] for elf in mine if elf.given}
+        self._claim = replace_in(claim, system=" and ".join(sorted(systems)))
         self._baseline = baseline
         self._allow = tuple(allow)
         self._executor = executor
         self._sources = sources
-        self._extras = frozenset(feature.name for feature in claim.cpu.extra_features)
+        given = frozenset[str].intersection(*(elf.given for elf in mine)) if mine else frozenset[str]()
+        self._extras = given | {feature.name for feature in claim.cpu.extra_features}
         self._judged = _JUDGEMENTS.get(self._key(), self._judgements) if can_disassemble(claim.cpu.machine) else {}
         self._isas = {path: judged.isa for path, judged in self._judged.items()}
 
@@ -209,7 +218,8 @@ class Levels:
         if self._claim.cpu.machine != _MACHINE:
             yield from self._arm_findings(own, size)
             return
-        if bare := [path for path in own if self._claim.cpu.level not in self._libraries[path].isa_needed]:
+        marked = [path for path in own if isinstance(self._libraries[path], Elf)]
+        if bare := [path for path in marked if self._claim.cpu.level not in self._libraries[path].isa_needed]:
             what = f"{len(bare)} of {len(own)} libraries, {bare[0]} first, are not marked with -z {self._claim.cpu}"
             text = f"{what}: on a lesser processor they stop at an instruction instead of being refused"
             yield Finding(Severity.NOTE, VerifyRule.ISA_NOTE, (), text)
@@ -225,7 +235,7 @@ class Levels:
             what = "the feature brings nothing here: no {} instruction in its own code"
             yield from (
                 Finding(Severity.WARNING, VerifyRule.ISA_GAIN, (), what.format(name))
-                for name in sorted(self._extras - used)
+                for name in sorted({feature.name for feature in self._claim.cpu.extra_features} - used)
             )
             return
         is_sure = rank >= _V3 and size >= _ENOUGH
@@ -255,7 +265,7 @@ class Levels:
                 return None
         return own[0] if len(own) == 1 else f"all {len(own)} libraries"
 
-    def _verdict(self, path: str, elf: Elf, isa: Isa) -> tuple[LibraryIsa, tuple[Finding, ...]]:
+    def _verdict(self, path: str, elf: CodeFile, isa: Isa) -> tuple[LibraryIsa, tuple[Finding, ...]]:
         claim, judged = self._claim.on(path), self._judged[path]
         unexplained = judged.unexplained
         doubts = self._doubts(path, unexplained)
@@ -281,7 +291,7 @@ class Levels:
             findings += self._copy_findings(path, elf, isa)
         return library, tuple(findings)
 
-    def _build_for_all(self, path: str) -> Elf | None:
+    def _build_for_all(self, path: str) -> CodeFile | None:
         """Return the build for all processors of the library at *path*: outside its level folder, or the baseline's."""
         if level_of(path):
             return self._libraries.get(baseline_of(path))
@@ -290,7 +300,8 @@ class Levels:
     def _is_open(self, path: str) -> bool:
         """Whether others than the wheel's libraries call the one at *path*: it is no copy that these bring along."""
         name = posixpath.basename(path)
-        return not (is_grafted(path) and any(name in elf.needed for elf in self._libraries.values()))
+        names = {name, name.lower()}  # Windows knows no case
+        return not (is_grafted(path) and any(not names.isdisjoint(elf.needed) for elf in self._libraries.values()))
 
     def _doubts(self, path: str, unexplained: Sequence[Judged]) -> Iterator[str]:
         """Yield for each violation why it may be none; an empty text if it is shown to run without a test."""
@@ -333,7 +344,7 @@ class Levels:
             what = f"{len(doubtful)} places above {claim} may be data and were not judged, {doubtful[0]} first"
             yield Finding(Severity.NOTE, VerifyRule.ISA_DOUBTFUL, (path,), what)
 
-    def _copy_findings(self, path: str, elf: Elf, isa: Isa) -> Iterator[Finding]:
+    def _copy_findings(self, path: str, elf: CodeFile, isa: Isa) -> Iterator[Finding]:
         """Yield what is wrong with the copy of a library at *path* or makes it useless."""
         base, rank = baseline_of(path), self._claim.on(path).cpu.rank
         lower = [at_level(base, name) for name in reversed(X86_64_LEVELS[1:rank])]
@@ -372,8 +383,14 @@ def chosen(violations: Iterable[Violation]) -> frozenset[str]:
     return frozenset(name for name in doubted - needed if feature_rank(name) > floor)
 
 
-def _host_facts(elf: Elf) -> bytes:
+def _host_facts(elf: CodeFile) -> bytes:
     """The facts about *elf* that its code is judged by, its bytes aside; what says where GPU code is, is left out."""
+    symbols = (elf.functions, elf.objects, elf.import_places)
+    spans = [(span.start, span.stop) for span in (*elf.writable, *elf.relro)]
+    if not isinstance(elf, Elf):
+        places = [(span.start, span.stop) for span in (*elf.areas, *elf.slots, *elf.starts)]
+        facts = (elf.system, sorted(elf.given), sorted(elf.handlers.items()), elf.has_strange_handlers)
+        return msgpack.encode((elf.soname, elf.needed, elf.entry, places, elf.pointers, spans, symbols, facts))
     device = [section.addresses for section in elf.sections if section.name in DEVICE_SECTIONS]
     sections = [
         (section.name, section.header.sh_flags, section.header.sh_addr, section.header.sh_size)
@@ -381,12 +398,10 @@ def _host_facts(elf: Elf) -> bytes:
         if section.name not in DEVICE_SECTIONS
     ]
     pointers = [one for one in elf.pointers if not any(one[1] in addresses for addresses in device)]
-    spans = [(span.start, span.stop) for span in (*elf.writable, *elf.relro)]
-    symbols = (elf.functions, elf.objects, elf.imports, elf.import_places)
-    return msgpack.encode((elf.soname, elf.needed, elf.entry, sections, pointers, spans, symbols))
+    return msgpack.encode((elf.soname, elf.needed, elf.entry, sections, pointers, spans, symbols, elf.imports))
 
 
-def _mark_findings(path: str, elf: Elf, claim: Claim) -> Iterator[Finding]:
+def _mark_findings(path: str, elf: CodeFile, claim: Claim) -> Iterator[Finding]:
     if marks := [mark for mark in elf.isa_needed if X86_64_LEVELS.index(mark) > claim.cpu.rank]:
         what = f"marked as needing {Cpu.known(_MACHINE, marks[-1])}, above {claim}: glibc refuses to load it"
         yield Finding(claim.severity, VerifyRule.ISA_NOTE, (path,), what)
@@ -410,7 +425,7 @@ def _above(violations: tuple[Violation, ...], claim: Claim) -> str:
     return f"needs {', '.join(sorted(features))} ({lowest}), above {claim}: {count}: {shown}{more}"
 
 
-def _code(elf: Elf) -> list[bytes]:
+def _code(elf: CodeFile) -> list[bytes]:
     return [code.data for code in elf.code]
 
 

@@ -22,7 +22,7 @@ PUBLISHED = "published"
 
 _TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SHOWN_WAY = 3
-_GRAFTED = re.compile(r"(^|/)[^/]+\.libs/")
+_GRAFTED = re.compile(r"(^|/)([^/]+\.libs|\.dylibs)/")
 
 
 class Severity(StrEnum):

@@ -27,6 +27,7 @@ from typing import Self
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
+from vbuild.binary.code import CodeFile
 from vbuild.binary.linkage import Edge, Via
 from vbuild.binary.outline import Format
 from vbuild.config.requirements import read_requirement
@@ -41,6 +42,7 @@ from vbuild.errors import BinaryError, HardwareError, VariantError, WheelError, 
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuOffer
+from vbuild.pe.code import read_code
 from vbuild.pe.image import PeImage, is_64_bit
 from vbuild.sbom.keeping import contradictions, path_of
 from vbuild.variants.document import Document
@@ -52,6 +54,7 @@ from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 
 _X86_64 = "x86_64"
+_BASELINES = (Cpu.parse("x86-64"), Cpu.parse("armv8-a"))
 # auditwheel puts the hash of the original library into libfoo-1a2b3c4d.so, so the name differs between builds
 _GRAFT_HASH = re.compile(r"-[0-9a-f]{8}(?=\.so|\.[^/]*\.so|\.so\.)")
 
@@ -78,7 +81,7 @@ def verify(
         executor = stack.enter_context(processes(jobs))
         find = stack.enter_context(_finder(baseline)) if baseline else None
         contents = _Contents.of(source)
-        claims = _Claims.of(source, cpu)
+        claims = _Claims.of(source, cpu, contents.images)
         libraries = contents.libraries
         findings = [*contents.findings, *claims.findings]
         findings += (
@@ -93,22 +96,23 @@ def verify(
         findings += LinkageCheck.of(source, libraries, is_split=is_split).findings()
         gpu_code = GpuCodeCheck(contents.gpu_codes, claims.gpus)
         findings += gpu_code.findings()
-        claim, doubts = _claim_of_code(claims.cpu, source.name, libraries)
+        claim, doubts = _claim_of_code(claims.cpu, source.name, libraries, contents.images)
         findings += doubts
         findings += contents.unchecked(claim.severity)
-        levels = Levels(
-            libraries,
-            claim,
-            baseline=find,
-            allow=patterns,
-            executor=executor,
-            sources=cache(lambda: _python_code(source)),
-        )
         isas: list[LibraryIsa] = []
-        for library, found in levels.verdicts():
-            isas.append(library)
-            findings += found
-        findings += levels.wheel_findings()
+        for one, files in _by_machine(claim, {**libraries, **contents.images}):
+            levels = Levels(
+                files,
+                one,
+                baseline=find,
+                allow=patterns,
+                executor=executor,
+                sources=cache(lambda: _python_code(source)),
+            )
+            for library, found in levels.verdicts():
+                isas.append(library)
+                findings += found
+            findings += levels.wheel_findings()
     is_judged = any(library.machine == claim.cpu.machine for library in isas)
     return Verdict(
         wheel,
@@ -121,15 +125,28 @@ def verify(
     )
 
 
-def _claim_of_code(claim: Claim, name: WheelName, libraries: Mapping[str, Elf]) -> tuple[Claim, tuple[Finding, ...]]:
+def _by_machine(claim: Claim, files: Mapping[str, CodeFile]) -> Iterator[tuple[Claim, Mapping[str, CodeFile]]]:
+    """The *files* that the *claim* is for, and others; those of macOS for another machine keep to its baseline."""
+    others = {path for path, file in files.items() if file.system == "macos" and file.machine != claim.cpu.machine}
+    yield claim, {path: file for path, file in files.items() if path not in others}
+    if others:
+        level = next(level for level in _BASELINES if level.machine != claim.cpu.machine)
+        yield Claim(level, is_explicit=False), {path: files[path] for path in sorted(others)}
+
+
+def _claim_of_code(
+    claim: Claim, name: WheelName, libraries: Mapping[str, Elf], images: Mapping[str, CodeFile]
+) -> tuple[Claim, tuple[Finding, ...]]:
     """What the code of *libraries* is held to, and what is wrong with the *claim* of the wheel called *name*.
 
-    That is the claim, or the level that all libraries are marked with if the wheel claims none.
+    That is the claim, or the level that all libraries are marked with if the wheel claims none. Of *images*, the code
+    of other formats, the machines count, which tags spell in several ways.
     """
     if claim.is_explicit:
-        if not name.machines or claim.cpu.machine in name.machines:
+        machines = sorted({image.machine for image in images.values()}) or name.machines
+        if not machines or claim.cpu.machine in machines:
             return claim, ()
-        what = f"{claim} is of {claim.cpu.machine}, and the wheel for {', '.join(name.machines)}: no machine has both"
+        what = f"{claim} is of {claim.cpu.machine}, and the wheel for {', '.join(machines)}: no machine has both"
         return claim, (Finding(Severity.ERROR, VerifyRule.CLAIM, (), what),)
     if not (marked := _marked(libraries)):
         return claim, ()
@@ -161,15 +178,22 @@ def pattern(text: str | re.Pattern[str]) -> re.Pattern[str]:
         raise WheelError(f"allow: {text!r} is not a regular expression: {error}") from error
 
 
+# what stands in front of the machine of one half of a universal2 file
+HALF = ": "
 _SYSTEMS = {Format.PE: "Windows files (PE)", Format.MACHO: "macOS files (Mach-O)"}
 
 
 @dataclass(slots=True)
 class _Contents:
-    """The ELF files of a wheel by path, those of *others* formats, the GPU code in both, and what is damaged."""
+    """The ELF files of a wheel by path, the code of *others*, the GPU code in both, and what was not understood.
+
+    What is *unread* has a reason by path.
+    """
 
     libraries: dict[str, Elf] = field(default_factory=dict)
     others: dict[str, Format] = field(default_factory=dict)
+    images: dict[str, CodeFile] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
     gpu_codes: dict[str, LibraryCode] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
@@ -194,8 +218,12 @@ class _Contents:
         return contents
 
     def _read_other(self, path: str, data: memoryview, kind: Format) -> None:
-        """Read of a file of another format the GPU code, which is all that is understood of it here."""
+        """Read the code and the GPU code of a file of another format."""
         self.others[path] = kind
+        try:
+            self.images |= codes_of(path, data, kind)
+        except BinaryError as error:
+            self.unread[path] = str(error)
         try:
             if is_64_bit(lambda size: bytes(data[:size])) and (
                 code := LibraryCode.of(device_code(PeImage.parse(data)))
@@ -205,12 +233,15 @@ class _Contents:
             self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), str(error)))
 
     def unchecked(self, severity: Severity) -> Iterator[Finding]:
-        """Yield for each format that is not disassembled what nobody has looked at."""
+        """Yield what nobody has looked at: code that was not understood, and what files of other formats link to."""
+        reasons: dict[str, list[str]] = {}
+        for path, reason in self.unread.items():
+            reasons.setdefault(reason, []).append(path)
+        for reason, paths in reasons.items():
+            yield Finding(severity, VerifyRule.ISA_UNCHECKED, tuple(paths), f"instruction sets: not checked: {reason}")
         for kind in sorted(set(self.others.values())):
-            paths = tuple(path for path, found in self.others.items() if found is kind)
-            more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-            what = f"{paths[0]}{more}: instruction sets and linkage of {_SYSTEMS[kind]} are not checked"
-            yield Finding(severity, VerifyRule.ISA_UNCHECKED, (), what)
+            what = f"what {_SYSTEMS[kind]} link to is not checked; vbuild inspect --closure shows it"
+            yield Finding(Severity.NOTE, VerifyRule.NEEDED, (), what)
 
     def _read(self, path: str, data: memoryview) -> None:
         try:
@@ -226,6 +257,15 @@ class _Contents:
             self.gpu_codes[path] = LibraryCode.of(device_code(ElfImage.parse(data)))
         except BinaryError as error:
             self.findings.append(Finding(Severity.WARNING, VerifyRule.GPU_CODE, (path,), str(error)))
+
+
+def codes_of(path: str, data: memoryview, kind: Format) -> dict[str, CodeFile]:
+    """The code of the file *data* by *path*; `BinaryError` if it is damaged, or of no kind that is understood."""
+    if kind is Format.ELF:
+        return {path: Elf.parse(data)}
+    if kind is Format.PE:
+        return {path: read_code(data)}
+    raise BinaryError("code of macOS files (Mach-O)")
 
 
 def claimed_cpu(wheel: Path) -> Cpu | None:
@@ -244,10 +284,11 @@ class _Claims(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
     @classmethod
-    def of(cls, wheel: Wheel, cpu: Cpu | None) -> Self:
+    def of(cls, wheel: Wheel, cpu: Cpu | None, images: Mapping[str, CodeFile]) -> Self:
         """Return the claims in the variant.json of *wheel*; if that names no level, the level is *cpu*."""
-        is_arm = wheel.name.machines == ("aarch64",)
-        default = Claim(cpu or Cpu.parse("armv8-a" if is_arm else "x86-64"), is_explicit=cpu is not None)
+        machines = {image.machine for image in images.values()} or {*wheel.name.machines}
+        is_arm = machines == {"aarch64"}
+        default = Claim(cpu or _BASELINES[is_arm], is_explicit=cpu is not None)
         path = f"{wheel.dist_info}/{VARIANT_JSON}"
         try:
             document = Document.of_wheel(wheel.name.variant, wheel.read(path) if wheel.find(path) else None)
@@ -285,7 +326,7 @@ def _python_code(wheel: Wheel) -> Sequence[str]:
 
 
 @contextmanager
-def _finder(wheel: Path) -> Iterator[Callable[[str], Elf | None]]:
+def _finder(wheel: Path) -> Iterator[Callable[[str], CodeFile | None]]:
     """Yield a function that finds the library of *wheel* at a path, whatever hash its name has there.
 
     For a stub without code it returns the library that the stub loads on processors without a level.
@@ -294,14 +335,15 @@ def _finder(wheel: Path) -> Iterator[Callable[[str], Elf | None]]:
         members = {_GRAFT_HASH.sub("", member.path): member for member in source.members}
         by_name = {posixpath.basename(path): path for path in members if level_of(path) is None}
 
-        def read(path: str) -> Elf | None:
-            if (member := members.get(path)) is None:
+        def read(path: str) -> CodeFile | None:
+            file = path.partition(HALF)[0]
+            if (member := members.get(file)) is None or not (kind := Format.of(file, partial(source.head, member))):
                 return None
-            with source.mapped(member) as data, at(wheel.name), at(path):
-                return Elf.parse(data) if data[: len(MAGIC)] == MAGIC else None
+            with source.mapped(member) as data, at(wheel.name), at(file):
+                return codes_of(file, data, kind).get(path)
 
         @cache
-        def find(path: str) -> Elf | None:
+        def find(path: str) -> CodeFile | None:
             found = read(_GRAFT_HASH.sub("", path))
             if found and not found.code:
                 behind = (by_name.get(_GRAFT_HASH.sub("", name)) for name in found.needed)
