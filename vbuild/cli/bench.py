@@ -21,12 +21,12 @@ from vbuild.cli import options, terminal
     type=click.IntRange(min=2),
     default=5,
     show_default=True,
-    help="Run each wheel so often, in turns.",
+    help="Run each wheel this many times, in turns.",
 )
 @click.option("--requires", multiple=True, metavar="PACKAGE", help="Also install this for the script. Repeatable.")
 @options.as_json
 def bench(wheels: tuple[Path, ...], *, script: Path, rounds: int, requires: tuple[str, ...], as_json: bool) -> None:
-    """Compare the speed of wheels of one project with the first one.
+    """Compare the speed of several wheels of one project.
 
     Installs each of WHEELS in an environment of its own and times the script there, in turns, so that what else the
     machine does falls on all alike. A wheel for a CPU level that this machine lacks is not run. Of a folder, the plain

@@ -12,11 +12,13 @@ from vbuild.cli.render import show_release
 @click.command(epilog=options.example("vbuild collect parts/* --recipe . -o dist"))
 @click.argument("parts", type=options.FOLDER, nargs=-1, required=True)
 @options.required_folder
-@click.option("--recipe", type=options.PATH, help="Report what this recipe or project has and no part.")
+@click.option(
+    "--recipe", type=options.PATH, help="Also name the targets of this recipe or project that are in no part."
+)
 @options.compare
 @options.as_json
 def collect(parts: tuple[Path, ...], folder: Path, *, recipe: Path | None, compare: Path | None, as_json: bool) -> None:
-    """Make one release of parts that several jobs built.
+    """Join the parts that several CI jobs built into one release.
 
     PARTS are folders that 'vbuild matrix --part' wrote, or folders of these. Every wheel is verified again.
     """

@@ -27,7 +27,7 @@ _PATH, _OWNER = 34, 24
 )
 @options.as_json
 def doctor(places: tuple[Path, ...], *, gpus: "GpuList | None", as_json: bool) -> None:
-    """Say on which GPUs the installed GPU code runs: for "no kernel image is available".
+    """Say on which GPUs installed GPU code runs, if "no kernel image is available".
 
     PLACES are environments or wheels. [default: the environment that is active, or vbuild's own]
     """

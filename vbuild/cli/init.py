@@ -28,7 +28,7 @@ from vbuild.files.wording import wrapped
 @click.option("--check", is_flag=True, help="Say what a build would meet on this machine; write nothing.")
 @options.as_json
 def init(source: str, file: Path | None, *, emit: str | None, check: bool, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - axes
-    """Write a recipe for a project, with what its files say.
+    """Write a recipe for a project from what its files say.
 
     SOURCE is the folder of a project, an sdist, or a name on the package index. The recipe names the source and its
     hash, the axes, what the build needs to be told, and a test, each with a comment.

@@ -25,7 +25,7 @@ Completion in bash (zsh and fish alike; put the line into ~/.bashrc):
 )
 @click.version_option(__version__, message=f"{DISTRIBUTION} %(version)s")
 def main() -> None:
-    """Build wheels as families of hardware variants; repackage, check and publish wheels.
+    """Build wheels for CPU levels and GPUs (wheel variants); repackage, check and publish wheels.
 
     Start with 'vbuild matrix' to build a project for several CPU levels and GPUs, 'vbuild slim' to make CUDA wheels
     smaller, or 'vbuild inspect' to see what is in a wheel. 'vbuild COMMAND -h' explains a command.

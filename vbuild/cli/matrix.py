@@ -33,7 +33,7 @@ _FOR_JOBS = {"jobs": None, "fresh": False, "locked": False, "pass_env": ()}
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Run this many builds at a time. [default: as many as cores and memory bear]",
+    help="Run this many builds at a time. [default: as many as cores and memory allow]",
 )
 @click.option(
     "--only",

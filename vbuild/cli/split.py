@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     "--replace/--no-replace", default=True, help="Require official wheels for bundled libraries that are theirs."
 )
 @click.option("--share/--no-share", default=True, help="Move libraries that several wheels have to a -libs wheel.")
-@click.option("--rpath", is_flag=True, help="Also find CUDA libraries that are needed and not bundled.")
+@click.option(
+    "--rpath",
+    is_flag=True,
+    help="Also require the wheels of CUDA libraries that are needed and not bundled, and find them by RPATH.",
+)
 @click.option("--rpath-only", is_flag=True, help="Do only what --rpath adds.")
 @click.option(
     "--pin",

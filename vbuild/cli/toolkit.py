@@ -8,7 +8,7 @@ from vbuild.cli.group import Commands
 
 @click.group(cls=Commands, epilog=options.example("vbuild toolkit install 13.0 nccl==2.28.9"))
 def toolkit() -> None:
-    """List, fetch and remove CUDA toolkits that matrix builds with."""
+    """List, fetch and remove the CUDA toolkits of 'vbuild matrix'."""
 
 
 @toolkit.command("list", epilog=options.example("vbuild toolkit list --json"))
