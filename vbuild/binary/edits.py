@@ -1,11 +1,11 @@
 """What is asked of a cut, and edits of a file put together into an edited file over it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
-from vbuild.binary.image import Pointer
+from vbuild.binary.image import Pointer, Ranges
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.files.records import Buffer
@@ -37,6 +37,42 @@ class Replacement(Struct, frozen=True):
     def size(self) -> int:
         """Bytes of what it puts there."""
         return sum(map(len, self.parts))
+
+
+def by_section(
+    replacements: Iterable[Replacement], index_of: Callable[[Replacement], int]
+) -> dict[int, tuple[Replacement, ...]]:
+    """*replacements* in the order of the file, by the index of the section that each is in."""
+    found: dict[int, list[Replacement]] = {}
+    for each in sorted(replacements, key=lambda each: each.span.start):
+        found.setdefault(index_of(each), []).append(each)
+    return {index: tuple(each) for index, each in found.items()}
+
+
+def check_followed(
+    replacements: Sequence[Replacement], spans: Sequence[range], found: Iterable[Pointer], exported: Iterable[int]
+) -> None:
+    """Refuse a file in which more leads to the replaced bytes than the pointers that will follow them.
+
+    *spans* are the addresses of *replacements*, *found* all words of the file that lead into these, and *exported* the
+    addresses that other files look for by name. Raises `BinaryError`.
+    """
+    known = {pointer.place: pointer for each in replacements for pointer in each.pointers}
+    for span, each in zip(spans, replacements, strict=True):
+        for pointer in each.pointers:
+            if pointer.target != span.start:
+                raise BinaryError(f"pointer to {pointer.target:#x} for what begins at {span.start:#x}")
+    starts = {span.start for span, each in zip(spans, replacements, strict=True) if not each.pointers}
+    filled = set()
+    for pointer in found:
+        filled.add(pointer.place)
+        if known.get(pointer.place) != pointer and pointer.target not in starts:
+            raise BinaryError(f"the word at {pointer.place:#x} leads to {pointer.target:#x}, which would move away")
+    if missing := known.keys() - filled:
+        raise BinaryError(f"no relocation fills the pointer at {min(missing):#x}")
+    inside = Ranges(spans)
+    if moved := [address for address in exported if address in inside]:
+        raise BinaryError(f"exported symbol at {min(moved):#x}, in what would move away")
 
 
 class Edit(Struct, frozen=True):

@@ -28,8 +28,8 @@ from vbuild.cli import options, terminal
 def bench(wheels: tuple[Path, ...], *, script: Path, rounds: int, requires: tuple[str, ...], as_json: bool) -> None:
     """Compare the speed of several wheels of one project.
 
-    Installs each of WHEELS in an environment of its own and times the script there, in turns, so that what else the
-    machine does falls on all alike. A wheel for a CPU level that this machine lacks is not run. Of a folder, the plain
+    Installs each of WHEELS in an environment of its own and times the script there, in turns, so that other work on the
+    machine slows all alike. A wheel for a CPU level that this machine lacks is not run. Of a folder, the plain
     wheel comes first, then the levels.
     """
     from vbuild.api import functions

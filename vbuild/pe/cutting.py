@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.edits import Edit, Replacement, spliced
+from vbuild.binary.edits import Edit, Replacement, by_section, check_followed, spliced
 from vbuild.binary.packing import Chunk, Packing, packed, spread, up
 from vbuild.binary.written import Written
 from vbuild.errors import BinaryError
@@ -50,7 +50,8 @@ def cut(image: PeImage, replacements: Sequence[Replacement], *, drop_signature: 
         return EditedFile.whole(image.data)
     _check_kind(image)
     _check_end(image, drop_signature=drop_signature)
-    _check_followed(image, replacements)
+    spans = [_addresses(image, each.span) for each in replacements]
+    check_followed(replacements, spans, image.pointers(spans), _exported(image))
     beds = _beds(image, replacements)
     edited = _checked_sum(image, spliced(image.data, _edits(image, beds)))
     prove(image, edited, replacements)
@@ -137,25 +138,6 @@ def _check_end(image: PeImage, *, drop_signature: bool) -> None:
         raise BinaryError(f"{len(between)} bytes behind the last section, which the code may look for by their place")
 
 
-def _check_followed(image: PeImage, replacements: Sequence[Replacement]) -> None:
-    """Refuse a file in which more leads to the replaced bytes than the pointers that will follow them."""
-    known = {pointer.place: pointer for each in replacements for pointer in each.pointers}
-    spans = [_addresses(image, each.span) for each in replacements]
-    starts = {span.start for span, each in zip(spans, replacements, strict=True) if not each.pointers}
-    found = image.pointers(spans)
-    for pointer in found:
-        if known.get(pointer.place) != pointer and pointer.target not in starts:
-            raise BinaryError(f"the word at {pointer.place:#x} leads to {pointer.target:#x}, which would move away")
-    if missing := known.keys() - {pointer.place for pointer in found}:
-        raise BinaryError(f"no base relocation fills the pointer at {min(missing):#x}")
-    for span, each in zip(spans, replacements, strict=True):
-        if any(pointer.target != span.start for pointer in each.pointers):
-            raise BinaryError(f"a pointer into the middle of what begins at {span.start:#x}")
-    for address in _exported(image):
-        if any(address in span for span in spans):
-            raise BinaryError(f"exported symbol at {address:#x}, in what would move away")
-
-
 def _exported(image: PeImage) -> Iterator[int]:
     table = image.table(Directory.EXPORT)
     if not table:
@@ -185,10 +167,8 @@ def _addresses(image: PeImage, span: range) -> range:
 
 
 def _beds(image: PeImage, replacements: Sequence[Replacement]) -> tuple[_Bed, ...]:
-    by_section: dict[int, list[Replacement]] = {}
-    for each in sorted(replacements, key=lambda each: each.span.start):
-        by_section.setdefault(_section_of(image, each.span).index, []).append(each)
-    return tuple(_bed(image, image.sections[index], tuple(found)) for index, found in by_section.items())
+    found = by_section(replacements, lambda each: _section_of(image, each.span).index)
+    return tuple(_bed(image, image.sections[index], each) for index, each in found.items())
 
 
 def _bed(image: PeImage, section: PeSection, replacements: tuple[Replacement, ...]) -> _Bed:

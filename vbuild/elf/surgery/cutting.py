@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.edits import Edit, Replacement, Strip, spliced
+from vbuild.binary.edits import Edit, Replacement, Strip, by_section, check_followed, spliced
 from vbuild.binary.packing import Chunk, Packing, packed, spread, up
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import Section
@@ -64,7 +64,8 @@ def operated(
         return Operation(EditedFile.whole(image.data))
     unneeded = stripped(image, strip)
     beds = _beds(image, replacements)
-    _check_followed(image, [each for bed in beds for each in bed.replacements])
+    spans = [_addresses(image, each.span) for each in replacements]
+    check_followed(replacements, spans, image.pointers(spans), exported(image, spans))
     plan = _best(image, beds, unneeded, replacements, force=force)
     if not plan.holes.size and not plan.beds:
         return Operation(EditedFile.whole(image.data))
@@ -127,10 +128,8 @@ class _Plan(Struct, frozen=True):
 
 
 def _beds(image: ElfImage, replacements: Sequence[Replacement], *, packing: _Packer = packed) -> tuple[_Bed, ...]:
-    by_section: dict[int, list[Replacement]] = {}
-    for each in sorted(replacements, key=lambda each: each.span.start):
-        by_section.setdefault(_section_of(image, each).index, []).append(each)
-    return tuple(_bed(image, image.sections[index], tuple(found), packing) for index, found in by_section.items())
+    found = by_section(replacements, lambda each: _section_of(image, each).index)
+    return tuple(_bed(image, image.sections[index], each, packing) for index, each in found.items())
 
 
 def _section_of(image: ElfImage, replacement: Replacement) -> Section:
@@ -161,28 +160,11 @@ def _bed(image: ElfImage, section: Section, replacements: tuple[Replacement, ...
     return _Bed(section, replacements, found)
 
 
-def _check_followed(image: ElfImage, replacements: Sequence[Replacement]) -> None:
-    """Refuse a file in which more leads to the replaced bytes than the pointers that will follow them."""
-    known = {}
-    spans = []
-    for each in replacements:
-        address = image.address(each.span.start)
-        if address is None:
-            raise BinaryError(f"replaced {each.span.start:#x} is not loaded")
-        spans.append(range(address, address + len(each.span)))
-        for pointer in each.pointers:
-            if pointer.target != address:
-                raise BinaryError(f"pointer to {pointer.target:#x} for what begins at {address:#x}")
-        known.update({pointer.place: pointer for pointer in each.pointers})
-    starts = {span.start for span, each in zip(spans, replacements, strict=True) if not each.pointers}
-    found = image.pointers(spans)
-    for pointer in found:
-        if known.get(pointer.place) != pointer and pointer.target not in starts:
-            raise BinaryError(f"the word at {pointer.place:#x} leads to {pointer.target:#x}, which would move away")
-    if missing := known.keys() - {pointer.place for pointer in found}:
-        raise BinaryError(f"no relocation fills the pointer at {min(missing):#x}")
-    if values := exported(image, spans):
-        raise BinaryError(f"exported symbol at {min(values):#x}, in what would move away")
+def _addresses(image: ElfImage, span: range) -> range:
+    address = image.address(span.start)
+    if address is None:
+        raise BinaryError(f"replaced {span.start:#x} is not loaded")
+    return range(address, address + len(span))
 
 
 def _best(
