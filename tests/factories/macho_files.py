@@ -1,12 +1,43 @@
-"""Mach-O files written byte by byte, thin and fat: no compiler for macOS is needed."""
+"""Mach-O files written byte by byte, thin and fat, and libraries that clang and lld make without Apple's headers."""
 
+import os
+import shutil
 import struct
+import subprocess
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.factories.once import once
 
 X86_64, ARM64 = 0x1000007, 0x100000C
 DYLIB, BUNDLE, EXECUTE = 6, 8, 2
 _LOAD, _WEAK, _ID, _RPATH = 0xC, 0x80000018, 0xD, 0x8000001C
 _PAGE = 0x1000
+
+
+def _tool(name: str) -> str | None:
+    """The newest *name* of LLVM, which Debian has in folders by version."""
+    folders = sorted(map(str, Path("/usr/lib").glob("llvm-*/bin")), reverse=True)
+    return shutil.which(name, path=os.pathsep.join([*folders, os.environ["PATH"]]))
+
+
+@once
+def macos_library(source: str, machine: str = "x86_64", *flags: str, oldest: str = "13.0") -> bytes:
+    """What clang and lld make of *source* for macOS from *oldest* on; skips where they are not installed."""
+    compiler, linker = _tool("clang"), _tool("ld64.lld")
+    if not (compiler and linker):
+        pytest.skip("needs clang and lld")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        command = [compiler, "-target", f"{machine}-apple-macos{oldest}", "-O1", *flags, "-w", "-x", "c", "-c", "-"]
+        subprocess.run([*command, "-o", place / "a.o"], input=source.encode(), check=True, capture_output=True)
+        command = [linker, "-dylib", "-arch", machine, "-platform_version", "macos", oldest, oldest]
+        command += ["-undefined", "dynamic_lookup", "-o", str(place / "a.dylib"), str(place / "a.o")]
+        subprocess.run(command, check=True, capture_output=True)
+        return (place / "a.dylib").read_bytes()
 
 
 def _text_command(command: int, text: str, head: bytes = b"") -> bytes:

@@ -138,7 +138,7 @@ class ArmModule(Module):
             points = self._points(code.address, code.end)
             for index, word in enumerate(words_of(code.data)):
                 address = code.address + _WORD * index
-                if word & 0xFFC0001F == 0xF9400011:
+                if word & 0xFFC0001E == 0xF9400010:  # to x17, or to x16 on macOS
                     place = points.get(address, 0)
                 elif word & 0xFEFFFC00 == 0xD61F0000 and place:
                     found.append((address, place))

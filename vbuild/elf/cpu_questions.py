@@ -60,8 +60,10 @@ class Questions:
                     if any(one.mnemonic in _ASKS for one in module.instructions(piece))
                 )
             for place, name in module.imports.items():
-                if name in _MODEL_WORDS or name in ASKERS or name == "__x86_get_cpuid_feature_leaf":
+                if name in _MODEL_WORDS or name == "__x86_get_cpuid_feature_leaf":
                     yield from self._users(module, range(place, place + 8))
+                elif name in ASKERS:
+                    yield from self._users_of_place(module, place)
         for start in {address for address in self._models if address - 1 not in self._models}:
             module = self.program.module(start)
             yield from self._users(module, range(start - module.base, start - module.base + 16))

@@ -144,7 +144,8 @@ class Levels:
         self._allow = tuple(allow)
         self._executor = executor
         self._sources = sources
-        given = frozenset[str].intersection(*(elf.given for elf in mine)) if mine else frozenset[str]()
+        # the file that asks for most says on which machines the wheel runs
+        given = frozenset[str]().union(*(elf.given for elf in mine))
         self._extras = given | {feature.name for feature in claim.cpu.extra_features}
         self._judged = _JUDGEMENTS.get(self._key(), self._judgements) if can_disassemble(claim.cpu.machine) else {}
         self._isas = {path: judged.isa for path, judged in self._judged.items()}

@@ -42,6 +42,7 @@ from vbuild.errors import BinaryError, HardwareError, VariantError, WheelError, 
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuOffer
+from vbuild.macho.code import read_codes
 from vbuild.pe.code import read_code
 from vbuild.pe.image import PeImage, is_64_bit
 from vbuild.sbom.keeping import contradictions, path_of
@@ -54,7 +55,8 @@ from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 
 _X86_64 = "x86_64"
-_BASELINES = (Cpu.parse("x86-64"), Cpu.parse("armv8-a"))
+# arm64 Macs begin with the M1
+_M1 = Cpu.parse("armv8.4-a")
 # auditwheel puts the hash of the original library into libfoo-1a2b3c4d.so, so the name differs between builds
 _GRAFT_HASH = re.compile(r"-[0-9a-f]{8}(?=\.so|\.[^/]*\.so|\.so\.)")
 
@@ -130,7 +132,7 @@ def _by_machine(claim: Claim, files: Mapping[str, CodeFile]) -> Iterator[tuple[C
     others = {path for path, file in files.items() if file.system == "macos" and file.machine != claim.cpu.machine}
     yield claim, {path: file for path, file in files.items() if path not in others}
     if others:
-        level = next(level for level in _BASELINES if level.machine != claim.cpu.machine)
+        level = Cpu.parse("x86-64") if claim.cpu.machine == _M1.machine else _M1
         yield Claim(level, is_explicit=False), {path: files[path] for path in sorted(others)}
 
 
@@ -179,7 +181,7 @@ def pattern(text: str | re.Pattern[str]) -> re.Pattern[str]:
 
 
 # what stands in front of the machine of one half of a universal2 file
-HALF = ": "
+HALF = " ("
 _SYSTEMS = {Format.PE: "Windows files (PE)", Format.MACHO: "macOS files (Mach-O)"}
 
 
@@ -265,7 +267,8 @@ def codes_of(path: str, data: memoryview, kind: Format) -> dict[str, CodeFile]:
         return {path: Elf.parse(data)}
     if kind is Format.PE:
         return {path: read_code(data)}
-    raise BinaryError("code of macOS files (Mach-O)")
+    images = read_codes(data)
+    return {path if len(images) == 1 else f"{path}{HALF}{one.machine})": one for one in images}
 
 
 def claimed_cpu(wheel: Path) -> Cpu | None:
@@ -286,9 +289,10 @@ class _Claims(Struct, frozen=True):
     @classmethod
     def of(cls, wheel: Wheel, cpu: Cpu | None, images: Mapping[str, CodeFile]) -> Self:
         """Return the claims in the variant.json of *wheel*; if that names no level, the level is *cpu*."""
-        machines = {image.machine for image in images.values()} or {*wheel.name.machines}
-        is_arm = machines == {"aarch64"}
-        default = Claim(cpu or _BASELINES[is_arm], is_explicit=cpu is not None)
+        machines = {image.machine for image in images.values()}
+        arm = _M1 if machines == {_M1.machine} else Cpu.parse("armv8-a")
+        is_arm = (machines or {*wheel.name.machines}) == {arm.machine}
+        default = Claim(cpu or (arm if is_arm else Cpu.parse("x86-64")), is_explicit=cpu is not None)
         path = f"{wheel.dist_info}/{VARIANT_JSON}"
         try:
             document = Document.of_wheel(wheel.name.variant, wheel.read(path) if wheel.find(path) else None)
