@@ -63,12 +63,9 @@ def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Ite
     Raises `FetchError` if pip's configuration has a value that no client can use.
     """
     with _configured("cert", indexes.cert):
-        if indexes.cert:
-            verify = ssl.create_default_context(cafile=indexes.cert)
-        elif indexes.client_cert:  # which goes into the context
-            verify = httpx2.create_ssl_context()
-        else:
-            verify = _trusted(*(os.environ.get(name) for name in _CERTIFICATES))
+        known = indexes.cert, *(os.environ.get(name) for name in _CERTIFICATES)
+        # a client's own certificate goes into the context
+        verify = _trusting(*known) if indexes.client_cert else _trusting_once(*known)
     with _configured("client-cert", indexes.client_cert):
         if indexes.client_cert:
             ssl.create_default_context().load_cert_chain(indexes.client_cert)
@@ -92,10 +89,12 @@ def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Ite
         yield client
 
 
-@cache
-def _trusted(*_own: str | None) -> ssl.SSLContext:
-    """The certificates of this machine, or *own* ones: read once, which takes 70 ms, for each transport of a client."""
-    return httpx2.create_ssl_context()
+def _trusting(cert: str | None, *_own: str | None) -> ssl.SSLContext:
+    """The certificates in the file *cert*, or those of this machine, which variables lead to *own* ones."""
+    return ssl.create_default_context(cafile=cert) if cert else httpx2.create_ssl_context()
+
+
+_trusting_once = cache(_trusting)  # each time takes 30 ms, for each transport of a client
 
 
 def _refuse_elsewhere(response: httpx2.Response) -> None:
