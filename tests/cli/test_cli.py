@@ -55,7 +55,7 @@ def test_help_lists_every_command_under_what_it_is_for() -> None:
 
 @pytest.mark.parametrize("command", sorted(main.commands))
 def test_every_command_has_help_that_fits_a_terminal_and_ends_in_an_example(command: str) -> None:
-    said = vbuild(command, "--help").stdout
+    said = CliRunner().invoke(main, [command, "--help"], prog_name="vbuild").output
     assert max(map(len, said.splitlines())) <= WIDTH
     assert f"  vbuild {command} " in said
 

@@ -102,7 +102,7 @@ def test_wheels_are_stamped_indexed_selected_and_inspected(
     described = tmp_path / "machine.toml"
     described.write_text(str(machine("x86-64-v3", tags=("cp311-cp311-manylinux_2_17_x86_64",))))
     stamp = ["-l", "x86_64_v3", "-p", "x86_64 :: level :: v3"]
-    for arguments in (
+    commands = (
         ("stamp", plain, "-o", tmp_path / "dist", *stamp),
         ("index", tmp_path / "dist", "--simple", tmp_path / "simple"),
         ("select", "demo", "-f", tmp_path / "dist", "--machine", described),
@@ -114,9 +114,15 @@ def test_wheels_are_stamped_indexed_selected_and_inspected(
         ("verify", plain),
         ("doctor", plain, "--gpu", "90"),
         ("cache", "size"),
-    ):
-        ran = command(*arguments, machine=missing)
-        assert ran.returncode == 0, (arguments, ran.stderr)
+    )
+    program = """
+import json
+from vbuild.cli.main import main
+for words in json.loads(sys.argv[1]):
+    main(words, prog_name="vbuild", standalone_mode=False)
+"""
+    ran = python(program, json.dumps([[*map(str, words)] for words in commands]), machine=missing)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_a_build_where_there_is_no_unix_is_one_line(tmp_path: Path) -> None:
