@@ -14,9 +14,11 @@ from macholib.MachO import MachO
 
 import vbuild.inspection
 from tests.factories.elf import judged_by
+from vbuild.api.functions import slim
 from vbuild.binary.linkage import Via
 from vbuild.binary.outline import Format
 from vbuild.files.wording import WIDTH
+from vbuild.hardware.gpu import GpuList
 from vbuild.inspection.gpu_code import Runs
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
@@ -26,7 +28,7 @@ from vbuild.inspection.text import details, summary
 pytestmark = pytest.mark.network
 
 SCHEMA = json.loads((Path(vbuild.inspection.__file__).parent / "schema.json").read_text())
-PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
+PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 24, 17)), "manylinux2014_x86_64")
 SMALL = ("nvidia-nvjpeg-cu12==12.4.0.76", "xformers==0.0.35", "numpy==2.4.*")
 LARGE = ("bitsandbytes==0.50.2", "xgboost==3.2.0", "cupy-cuda12x==14.2.0", "cupy-rocm-7-0==14.2.0", "triton==3.9.0")
 WHEELS = [*SMALL, *(pytest.param(requirement, marks=pytest.mark.slow) for requirement in LARGE)]
@@ -45,6 +47,27 @@ def fetched(cache: Path, requirement: str) -> Path:
         subprocess.run([*pip, "--dest", str(cache), requirement], check=True, capture_output=True)
         found = [*cache.glob(f"{project}-*.whl")]
     return found[0]
+
+
+@pytest.mark.parametrize(
+    ("requirement", "gpus"),
+    [
+        ("ftllm-rocm==0.1.5.1", ("gfx942", "gfx1100")),
+        pytest.param("bitsandbytes==0.50.2", ("90", "gfx942"), marks=pytest.mark.slow),
+        pytest.param("jax-rocm7-pjrt==0.12.0", ("gfx942", "gfx90a"), marks=pytest.mark.slow),
+    ],
+)
+def test_it_promises_no_more_than_slimming_does(cache: Path, requirement: str, gpus: tuple[str, ...]) -> None:
+    """The last two have compressed bundles, of which it says how large they get without compressing them again."""
+    wheel = fetched(cache, requirement)
+    codes = inspect(wheel).gpu_codes
+    for gpu in gpus:
+        (device,) = GpuList.asked(gpu).every
+        promised = sum(code.size - code.outlook(device).kept for code in codes)
+        (slimmed,) = slim(wheel, None, gpus=gpu)
+        done = slimmed.unpacked_before - slimmed.unpacked
+        # padding between pages aside
+        assert 0.95 * done < promised < 1.002 * done, (gpu, promised, done)
 
 
 FOREIGN = (

@@ -15,8 +15,10 @@ from tests.factories.fatbins import entry, fatbin
 from tests.factories.wheels import wheel
 from tests.factories.workdir import file_digests
 from tests.gpu_code.test_device_file import AMD, OLD, elf
-from vbuild.api.functions import slim, slim_environment, undo_slim
+from vbuild.api.functions import checkup, slim, slim_environment, undo_slim
 from vbuild.errors import RepackageError
+from vbuild.hardware.gpu import GpuList
+from vbuild.inspection.inspect import inspect
 from vbuild.slimming.results import Slimmed
 
 SM_80, SM_86, SM_90, SM_90A = (elf(flags, OLD) for flags in (0x500550, 0x560556, 0x5A055A, 0x5A0D5A))
@@ -35,6 +37,12 @@ def slimmed(folder: Path, files: Mapping[str, bytes | str], gpus: str = "90") ->
         listed = archive.read("demo-1.0.dist-info/RECORD").decode()
     assert all(name in listed for name in members)
     return members, result
+
+
+def promised(source: Path, gpus: str) -> int:
+    """The bytes by which `inspect` says that slimming makes the files of GPU code in the wheel *source* smaller."""
+    (device,) = GpuList.asked(gpus).every
+    return sum(gpu.size - gpu.outlook(device).kept for gpu in inspect(source).gpu_codes)
 
 
 def test_a_file_stays_if_a_gpu_asked_for_can_run_it(tmp_path: Path) -> None:
@@ -120,8 +128,10 @@ def test_an_entry_of_tritons_cache_goes_or_stays_as_a_whole(tmp_path: Path) -> N
     assert any(cut.gone == len(old) for cut in result.libraries)
     assert "add.cubin is for sm_86, though add.json says 90" in {cut.why_whole for cut in result.libraries}
     assert not result.warnings
+    assert promised(result.wheel, "90") == result.unpacked_before - result.unpacked > 0
     place = tmp_path / "env"
     zipfile.ZipFile(wheel(tmp_path / "all", files=old | new)).extractall(place)
+    assert checkup(place, gpus="90").saves == 0
     (done,) = slim_environment(place, gpus="90").distributions
     assert {Path(left.path).name for left in done.left} == {"add.cubin", "add.ptx"}
     assert all((place / path).exists() for path in old)
@@ -158,8 +168,11 @@ def test_a_file_named_by_its_gpu_goes_if_another_is_for_the_one_asked_for(
     assert NAMED.keys() - members.keys() == {f"demo/{name}" for name in gone}
     whys = {cut.why_whole for cut in result.libraries} - {None}
     assert whys == {"is for sm_86 by its name, but its bytes name sm_75"}
+    went = sum(len(NAMED[f"demo/{name}"]) for name in gone)
+    assert promised(result.wheel, gpus) == went
     place = tmp_path / "env"
     zipfile.ZipFile(wheel(tmp_path / "all", files=NAMED)).extractall(place)
+    assert checkup(place, gpus=gpus).saves == went
     slim_environment(place, gpus=gpus)
     assert {path for path in NAMED if not (place / path).exists()} == {f"demo/{name}" for name in gone}
 

@@ -24,16 +24,18 @@ Asked of ptxas 12.3, 12.9, 13.0 and 13.5, and of nvdisasm. https://llvm.org/docs
 
 import json
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import Protocol, Self
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, Protocol, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.elf.records import CLASS_64, LITTLE_ENDIAN, MAGIC, FileHeader
-from vbuild.errors import BinaryError
+from vbuild.errors import BinaryError, VbuildError
 from vbuild.files import zstd
 from vbuild.gpu_code.bundle import BUNDLES, COMPRESSED_MAGIC
 from vbuild.gpu_code.bundle import MAGIC as BUNDLE_MAGIC
@@ -87,6 +89,41 @@ class Folder(Protocol):
     def read(self, name: str) -> bytes: ...
 
 
+class Folders:
+    """The folders of a package whose files are at *paths*; *read* gives what is in one."""
+
+    def __init__(self, paths: Iterable[str], read: Callable[[str], bytes]) -> None:
+        self._read = read
+        self._names: dict[str, set[str]] = {}
+        for path in paths:
+            place, _, name = path.rpartition("/")
+            self._names.setdefault(place, set()).add(name)
+
+    def of(self, path: str) -> "Folder":
+        """The folder of the file at *path*."""
+        place = path.rpartition("/")[0]
+        return _PackageFolder(self._names[place], lambda name: self._read(f"{place}/{name}".lstrip("/")))
+
+
+class DiskFolder:
+    """The folder *place* of this machine."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(file.name for file in self._place.iterdir())
+
+    def read(self, name: str) -> bytes:
+        return (self._place / name).read_bytes()
+
+
+class _PackageFolder(NamedTuple):
+    names: AbstractSet[str]
+    read: Callable[[str], bytes]
+
+
 class DeviceFile(Struct, frozen=True):
     """A file that is nothing but code for one kind of GPU; *trouble* says why nobody can say for which, or is None.
 
@@ -103,13 +140,30 @@ class DeviceFile(Struct, frozen=True):
     others: tuple[GpuOffer, ...] = ()
 
     @classmethod
-    def of_folder(cls, path: str, folder: "Folder") -> Self | None:
-        """What the file at *path* is by what lies beside it in *folder*; None if that says nothing."""
+    def of(cls, path: str, size: int, head: Head, folder: "Folder | None" = None) -> Self | None:
+        """What the file at *path* of *size* bytes is; *head* gives its first bytes. None if it is something else.
+
+        What lies beside it in *folder* says it first.
+        """
+        if folder and (found := cls._beside(path, folder)):
+            return found
+        start = head(HEADER)
+        if start.startswith(_ZSTD) and path.endswith(_ZSTD_SUFFIX):
+            return cls._compressed(path.removesuffix(_ZSTD_SUFFIX), head)
+        if start.startswith(MAGIC):
+            return cls._elf(path, size, start, head)
+        return cls._text(path, head(_NOTES)) if path.endswith(_PTX_SUFFIX) else None
+
+    @classmethod
+    def _beside(cls, path: str, folder: "Folder") -> Self | None:
+        """What the file at *path* is by what lies beside it in *folder*; None if that says nothing, or is damaged."""
         name = path.rpartition("/")[2]
-        if machine := _machine_of(name, folder.names):
-            return cls._entry(path.removesuffix(name), machine, folder)
-        named = _architecture_in(name)
-        return cls._named(name, named, folder) if named else None
+        with suppress(VbuildError):
+            if machine := _machine_of(name, folder.names):
+                return cls._entry(path.removesuffix(name), machine, folder)
+            if named := _architecture_in(name):
+                return cls._named(name, named, folder)
+        return None
 
     @classmethod
     def _entry(cls, place: str, machine: str, folder: "Folder") -> Self | None:
@@ -145,16 +199,6 @@ class DeviceFile(Struct, frozen=True):
         if there and arch not in there:
             trouble = f"is for {arch} by its name, but its bytes name {min(map(str, there))}"
         return cls(Vendor.of(arch), "file named", GpuCodeKind.MACHINE, arch, trouble=trouble, others=others)
-
-    @classmethod
-    def of(cls, path: str, size: int, head: Head) -> Self | None:
-        """What the file at *path* of *size* bytes is; *head* gives its first bytes. None if it is something else."""
-        start = head(HEADER)
-        if start.startswith(_ZSTD) and path.endswith(_ZSTD_SUFFIX):
-            return cls._compressed(path.removesuffix(_ZSTD_SUFFIX), head)
-        if start.startswith(MAGIC):
-            return cls._elf(path, size, start, head)
-        return cls._text(path, head(_NOTES)) if path.endswith(_PTX_SUFFIX) else None
 
     @classmethod
     def _compressed(cls, path: str, head: Head) -> Self | None:

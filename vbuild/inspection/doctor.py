@@ -27,7 +27,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
-from vbuild.gpu_code.device_file import HEADER, DeviceFile
+from vbuild.gpu_code.device_file import HEADER, TRITON, DeviceFile, DiskFolder, is_named
 from vbuild.gpu_code.fatbin import decompressed
 from vbuild.gpu_code.model import Compression, GpuEntry, Vendor
 from vbuild.gpu_code.survey import FORMS, device_code
@@ -200,7 +200,8 @@ def _files(distributions: Iterable[InstalledDistribution]) -> list[tuple[Install
     seen: set[str] = set()
     found = []
     for one in distributions:
-        paths = {row.path: str(one.place(row.path)) for row in one.rows if _FILE.search(row.path)}
+        rows = (row.path for row in one.rows if _FILE.search(row.path) or is_named(row.path))
+        paths = {path: str(one.place(path)) for path in rows}
         found.append((one, {listed: path for listed, path in paths.items() if path not in seen}))
         seen.update(paths.values())
     return found
@@ -227,12 +228,17 @@ def _installed(one: InstalledDistribution, files: Mapping[str, str], notes: list
     if one.trouble:
         notes.append(f"{one}: {one.trouble}")
     alone: list[GpuCode] = []
+    folders: dict[str, DiskFolder] = {}
     for listed, path in files.items():
+        place = path.rpartition("/")[0]
+        folder = folders.get(place) or folders.setdefault(place, DiskFolder(Path(place)))
         try:
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - ten thousands of them
                 size = os.fstat(file.fileno()).st_size
                 start = file.read(HEADER)
-                if device_file := DeviceFile.of(listed, size, partial(_first, file.fileno(), start)):
+                if device_file := DeviceFile.of(listed, size, partial(_first, file.fileno(), start), folder):
+                    if device_file.kind == TRITON:  # slimming leaves its entries whole where they are installed
+                        device_file = replace(device_file, trouble="of use together with others only")
                     alone.append(GpuCode.alone(device_file, size))
                 elif start.startswith(MAGIC):
                     yield _read(str(one), listed, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))

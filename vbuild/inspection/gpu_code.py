@@ -133,6 +133,7 @@ class Stack(Struct, frozen=True):
     smallest: tuple[int, ...]
     is_alone: bool = False
     ptx: Dotted | None = None
+    others: tuple[GpuOffer, ...] = ()
 
     def service(self, device: Device) -> Service:
         """How each of the containers serves *device*."""
@@ -162,7 +163,9 @@ class Stack(Struct, frozen=True):
         if self.why_pinned is not None and not self.is_alone:
             return None
         request = device if isinstance(device, GpuTarget) else GpuRequest(device)
-        needed = kept_offers(self._offers, request, ptx=Ptx.AUTO)
+        needed = kept_offers([*self._offers, *self.others], request, ptx=Ptx.AUTO)
+        if self.others and not needed:  # none of the files is for it: it may be given any
+            return None
         if not self.is_alone:
             return needed
         for_gpus = {place for place, sort in enumerate(self.sorts) if sort.code is not GpuCodeKind.OTHER}
@@ -231,7 +234,18 @@ class GpuCode(Struct, frozen=True):
         """The one entry that *file* is, of *size* bytes."""
         sort = Sort(file.vendor, "", file.arch, file.kind, file.offer.code, file.compression)
         stack = Stack(
-            "", (sort,), file.trouble, not file.trouble, 1, 0, (size,), (size,), (0,), is_alone=True, ptx=file.version
+            "",
+            (sort,),
+            file.trouble,
+            not file.trouble,
+            1,
+            0,
+            (size,),
+            (size,),
+            (0,),
+            is_alone=True,
+            ptx=file.version,
+            others=file.others,
         )
         return cls((stack,), (Pinned("", size, 1, file.trouble),) if file.trouble else ())
 
@@ -263,7 +277,8 @@ class GpuCode(Struct, frozen=True):
         pinned: dict[tuple[str, str], list[Pinned]] = {}
         for code in codes:
             for stack in code.stacks:
-                stacks.setdefault((stack.sorts, stack.why_pinned, stack.is_offered), []).append(stack)
+                key = (stack.sorts, stack.why_pinned, stack.is_offered, stack.others)
+                stacks.setdefault(key, []).append(stack)
             for one in code.pinned:
                 pinned.setdefault((one.section, one.why), []).append(one)
         return cls(

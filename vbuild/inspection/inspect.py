@@ -26,7 +26,7 @@ from vbuild.elf.read import Loading, Outline
 from vbuild.errors import BinaryError, RepackageError, VariantError, WheelError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.records import Buffer
-from vbuild.gpu_code.device_file import HEADER, DeviceFile, container_in, may_be_container
+from vbuild.gpu_code.device_file import HEADER, DeviceFile, Folder, Folders, container_in, may_be_container
 from vbuild.gpu_code.model import Vendor
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import available_cores
@@ -149,8 +149,9 @@ def _looked_into(wheel: Wheel, jobs: int, *, closure: bool) -> tuple[tuple[Found
     # one thread finds them: with others at work, each of thousands of small members would wait for Python's lock
     seen: list[tuple[Member, Seeing]] = []
     known: list[tuple[Found, None]] = []
+    folders = Folders((member.path for member in wheel.members), wheel.read)
     for member in wheel.members:
-        see = _way_of_seeing(wheel, member)
+        see = _way_of_seeing(wheel, member, folders.of(member.path))
         if isinstance(see, DeviceFiles):
             known.append((see, None))
         elif see:
@@ -160,22 +161,22 @@ def _looked_into(wheel: Wheel, jobs: int, *, closure: bool) -> tuple[tuple[Found
         return (*threads.map(lambda item: _seen(wheel, *item, closure=closure), seen), *known)
 
 
-def _way_of_seeing(wheel: Wheel, member: Member) -> Seeing | DeviceFiles | None:
+def _way_of_seeing(wheel: Wheel, member: Member, folder: Folder) -> Seeing | DeviceFiles | None:
     """What looks into *member*, by the magic it begins with, or what it is; None if it is not a compiled file."""
-    if member.size < _SMALLEST:
-        return None
     start = wheel.head(member, HEADER)
 
     def head(size: int) -> bytes:
         return start if size <= HEADER else wheel.head(member, size)
 
-    if not start:
-        # cannot be inflated: looking into it says why
-        return partial(_library, Format.ELF) if _LIBRARY.search(member.path) else None
-    if file := DeviceFile.of(member.path, member.size, head):
+    if file := DeviceFile.of(member.path, member.size, head, folder):
         gpu = GpuCode.alone(file, member.size)
         archs = (file.arch,) if file.is_known else ()
         return DeviceFiles(file.kind, archs, 1, member.size, member.compressed_size, member.path, gpu)
+    if member.size < _SMALLEST:
+        return None
+    if not start:
+        # cannot be inflated: looking into it says why
+        return partial(_library, Format.ELF) if _LIBRARY.search(member.path) else None
     if (found := Format.of(member.path, head)) and not member.path.endswith(_ARCHIVE_SUFFIX):
         return partial(_library, found)
     if may_be_container(member.path, head):

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
-from functools import cached_property, partial
+from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import BinaryIO
@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from vbuild.errors import RepackageError, VariantError, VbuildError
 from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.device_file import TRITON, is_named
+from vbuild.gpu_code.device_file import TRITON, DiskFolder, is_named
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.signals import uninterrupted
 from vbuild.slimming.device_files import OwnLists
@@ -317,7 +317,7 @@ class _Run:
         try:
             with (self._root / file.path).open("rb") as opened:
                 data = memoryview(mmap(opened.fileno(), 0, access=ACCESS_READ))
-            plan = examined(file.path, data, (self._share,), self._cuts, _Beside(self._root / file.path))
+            plan = examined(file.path, data, (self._share,), self._cuts, DiskFolder((self._root / file.path).parent))
         except (VbuildError, OSError) as error:
             return _Done(file, why_left=str(error).removeprefix(f"{file.path}: "))
         cut = plan.cuts[0]
@@ -395,20 +395,6 @@ def _is_still(path: Path, status: os.stat_result) -> bool:
         now = path.lstat()
         return (now.st_ino, now.st_size, now.st_mtime_ns) == (status.st_ino, status.st_size, status.st_mtime_ns)
     return False
-
-
-class _Beside:
-    """The files in the folder of *file*."""
-
-    def __init__(self, file: Path) -> None:
-        self._place = file.parent
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        return frozenset(file.name for file in self._place.iterdir())
-
-    def read(self, name: str) -> bytes:
-        return (self._place / name).read_bytes()
 
 
 def _from(root: Path, path: str) -> str:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from vbuild.binary.outline import Format
 from vbuild.elf.records import MAGIC
 from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.device_file import HEADER, SUFFIXES, DeviceFile, Folder, Head, may_be_container
+from vbuild.gpu_code.device_file import HEADER, SUFFIXES, DeviceFile, Folder, Folders, Head, may_be_container
 from vbuild.hardware.cpu import available_cores
 from vbuild.pe.image import is_64_bit
 from vbuild.slimming.device_files import container_plan, file_plan, kept_true, together
@@ -147,35 +147,17 @@ def _sorted_out(
     Threads for thousands of small files would only wait for Python's lock.
     """
     found, members = [], []
-    folders: dict[str, _Members] = {}
-    for member in wheel.members:
-        place, _, name = member.path.rpartition("/")
-        folders.setdefault(place, _Members(wheel, place)).names.add(name)
+    folders = Folders((member.path for member in wheel.members), wheel.read)
     for member in wheel.members:
         if member.path in dropped:
             continue
-        folder = folders[member.path.rpartition("/")[0]]
-        if file := DeviceFile.of_folder(member.path, folder):
-            found.append(file_plan(file, member.path, member.size, shares, cuts))
-            continue
         start = wheel.head(member, HEADER)
         head = partial(_head, wheel, member, start)
-        if file := DeviceFile.of(member.path, member.size, head):
+        if file := DeviceFile.of(member.path, member.size, head, folders.of(member.path)):
             found.append(file_plan(file, member.path, member.size, shares, cuts))
         elif worth_reading(member.path, head) or (not start and member.size > 0):
             members.append(member)
     return found, members
-
-
-class _Members:
-    """The members of *wheel* in the folder *place*."""
-
-    def __init__(self, wheel: Wheel, place: str) -> None:
-        self._wheel, self._place = wheel, place
-        self.names: set[str] = set()
-
-    def read(self, name: str) -> bytes:
-        return self._wheel.read(f"{self._place}/{name}".lstrip("/"))
 
 
 def _head(wheel: Wheel, member: Member, start: bytes, size: int) -> bytes:
@@ -204,8 +186,7 @@ def examined(
     def head(size: int) -> bytes:
         return bytes(data[:size])
 
-    file = DeviceFile.of_folder(path, folder) if folder else None
-    if file := file or DeviceFile.of(path, len(data), head):
+    if file := DeviceFile.of(path, len(data), head, folder):
         return file_plan(file, path, len(data), shares, cuts)
     if may_be_container(path, head):
         return container_plan(path, data, shares, cuts)
