@@ -21,8 +21,8 @@ from tests.factories.native_libraries import (
 )
 from tests.factories.projects import tree
 from tests.factories.tools import needs
-from vbuild.build.environment import Prefix, variables
 from vbuild.build.native import NativeCache
+from vbuild.build.prefixes import Prefix, variables
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 

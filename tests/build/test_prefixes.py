@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from vbuild.build.environment import Prefix, left_to_compilers, libraries, mapping, variables
+from vbuild.build.prefixes import Prefix, left_to_compilers, libraries, mapping, variables
 from vbuild.hardware.cpu import Cpu
 
 V3 = Cpu.parse("x86-64-v3")

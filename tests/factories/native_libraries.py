@@ -7,8 +7,9 @@ from pathlib import Path
 
 from tests.factories.projects import tree
 from tests.factories.recipes import recipe
-from vbuild.build.environment import Environments, Prefix
+from vbuild.build.environment import Environments
 from vbuild.build.native import NativeBuilder, NativeCache, NativeSettings
+from vbuild.build.prefixes import Prefix
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes

@@ -12,8 +12,8 @@ from tests.factories.official_wheels import official_wheel, officials_of
 from tests.factories.sources import index, pinned, sdist, served
 from tests.factories.toolkits import component, core, laid_out, places
 from vbuild.build import plan
-from vbuild.build.environment import Prefix
 from vbuild.build.native import NativeCache, OwnFlagsRecord
+from vbuild.build.prefixes import Prefix
 from vbuild.build.source import fetched
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes

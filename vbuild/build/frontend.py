@@ -24,13 +24,7 @@ from msgspec.structs import replace
 
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan
-from vbuild.build.environment import (
-    BuildEnvironment,
-    Environments,
-    SourceTools,
-    missing_module,
-    own_environment,
-)
+from vbuild.build.environment import BuildEnvironment, Environments, SourceTools, missing_module, own_environment
 from vbuild.build.headers import missing_header, missing_source
 from vbuild.build.job import Job
 from vbuild.build.plan import BuildBackend

@@ -16,10 +16,8 @@ from msgspec.structs import replace
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from vbuild.build.cuda import cuda_plan, host_of
-from vbuild.build.environment import (
-    Prefix,
-)
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
+from vbuild.build.prefixes import Prefix
 from vbuild.build.profile import Profile, optimised
 from vbuild.build.profile import check as check_profile
 from vbuild.build.watching import Watch

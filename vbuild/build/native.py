@@ -29,11 +29,12 @@ from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from vbuild.build.caching import Running
-from vbuild.build.environment import Environments, Prefix, variables
+from vbuild.build.environment import Environments
 from vbuild.build.identity import BuildKeys
 from vbuild.build.kept_flags import KeptFlags
 from vbuild.build.native_step import BuildStep, Place, Planner, Speed, commands, made_fit, prefix_of
 from vbuild.build.plan import Rewriting
+from vbuild.build.prefixes import Prefix, variables
 from vbuild.build.profile import Profile
 from vbuild.build.source import copied, digest, fetched
 from vbuild.build.watching import Looked, Watch

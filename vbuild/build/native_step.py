@@ -32,7 +32,6 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vbuild.build.environment import Prefix, variables
 from vbuild.build.identity import (
     BuildKeys,
     Searched,
@@ -45,6 +44,7 @@ from vbuild.build.identity import (
     searched_files,
 )
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, Rewriting, planned
+from vbuild.build.prefixes import Prefix, variables
 from vbuild.build.profile import instrumented, optimised, trained
 from vbuild.config.requirements import required_project
 from vbuild.elf.read import Loading

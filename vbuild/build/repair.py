@@ -27,7 +27,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.build.environment import LIBRARIES, Prefix, libraries
+from vbuild.build.prefixes import LIBRARIES, Prefix, libraries
 from vbuild.build.requiring import outside
 from vbuild.config.table import Table
 from vbuild.elf.catalogue import driver_libraries

@@ -27,9 +27,9 @@ from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from vbuild.build.caching import Running, Wrapped
-from vbuild.build.environment import Prefix, left_to_compilers
-from vbuild.build.environment import mapping as prefix_mapping
 from vbuild.build.plan import Rewriting
+from vbuild.build.prefixes import Prefix, left_to_compilers
+from vbuild.build.prefixes import mapping as prefix_mapping
 from vbuild.build.watching import MARK, PRELOAD
 from vbuild.errors import BuildError
 from vbuild.toolchain import compiler_program, compiler_wrapper, nvcc, zig_options
