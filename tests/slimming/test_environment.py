@@ -294,6 +294,17 @@ def test_a_file_of_two_distributions_is_left_unless_both_say_the_same(user: Virt
     assert row not in after
 
 
+def test_rows_of_files_elsewhere_are_passed_over_and_a_damaged_record_is_named(user: VirtualEnvironment) -> None:
+    record = user.site / "demo-1.0.dist-info/RECORD"
+    data = record.read_bytes() + b"/etc/hostname,,\n../../../../../../etc/passwd,sha256=AA,3\n"
+    record.unlink()  # it is uv's, too
+    record.write_bytes(data)
+    assert distribution(slimmed(user), "demo").saves > len(FAT) // 4
+    record.write_bytes(b"a,b,c,d\n")
+    expected = "RECORD: line 1: 4 columns, expected path, hash and size"
+    assert distribution(slimmed(user), "demo").why_left == expected
+
+
 def test_what_has_no_record_or_is_editable_is_named(user: VirtualEnvironment) -> None:
     (user.site / "demo-1.0.dist-info/RECORD").unlink()
     source = {"url": "file:///src/pure", "dir_info": {"editable": True}}

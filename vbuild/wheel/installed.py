@@ -119,7 +119,9 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
             metadata = Metadata.parse(_text(dist_info / "METADATA"))
             name, version = metadata.name, metadata.version
             source = _editable(dist_info / "direct_url.json")
-            rows = Record.parse(_text(listing)).rows
+            text = _text(listing)
+            with at(listing.name):
+                rows = Record.parse(text).rows
         except VbuildError as error:
             return cls(name, version, listing, dist_info.parent, trouble=str(error), source=source)
         return cls(name, version, listing, dist_info.parent, rows, source=source)

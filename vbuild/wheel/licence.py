@@ -82,7 +82,9 @@ class Licence(Struct, frozen=True):
         """The licence of *wheel*."""
         headers = wheel.metadata().headers
         paths = [member.path for member in wheel.members]
-        folders = [posixpath.dirname(path) for path in paths if not is_dist_info(path)]
+        # what is installed may have programs and files elsewhere: ../../../bin/demo, /etc/demo
+        inside = (path for path in paths if not path.startswith(("/", "../")))
+        folders = [posixpath.dirname(path) for path in inside if not is_dist_info(path)]
         beside = posixpath.commonpath(folders) if folders else ""
         found = [path for path in paths if _is_text(path, wheel.dist_info)]
         own = tuple(path for path in found if _is_own(path, wheel, beside))
