@@ -6,20 +6,25 @@ import pkgutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import vbuild
 from tests.factories.arm import arm_object
 from tests.factories.elf import MODULE, SUM, shared_object
+from tests.factories.pe_files import pe_file
 from tests.factories.projects import setuptools_project, tree
 from tests.factories.tools import needs
 from tests.factories.variants import machine
 from tests.factories.wheels import wheel
+from vbuild.cli.main import main
 from vbuild.elf.dispatch import Reason
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+WINDOWS_NAME = "demo-1.0-cp311-cp311-win_amd64.whl"
 ARM_NAME = "demo-1.0-cp311-cp311-manylinux_2_17_aarch64.whl"
 ATOMIC = "int add(int *p) { return __atomic_fetch_add(p, 1, __ATOMIC_SEQ_CST); }"
 # every import of these fails as if nothing of them were there
@@ -123,6 +128,36 @@ for words in json.loads(sys.argv[1]):
 """
     ran = python(program, json.dumps([[*map(str, words)] for words in commands]), machine=missing)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_every_command_takes_a_wheel_for_windows_on_the_system_that_runs_this(tmp_path: Path) -> None:
+    """On Windows and macOS, too, where no compiler is asked for."""
+    library = pe_file(needed=["KERNEL32.dll"], exports=["PyInit_fast"], name="fast.pyd")
+    plain = wheel(tmp_path / "dist", WINDOWS_NAME, {"demo/fast.pyd": library, "demo/__init__.py": ""})
+    installed = tmp_path / "environment" / ("Lib/site-packages" if os.name == "nt" else "lib/python3.11/site-packages")
+    installed.mkdir(parents=True)
+    with zipfile.ZipFile(plain) as archive:
+        archive.extractall(installed)
+    described = tmp_path / "machine.toml"
+    described.write_text(str(machine("x86-64-v3", tags=("cp311-cp311-win_amd64",))))
+    layouts = [word for name in ("variants", "local", "suffix") for word in ("--layout", name)]
+    for arguments in (
+        ("stamp", plain, "-o", tmp_path / "dist", "-l", "x86_64_v3", "-p", "x86_64 :: level :: v3"),
+        ("index", tmp_path / "dist", "--simple", tmp_path / "simple"),
+        ("index", tmp_path / "dist", "--simple", tmp_path / "simple"),
+        ("select", "demo", "-f", tmp_path / "dist", "--machine", described),
+        ("inspect", plain, "--closure"),
+        ("slim", plain, "-o", tmp_path / "slim", "--gpu", "90", "--strip", "debug"),
+        ("slim", "--environment", tmp_path / "environment", "--gpu", "90", "--backup", tmp_path / "backup"),
+        ("split", plain, "-o", tmp_path / "split"),
+        ("publish", tmp_path / "dist", "-o", tmp_path / "out", *layouts),
+        ("check", tmp_path / "dist"),
+        ("verify", plain),
+        ("doctor", plain, "--gpu", "90"),
+    ):
+        ran = CliRunner().invoke(main, [*map(str, arguments)], catch_exceptions=False)
+        assert ran.exit_code == 0, (arguments, ran.output)
+    assert [path.name for path in tmp_path.rglob(".*")] == []
 
 
 def test_a_build_where_there_is_no_unix_is_one_line(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def device_dll(
     """
     lines = [f'.section {section},"dr"']
     for number, container in enumerate(containers):
-        lines += [".balign 8", f"c{number}:", *_bytes(container), f".zero {gap}"]
+        lines += [".balign 8", f"c{number}:", *_bytes(container), *([f".zero {gap}"] if gap else [])]
     lines += ['.section .nvFatBi,"dw"', ".balign 8"]
     for number in range(len(containers)) if wrapped is None else wrapped:
         lines += [".long 0x466243b1", ".long 1", f".quad c{number}", ".quad 0"]

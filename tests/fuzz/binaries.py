@@ -5,12 +5,14 @@ Seeds are what nvcc made (`tests/samples`), a module that pip brings, and the sm
 
 import itertools
 import re
+import shutil
 import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pefile
 import zstandard
 from markupsafe import _speedups
 
@@ -19,6 +21,7 @@ from tests.factories.elf import linked, rpath, shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.macho_files import ARM64, X86_64, fat, macho
 from tests.factories.pe_files import pe_file
+from tests.factories.windows import MINGW, device_dll, signed
 from tests.fuzz.target import Target, folder
 from vbuild.binary.edits import Strip
 from vbuild.elf.code import Elf
@@ -122,6 +125,41 @@ def _slim(data: bytes) -> None:
             rope, outcome = library.slimmed(Share(_SHARE), cuts)
             assert rope.size == outcome.after, "the outcome tells another size than the file has"
             outcome.data()
+
+
+def _slim_pe(data: bytes) -> None:
+    """*data* as a DLL that is slimmed: what comes out is the same, or another reader finds it sound and as large."""
+    library = GpuLibrary.of("demo/a.dll", memoryview(data))
+    for cuts in (Cuts(), Cuts(zstd=True, empty=Empty.NOTHING, unsupported=True, drop_signature=True)):
+        with suppress(VbuildError):
+            file, outcome = library.slimmed(Share(_SHARE), cuts)
+            assert file.size == outcome.after, "the outcome tells another size than the file has"
+            if not file.is_unchanged:
+                _check_windows_laws(data, bytes(file))
+
+
+def _check_windows_laws(data: bytes, slim: bytes) -> None:
+    """Sections are where they were in memory, with the bytes that they had but for GPU code, and lie in the file."""
+    before, after = (pefile.PE(data=each, fast_load=True) for each in (data, slim))
+    assert after.OPTIONAL_HEADER.SizeOfImage == before.OPTIONAL_HEADER.SizeOfImage, "another size in memory"
+    assert len(slim) <= len(data), "a larger file"
+    assert len(after.sections) == len(before.sections), "another number of sections"
+    end, unit = 0, after.OPTIONAL_HEADER.FileAlignment
+    for one, other in zip(before.sections, after.sections, strict=True):
+        assert (one.VirtualAddress, one.Misc_VirtualSize) == (other.VirtualAddress, other.Misc_VirtualSize)
+        if other.SizeOfRawData:
+            assert other.PointerToRawData >= end, "sections overlap"
+            assert not (other.PointerToRawData | other.SizeOfRawData) % unit, "a section is not aligned"
+            end = other.PointerToRawData + other.SizeOfRawData
+        if not one.Name.startswith((b".nv_fatb", b".nvFatBi", b"__nv_rel", b".hip")):
+            was, now = (
+                each.__data__[part.PointerToRawData :][: part.SizeOfRawData]
+                for each, part in ((before, one), (after, other))
+            )
+            table = before.OPTIONAL_HEADER.DATA_DIRECTORY[6]
+            if not table.VirtualAddress:  # its rows have places in the file
+                assert was == now, "other bytes in a section without GPU code"
+    assert end <= len(slim), "a section past the end"
 
 
 def _device_file(data: bytes) -> None:
@@ -252,6 +290,16 @@ def _windows_libraries() -> Iterator[bytes]:
     yield pe_file(machine=0x14C, needed=["a.dll"], flags=0x22, sections=[(b"UPX0", 512)])
 
 
+def _device_dlls() -> Iterator[bytes]:
+    """DLLs with fatbins and bundles, if mingw is there to link them."""
+    yield pe_file(sections=[(b".nv_fatb", 512), (b".nvFatBi", 512)])
+    if shutil.which(MINGW):
+        code = fatbin(*(entry(arch=arch, code=cubin(arch, 2000)) for arch in (80, 90)))
+        yield device_dll(code, code, gap=40)
+        yield signed(device_dll(code, code))
+        yield device_dll(code, wrapped=[0, 0], flags=["-g"], more=".data\n.quad c0 + 24\n")
+
+
 def _mac_libraries() -> Iterator[bytes]:
     thin = macho(needed=["@rpath/libx.dylib"], rpaths=["@loader_path"], exports=["PyInit_demo"], local=["inner"])
     yield thin
@@ -285,6 +333,7 @@ TARGETS = (
         _dispatching,
         (*_ELF_WORDS, b"\x62\xf1\x7c\x48", b"\xc5\xfd\x6f", b"\x0f\xa2", b"\xe8", b"\xc3"),
     ),
+    Target("slim-pe", _slim_pe, _device_dlls, (b"PE\0\0", MAGIC_BYTES, b".nv_fatb", b".nvFatBi", b".reloc\0\0")),
     Target("slim", _slim, _device_libraries, (*_ELF_WORDS, MAGIC_BYTES)),
     Target(
         "device-file", _device_file, _device_files, (MAGIC_BYTES, BUNDLE_MAGIC, COMPRESSED_MAGIC, b"-gfx90a", b"sm_90")

@@ -111,8 +111,8 @@ def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, OfferedWheel]]) -> It
     for tag in dict.fromkeys(wheel.tag for wheel in levels):
         same = [wheel for wheel in levels if wheel.tag == tag]
         plain = [wheel for wheel in same if wheel.label is None]
-        if "musllinux" in tag[2] and "manylinux" not in tag[2] and len(plain) == 1:
-            notes = (f"{plain[0].path.name} stays as it is: musl knows no CPU levels",) if len(same) > 1 else ()
+        if (where := _without_levels(tag[2])) and len(plain) == 1:
+            notes = (f"{plain[0].path.name} stays as it is: {where} no CPU levels",) if len(same) > 1 else ()
             yield JoinSet(plain[0], (), notes=notes)
             continue
         # the platforms may differ
@@ -123,6 +123,13 @@ def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, OfferedWheel]]) -> It
             and wheel.machine == same[0].machine == "x86_64"
         ]
         yield JoinSet.of(same, fitting, notes=left_out)
+
+
+def _without_levels(platform: str) -> str | None:
+    """Who finds no libraries by CPU level where wheels for *platform* go, with its verb; None for glibc."""
+    if "linux" not in platform and platform != "any":
+        return "Windows and macOS know"
+    return "musl knows" if "musllinux" in platform and "manylinux" not in platform else None
 
 
 def _named(wheel: OfferedWheel) -> Cpu | None:

@@ -74,6 +74,7 @@ from vbuild.wheel.name import WheelName
 
 WHEELS = "wheels"
 PINS = "requirements.txt"
+_LOST = "a variant for a system that the backend does not know, and no index takes variants by upload"
 
 
 class Redirect(Struct, frozen=True):
@@ -99,6 +100,12 @@ class Redirect(Struct, frozen=True):
         releases = [offer for offer in offers if not offer.is_companion]
         if not releases:
             raise RepackageError("only companions of a split; expected wheels of the release that they are of, too")
+        lost = {wheel for offer in releases for wheel in offer.variants if not is_handed_over(wheel)}
+        offers = [replace(offer, wheels=tuple(each for each in offer.wheels if each not in lost)) for offer in offers]
+        if empty := [str(offer) for offer in offers if not offer.wheels]:
+            raise RepackageError(
+                f"{empty[0]}: nothing but variants that the sdist does not know; expected a plain wheel"
+            )
         merged = _merged(offers) if self.by_installed else {}
         gone = {offer for parts in merged.values() for _, offer in parts}
         offers = sorted({*merged, *offers} - gone, key=lambda offer: (offer.project, Version(offer.version)))
@@ -113,7 +120,8 @@ class Redirect(Struct, frozen=True):
         outputs = (*(one for one in sdists.values() if isinstance(one, Text)), *wheels, *late, pins)
         newest = _newest(releases)
         uses = _uses(newest, [sdists[str(offer)] for offer in newest], url)
-        return PublishPlan(self.name, outputs, tuple(uses), tuple(self._notes(releases)))
+        gone_too = (f"{name} is in none of it: {_LOST}" for name in sorted(wheel.path.name for wheel in lost))
+        return PublishPlan(self.name, outputs, tuple(uses), (*self._notes(releases), *gone_too))
 
     def _sdist(self, offer: OfferedRelease, urls: tuple[str, ...], parts: "tuple[_Part, ...]") -> "Text | MergedSdist":
         """The sdist of *offer*; of one that is merged out of *parts*, what writes it once its wheels are there."""
