@@ -10,8 +10,9 @@ from tests.factories.sources import index, sdist, sha256
 from vbuild.build.draft import drafted, toml
 from vbuild.build.given import AskedAxes, given
 from vbuild.build.headers import missing_header, missing_source
-from vbuild.build.init import init, prospect
+from vbuild.build.init import init
 from vbuild.build.plan import BuildBackend
+from vbuild.build.precheck import prospect
 from vbuild.build.survey import surveyed
 from vbuild.errors import RecipeError
 from vbuild.hardware.gpu import GpuList

@@ -17,8 +17,10 @@ from pathlib import Path
 from msgspec import Struct
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from vbuild.build.given import AskedAxes, given
 from vbuild.build.headers import debian_package
-from vbuild.build.survey import ProjectSurvey
+from vbuild.build.source import fetched, unpacked
+from vbuild.build.survey import ProjectSurvey, surveyed
 from vbuild.config.table import Table
 from vbuild.errors import BuildError
 from vbuild.index_client.configuration import Indexes, compile_command
@@ -46,7 +48,39 @@ class Obstacle(Struct, frozen=True):
         return f"{self.weight}: {self.what}"
 
 
-def prechecked(project: Path, survey: ProjectSurvey, python: str) -> Iterator[Obstacle]:
+class Prospect(Struct, frozen=True):
+    """What a build of a project would meet; *notes* are on what was chosen for the user."""
+
+    name: str
+    obstacles: tuple[Obstacle, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def errors(self) -> int:
+        """How many of them make a build fail."""
+        return sum(one.weight is Weight.ERROR for one in self.obstacles)
+
+    def data(self) -> dict[str, object]:
+        """It as JSON holds it."""
+        found = [{"weight": str(one.weight), "what": one.what} for one in self.obstacles]
+        return {"name": self.name, "obstacles": found, "notes": list(self.notes)}
+
+
+def prospect(source: str | Path, axes: AskedAxes) -> Prospect:
+    """What a build of *source* along *axes* would meet on this machine; nothing is built or written."""
+    found = given(source, axes)
+    recipe = found.recipe
+    with tempfile.TemporaryDirectory() as folder:
+        where = recipe.source.subdirectory
+        project = unpacked(fetched(recipe.source), Path(folder), subdirectory=where, patches=recipe.build.patches)
+        survey = surveyed(project, recipe.name)
+        obstacles = [
+            one for python in found.pythons or recipe.matrix.pythons for one in _prechecked(project, survey, python)
+        ]
+    return Prospect(recipe.name, tuple(dict.fromkeys(obstacles)), found.notes)
+
+
+def _prechecked(project: Path, survey: ProjectSurvey, python: str) -> Iterator[Obstacle]:
     """What a build of the tree *project*, which *survey* describes, would meet with *python*, a version or a path."""
     if not survey.is_compiled:
         yield Obstacle(Weight.ERROR, "no source that a compiler takes: such a project has one wheel for all machines")
