@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.factories.bundles import GFX90A, GFX942, HOST, bundle
 from tests.factories.fatbins import device_library, entry, fatbin
+from tests.gpu_code.test_device_file import OLD, elf
 from vbuild.elf.image import ElfImage
 from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
@@ -168,6 +169,13 @@ def test_a_file_of_gpu_code_alone_stays_or_goes() -> None:
 def test_one_that_nobody_understands_stays() -> None:
     gpu = alone(SM_90, "is cut short")
     assert (gpu.outlook(SM_80).kept, [one.why for one in gpu.pinned]) == (100, ["is cut short"])
+
+
+def test_code_of_no_known_gpu_is_called_so() -> None:
+    start = elf(0xFF00FF, OLD)
+    file = DeviceFile.of("k.cubin", len(start), lambda size: start[:size])
+    assert file
+    assert [str(portion.sort.arch) for portion in GpuCode.alone(file, len(start)).portions] == ["unknown"]
 
 
 def test_files_of_their_own_add_up() -> None:

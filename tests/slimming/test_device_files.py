@@ -267,6 +267,7 @@ def test_what_is_installed_loses_the_same_files_and_gets_them_back(tmp_path: Pat
         "demo/b.cubin": SM_90,
         "demo/c.cubin": elf(0x500550, OLD, behind=b"listed"),
         "demo/d.fatbin": fatbin(entry(arch=80), entry(arch=90)),
+        "demo/e.fatbin": fatbin(entry(arch=80)) + b"more",
         "demo/checksums.txt": rows("a.cubin"),
         "demo/sums.txt": rows("c.cubin"),
         DEMO: "sums.txt",
@@ -283,7 +284,8 @@ def test_what_is_installed_loses_the_same_files_and_gets_them_back(tmp_path: Pat
     assert there == {Path(name).name for name in files} - {"a.cubin"}
     assert (place / "demo/d.fatbin").read_bytes() == fatbin(entry(arch=90))
     assert [(Path(left.path).name, left.why) for left in done.left] == [
-        ("c.cubin", "demo/sums.txt lists it, which the package reads")
+        ("c.cubin", "demo/sums.txt lists it, which the package reads"),
+        ("e.fatbin", "fatbin of 0xd0 bytes in a file of 0xd4; expected nothing behind it"),
     ]
     assert next(line for line in lines if line not in record.read_text().splitlines()).startswith("demo/a.cubin,")
     undo_slim(tmp_path / "old")

@@ -90,8 +90,8 @@ class Arch(NamedTuple):
     suffix: str = ""
 
     def __str__(self) -> str:
-        """The name as nvcc writes it: ``sm_90a``."""
-        return f"sm_{self.number}{self.suffix}"
+        """The name as nvcc writes it: ``sm_90a``; "unknown" for the number 0, which stands for code of no known GPU."""
+        return f"sm_{self.number}{self.suffix}" if self.number else "unknown"
 
     @property
     def major(self) -> int:

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from vbuild.errors import RepackageError, VariantError, VbuildError
 from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.device_file import TRITON, DiskFolder, is_named
+from vbuild.gpu_code.device_file import TRITON, DiskFolder, is_named, may_be_container
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.signals import uninterrupted
 from vbuild.slimming.device_files import OwnLists
@@ -324,7 +324,8 @@ class _Run:
         if not plan.is_changed or cut.after >= cut.before:
             # zeros where code was save nothing on a disk
             notes = cut.notes if cut.dropped else ()
-            whys = (cut.why_whole, *cut.lacks.values(), *notes) if cut.has_gpu_code else ()
+            is_meant = cut.has_gpu_code or may_be_container(file.path, lambda size: bytes(data[:size]))
+            whys = (cut.why_whole, *cut.lacks.values(), *notes) if is_meant else ()
             why = next(filter(None, whys), None)
             return _Done(file, replace(cut, after=cut.before), why_left=why, listed=plan.listed)
         why, old = file.why_left or self._refusal(file), ""
