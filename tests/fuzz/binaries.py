@@ -38,7 +38,9 @@ from vbuild.gpu_code.model import ContainerForm, verbatim
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.macho import read as macho_reader
+from vbuild.macho.code import read_codes
 from vbuild.pe import read as pe
+from vbuild.pe.code import read_code
 from vbuild.slimming.library import GpuLibrary, LibraryPlan
 from vbuild.slimming.plan import examined
 from vbuild.slimming.request import Cuts, Empty, Share
@@ -103,10 +105,14 @@ def _read_elf(data: bytes) -> None:
 
 def _read_pe(data: bytes) -> None:
     pe.read_loading(data)
+    with suppress(VbuildError):
+        read_code(data)
 
 
 def _read_macho(data: bytes) -> None:
     macho_reader.read_loading(data)
+    with suppress(VbuildError):
+        read_codes(data)
 
 
 def _disassemble(data: bytes) -> None:

@@ -63,6 +63,11 @@ _WRONG = {
         EXPORT int run(int x) { return has ? fast(x) : slow(x); }""",
     "argument": """NOINLINE static int choose(int a, int b, int c, int has) { return has ? fast(a) : slow(b + c); }
         EXPORT int run(int x) { return choose(IsProcessorFeaturePresent(40), x, 2, x); }""",
+    "counted-from-the-image": """static int has[4];
+        __attribute__((constructor)) static void first(void) { has[2] = cpuid_bit(); }
+        EXPORT void set(long long x) { __asm__ volatile(
+        "lea __ImageBase(%%rip), %%rdx; .byte 0xc7, 0x84, 0x8a; .rva has; .long 1" :: "c"(x) : "rdx", "memory"); }
+        EXPORT int run(int x) { return has[2] ? fast(x) : slow(x); }""",
 }
 
 _THROWING = (

@@ -52,8 +52,9 @@ class CodeFile(Protocol):
     that code can change, *relro* those that only the loader changes, *starts* tables of functions that it calls, and
     *resolvers* functions that it calls to fill places. *handlers* are the functions that the system calls when one
     throws; it *has_strange_handlers* if some may be missing there. *dispatchers* are the places through which code
-    calls what RAX points at. *system* says how calls are made: ``linux``, ``windows``, ``macos``; *given* are the
-    features above the machine's baseline of all processors that the system runs on.
+    calls what RAX points at, and *image_base* the address from which it counts tables that it reads and writes by an
+    index, or 0. *system* says how calls are made: ``linux``, ``windows``, ``macos``; *given* are the features above
+    the machine's baseline of all processors that the system runs on.
     """
 
     @property
@@ -105,6 +106,8 @@ class CodeFile(Protocol):
     @property
     def dispatchers(self) -> frozenset[int]: ...
     @property
+    def image_base(self) -> int: ...
+    @property
     def soname(self) -> str | None: ...
     @property
     def needed(self) -> tuple[str, ...]: ...
@@ -138,6 +141,7 @@ class CodeImage(Struct, frozen=True, kw_only=True):
     handlers: Mapping[int, tuple[int, ...]] = {}
     has_strange_handlers: bool = False
     dispatchers: frozenset[int] = frozenset()
+    image_base: int = 0
     resolvers: frozenset[int] = frozenset()
     isa_needed: tuple[str, ...] = ()
     is_loadable: bool = True

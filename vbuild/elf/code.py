@@ -175,6 +175,11 @@ class Elf(Outline, frozen=True):
         return frozenset()
 
     @property
+    def image_base(self) -> int:
+        """The address from which code counts tables: none, it makes their own."""
+        return 0
+
+    @property
     def given(self) -> frozenset[str]:
         """The features above the baseline that Linux asks for: none."""
         return frozenset()

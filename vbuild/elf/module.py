@@ -27,6 +27,7 @@ from vbuild.elf.iced import (
     Instruction,
     MemorySizeExt,
     Mnemonic,
+    OpKind,
     Register,
 )
 from vbuild.elf.regions import Region, regions_of
@@ -141,6 +142,7 @@ class Module(Data):
     def _seen(self) -> tuple[list[int], set[int]]:
         every = [*self.elf.code, *self.elf.constants]
         low = min((code.address for code in every), default=0)
+        low = min(low, self.elf.image_base or low)
         high = max([code.end for code in every] + [addresses.stop for addresses in self.elf.writable], default=0)
         found: list[int] = []
         called: set[int] = set()
@@ -264,6 +266,23 @@ class Module(Data):
         while high < len(self.pieces) and self.pieces[high].address < piece.end + _SHORT_JUMP:
             high += 1
         return self.pieces[low:high]
+
+    @cached_property
+    def _counted(self) -> list[int]:
+        """The addresses, counted from the image's base, at which code writes by an index, or of which it makes one."""
+        base, found = self.elf.image_base, []
+        for site in self.sites(base, base + 1) if base else ():
+            piece = self.piece(self.base + site)
+            for one in self.instructions(piece) if piece else ():
+                is_written = one.op0_kind == OpKind.MEMORY and one.mnemonic not in {Mnemonic.CMP, Mnemonic.TEST}
+                if (is_written or one.mnemonic == Mnemonic.LEA) and one.memory_base in _POINTERS:
+                    found.append(base + displacement_of(one))
+        return sorted(found)
+
+    def is_counted(self, addresses: range) -> bool:
+        """Whether code may write to *addresses* of this file, or has one of them, as counted from the image's base."""
+        index = bisect_left(self._counted, addresses.start)
+        return index < len(self._counted) and self._counted[index] < addresses.stop
 
     def is_code(self, address: int) -> bool:
         return any(code.address <= address < code.end for code in self.elf.code)

@@ -249,7 +249,8 @@ class Variables(Objects):
             # through an address in data anything may be done, but for one that the loader puts there for code alone
             is_pointed_at = not all(map(module.is_slot, module.places_of(table.start, table.stop)))
             starts = table if module.object_at(table.start) else range(table.start - NEAR, table.stop)
-            self._written[key] = is_pointed_at or any(True for _ in self._writers_of(module, table, starts))
+            is_written = is_pointed_at or module.is_counted(starts)
+            self._written[key] = is_written or any(True for _ in self._writers_of(module, table, starts))
         return self._written[key]
 
     def keeps_pointer(self, address: int) -> bool:
@@ -282,6 +283,9 @@ class Variables(Objects):
         self._variables[key] = int.from_bytes(module.bytes_at(place, size), "little")
         table = module.table(place)
         starts = table if module.object_at(place) else range(place - NEAR, place + size)
+        if module.is_counted(starts):
+            self._variables[key] = None
+            return
         pieces = {piece.address: piece for piece in self._writers_of(module, table, starts)}
         self._run_writers(key, pieces)
 

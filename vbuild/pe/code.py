@@ -133,6 +133,7 @@ class _Reader:
         return CodeImage(
             machine="x86_64",
             system="windows",
+            image_base=self._base,
             given=_GIVEN,
             soname=soname,
             needed=libraries,
