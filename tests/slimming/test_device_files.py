@@ -141,7 +141,7 @@ NAMED: dict[str, bytes | str] = {
     "demo/lib.sm_80.bc": b"BC\xc0\xde target-cpu sm_80",
     "demo/lib.sm_90.bc": b"BC\xc0\xde target-cpu sm_90",
     "demo/lonely.sm_80.bc": b"BC\xc0\xde",
-    "demo/lib.sm_86.bc": b"BC\xc0\xde target-cpu sm_75",
+    "demo/lib.sm_86.bc": b"BC\xc0\xde target-cpu ".ljust(1 << 20) + b"SM_75",
     "demo/Tensile_gfx90a.dat": b"gfx90a",
     "demo/Tensile_gfx942.dat": b"gfx942",
     "demo/Tensile_gfx90a_gfx942.dat": b"both",
