@@ -38,6 +38,19 @@ def test_wine_finds_the_kernels_for_the_gpu_and_none_that_were_not_there(
         assert pair.slim.stat().st_size < 0.85 * pair.fat.stat().st_size
 
 
+def test_code_for_other_gpus_of_amd_goes_and_wine_loads_what_is_left(
+    published_wheels: PublishedWheels, tmp_path: Path
+) -> None:
+    bitsandbytes = WHEELS[1]
+    pairs = published_wheels.cutting(bitsandbytes, "gfx1201").pairs
+    assert {pair.slim.name for pair in pairs} == {f"libbitsandbytes_rocm{release}.dll" for release in (714, 715, 72)}
+    for pair in pairs:
+        assert pair.cut.gpus == ("gfx1201",)
+        assert pair.slim.stat().st_size < 0.45 * pair.fat.stat().st_size
+        # none of AMD's wrappers are known to the program: it says that the DLL is loaded
+        assert walked(pair.slim.read_bytes(), tmp_path) == ["0 wrappers"]
+
+
 def test_slim_xgboost_predicts_the_same_bytes(published_wheels: PublishedWheels) -> None:
     (pair,) = published_wheels.cutting(XGBOOST).pairs
     fat, slim = (run_on_wine("trained_xgboost.c", path.name, folder=path.parent) for path in (pair.fat, pair.slim))

@@ -1,6 +1,8 @@
 """Wheels for Windows: their DLLs are cut, signed ones only if that is said, and their variants claim what they have."""
 
 import zipfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from tests.factories.wheels import wheel
 from tests.factories.windows import device_dll, needs_mingw, signed
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import GpuList
-from vbuild.pe.image import PeImage
+from vbuild.pe.image import Directory, PeImage
+from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Slimmed
 from vbuild.slimming.slim import slim
@@ -21,6 +24,7 @@ pytestmark = needs_mingw
 NAME = "demo-1.0-py3-none-win_amd64.whl"
 
 
+@cache
 def device() -> bytes:
     return device_dll(*[fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 14)) for arch in (80, 90)))] * 2)
 
@@ -65,6 +69,61 @@ def test_signed_dll_is_left_and_named_unless_its_signature_may_go(tmp_path: Path
     assert "--drop-signature" in cut.why_whole
     _, after = slimmed(tmp_path / "cut", data, Share(GpuList.asked("sm_90")), Cuts(drop_signature=True))
     assert archs(after) == [{"sm_90"}] * 2
+
+
+def _patched(data: bytes, place: int, number: int, size: int = 4) -> bytes:
+    return data[:place] + number.to_bytes(size, "little") + data[place + size :]
+
+
+def _with_field(section: str, field: int, number: int) -> Callable[[bytes, PeImage], bytes]:
+    """A field of the header of *section*, by its offset there, that says *number*."""
+
+    def damage(data: bytes, image: PeImage) -> bytes:
+        table = image.place + 20 + image.coff.optional_size
+        return _patched(data, table + 40 * image.named(section)[0].index + field, number)
+
+    return damage
+
+
+def _with_relocation_in_gpu_code(data: bytes, image: PeImage) -> bytes:
+    place = image.named(".nv_fatb")[0].header.start + 0x100
+    block = image.table(Directory.BASE_RELOCATION).start
+    return _patched(_patched(data, block, place & ~0xFFF), block + 8, 0xA000 | (place & 0xFFF), 2)
+
+
+_OPTIONAL, _RAW_SIZE, _RAW_AT, _START = 20, 16, 20, 12
+_DIRECTORIES = _OPTIONAL + 112
+PINNED = None  # nothing is wrong with the file, and no pointer leads to its containers
+BAD: dict[str, tuple[Callable[[bytes, PeImage], bytes], str | None]] = {
+    "headers cut short": (lambda data, image: data[: image.place + 60], "runs past the end"),
+    "sections cut short": (lambda data, _: data[:0x800], "past the end, 0x800"),
+    "section past the end": (_with_field(".nv_fatb", _RAW_SIZE, 1 << 30), "past the end"),
+    "raw data that overlap": (_with_field(".nvFatBi", _RAW_AT, 0x800), "overlap in the file"),
+    "addresses that overlap": (_with_field(".nvFatBi", _START, 0x3000), "overlap in memory"),
+    "a relocation in GPU code": (_with_relocation_in_gpu_code, PINNED),
+    "pointers without relocations": (lambda data, image: _patched(data, image.place + _DIRECTORIES + 40, 0, 8), PINNED),
+    "ARM64EC": (lambda data, image: _patched(data, image.place, 0xA641, 2), "PE file for machine 0xa641"),
+    "a .NET assembly": (
+        lambda data, image: _patched(data, image.place + _DIRECTORIES + 112, 72 << 32 | 0x1000, 8),
+        "a .NET assembly, which has offsets of its own",
+    ),
+    "2000 sections": (lambda data, image: _patched(data, image.place + 2, 2000, 2), "2000 sections: too many"),
+    "no file alignment": (
+        lambda data, image: _patched(data, image.place + _OPTIONAL + 36, 0),
+        "expected a power of two",
+    ),
+    "an archive behind it": (lambda data, _: data + b"PK", "2 bytes behind the last section"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_dll_that_is_damaged_or_of_another_kind_stays_and_says_why(case: str) -> None:
+    damage, why = BAD[case]
+    data = device()
+    damaged = damage(data, PeImage.parse(data))
+    edited, cut = GpuLibrary.of("demo/kernels.dll", memoryview(damaged)).slimmed(Share(GpuList.asked("sm_90")), Cuts())
+    assert edited.is_unchanged
+    assert (cut.pinned == 2) if why is PINNED else why in str(cut.why_whole)
 
 
 @pytest.mark.parametrize("option", [Cuts(zstd=True)])
