@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.factories.fatbins import cubin, entry, fatbin
+from tests.factories.pe_files import windows_library
 from tests.factories.windows import device_dll, needs_mingw, signed, walked
-from vbuild.binary.edits import Replacement
+from vbuild.binary.edits import Replacement, Strip
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.model import Container
@@ -102,6 +103,35 @@ def test_symbols_of_debuggers_follow() -> None:
     start, new = before.FILE_HEADER.PointerToSymbolTable, after.FILE_HEADER.PointerToSymbolTable
     assert start > new > 0
     assert before.__data__[start:] == after.__data__[new:]
+
+
+def test_debug_sections_and_symbols_go_and_nothing_else() -> None:
+    data = windows_library("__declspec(dllexport) int answer(void) { return 42; }", "-g", "-nostdlib", "-Wl,-e,0")
+    stripped = bytes(cut(PeImage.parse(data), [], strip=Strip.DEBUG))
+    before, after = pefile.PE(data=data), pefile.PE(data=stripped)
+    assert (after.FILE_HEADER.PointerToSymbolTable, after.FILE_HEADER.NumberOfSymbols) == (0, 0)
+    assert after.OPTIONAL_HEADER.SizeOfImage == before.OPTIONAL_HEADER.SizeOfImage
+    assert after.OPTIONAL_HEADER.CheckSum == after.generate_checksum()
+    gone = [section for section in before.sections if section.Name.startswith(b"/")]
+    assert len(gone) > 2
+    assert len(stripped) <= len(data) - sum(section.SizeOfRawData for section in gone)
+    for one, other in zip(before.sections, after.sections, strict=True):
+        assert one.VirtualAddress == other.VirtualAddress
+        assert other.get_data() == (b"" if one in gone else one.get_data())
+    _check_table(after, len(stripped))
+    assert cut(PeImage.parse(stripped), [], strip=Strip.DEBUG).is_unchanged
+    with pytest.raises(BinaryError, match="is to have no bytes, or is needed"):
+        prove(PeImage.parse(data), EditedFile.whole(stripped), [], {0: b".text".ljust(8, b"\0")})
+
+
+def test_gpu_code_and_debug_sections_go_at_once() -> None:
+    data = two_fatbins(flags=["-g"])
+    after = bytes(cut(PeImage.parse(data), kept_for(data), strip=Strip.UNNEEDED))
+    assert pefile.PE(data=after).FILE_HEADER.NumberOfSymbols == 0
+    assert len(after) < len(bytes(cut(PeImage.parse(data), kept_for(data))))
+    assert [str(each.arch) for found in device_code(PeImage.parse(after)).containers for each in found.entries] == [
+        "sm_90"
+    ] * 2
 
 
 @pytest.mark.nightly

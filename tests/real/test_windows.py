@@ -46,7 +46,7 @@ def test_code_for_other_gpus_of_amd_goes_and_wine_loads_what_is_left(
     assert {pair.slim.name for pair in pairs} == {f"libbitsandbytes_rocm{release}.dll" for release in (714, 715, 72)}
     for pair in pairs:
         assert pair.cut.gpus == ("gfx1201",)
-        assert pair.slim.stat().st_size < 0.45 * pair.fat.stat().st_size
+        assert pair.slim.stat().st_size < 0.62 * pair.fat.stat().st_size
         # none of AMD's wrappers are known to the program: it says that the DLL is loaded
         assert walked(pair.slim.read_bytes(), tmp_path) == ["0 wrappers"]
 

@@ -1,6 +1,6 @@
 """The proof that a cut PE file loads as the one before, but for what was ordered."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,7 +9,7 @@ from vbuild.binary.edits import Replacement
 from vbuild.binary.written import Written
 from vbuild.errors import BinaryError, at
 from vbuild.files.edited import EditedFile
-from vbuild.pe.image import Directory, PeImage, PeLayout, PeSection
+from vbuild.pe.image import Directory, PeImage, PeLayout, PeSection, SectionFlag
 
 _SYMBOL = 18
 _WORD = 8
@@ -25,18 +25,28 @@ class _Move(Struct, frozen=True):
     new: range
 
 
-def prove(before: PeImage, edited: EditedFile, replacements: Sequence[Replacement]) -> None:
-    """Nothing, if *edited* is *before* with *replacements*; else a `BinaryError` that says what does not hold."""
+def prove(
+    before: PeImage,
+    edited: EditedFile,
+    replacements: Sequence[Replacement],
+    stripped: Mapping[int, bytes] | None = None,
+) -> None:
+    """Nothing, if *edited* is *before* with *replacements*; else a `BinaryError` that says what does not hold.
+
+    Unless *stripped* is None the symbols are gone, and so are the bytes of those sections, which it names.
+    """
     written = Written.of(edited)
     with at("the new file can be read"):
         after = PeLayout.read(written)
     with at("the headers say the same of memory"):
-        _same_headers(before, after)
+        _same_headers(before, after, stripped)
     with at("every pointer leads to the bytes ordered"):
         moves = [_led(before, after, written, each) for each in replacements]
     with at("all other bytes are loaded as before"):
         words = dict(_words(before, after, written, replacements))
         for one, other in zip(before.sections, after.sections, strict=True):
+            if stripped and one.index in stripped:
+                continue
             inside = [move for move in moves if move.old.start in one.addresses]
             spans = _unclaimed(one, inside)
             padding = before.padding(spans) if inside else frozenset()
@@ -45,11 +55,16 @@ def prove(before: PeImage, edited: EditedFile, replacements: Sequence[Replacemen
                     _same_memory(before, written, span, (one, other), words)
             _check_apart(one, inside)
     with at("debuggers find the same"):
-        _same_unloaded(before, after, written)
+        if stripped is None:
+            _same_unloaded(before, after, written)
 
 
-def _same_headers(before: PeLayout, after: PeLayout) -> None:
+def _same_headers(before: PeLayout, after: PeLayout, stripped: Mapping[int, bytes] | None) -> None:
     coff = replace(after.coff, symbols_at=before.coff.symbols_at)
+    if stripped is not None:
+        if after.coff.symbols_at | after.coff.symbols:
+            raise BinaryError("symbols are left of what is stripped")
+        coff = replace(coff, symbols=before.coff.symbols)
     told = {"initialized_size": before.optional.initialized_size, "checksum": before.optional.checksum}
     directories = [
         mine if number == Directory.SECURITY else new
@@ -62,6 +77,10 @@ def _same_headers(before: PeLayout, after: PeLayout) -> None:
     unit = before.optional.file_alignment
     for one, other in zip(before.sections, after.sections, strict=True):
         mine, new = one.header, other.header
+        if stripped and one.index in stripped:
+            if other.raw or not mine.flags & SectionFlag.DISCARDABLE:
+                raise BinaryError(f"section {one.name} is to have no bytes, or is needed")
+            mine = replace(mine, name=stripped[one.index])
         free = {"raw_at": mine.raw_at, "raw_size": mine.raw_size, "lines_at": mine.lines_at}
         if replace(new, **free, relocations_at=mine.relocations_at) != mine or other.raw.start % unit:
             raise BinaryError(f"section {one.name} has another header")

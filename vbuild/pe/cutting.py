@@ -4,6 +4,7 @@
     later sections shift in the file by whole FileAlignment units; the loader fills what is left out with zeros
     -> an edited file over the file, proved before it is handed out
 
+Of sections for debuggers the file has no bytes once they are stripped; their addresses stay.
 Addresses, sizes in memory, imports, exports and unwind tables stay. What has file offsets follows: section headers,
 the debug directory, the symbol table of debuggers. An Authenticode signature is void after a change: it is dropped if
 that is allowed, and else the file is refused, as one with other bytes behind its last section is.
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.edits import Edit, Replacement, by_section, check_followed, spliced
+from vbuild.binary.edits import Edit, Replacement, Strip, by_section, check_followed, spliced
 from vbuild.binary.packing import Chunk, Packing, packed, spread, up
 from vbuild.binary.written import Written
 from vbuild.errors import BinaryError
@@ -34,6 +35,8 @@ from vbuild.pe.image import (
 
 _SYMBOL = 18
 _WORD = 8
+_DEBUG = (b".debug_", b".zdebug_", b".stab")
+_LONGEST_NAME = 64
 _EXPORTED = struct.Struct("<20xI4xI")
 _CHUNK = 1 << 16
 _ONES = 0xFFFF
@@ -41,21 +44,59 @@ _ONES = 0xFFFF
 _CHECKSUM_AT = 64
 
 
-def cut(image: PeImage, replacements: Sequence[Replacement], *, drop_signature: bool = False) -> EditedFile:
-    """*image* with *replacements*, proved; `EditedFile.whole` if nothing changes.
+def cut(
+    image: PeImage,
+    replacements: Sequence[Replacement],
+    *,
+    strip: Strip = Strip.NOTHING,
+    drop_signature: bool = False,
+) -> EditedFile:
+    """*image* with *replacements*, and without what *strip* names, proved; `EditedFile.whole` if nothing changes.
 
     `BinaryError` if it cannot be done without a risk, or voids a signature that is not to be dropped.
     """
-    if all(each.parts == (each.span,) for each in replacements):
+    stripped = debug_sections(image) if strip is not Strip.NOTHING else None
+    if all(each.parts == (each.span,) for each in replacements) and stripped is None:
         return EditedFile.whole(image.data)
     _check_kind(image)
     _check_end(image, drop_signature=drop_signature)
     spans = [_addresses(image, each.span) for each in replacements]
     check_followed(replacements, spans, image.pointers(spans), _exported(image))
     beds = _beds(image, replacements)
-    edited = _checked_sum(image, spliced(image.data, _edits(image, beds)))
-    prove(image, edited, replacements)
+    edited = _checked_sum(image, spliced(image.data, _edits(image, beds, stripped)))
+    prove(image, edited, replacements, stripped)
     return edited
+
+
+def debug_sections(image: PeImage) -> dict[int, bytes] | None:
+    """The sections for debuggers, by index, with what each is called once longer names than eight letters are gone.
+
+    They and the symbols, which hold those names, are what stripping takes of a DLL that mingw linked. None if there are
+    no symbols, or another section needs its name.
+    """
+    symbols = symbols_of(image)
+    if not symbols or symbols.start < image.end or symbols.stop > image.size:
+        return None
+    strings = symbols.start + _SYMBOL * image.coff.symbols
+    debug_data = {entry.raw_at for _, entry in image.debug_entries()}
+    found = {}
+    for section in image.sections:
+        if section.name.startswith("/"):
+            place = strings + int(section.name[1:]) if section.name[1:].isdigit() else image.size
+            name = bytes(image.data[place : min(place + _LONGEST_NAME, symbols.stop)]).partition(b"\0")[0]
+            is_loaded = not section.header.flags & SectionFlag.DISCARDABLE
+            if is_loaded or not name.startswith(_DEBUG) or any(place in section.raw for place in debug_data):
+                return None
+            found[section.index] = name[:8].ljust(8, b"\0")
+    return found
+
+
+def symbols_of(image: PeImage) -> range:
+    """The file offsets of the symbols and of the names behind them."""
+    start = image.coff.symbols_at
+    strings = start + _SYMBOL * image.coff.symbols
+    size = int.from_bytes(image.data[strings : strings + 4], "little")
+    return range(start, strings + size) if start and image.coff.symbols else range(0)
 
 
 class _Bed(Struct, frozen=True):
@@ -120,12 +161,10 @@ def _check_kind(image: PeImage) -> None:
 def _check_end(image: PeImage, *, drop_signature: bool) -> None:
     """Refuse what stands behind the last section, unless it is known: symbols, and certificates that may go."""
     end = image.end
-    if (at_symbols := image.coff.symbols_at) and image.coff.symbols:
-        strings = at_symbols + _SYMBOL * image.coff.symbols
-        size = int.from_bytes(image.data[strings : strings + 4], "little")
-        if at_symbols < end or strings + size > len(image.data):
-            raise BinaryError(f"symbols at {at_symbols:#x} are not behind the last section, {end:#x}")
-        end = strings + size
+    if symbols := symbols_of(image):
+        if symbols.start < end or symbols.stop > len(image.data):
+            raise BinaryError(f"symbols at {symbols.start:#x} are not behind the last section, {end:#x}")
+        end = symbols.stop
     if certificates := image.directory(Directory.SECURITY):
         if not drop_signature:
             raise BinaryError("it has an Authenticode signature, which a cut makes void; --drop-signature removes it")
@@ -196,9 +235,10 @@ def _bed(image: PeImage, section: PeSection, replacements: tuple[Replacement, ..
         return bed(packed)
 
 
-def _edits(image: PeImage, beds: tuple[_Bed, ...]) -> list[Edit]:
+def _edits(image: PeImage, beds: tuple[_Bed, ...], stripped: dict[int, bytes] | None) -> list[Edit]:
     unit = image.optional.file_alignment
     sizes = {bed.section.index: up(bed.end - bed.section.raw.start, unit) for bed in beds}
+    sizes |= dict.fromkeys(stripped or (), 0)
     shifts = _Shifts.of(image, {index: min(size, len(image.sections[index].raw)) for index, size in sizes.items()})
     edits = [Edit(span) for span in shifts.gone]
     for bed in beds:
@@ -210,7 +250,9 @@ def _edits(image: PeImage, beds: tuple[_Bed, ...]) -> list[Edit]:
         for free in bed.packing.free:
             gap = range(free.start - bed.shift, min(free.stop - bed.shift, stop))
             edits.append(Edit(gap, (bytes(len(gap)),)))
-    edits += _section_edits(image, shifts)
+    if stripped is not None:
+        edits.append(Edit(symbols_of(image)))
+    edits += _section_edits(image, shifts, stripped)
     edits += (
         Edit(range(at, at + entry.layout.size), (replace(entry, raw_at=shifts.offset(entry.raw_at)).pack(),))
         for at, entry in image.debug_entries()
@@ -228,10 +270,12 @@ def _word(image: PeImage, address: int, value: int) -> Edit:
     return Edit(range(place, place + _WORD), (value.to_bytes(_WORD, "little"),))
 
 
-def _section_edits(image: PeImage, shifts: _Shifts) -> Iterator[Edit]:
+def _section_edits(image: PeImage, shifts: _Shifts, stripped: dict[int, bytes] | None) -> Iterator[Edit]:
     """The headers as they are when the file has less of some sections."""
     coff, optional = image.coff, image.optional
-    if coff.symbols_at:
+    if stripped is not None:
+        coff = replace(coff, symbols_at=0, symbols=0)
+    elif coff.symbols_at:
         coff = replace(coff, symbols_at=shifts.offset(coff.symbols_at))
     told = sum(len(image.sections[index].raw) - size for index, size in shifts.sizes.items())
     optional = replace(optional, initialized_size=max(0, optional.initialized_size - told))
@@ -241,7 +285,9 @@ def _section_edits(image: PeImage, shifts: _Shifts) -> Iterator[Edit]:
     headers = coff.pack() + optional.pack() + b"".join(each.pack() for each in directories)
     yield Edit(range(image.place, image.place + len(headers)), (headers,))
     table = image.place + CoffHeader.layout.size + image.coff.optional_size
-    rows = b"".join(_header(section, shifts).pack() for section in image.sections)
+    names = stripped or {}
+    after = (_header(section, shifts) for section in image.sections)
+    rows = b"".join(replace(each, name=names.get(index, each.name)).pack() for index, each in enumerate(after))
     yield Edit(range(table, table + len(rows)), (rows,))
 
 

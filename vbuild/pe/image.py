@@ -66,6 +66,7 @@ class SectionFlag(IntFlag):
 
     CODE = 0x20
     INITIALIZED_DATA = 0x40
+    DISCARDABLE = 0x200_0000
     EXECUTE = 0x2000_0000
     WRITE = 0x8000_0000
 

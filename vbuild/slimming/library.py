@@ -246,7 +246,7 @@ class GpuLibrary(Struct, frozen=True):
 
 def _operated(image: ElfImage | PeImage, replacements: Sequence[Replacement], cuts: Cuts) -> Operation:
     if isinstance(image, PeImage):
-        return Operation(pe_cut(image, replacements, drop_signature=cuts.drop_signature))
+        return Operation(pe_cut(image, replacements, strip=cuts.strip, drop_signature=cuts.drop_signature))
     return operated(image, replacements, strip=cuts.strip, force=cuts.force)
 
 

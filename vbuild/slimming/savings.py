@@ -13,6 +13,8 @@ from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.gpu_code.fatbin import recompressed
 from vbuild.gpu_code.model import Compression, GpuEntry, Vendor
+from vbuild.pe.cutting import debug_sections, symbols_of
+from vbuild.pe.image import PeImage
 from vbuild.slimming.request import Cuts
 from vbuild.slimming.results import Saving
 from vbuild.wheel.deflate import estimated
@@ -25,10 +27,10 @@ _SAMPLES = 4
 
 def savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Saving]:
     """Yield what stripping *image* would save, and compressing *kept*, its movable entries that stay, with zstd."""
-    gone = stripped(image, Strip.DEBUG) if isinstance(image, ElfImage) and cuts.strip is Strip.NOTHING else ()
-    size = sum(len(section.span) for section in gone)
+    gone = _debug(image) if cuts.strip is Strip.NOTHING else []
+    size = sum(map(len, gone))
     if size >= _LEAST:
-        yield Saving("--strip debug", _packed(image, [section.span for section in gone], cuts.members), size)
+        yield Saving("--strip debug", _packed(image, gone, cuts.members), size)
     plain = [
         entry
         for entry in kept
@@ -49,6 +51,14 @@ def savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Savi
     packed, unpacked = (before - new) * size // seen, (seen - sum(map(len, after))) * size // seen
     if packed > 0 or unpacked > 0:
         yield Saving("--recompress", packed, unpacked)
+
+
+def _debug(image: Image) -> list[range]:
+    """The file offsets of what ``--strip debug`` takes."""
+    if isinstance(image, PeImage):
+        found = debug_sections(image)
+        return [] if found is None else [*(image.sections[index].raw for index in found), symbols_of(image)]
+    return [section.span for section in stripped(image, Strip.DEBUG)] if isinstance(image, ElfImage) else []
 
 
 def _packed(image: Image, spans: Iterable[range], members: ZipMethod) -> int:
