@@ -9,7 +9,7 @@ from tests.factories.sources import PROJECT as PROJECT_FILES
 from tests.factories.sources import index, sdist, sha256
 from vbuild.build.draft import drafted, toml
 from vbuild.build.given import AskedAxes, given
-from vbuild.build.headers import missing_header, missing_source
+from vbuild.build.headers import left_out, missing_header, missing_source, older_python
 from vbuild.build.init import init
 from vbuild.build.plan import BuildBackend
 from vbuild.build.precheck import prospect
@@ -196,6 +196,12 @@ def test_a_key_that_scikit_build_core_renamed_asks_for_a_release_that_reads_it(
         ),
         ("The source directory\n\n    /a/extern/fmt\n\n  does not contain a CMakeLists.txt file.", "/a/extern/fmt is"),
         ("/usr/bin/ld: cannot find -lcufft: No such file or directory", "matrix.cuda[].libraries = ['cufft']"),
+        ("/usr/bin/ld: cannot find -lculibos: No such file or directory", "matrix.cuda[].libraries = ['culibos']"),
+        ("OSError: The openmpi binary could not be located in your $PATH", "apt-get install libopenmpi-dev"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/usr/bin/swig'", "apt-get install swig"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'README.md'", None),
+        ("sh: 1: tileiras: not found", "matrix.cuda[].libraries = ['tileiras']"),
+        ("/bin/sh: 1: pg_config: not found", "pg_config is not there; install it: apt-get install libpq-dev"),
         ("/usr/bin/ld: cannot find -lmine: No such file", "libmine is not there, and the project does not build it"),
         ("error: something else", None),
     ],
@@ -203,6 +209,69 @@ def test_a_key_that_scikit_build_core_renamed_asks_for_a_release_that_reads_it(
 def test_sources_that_are_not_there_are_said_to_be(log: str, advice: str | None) -> None:
     said = missing_source(log)
     assert said is None if advice is None else said and advice in said
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("-- Found Python\n-- Building without CUDA support (CPU-only)\n", "Building without CUDA support (CPU-only)"),
+        ("CUDA not found; skipping\n", "CUDA not found; skipping"),
+        ("$ demo --no-cuda\nCUDA 13.5 found\nno warnings\n", None),
+    ],
+)
+def test_what_a_build_says_of_cuda_that_it_leaves_out_is_found(log: str, line: str | None) -> None:
+    assert left_out(log) == line
+
+
+def test_an_error_in_pythons_own_headers_is_of_sources_for_an_older_one() -> None:
+    text = "/usr/include/python3.11/object.h:775:41: error: expected '(' before 'PyType_HasFeature'"
+    assert "headers of Python 3.11, and are for an older one" in (older_python(text) or "")
+    assert older_python("python.cc:202:13: error: expected ')'") is None
+
+
+@pytest.mark.parametrize(
+    ("files", "build"),
+    [
+        (
+            {
+                "pyproject.toml": '[build-system]\nbuild-backend = "scikit_build_core.build"\n',
+                "CMakeLists.txt": 'option(DEMO_ENABLE_CUDA "Kernels" OFF)\noption(CUDA_DEBUG "-G" OFF)\n',
+            },
+            {"config-settings": {"cmake.define.DEMO_ENABLE_CUDA": "ON"}},
+        ),
+        (
+            {
+                "pyproject.toml": '[build-system]\nbuild-backend = "mesonpy"\n',
+                "meson.options": "option('cuda', type: 'boolean',\n  value: false)\noption('tests', value: false)\n",
+            },
+            {"config-settings": {"setup-args": ["-Dcuda=true"]}},
+        ),
+        (
+            {"setup.py": "CUDA = os.environ.get('DEMO_USE_CUDA', '0') == 'yes'", "CMakeLists.txt": ""},
+            {"env": {"DEMO_USE_CUDA": "yes"}},
+        ),
+        (
+            {"setup.py": "", "CMakeLists.txt": 'option(WITH_CUDA "Kernels"\n  OFF)\noption(NO_GPU "none" OFF)'},
+            {"env": {"CMAKE_ARGS": "-DWITH_CUDA=ON"}},
+        ),
+    ],
+)
+def test_what_leaves_cuda_out_by_default_is_turned_on(
+    tmp_path: Path, files: dict[str, str], build: dict[str, object]
+) -> None:
+    survey = surveyed(tree(tmp_path, {**files, "k.cu": ""}), "demo")
+    asked = {"cuda": [{"toolkit": "13.0", "gpus": {"sm80": ["80"]}}]}
+    assert drafted(survey, asked).values()["build"] == {**build, "cuda": {"archs": "complete"}}
+    assert "build" not in drafted(survey, {"cpu": ["x86-64-v3"]}).values()
+
+
+def test_a_library_that_cuda_12_has_in_its_runtime_is_asked_of_cuda_13_alone(tmp_path: Path) -> None:
+    survey = surveyed(
+        tree(tmp_path, {"setup.py": 'command = ["nvcc", "-lculibos", "-enable-tile"]', "k.cu": ""}), "demo"
+    )
+    matrix = {"cuda": [{"toolkit": "12.9"}, {"toolkit": "13.0"}, {"toolkit": "13.5"}]}
+    entries = drafted(survey, matrix).values()["matrix"]["cuda"]
+    assert [entry.get("libraries") for entry in entries] == [None, ["culibos"], ["culibos", "tileiras"]]
 
 
 def test_a_build_without_gpus_is_told_nothing_of_cuda(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.factories.linked_libraries import linked
 from tests.factories.wheels import wheel
 from vbuild.build.environment import BuildEnvironment
 from vbuild.build.repair import repaired
-from vbuild.build.requiring import check_cuda, outside, pins, tied
+from vbuild.build.requiring import check_cuda, for_platform, outside, pins, tied
 from vbuild.errors import BuildError
 from vbuild.hardware.driver import Dotted
 from vbuild.verification.model import VerifyRule
@@ -154,3 +154,23 @@ def test_verify_warns_of_any_version_of_a_framework(metadata: str, found: str | 
     verdict = verify(extension(tmp_path, *OF_TORCH, metadata=metadata))
     warned = [one.what for one in verdict.findings if one.rule is VerifyRule.UNPINNED]
     assert warned == ([f"{found}: another torch than it was built against may crash it"] if found else [])
+
+
+def test_a_wheel_for_any_machine_with_a_library_for_ctypes_is_named_for_linux(tmp_path: Path) -> None:
+    made = wheel(tmp_path, "demo-1.0-py3-none-any.whl", {"demo/libdemo.so": linked("int demo(void) { return 1; }")})
+    named = for_platform(made, tmp_path / "named")
+    assert named.name == "demo-1.0-py3-none-linux_x86_64.whl"
+    text = zipfile.ZipFile(named).read("demo-1.0.dist-info/WHEEL").decode()
+    assert "Tag: py3-none-linux_x86_64\n" in text
+    assert "Root-Is-Purelib: false\n" in text
+    assert not [one for one in verify(named).findings if one.rule is VerifyRule.PURE]
+    subprocess.run([sys.executable, "-m", "wheel", "unpack", str(named), "-d", str(tmp_path / "x")], check=True)
+    assert for_platform(named, tmp_path / "again") == named
+
+
+@pytest.mark.parametrize("files", [{}, {"demo/_C.so": b"\x7fELF PyInit_C"}])
+def test_a_wheel_without_libraries_or_with_a_module_of_python_keeps_its_name(
+    tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    made = wheel(tmp_path, "demo-1.0-py3-none-any.whl", files)
+    assert for_platform(made, tmp_path / "named") == made

@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 
 from msgspec import Struct
 
+from vbuild.build.headers import left_out
 from vbuild.errors import BuildError
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, Service, service
@@ -96,10 +97,12 @@ class Agreement(Struct, frozen=True):
         lines = tuple(f"{shortfall}; {shortfall.advice}" for shortfall in self.shortfalls)
         return (_NO_CODE,) if self.is_empty else lines
 
-    def check(self, wheel: Path) -> None:
-        """`BuildError`, with the files in one line, if something of *wheel* falls short."""
+    def check(self, wheel: Path, log: str = "") -> None:
+        """`BuildError`, with the files in one line, if something of *wheel* falls short; *log*: what its build said."""
         if self.is_empty:
-            raise BuildError(_pure(wheel) if WheelName.parse(wheel.name).platform == "any" else _NO_CODE)
+            what = _pure(wheel) if WheelName.parse(wheel.name).platform == "any" else _NO_CODE
+            said = left_out(log)
+            raise BuildError(f"{what}; its build said: {said}" if said else what)
         if self.shortfalls:
             shown = [str(shortfall) for shortfall in self.shortfalls[:_SHOWN]]
             if len(self.shortfalls) > _SHOWN:

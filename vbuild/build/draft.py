@@ -7,13 +7,16 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
 
+from vbuild.build.plan import BuildBackend
 from vbuild.build.survey import ProjectSurvey
 from vbuild.elf.catalogue import frameworks
+from vbuild.hardware.driver import Dotted
+from vbuild.toolchain.toolkit import releases
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _WIDTH = 120
@@ -79,7 +82,7 @@ def drafted(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> RecipeDraft:
 def _matrix(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
     for key, value in matrix.items():
         if key == "cuda":
-            entries = [{**entry, **_libraries(survey), **_majors(survey, entry)} for entry in value]
+            entries = [{**entry, **_libraries(survey, entry["toolkit"]), **_majors(survey, entry)} for entry in value]
             each = "each group, and a plain one for all" if "gpus" in value[0] else "each, and a plain one"
             yield DraftKey("matrix", key, entries, f"a wheel for {each}")
         else:
@@ -98,8 +101,11 @@ def _matrix(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftK
         yield DraftKey("matrix", "cuda", [entry], f"it has CUDA code{own}", is_offered=True)
 
 
-def _libraries(survey: ProjectSurvey) -> dict[str, Any]:
-    return {"libraries": list(survey.libraries)} if survey.libraries else {}
+def _libraries(survey: ProjectSurvey, version: str = "13.0") -> dict[str, Any]:
+    """The libraries of the toolkit *version* that the project takes: of CUDA 12 some are part of the runtime."""
+    release = releases().get(Dotted.parse(version))
+    found = [each for each in survey.libraries if release is None or release.projects(each)]
+    return {"libraries": found} if found else {}
 
 
 def _majors(survey: ProjectSurvey, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,9 +116,14 @@ def _majors(survey: ProjectSurvey, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
     switches = {name: value for name, value in survey.switches if "cuda" in matrix or not name.endswith("FORCE_CUDA")}
+    options = survey.options if "cuda" in matrix and "gpus" in matrix["cuda"][0] else ()
+    by_option, by_variable = _turned_on(survey, options)
+    switches |= by_variable
     if switches:
         what = "or it takes a finished wheel from elsewhere, leaves CUDA out where there is no GPU, or compiles nothing"
         yield DraftKey("build", "env", switches, what)
+    if by_option:
+        yield DraftKey("build", "config-settings", by_option, "or it leaves CUDA out")
     decisive = survey.decisive if survey.has_cuda and "cuda" in matrix else ()
     if requires := [*survey.imported, *decisive, *(line for line, _ in survey.added)]:
         said = (
@@ -133,6 +144,21 @@ def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKe
         own = f", which is for {', '.join(survey.archs)}" if survey.archs else ""
         what = f"of a list of its own{own}, what is asked for takes the place"
         yield DraftKey("build", "cuda", {"archs": "complete"}, what)
+
+
+def _turned_on(
+    survey: ProjectSurvey, options: Iterable[tuple[str, str]]
+) -> tuple[dict[str, str | list[str]], dict[str, str]]:
+    """What turns *options* on: the settings of the backend, and the variables of others."""
+    if survey.backend is BuildBackend.SCIKIT_BUILD_CORE:
+        return {f"cmake.define.{name}": value for name, value in options}, {}
+    if survey.backend is BuildBackend.MESON_PYTHON:
+        words = [f"-D{name}={value}" for name, value in options]
+        return ({"setup-args": words} if words else {}), {}
+    # a setup.py that calls CMake takes its variable, if anything
+    variables = {name: value for name, value in options if value != "ON"}
+    words = [f"-D{name}=ON" for name, value in options if value == "ON"]
+    return {}, {**variables, **({"CMAKE_ARGS": " ".join(words)} if words else {})}
 
 
 def _libraries_outside(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:

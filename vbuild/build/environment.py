@@ -27,6 +27,7 @@ from pathlib import Path
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
+from vbuild.build.headers import missing_header, missing_source
 from vbuild.errors import BuildError, at
 from vbuild.files.cache import Cache, remove
 from vbuild.index_client.configuration import (
@@ -197,7 +198,7 @@ class Environments:
             if tools:  # only what asks for CUDA before it says what it requires needs them
                 with suppress(BuildError):
                     return resolved(requirements, interpreter, log=log, environment=self._variables())
-            with self._building(tools, log) as variables:
+            with self._building(tools, log) as variables, _explained(log):
                 return resolved(requirements, interpreter, log=log, environment=variables)
 
     def _installs_wheels(self, folder: Path, pinned: Collection[str], interpreter: Interpreter) -> bool:
@@ -259,9 +260,22 @@ class Environments:
             dropped = _INSTEAD if locked is not None else frozenset()
             variables = {name: text for name, text in building.items() if name not in dropped}
             for command in (create, *([fill] if requirements else [])):
-                run(command, log=log, environment=variables)
+                with _explained(log):
+                    run(command, log=log, environment=variables)
         log.unlink(missing_ok=True)  # another run, into the same folder, may have been here
         return environment
+
+
+@contextmanager
+def _explained(log: Path) -> Iterator[None]:
+    """Behind the error of an installer: what a requirement that it builds lacks, by its *log*."""
+    try:
+        yield
+    except BuildError as error:
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        if advice := missing_header(text) or missing_source(text):
+            raise BuildError(f"{error}\nA build requirement without a wheel is compiled: {advice}") from error
+        raise
 
 
 def resolved(

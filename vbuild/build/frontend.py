@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan
 from vbuild.build.environment import BuildEnvironment, Environments, SourceTools, missing_module, own_environment
-from vbuild.build.headers import missing_header, missing_source
+from vbuild.build.headers import missing_header, missing_source, older_python
 from vbuild.build.job import Job
 from vbuild.build.plan import BuildBackend
 from vbuild.build.requiring import check_cuda, pins
@@ -316,7 +316,7 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
             raise BuildError(
                 f"{error}\nThe headers of Python are missing; install them: apt-get install python3-dev"
             ) from error
-        if advice := missing_header(first or "") or missing_source(text):
+        if advice := missing_header(first or "") or older_python(first or "") or missing_source(text):
             raise BuildError(f"{error}\n{advice}") from error
         if job.compilers.cxx is None and "++" in text:
             raise BuildError(f"{error}\nThere is no C++ compiler on PATH; install g++ or clang") from error

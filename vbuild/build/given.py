@@ -114,6 +114,7 @@ def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None
         survey = surveyed(unpacked(fetched(sdist, indexes=indexes), Path(folder)), sdist.name)
     if is_pure:
         _check_compiled(survey, sdist.name)
+    survey = _with_requirements(survey, axes, indexes)
     axes, fitting = _with_python(axes, survey)
     matrix, chosen = _axes(axes, survey)
     chosen = (*fitting, *chosen)
@@ -131,6 +132,7 @@ def _of_files(path: Path, axes: AskedAxes) -> Given:
     if is_drafted or (axes.gpus and path.name in PROJECT_FILES):
         with at(path):
             survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
+        survey = _with_requirements(survey, axes, None)
     fitting: tuple[str, ...] = ()
     if survey and is_drafted:
         axes, fitting = _with_python(axes, survey)
@@ -208,6 +210,23 @@ def _with_python(axes: AskedAxes, survey: ProjectSurvey) -> tuple[AskedAxes, tup
     return axes, ((f"{made}, and this machine has none",) if is_taken else ())
 
 
+def _with_requirements(survey: ProjectSurvey, axes: AskedAxes, indexes: Indexes | None) -> ProjectSurvey:
+    """*survey*, with the toolkit's libraries that those of its build requirements take that are compiled with it."""
+    from vbuild.index_client.packages import files_of
+
+    libraries = set(survey.libraries)
+    for line in (*survey.lines, *survey.imported) if axes.gpus or axes.toolkits else ():
+        with suppress(BuildError, FetchError, RecipeError, OSError):  # the build says what cannot be installed
+            wanted = Requirement(line)
+            at_hand = indexes or Indexes.configured()
+            if wanted.url or any(one.is_wheel for one in files_of(wanted.name, indexes=at_hand)):
+                continue
+            sdist = _newest(wanted, at_hand)[0]
+            with tempfile.TemporaryDirectory() as folder:
+                libraries |= {*surveyed(unpacked(fetched(sdist, indexes=indexes), Path(folder)), sdist.name).libraries}
+    return replace(survey, libraries=tuple(sorted(libraries)))
+
+
 def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tuple[Dotted, str] | None:
     """The CUDA toolkit that comes with what *lines* require, and the package that says so; None if none does."""
     if not lines:
@@ -240,6 +259,8 @@ def _met(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
     for name, value in survey.switches:
         if "cuda" in matrix or not name.endswith("FORCE_CUDA"):
             yield f"{name}={value} is set, so that it is built here"
+    if survey.options and "cuda" in matrix:
+        yield f"{', '.join(name for name, _ in survey.options)} is turned on: it leaves CUDA out otherwise"
     for line, why in survey.added:
         yield f"{line} is required: {why}"
     if survey.imported:

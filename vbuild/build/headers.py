@@ -1,6 +1,7 @@
-"""What a build lacks, and what has it: headers, in a package of Debian or a library of the CUDA toolkit; sources."""
+"""What a build lacks, and what has it: headers, programs and libraries, in Debian or the CUDA toolkit; sources."""
 
 import re
+from collections.abc import Iterable
 
 _MISSING = re.compile(r"fatal error: '?(?P<header>[^\s':]+)'?(?:: No such file or directory| file not found)")
 _PACKAGES = {
@@ -103,6 +104,37 @@ _CLONED = {
     "lz4": "liblz4-dev",
     "zlib": "zlib1g-dev",
 }
+# programs that builds call, and what some call their library
+_PROGRAMS = {
+    **dict.fromkeys(("mpicc", "mpicxx", "mpic++", "mpirun", "openmpi"), "libopenmpi-dev"),
+    **{name: name for name in ("swig", "flex", "bison", "nasm", "yasm", "gfortran", "pkg-config", "patchelf", "git")},
+    "autoreconf": "autoconf",
+    "libtoolize": "libtool",
+    "protoc": "protobuf-compiler",
+    "pg_config": "libpq-dev",
+    "mysql_config": "default-libmysqlclient-dev",
+    "gdal-config": "libgdal-dev",
+    "geos-config": "libgeos-dev",
+    "h5cc": "libhdf5-dev",
+    "nc-config": "libnetcdf-dev",
+    "krb5-config": "libkrb5-dev",
+    "llvm-config": "llvm-dev",
+}
+_NO_PROGRAM = re.compile(
+    r"No such file or directory: '(?:[^'\n]*/)?(?P<called>[\w+-]+)'"
+    r"|(?:sh|bash): (?:line )?\d+: (?P<shell>[\w+-]+): (?:command )?not found"
+    r"|\b(?P<said>[\w+-]+)(?: binary| executable| program)? (?:could not be located|could not be found|was not found)"
+    r"|Program '?(?P<meson>[\w+-]+)'?[^\n]* found: NO",
+)
+# the first error is in a header of Python, which has changed since the source was written
+_IN_PYTHON = re.compile(r"/include/python(?P<version>3\.\d+)\w*/[\w/]+\.h:\d+:\d+: error: ")
+_LEFT_OUT = re.compile(
+    r"^[^$\n]*?\b(?:without|no|not|disabl\w+|skip\w*)\b[^\n]*\b(?:cuda|nvcc|gpu)\b[^\n]*$"
+    r"|^[^$\n]*?\b(?:cuda|nvcc|gpu)\b[^\n]*(?:\b(?:not|disabled|skipp\w+|off)\b|\bcpu[- ]only\b)[^\n]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_LONGEST = 160  # characters of a line that is shown
+
 _ON_INDEX = frozenset({"pybind11", "nanobind"})
 _UNREACHED = re.compile(r"(?:unable to access|Failed to clone repository:) '(?P<url>[^']+?)(?:\.git)?/?'")
 _NO_FOLDER = re.compile(
@@ -111,6 +143,8 @@ _NO_FOLDER = re.compile(
 )
 _NO_LIBRARY = re.compile(r"cannot find -l(?P<name>[\w+-]+)")
 _TOOLKIT_HEADERS = {
+    "culibos": "culibos",
+    "tileiras": "tileiras",
     "cublas": "cublas",
     "cufft": "cufft",
     "curand": "curand",
@@ -167,7 +201,7 @@ def missing_header(text: str) -> str | None:
 
 
 def missing_source(log: str) -> str | None:
-    """What to do about sources and libraries that the *log* says are not there; None if it says no such thing."""
+    """What to do about sources, libraries and programs that the *log* says are not there; None if it says none is."""
     if match := _UNREACHED.search(log):
         name = match["url"].rpartition("/")[2].lower()
         what = f"The build clones {match['url']}, which this machine does not reach"
@@ -187,7 +221,30 @@ def missing_source(log: str) -> str | None:
         return (
             f"lib{match['name']} is not there, and the project does not build it: install it, or name it in [[native]]"
         )
+    return _missing_program(next(filter(None, match.groups())) for match in _NO_PROGRAM.finditer(log))
+
+
+def _missing_program(names: Iterable[str]) -> str | None:
+    for name in names:
+        if name in _PROGRAMS:
+            return f"{name} is not there; install it: apt-get install {_PROGRAMS[name]}"
+        if name == toolkit_library(name):
+            return f"{name} is in the CUDA toolkit: matrix.cuda[].libraries = [{name!r}]"
     return None
+
+
+def older_python(text: str) -> str | None:
+    """What to do about a first error *text* that is in a header of Python; None if it is elsewhere."""
+    if not (match := _IN_PYTHON.search(text)):
+        return None
+    what = f"its sources do not compile with the headers of Python {match['version']}, and are for an older one"
+    return f"{what}, most likely: --python 3.8, or matrix.python = ['3.8'], takes another that is installed"
+
+
+def left_out(log: str) -> str | None:
+    """The first line of a build's *log* that says that CUDA is left out; None if none does."""
+    lines = (match[0].strip(" -") for match in _LEFT_OUT.finditer(log))
+    return next((line for line in lines if len(line) <= _LONGEST), None)
 
 
 def _is_in(header: str, folder: str) -> bool:

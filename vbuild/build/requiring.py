@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -36,6 +37,7 @@ from vbuild.wheel.write import write_wheel
 _NUMPY_TARGET = re.compile(r"#\s*define NPY_FEATURE_VERSION NPY_(\d+)_(\d+)_API_VERSION")
 _NUMPY_HEADERS = ("numpy/_core/include/numpy/numpyconfig.h", "numpy/core/include/numpy/numpyconfig.h")
 _NUMPY_2 = 2
+_MODULE = b"PyInit_"
 _CUDA = re.compile(r"^cuda\b[^=\n]*= *(?:None|'(?P<version>(?P<major>\d+)\.\d+)')", re.MULTILINE)
 
 
@@ -109,6 +111,36 @@ def tied(wheel: Path, folder: Path, *, pins: Mapping[str, str], asked: Mapping[s
                     writer.write(target, renamed_bill(source.read(member), source.name, name))
                 elif target is not None:
                     writer.copy(source, member, path=target)
+    return writer.path
+
+
+def for_platform(wheel: Path, folder: Path) -> Path:
+    """*wheel*, in *folder*, named for Linux where its backend called it one for any machine; else *wheel* itself.
+
+    That is so of libraries for ctypes which setup.py hands on as data. They serve any Python; modules of Python do not,
+    so a wheel with one stays as it is, and so does one for several machines.
+    """
+    with open_wheel(wheel) as source:
+        if source.name.platform != "any":
+            return wheel
+        machines = set[str]()
+        for member in source.members:
+            if source.head(member, len(MAGIC)) == MAGIC:
+                data = source.read(member)
+                machines.add("" if _MODULE in data else Elf.parse(data).machine)
+        if len(machines) != 1 or not all(machines):
+            return wheel
+        name = replace(source.name, platform=f"linux_{machines.pop()}")
+        tags = [f"{python}-{abi}-{name.platform}" for python in name.python.split(".") for abi in name.abi.split(".")]
+        file = source.wheel_file()
+        headers = file.headers.replacing("Tag", tags).changing("Root-Is-Purelib", lambda _: "false")
+        folder.mkdir(parents=True, exist_ok=True)
+        with write_wheel(folder, name, like=source) as writer:
+            for member in source.members:
+                if member.path == f"{name.dist_info}/WHEEL":
+                    writer.write(member.path, str(type(file)(headers)).encode())
+                elif Renaming(source.name, name, source.dist_info).path(member.path) is not None:
+                    writer.copy(source, member, path=member.path)
     return writer.path
 
 

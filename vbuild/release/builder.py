@@ -22,7 +22,7 @@ from vbuild.build.identity import BuildKeys, build_key
 from vbuild.build.job import Job, prepared
 from vbuild.build.kept_flags import KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
-from vbuild.build.requiring import tied
+from vbuild.build.requiring import for_platform, tied
 from vbuild.build.source import fetched
 from vbuild.build.watching import Watch
 from vbuild.build.wrappers import Override, named
@@ -361,8 +361,11 @@ class Builder(Struct, frozen=True):
         try:
             if not recipe.repair.skip and recipe.repair.command is None:
                 _check_compiled(built)
+            named = for_platform(built.wheel, folder / "named")
+            if named != built.wheel:
+                self.notes.append(f"{named.name}: its backend says {built.wheel.name}, and has libraries in it")
             wheel = repaired(
-                built.wheel,
+                named,
                 folder / "repaired",
                 log=log,
                 settings=recipe.repair,
@@ -386,10 +389,11 @@ class Builder(Struct, frozen=True):
         settings = self.context.recipe.build.cuda
         for glob in unused(settings.files, built.commands):
             self.notes.append(f"build.cuda.files: {glob!r} matches no file that nvcc compiled")
+        said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         with log.open("a", encoding="utf-8") as file:
             file.writelines(f"nvcc: {command}\n" for command in built.commands)
         with at(built.wheel.name):
-            agreement(built.commands, fatbins(built.wheel), archs, mode=settings.archs).check(built.wheel)
+            agreement(built.commands, fatbins(built.wheel), archs, mode=settings.archs).check(built.wheel, said)
 
 
 def _check_compiled(built: Built) -> None:
