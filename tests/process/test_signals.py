@@ -87,13 +87,14 @@ def test_a_worker_thread_has_no_signals_to_hear() -> None:
         pool.submit(work).result()
 
 
-def test_an_interrupt_that_ends_as_another_error_is_told_as_one() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_ends_as_another_error_is_told_as_one(number: signal.Signals) -> None:
     program = (
         "from vbuild.cli.group import Commands\n"
-        "class Field:\n    def __set_name__(self, owner, name):\n        os.kill(os.getpid(), signal.SIGINT)\n"
+        "class Field:\n    def __set_name__(self, owner, name):\n        os.kill(os.getpid(), NUMBER)\n"
         "commands = Commands()\n"
         "@commands.command()\ndef importing():\n    type('Machine', (), {'field': Field()})\n"
         "commands(['importing'])"
     )
-    ended = ran(program)
-    assert (ended.returncode, ended.stderr) == (1, INTERRUPTED)
+    ended = ran(program.replace("NUMBER", str(int(number))))
+    assert (ended.returncode, ended.stderr) == (128 + number, INTERRUPTED)

@@ -15,6 +15,7 @@ from vbuild.errors import VbuildError, refusal_of
 from vbuild.process.signals import interruptible
 
 _INTERRUPTED = "interrupted: nothing half-done was left behind"
+_SIGNALLED = 128  # and the number of the signal: what a shell says of a command that it ended
 
 
 class LazyCommands(UserDict[str, click.Command]):
@@ -60,10 +61,10 @@ class Commands(click.Group):
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
-                raise terminal.Refusal(_INTERRUPTED) from None
+                raise terminal.Refusal(_INTERRUPTED, exit_code=_SIGNALLED + interruption.number) from None
             except Exception as error:  # whatever an interrupt was turned into, too
                 if interruption.heard is not None:
-                    raise terminal.Refusal(_INTERRUPTED) from error
+                    raise terminal.Refusal(_INTERRUPTED, exit_code=_SIGNALLED + interruption.number) from error
                 if isinstance(error, VbuildError):
                     raise terminal.Refusal(str(error), type(error)) from error
                 if isinstance(error, OSError) and (reason := refusal_of(error)):

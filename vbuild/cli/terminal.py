@@ -12,11 +12,14 @@ from vbuild.errors import VbuildError
 
 
 class Refusal(click.ClickException):
-    """A `VbuildError` as the user sees it: one line, on a terminal also the advice of its class, and its exit code."""
+    """A `VbuildError` as the user sees it: one line, on a terminal also the advice of its class, and its exit code.
 
-    def __init__(self, message: str, kind: type[VbuildError] = VbuildError) -> None:
+    *exit_code* is another than that of its class.
+    """
+
+    def __init__(self, message: str, kind: type[VbuildError] = VbuildError, *, exit_code: int | None = None) -> None:
         super().__init__(message)
-        self.exit_code = kind.exit_code  # type: ignore[misc] # click has one for the class
+        self.exit_code = kind.exit_code if exit_code is None else exit_code  # type: ignore[misc] # click has one for the class
         self._advice = kind.advice
 
     def show(self, file: Any = None) -> None:  # noqa: ANN401 - click's own signature

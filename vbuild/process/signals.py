@@ -25,17 +25,19 @@ _USUAL = {
 class Interruption:
     """The handler of these signals, which raises `KeyboardInterrupt`; *heard* is when, on the monotonic clock.
 
-    While it is *held*, by so many blocks, it raises nothing, and is *due* afterwards.
+    *number* is the signal that was heard. While it is *held*, by so many blocks, it raises nothing, and is *due*
+    afterwards.
     """
 
     heard: float | None = None
+    number: int = signal.SIGINT
     held: int = 0
     is_due: bool = False
 
-    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
         if self.heard is None or now >= self.heard + _CLEANING:
-            self.heard = now
+            self.heard, self.number = now, number
             self.is_due = self.held > 0
             if not self.held:
                 raise KeyboardInterrupt
