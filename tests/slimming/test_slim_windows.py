@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.fatbins import cubin, entry, fatbin
+from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
 from tests.factories.windows import device_dll, needs_mingw, signed
 from vbuild.gpu_code.survey import device_code
@@ -124,6 +125,13 @@ def test_dll_that_is_damaged_or_of_another_kind_stays_and_says_why(case: str) ->
     edited, cut = GpuLibrary.of("demo/kernels.dll", memoryview(damaged)).slimmed(Share(GpuList.asked("sm_90")), Cuts())
     assert edited.is_unchanged
     assert (cut.pinned == 2) if why is PINNED else why in str(cut.why_whole)
+
+
+def test_packed_dll_is_not_said_to_have_no_gpu_code(tmp_path: Path) -> None:
+    data = pe_file(sections=[(b"UPX0", 512)])
+    result, after = slimmed(tmp_path, data, Share(GpuList.asked("sm_90")))
+    assert after == data
+    assert [cut.why_whole for cut in result.libraries] == ["packed by UPX: what it unpacks is not read"]
 
 
 @pytest.mark.parametrize("option", [Cuts(zstd=True)])

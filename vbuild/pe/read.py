@@ -40,7 +40,8 @@ _NUMBER, _ADDRESS = struct.Struct("<I"), struct.Struct("<Q")
 # exports have numbers of 16 bits; no real file needs a tenth of so many DLLs, or of such a debug directory
 _MOST_EXPORTS, _MOST_LIBRARIES, _MOST_DEBUG, _LONGEST = 1 << 16, 4096, 1 << 12, 255
 _DEBUG_NAMES = (".debug_", ".zdebug_", ".stab")
-_UPX = "UPX0"
+UPX = "UPX0"
+PACKED = "packed by UPX: what it unpacks is not read"
 # NVIDIA's and AMD's GPU code has hundreds of MB, and the others are tables
 _WITHOUT_TEXT = frozenset({".nv_fatb", "__nv_rel", ".hip_fat", ".pdata", ".xdata", ".reloc", ".rsrc", ".edata"})
 _SUFFIX = re.compile(rb"\.dll(?![\w.-])|\.\0d\0l\0l\0(?![\w.-]\0)", re.IGNORECASE)
@@ -269,7 +270,7 @@ class _PeFile:
             self.libraries(Directory.IMPORT, _Import),
             self.libraries(Directory.DELAY_IMPORT, _DelayedImport),
         )
-        is_packed = any(each.name == _UPX for each in self.sections)
+        is_packed = any(each.name == UPX for each in self.sections)
         is_managed = self.directory(Directory.CLR) is not None
         pieces = {"(symbols)": len(self.symbols), "(certificates)": len(self.certificates)}
         return BinaryOutline(
@@ -288,7 +289,7 @@ class _PeFile:
             exports=self.export_count,
             is_signed=bool(self.certificates),
             notes=(
-                *(["packed by UPX: what it unpacks is not read"] if is_packed else ()),
+                *([PACKED] if is_packed else ()),
                 *([".NET assembly: its code is not a processor's"] if is_managed else ()),
             ),
             sections=(

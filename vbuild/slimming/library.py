@@ -40,7 +40,7 @@ from vbuild.hardware.gpu import (
 )
 from vbuild.pe.cutting import cut as pe_cut
 from vbuild.pe.image import PeImage, is_64_bit
-from vbuild.pe.read import read_outline
+from vbuild.pe.read import PACKED, UPX, read_outline
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.slimming.savings import savings
@@ -135,6 +135,8 @@ class GpuLibrary(Struct, frozen=True):
             if not image.sections:
                 trouble = "no section headers, by which GPU code is found; expected a file that has them"
                 return cls(member, data, None, DeviceCode(), trouble=trouble)
+            if isinstance(image, PeImage) and image.named(UPX):
+                return cls(member, data, None, DeviceCode(), trouble=PACKED)
             code = device_code(image)
             needed = (read_outline(data) if isinstance(image, PeImage) else Outline.parse(data)).needed
             return cls(member, data, image, code, needed, shrinking=unmeasured(image, code))

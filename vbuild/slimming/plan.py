@@ -60,7 +60,7 @@ class SlimPlan(Struct, frozen=True):
         if not self.is_idle:
             return None
         if not self.libraries and self.has_others:
-            return "its compiled files are for systems, as macOS, without GPUs of NVIDIA or AMD"
+            return "its compiled files are for systems, as macOS, without code for GPUs of NVIDIA or AMD"
         if not self.libraries:
             return "it has no compiled file, and runs on any machine"
         if not self.has_gpu_code:
