@@ -70,7 +70,7 @@ def verify(
     jobs: int | None = None,
     is_split: bool = False,
 ) -> Verdict:
-    """Check *wheel* against the level in its variant.json, or else *cpu*, or else plain x86-64.
+    """Check *wheel* against the level in its variant.json, or else *cpu*, or else what each machine of its system has.
 
     *baseline* is the same project's wheel built without flags: instructions that it has, too, are not due to flags.
     *allow* are regular expressions for the functions, or the paths of libraries, that may go above the level. *jobs* is
