@@ -289,7 +289,7 @@ def _conda_texts(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
         folder = Path(cached) / "info" / "licenses"
         for file in sorted(folder.rglob("*")) if folder.is_dir() else ():
             if file.is_file():
-                yield f"licenses/{file.relative_to(folder)}", file
+                yield f"licenses/{file.relative_to(folder).as_posix()}", file
 
 
 def _editable(file: Path) -> str | None:

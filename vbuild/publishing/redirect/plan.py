@@ -399,7 +399,7 @@ def problems(folder: Path) -> Iterator[Finding]:
     for found in (found for found in pinned if found not in there):
         yield _problem(PublishRule.PINS, pins.name, f"pins sha256 {found}, which no file here has")
     for path in sorted((folder / WHEELS).rglob("*")):
-        if path.is_file() and str(path.relative_to(folder / WHEELS)) not in known:
+        if path.is_file() and path.relative_to(folder / WHEELS).as_posix() not in known:
             yield _problem(PublishRule.PINS, path.name, f"is in no {TABLE}, so it is never installed")
 
 
