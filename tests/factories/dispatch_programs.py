@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.factories.dispatch_writes import OVERWRITTEN, WRITTEN_NEAR
+
 # each has more than the one before: SSE3; SSSE3; SSE4.1; SSE4.2, POPCNT; AES; AVX; all of v3
 PROCESSORS = ("qemu64", "Conroe", "Penryn", "Nehalem", "Westmere", "SandyBridge", "Haswell")
 EVERYTHING = "max"
@@ -33,6 +35,8 @@ _WRONG_BITS |= {"sse42": (1, "c", 9), "aes": (1, "c", 20)}
 _HEAD = """
 #include <stdlib.h>
 #include <cpuid.h>
+#include <stdio.h>
+#include <string.h>
 #define NOINLINE __attribute__((noinline, noclone))
 """
 _HEAD_CPP = _HEAD + 'extern "C" {\n'
@@ -274,6 +278,8 @@ _WAYS = {
     "clones": """__attribute__((target_clones("default", "avx2"))) int run@(int x) {
         int a[64]; for (int i = 0; i < 64; i++) a[i] = x * i; int s = 0; for (int i = 0; i < 64; i++) s += a[i] ^ x;
         return s; } int use@(int x) { return YES@ == 0 || NO@(x); }""",
+    **OVERWRITTEN,
+    **WRITTEN_NEAR,
 }
 _CPP = frozenset({"virtual", "static-local", "lambda", "member"})
 
@@ -428,7 +434,7 @@ _TESTS: dict[str, Callable[[DispatchProgram], str]] = {
 _STATEMENTS = frozenset({"cpuid", "raw-cpuid", "xgetbv", "cpuid-mask", "wrong-bit", "unused"})
 _RIGHT = ("builtin", "builtin-compared", "several", "level", "is-haswell", "cpuid", "raw-cpuid", "xgetbv", "cpuid-mask")
 _WRONG = ("lesser", "least", "vendor", "wrong-bit", "unused", "negated", "either", "environment", "cores")
-_MORE = "int getpid(void); long sysconf(int);\n"
+_MORE = "int getpid(void); long sysconf(int); int pthread_once(int *, void (*)(void)); static int spare_of_all;\n"
 
 _FLAGS = (("-O0",), ("-O1",), ("-O2",), ("-O3",), ("-Os",), ("-O2", "-fno-plt"), ("-O2", "-fvisibility=protected"))
 _FINISHES = ("", "strip", "strip-all")
@@ -471,10 +477,16 @@ def libraries(programs: Sequence[DispatchProgram], folder: Path, seed: int) -> I
 
 
 def _batches(programs: Sequence[DispatchProgram]) -> Iterator[tuple[DispatchProgram, ...]]:
-    """Programs of one language; one that fails when its library is loaded would take the others with it."""
+    """Programs of one language; one that fails when its library is loaded would take the others with it.
+
+    What writes where it should not is apart, too: it may write to what those beside it keep.
+    """
     alone = [program for program in programs if program.fault == "also-at-start"]
-    for is_cpp in (False, True):
-        chosen = [program for program in programs if program.is_cpp is is_cpp and program not in alone]
+    kinds: dict[tuple[bool, bool], list[DispatchProgram]] = {}
+    for program in programs:
+        if program not in alone:
+            kinds.setdefault((program.is_cpp, program.way in OVERWRITTEN), []).append(program)
+    for _, chosen in sorted(kinds.items()):
         for start in range(0, len(chosen), _BATCH):
             yield tuple(chosen[start : start + _BATCH])
     for program in alone:

@@ -22,9 +22,9 @@ from vbuild.elf.iced import FlowControl
 from vbuild.elf.interpreter import Interpreter
 from vbuild.elf.machine_state import CC, Compared, Operation, State
 from vbuild.elf.module import Module, Piece
-from vbuild.elf.objects import NEAR
 from vbuild.elf.operands import Registers, is_address
 from vbuild.elf.reach import Doubt, Reach, Unguarded
+from vbuild.elf.references import NEAR
 from vbuild.elf.values import STACK, Value, shifted, tag, truncated
 from vbuild.hardware.cpu import AARCH64_VERSIONS, Cpu
 
@@ -284,6 +284,8 @@ class ArmInterpreter(ArmInstructions, Interpreter):
 
 class ArmReach(Reach):
     """Finds the aarch64 code above the version of a CPU that is reached without a test."""
+
+    _longest_of_flags = 0
 
     _interpreter = ArmInterpreter
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from vbuild.elf.cpu_facts import ASKERS
 from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register
-from vbuild.elf.interpreter import ENDLESS
-from vbuild.elf.machine_state import CALLS, GENERAL, INFO, RAX, WRITES, general
+from vbuild.elf.imports import ENDLESS
+from vbuild.elf.machine_state import CALLS, GENERAL, INDIRECT, INFO, RAX, WRITES, general
 from vbuild.elf.module import Piece
 from vbuild.elf.program import LEAVES, Program
 
@@ -28,7 +28,6 @@ _SPECIAL = frozenset({Mnemonic.CPUID, Mnemonic.XGETBV, Mnemonic.RDTSC, Mnemonic.
 _CLEARED = frozenset({Mnemonic.XOR, Mnemonic.SUB})
 _TO_SLOT = frozenset({Mnemonic.MOV, Mnemonic.ADD, Mnemonic.SUB, Mnemonic.INC, Mnemonic.DEC})
 _BRANCHES = frozenset({FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH})
-_INDIRECT = frozenset({FlowControl.INDIRECT_CALL, FlowControl.INDIRECT_BRANCH})
 _GO_ON = CALLS | {FlowControl.NEXT, FlowControl.CONDITIONAL_BRANCH, FlowControl.XBEGIN_XABORT_XEND}
 Needs = frozenset[int] | None
 _Slot = tuple[int, int]
@@ -102,7 +101,7 @@ class Conditions:
         base = self._module.base
         if instruction.near_branch_target:
             return self._program.destination(base + instruction.near_branch_target)
-        if instruction.flow_control in _INDIRECT and instruction.is_ip_rel_memory_operand:
+        if instruction.flow_control in INDIRECT and instruction.is_ip_rel_memory_operand:
             place = instruction.ip_rel_memory_address
             if self._module.is_constant(place) or place in self._module.imports:
                 return self._program.behind(self._module, place)

@@ -14,9 +14,10 @@ from vbuild.elf import values
 from vbuild.elf.cpu_facts import ANY, ASKED, FEATURES
 from vbuild.elf.interpreter import Interpreter, TooMuchError
 from vbuild.elf.module import Piece
-from vbuild.elf.objects import NEAR, Key
+from vbuild.elf.objects import Key
 from vbuild.elf.operands import ENVIRONMENT, Summary, is_address
 from vbuild.elf.program import PARAMETERS, Program
+from vbuild.elf.references import NEAR
 from vbuild.elf.values import Value, tag
 from vbuild.elf.variables import MOST_CHANGES, Variables
 
@@ -320,7 +321,7 @@ class Answers(Variables):
         """Whether *piece* asks, uses an answer, or writes to a variable with one."""
         if piece.address in self._aware:
             return True
-        if piece.address in self._discarded:
+        if piece.address in self._discarded or self.program.module(piece.address).is_of_compiler(piece):
             return False
         targets = self._targets(piece)
         if self._telling_functions.isdisjoint(targets) and self._telling_places.isdisjoint(targets):

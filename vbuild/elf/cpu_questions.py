@@ -140,7 +140,7 @@ class Questions:
         """The pieces of *module* that *sites* lie in, each once."""
         end = 0
         for site in sorted(sites):
-            if site >= end and (piece := module.piece(module.base + site)):
+            if site >= end and (piece := module.piece(module.base + site)) and not module.is_of_compiler(piece):
                 yield piece
                 end = piece.end - module.base
 

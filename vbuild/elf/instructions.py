@@ -140,7 +140,7 @@ class Instructions(Vectors):
         self._write(operation, 0, values.extended(value, size, new) if size < new else value, state)
 
     def _lea(self, operation: Operation, state: State) -> None:
-        self._write(operation, 0, self._address(operation.memory, state), state)
+        self._write(operation, 0, self._address(operation.memory, state, is_used=False), state)
 
     def _logic(self, operation: Operation, state: State) -> None:
         kind = _BITWISE[operation.mnemonic]

@@ -13,14 +13,13 @@ from functools import cached_property
 from heapq import heappop, heappush
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import ANY, ASKERS, EVERY, FEATURES, PRESENT, XCR0_BITS, optional
+from vbuild.elf.cpu_facts import ANY, EVERY, FEATURES
 from vbuild.elf.iced import ConditionCode, FlowControl
-from vbuild.elf.instructions import Instructions
+from vbuild.elf.imports import MOST_WORDS, Imports
 from vbuild.elf.machine_state import (
     CC,
     RAX,
     RDX,
-    RSP,
     TESTS,
     Compared,
     Operation,
@@ -30,42 +29,23 @@ from vbuild.elf.machine_state import (
     shown_by,
 )
 from vbuild.elf.module import Piece
-from vbuild.elf.objects import ALLOCATORS, FREED
 from vbuild.elf.operands import ENVIRONMENT, Summary, World, is_address
-from vbuild.elf.program import LEAF_SIZE, LEAVES
 from vbuild.elf.values import MASK_64, STACK, Value, is_stack, tag
 
 _DEPTH, _RANGE = 6, 64
-# words on the stack that may be arguments of a function that is not known
-_MOST_WORDS = 8
 _FLAG_DEPTH = 3
-# a number of 32 bits, bytes of a word, and letters of the name of a system control
-_HALF, _WORD, _LONGEST = (1 << 32) - 1, 8, 64
-ENDLESS = frozenset({"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__stack_chk_fail", "longjmp"})
-ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "_ZSt9terminatev", "__fortify_fail"}
-ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
-_ENVIRONMENT = frozenset({"getenv", "secure_getenv", "__secure_getenv"})
-# they only fill memory with zeros, or keep nothing but a mark that something was done
-_COPIES = frozenset({"memcpy", "memmove", "__memcpy_chk", "__memmove_chk"})
-_FILLS = frozenset({"memset", "__memset_chk"})
-_HARMLESS = frozenset({"memset", "bzero", "pthread_once", "__cxa_guard_acquire", "__cxa_guard_release", "call_once"})
-_HARMLESS |= (
-    FREED
-    | ALLOCATORS.keys()
-    | {"pthread_mutex_lock", "pthread_mutex_unlock", "__cxa_guard_abort", "__cxa_atexit", "atexit"}
-)
 
 
 class TooMuchError(Exception):
     """The code takes more steps than it is worth."""
 
 
-class Interpreter(Instructions):
+class Interpreter(Imports):
     """Runs one piece of code, and what it calls as far as that is followed."""
 
     # registers by number, and bytes that a call puts on the stack
     _results = (RAX, RDX)
-    _pointer, _pushed = RSP, 8
+    _pushed = 8
     # instructions that are run for one piece
     _most_steps = 12_000
 
@@ -77,9 +57,6 @@ class Interpreter(Instructions):
         # the branches that depend on an answer of which it is known what it shows
         self.understood: set[int] = set()
         self._most = self._most_steps
-        convention = self._program.convention
-        self._argument_registers, self._lost_in_calls = convention.arguments, convention.lost
-        self._followed: list[int] = []
         self._entry = 0
         self._at_calls = EVERY
         self._at_jumps: int | None = None
@@ -387,13 +364,13 @@ class Interpreter(Instructions):
                     for place in self._variables_in(state.registers[number]):
                         self._world.hand_over(place, target, number)
                 is_followed &= self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
-        read, words = self._argument_registers, _MOST_WORDS
+        read, words = self._argument_registers, MOST_WORDS
         if functions and len(functions) == len(targets):
             used = [self._world.registers(target) for target in functions]
             # what is left in the others from before goes nowhere
             read = tuple(number for number in read if any(number in one.arguments for one in used))
             words = max(one.words for one in used)
-        self._hand_over(state, read, words, is_followed=is_followed)
+        self._hand_over(state, read, words, is_followed=is_followed, is_near=bool(functions))
         if len(targets) != 1 or not functions:
             self._forget(state, None)
             return [state]
@@ -425,85 +402,6 @@ class Interpreter(Instructions):
         summary = self._world.summary(target) if follows else None
         # what it tells may depend on its arguments, or go where they point to
         return summary is not None and summary.tells and any(isinstance(value, int) for value in arguments)
-
-    def _hand_over(
-        self, state: State, registers: Iterable[int], words: int = _MOST_WORDS, *, is_followed: bool = False
-    ) -> None:
-        """Note what the arguments in *registers*, and *words* on the stack, give to code that is not followed.
-
-        Where it *is_followed* by itself, it is run with the objects that it is given.
-        """
-        for number in registers:
-            value = state.registers[number]
-            if isinstance(value, int) and is_stack(value):
-                self._spoil(value, state)
-            elif value not in self._bases:
-                self._lose(value, state.facts, is_followed=is_followed)
-        # arguments on the stack
-        pointer = state.registers[self._pointer]
-        if isinstance(pointer, int):
-            for place in range(pointer, pointer + 8 * words, 8):
-                if place in state.stack and isinstance(state.stack[place][1], values.Choice | int):
-                    self._lose(state.stack[place][1], state.facts, is_followed=is_followed)
-
-    def _forget(self, state: State, result: Value, lost: Iterable[int] | None = None) -> None:
-        for number in self._lost_in_calls if lost is None else lost:
-            state.registers[number] = None
-        state.registers[RAX] = result
-        state.vectors.clear()
-        state.flags = None
-
-    def _imported(self, name: str, state: State) -> list[State]:
-        if name in ENDLESS or (name.startswith("_ZSt") and "__throw_" in name):
-            return []
-        to, source, size = (state.registers[number] for number in self._argument_registers[:3])
-        if (name in _COPIES and self._copy(to, source, size, state)) or (
-            name in _FILLS and self._fill_memory(to, source, size, state)
-        ):
-            self._forget(state, to)
-            return [state]
-        if name not in _HARMLESS | ASKERS:
-            self._hand_over(state, self._argument_registers)
-        result: Value = None
-        if name in ASKERS:
-            result = self._asked(name, state)
-        elif name in _ENVIRONMENT:
-            # what somebody sets for this one program is that person's choice
-            result = ENVIRONMENT
-        elif name == "__x86_get_cpuid_feature_leaf" and isinstance(leaf := state.registers[7], int):
-            result = LEAVES + leaf * LEAF_SIZE
-        elif name in ALLOCATORS:
-            result = self._world.allocated((*self._followed, self._here), name)
-        if (
-            name in _HARMLESS
-            and isinstance(place := state.registers[self._argument_registers[0]], int)
-            and is_stack(place)
-        ):
-            self._spoil(place, state)
-        if name in {"pthread_once", "call_once"}:
-            self._lose(state.registers[self._argument_registers[1]], state.facts)
-        self._forget(state, result)
-        return [state]
-
-    def _asked(self, name: str, state: State) -> Value:
-        """What Windows or macOS answers to a question about the processor; macOS writes it to memory."""
-        first, to, size, *_ = (state.registers[number] for number in self._argument_registers)
-        if name == "GetEnabledXStateFeatures":
-            return values.word(dict(XCR0_BITS), _WORD)
-        if name == "IsProcessorFeaturePresent":
-            return values.choice({0: 0, 1: PRESENT.get(first & _HALF, 0)}) if isinstance(first, int) else None
-        length, facts, before = self._load(size, _WORD, state), 0, None
-        if isinstance(first, int) and 0 < tag(first) <= len(self._program.modules):
-            module = self._program.module(first)
-            name = module.bytes_at(first - module.base, _LONGEST).partition(b"\0")[0].decode("latin-1")
-            facts = optional(name) if module.is_constant(first - module.base) else 0
-        if facts and isinstance(length, int) and 0 < length <= _WORD:
-            before = self._load(to, length, state)
-        self._hand_over(state, self._argument_registers)
-        if before is not None and isinstance(length, int):
-            # if it fails, what was there before stays
-            self._store(to, length, values.join(before, 0, values.choice({0: 0, 1: facts}), 0), state)
-        return None
 
 
 def _is_own(piece: Piece, target: int) -> bool:

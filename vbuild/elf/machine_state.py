@@ -274,6 +274,7 @@ GENERAL = _registers()
 WRITES = {OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE}
 INFO = InstructionInfoFactory()
 CALLS = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL})
+INDIRECT = frozenset({FlowControl.INDIRECT_CALL, FlowControl.INDIRECT_BRANCH})
 
 
 def general(register: int) -> int | None:

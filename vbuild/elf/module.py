@@ -147,7 +147,8 @@ class Module(Data):
         found: list[int] = []
         called: set[int] = set()
         for code in self.elf.code:
-            found += _references(code, low, high, called)
+            # the end of what is walked through may be that of all data
+            found += _references(code, low, high + 1, called)
         found.sort()
         return found, called
 
@@ -177,6 +178,16 @@ class Module(Data):
         found.add(self.elf.entry)
         found.update(self._handled)
         return sorted(found | self._called)
+
+    def starts_in(self, start: int, stop: int) -> bool:
+        """Whether something is pointed at from *start* to *stop*, which is excluded, by code or by data."""
+        index = bisect_left(self._starts, start)
+        return index < len(self._starts) and self._starts[index] < stop
+
+    def is_of_compiler(self, piece: Piece) -> bool:
+        """Whether *piece* is from crtbegin.o: it compares the end of the data with itself, and writes nothing there."""
+        targets = (one.target - self.base for one in self.shape(piece).outward)
+        return any(self.imports.get(target, "").startswith("_ITM_") for target in targets)
 
     @cached_property
     def _piece_starts(self) -> list[int]:

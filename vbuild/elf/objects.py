@@ -12,20 +12,16 @@ from collections.abc import Iterable, Iterator
 
 from vbuild.elf import values
 from vbuild.elf.iced import Mnemonic
+from vbuild.elf.imports import ALLOCATORS
 from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import HEAP, Program
-from vbuild.elf.references import MOST_USERS
+from vbuild.elf.references import MOST_USERS, NEAR
 from vbuild.elf.values import Value, tag
 from vbuild.elf.writers import Writers
 
-# what gives memory, and whether it is filled with zeros
-ALLOCATORS = {"malloc": False, "calloc": True, "_Znwm": False, "_Znam": False, "aligned_alloc": False}
-FREED = frozenset({"free", "_ZdlPv", "_ZdlPvm", "_ZdaPv"})
 _SPACE, _ORIGIN = 40, 1 << 39
 # objects that are followed; bytes of code that makes one, or is given one, and is followed from its caller
 _MOST_OBJECTS, LONGEST_MAKER = 64, 2048
-# how far in front of a variable code may point that uses it, in bytes
-NEAR = 256
 _POINTER = 8
 _NONE: frozenset[int] = frozenset()
 _UNWRITTEN = values.choice({})

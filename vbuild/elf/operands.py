@@ -69,11 +69,17 @@ class World(Protocol):
     def store_in_table(self, address: int, size: int, value: Value, facts: int) -> None:
         """Note that *value* is written to some place of the table at *address*."""
 
-    def escape(self, address: int) -> None:
-        """Note that code that is not followed may write what is at *address*."""
+    def overwrite(self, address: int, size: int | None, value: Value) -> None:
+        """Note that up to *size* bytes from *address* on, if it is known how many, get *value*: zero or anything."""
+
+    def escape(self, address: int, *, is_near: bool = False) -> None:
+        """Note that code that is not followed may write what is at *address*; nothing behind that if it *is_near*."""
 
     def hand_over(self, address: int, function: int, register: int) -> None:
         """Note that the *function*, which is not followed, gets *address* in that *register*, to write there."""
+
+    def hold_pointer(self, place: int, address: int) -> None:
+        """Note that the variable at *place* holds the *address* of another, to write there or behind it."""
 
     def follows(self, address: int) -> bool:
         """Whether the function at *address* may be run with the arguments of its caller."""
@@ -225,10 +231,11 @@ class Operands:
         *,
         is_written: bool = True,
         is_followed: bool = False,
+        is_near: bool = False,
     ) -> None:
         """Note the addresses that *value* may be: from here on they are used, and written to, out of sight.
 
-        Objects on the heap are not, where it *is_followed* to a place that is known.
+        Objects on the heap are not, where it *is_followed* to a place that is known, and *is_near* is as in `escape`.
         """
         if value is None or isinstance(value, values.Word) or (isinstance(value, int) and not tag(value)):
             return
@@ -237,7 +244,7 @@ class Operands:
                 self._use(number, facts | shown, address)
                 module = self._program.module(number)
                 if is_written and not module.is_constant(number - module.base):
-                    self._world.escape(number)
+                    self._world.escape(number, is_near=is_near)
         if not is_followed:
             self._world.share(value)
 
@@ -290,13 +297,13 @@ class Operands:
             field=module.field(displacement_of(instruction)) if is_field else None,
         )
 
-    def _address(self, memory: Memory, state: State) -> Value:
+    def _address(self, memory: Memory, state: State, *, is_used: bool = True) -> Value:
         if memory.fixed is not None or memory.is_of_thread:
             return memory.fixed
         found: Value = memory.displacement
         if memory.base is not None:
             start = state.registers[memory.base]
-            if isinstance(start, int):
+            if isinstance(start, int) and is_used:
                 self._bases.add(start)
             found = values.total(start, found)
         if memory.index is not None:
@@ -406,7 +413,8 @@ class Operands:
         if isinstance(behind, int):
             if module.is_constant(place) or tag(behind) >= tag(LEAVES) or self._world.keeps_pointer(address):
                 return behind
-            self._use(behind, state.facts)
+            # it is written to as far as the code that has it goes
+            self._lose(behind, state.facts)
             return None
         if size > _WORD:
             for _, pointer in module.pointers_in(range(place, place + size)):
@@ -423,7 +431,11 @@ class Operands:
             self._store_on_stack(next(iter(cases)), size, value, state)
             return
         is_followed = cases is not None and not any(is_stack(place) or tag(place) == tag(FIELDS) for place in cases)
-        self._lose(value, state.facts, is_followed=is_followed)
+        is_held = is_followed and all(0 < tag(place) <= len(self._program.modules) for place in cases or ())
+        self._lose(value, state.facts, is_followed=is_followed, is_near=is_held)
+        for place in (cases or ()) if is_held else ():
+            for target in self._variables_in(value):
+                self._world.hold_pointer(place, target)
         if cases is None:
             self._hand_out(value, state)
         if self._is_handler and not is_followed:

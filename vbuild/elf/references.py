@@ -28,6 +28,8 @@ _FOLLOWED = CALLS | {
 }
 # functions that may write to a variable, or call a function, before nothing is known of it
 MOST_USERS = 64
+# how far in front of a variable code may point that uses it, in bytes
+NEAR = 256
 
 
 class References(Questions):

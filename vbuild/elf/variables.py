@@ -14,9 +14,9 @@ from vbuild.elf.cpu_facts import ANY, ASKED, EVERY, FEATURES
 from vbuild.elf.cpu_questions import special
 from vbuild.elf.iced import Instruction, MemorySizeExt, Mnemonic
 from vbuild.elf.module import FIELDS, Piece, displacement_of, displacement_of_field, module_of_field
-from vbuild.elf.objects import NEAR, Key, Objects, is_object
+from vbuild.elf.objects import Key, Objects, is_object
 from vbuild.elf.program import Program
-from vbuild.elf.references import MOST_USERS
+from vbuild.elf.references import MOST_USERS, NEAR
 from vbuild.elf.values import Value, tag
 from vbuild.elf.writers import writes
 
@@ -26,12 +26,16 @@ _MOST_FIELD_READERS = 200
 # bytes of a field in which an answer is kept: wider ones mostly hold pointers and sizes
 _LONGEST_ANSWER = 4
 _WORD = 8
+# bytes of a structure without a symbol in which an answer is, at most, where code writes to some place of it
+LONGEST_OF_FLAGS = 32
 # what fills a structure without an instruction that names its fields
 _COPIES = frozenset({"memcpy", "memmove", "mempcpy", "__memcpy_chk", "__memmove_chk", "bcopy", "realloc", "read"})
 
 
 class Variables(Objects):
     """The variables of a program and the fields of its structures."""
+
+    _longest_of_flags = LONGEST_OF_FLAGS
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -130,29 +134,76 @@ class Variables(Objects):
     def store_in_table(self, address: int, size: int, value: Value, facts: int) -> None:
         if facts > ANY | ASKED:
             return
-        module = self.program.module(address)
-        table = module.table(address - module.base)
-        for key in self._variables.near(module.base + table.start, module.base + table.stop):
-            if key[0] - module.base in table:
-                self._join(key, value if key[1] == size else None, facts)
+        for key in self._keys_at(address):
+            self._join(key, value if key[1] == size else None, facts)
+        self._doubt_behind(address)
 
-    def escape(self, address: int) -> None:
-        module = self.program.module(address)
-        table = module.table(address - module.base)
-        for key in self._variables.near(module.base + table.start, module.base + table.stop):
-            if key[0] - module.base in table:
-                self._join(key, None, 0)
+    def overwrite(self, address: int, size: int | None, value: Value) -> None:
+        if size is None:
+            keys = [*self._keys_at(address), *(self._keys_behind(address) if value == 0 else ())]
+        else:
+            keys = self._variables.near(address, address + size)
+        for key in keys:
+            self._join(key, value, 0)
+        if size is None and value is None:
+            self._doubt_behind(address)
+
+    def escape(self, address: int, *, is_near: bool = False) -> None:
+        for key in self._keys_at(address):
+            self._join(key, None, 0)
+        if not is_near:
+            self._doubt_behind(address)
 
     def hand_over(self, address: int, function: int, register: int) -> None:
+        own = self._keys_of_one_object(address)
+        for key in self._keys_behind(address):
+            written = range(key[0] - address, sum(key) - address)
+            if self.writes_behind(function, register, written, is_sure=True):
+                self._join(key, None, 0)
+            elif key in own and self.writes_behind(function, register, written, is_sure=False):
+                self._doubt_variable(key)
+
+    def hold_pointer(self, place: int, address: int) -> None:
+        module = self.program.module(place)
+        for key in self._keys_of_one_object(address):
+            if self.users_write_behind(module, place - module.base, range(key[0] - address, sum(key) - address)):
+                self._doubt_variable(key)
+
+    def _keys_at(self, address: int) -> list[Key]:
+        """The variables in the object at *address*, as far as it is known to reach."""
+        module = self.program.module(address)
+        table = module.table(address - module.base)
+        near = self._variables.near(module.base + table.start, module.base + table.stop)
+        return [key for key in near if key[0] - module.base in table]
+
+    def _keys_behind(self, address: int) -> list[Key]:
+        """The variables behind `_keys_at` that may be in the same object: nothing says where it ends."""
         module = self.program.module(address)
         table = module.table(address - module.base)
         if module.object_at(table.start):
-            # all of it is known to others
-            return
+            return []
         behind = range(module.base + table.stop, address + NEAR)
-        for key in [one for one in self._variables.near(behind.start, behind.stop) if one[0] in behind]:
-            if self.writes_behind(function, register, range(key[0] - address, sum(key) - address), is_sure=True):
-                self._join(key, None, 0)
+        return [key for key in self._variables.near(behind.start, behind.stop) if key[0] in behind]
+
+    def _keys_of_one_object(self, address: int) -> list[Key]:
+        """Those of `_keys_behind` with nothing in between that something points at: there another object starts."""
+        module = self.program.module(address)
+        place = address - module.base
+        return [
+            key
+            for key in self._keys_behind(address)
+            if key[0] < address + self._longest_of_flags and not module.starts_in(place + 1, key[0] - module.base + 1)
+        ]
+
+    def _doubt_behind(self, address: int) -> None:
+        for key in self._keys_of_one_object(address):
+            self._doubt_variable(key)
+
+    def _doubt_variable(self, key: Key) -> None:
+        """Note that code which is not followed may write to the variable *key*, if that is part of what it knows."""
+        if key not in self._doubted and self._variables[key] is not None:
+            self._doubted.add(key)
+            self._queue_again(self._readers.get(key, ()))
 
     # what is written
 
@@ -352,10 +403,9 @@ class Variables(Objects):
         table = module.table(key[0] - module.base) if module else range(0)
         if module is None or module.object_at(table.start) or piece in self._users(module, table):
             self._set(key, None)
-        elif key not in self._doubted and self._variables[key] is not None:
+        else:
             # it has an address of what stands in front, from which it would have to go further
-            self._doubted.add(key)
-            self._queue_again(self._readers.get(key, ()))
+            self._doubt_variable(key)
 
     # which calls of a function are known
 

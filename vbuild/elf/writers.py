@@ -1,9 +1,10 @@
 """Who may write to a variable, or behind a pointer: what instructions show without being run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind
-from vbuild.elf.machine_state import CALLS, GENERAL, INFO, RAX, WRITES, general
+from vbuild.elf.imports import WRITTEN
+from vbuild.elf.machine_state import CALLS, GENERAL, INDIRECT, INFO, RAX, WRITES, general
 from vbuild.elf.module import Module, Piece, displacement_of
 from vbuild.elf.program import LEAVES, Program
 from vbuild.elf.references import (
@@ -11,6 +12,7 @@ from vbuild.elf.references import (
     ENDS,
     FRAME_POINTER,
     MOST_SEEN,
+    NEAR,
     STACK_POINTER,
     UNUSUAL,
     References,
@@ -37,23 +39,19 @@ class Writers(References):
 
     def _writers_of(self, module: Module, table: range, starts: range) -> Iterator[Piece]:
         """The pieces that may write to *table*: they write to it, or take an address of it, or one of *starts*."""
-        low, high = min(table.start, starts.start), max(table.stop, starts.stop)
-        for site in module.sites(low - 4, high):
-            instruction = module.instruction_with(site)
-            if instruction is None:
+        near = range(min(table.start, starts.start), max(table.stop, starts.stop))
+        for site in module.sites(near.start - 4, near.stop + NEAR):
+            piece, instruction = module.piece(module.base + site), module.instruction_with(site)
+            if piece is None or instruction is None or module.is_of_compiler(piece):
                 continue
-            is_address = instruction.mnemonic == Mnemonic.LEA
             start = instruction.ip_rel_memory_address
+            if instruction.mnemonic == Mnemonic.LEA:
+                if self._may_write_from(module, piece, instruction, near, table):
+                    yield piece
+                continue
             # a vector may begin in front of it
             is_near = start < table.stop and start + max(MemorySizeExt.size(instruction.memory_size), 1) > table.start
-            if not is_address and not (is_near and writes(instruction)):
-                continue
-            piece = module.piece(module.base + site)
-            if piece and is_address and self._only_hands_over(module, piece, instruction, table):
-                continue
-            if piece and not (
-                is_address and not self._may_write(module, piece, instruction.ip_rel_memory_address, Mnemonic.LEA)
-            ):
+            if is_near and writes(instruction):
                 yield piece
         # through a pointer that is kept in data
         for place in module.places_of(table.start, table.stop):
@@ -66,6 +64,17 @@ class Writers(References):
         for other, place in self.program.importers(names):
             if other is not module:
                 yield from self._users_of_place(other, place)
+
+    def _may_write_from(
+        self, module: Module, piece: Piece, instruction: Instruction, near: range, table: range
+    ) -> bool:
+        """Whether *piece* may write to *table* by the address that *instruction* makes, if that is *near*."""
+        start = instruction.ip_rel_memory_address
+        if start > near.stop and not _counts_back(module, piece, instruction, near):
+            return False
+        return not self._only_hands_over(module, piece, instruction, table) and self._may_write(
+            module, piece, start, Mnemonic.LEA
+        )
 
     def _only_hands_over(self, module: Module, piece: Piece, instruction: Instruction, table: range) -> bool:
         """Whether the address in front of *table* that *instruction* makes only goes to code that writes less far.
@@ -96,7 +105,7 @@ class Writers(References):
         """Whether the function at *address* writes to bytes that are *written* from where the *register* points on.
 
         It counts if what is made of the pointer cannot be followed, unless it has to be *is_sure*, but not what others
-        do that find it in memory.
+        do that find it in memory, nor what imports do that are not known to write as much as they are told.
         """
         key = (address, register, written, is_sure)
         if key not in self._writes:
@@ -125,15 +134,11 @@ class Writers(References):
             if branch and flow not in CALLS:
                 targets.append(module.base + branch)
             outside = [one for one in targets if not piece.address <= one < piece.end]
-            called = [module.base + branch] if branch and flow in CALLS else outside
-            for target in map(
-                self.program.destination,
-                called if what in self._all_registers.arguments and depth < _MOST_WRITING else (),
+            called = self._called_by(module, instruction, outside)
+            if isinstance(what, int) and any(
+                self._writes_when_called(target, (what, left, is_sure), depth) for target in called
             ):
-                if not isinstance(target, int) or target >= LEAVES or not isinstance(what, int):
-                    continue
-                if self.writes_behind(target, what, left, depth + 1, is_sure=is_sure):
-                    return True
+                return True
             if flow in CALLS and what in self._lost:
                 continue
             new = {
@@ -147,10 +152,64 @@ class Writers(References):
             seen |= new
         return False
 
+    def _writes_when_called(self, target: int | str | None, key: tuple[int, range, bool], depth: int) -> bool:
+        """Whether *target*, a function or an import, writes behind the pointer that a register has at its call."""
+        register, written, is_sure = key
+        arguments = self.program.convention.arguments
+        if register not in arguments or depth >= _MOST_WRITING:
+            return False
+        if isinstance(target, str):
+            place = WRITTEN.get(target)
+            return not is_sure and place is not None and arguments[place[0]] == register
+        if target is None or target >= LEAVES:
+            return False
+        return self.writes_behind(target, register, written, depth + 1, is_sure=is_sure)
+
+    def _called_by(
+        self, module: Module, instruction: Instruction, outside: Iterable[int]
+    ) -> Iterator[int | str | None]:
+        """What *instruction* calls, or goes to by a jump *outside* its piece, if that is known."""
+        flow, branch = instruction.flow_control, instruction.near_branch_target
+        if flow in INDIRECT and instruction.is_ip_rel_memory_operand:
+            yield self.program.behind(module, instruction.ip_rel_memory_address)
+        yield from map(self.program.destination, [module.base + branch] if branch and flow in CALLS else outside)
+
+    def users_write_behind(self, module: Module, place: int, written: range) -> bool:
+        """Whether code may write to bytes that are *written* from where the pointer at *place*, a variable, leads."""
+        table = module.table(place)
+        if module.places_of(table.start, table.stop):
+            return True
+        for user in self._users(module, table):
+            for instruction in module.instructions(user):
+                at = instruction.ip_rel_memory_address if instruction.is_ip_rel_memory_operand else -1
+                if at not in table and at not in module.pointers:
+                    continue
+                register = general(instruction.op0_register) if instruction.op0_kind == OpKind.REGISTER else None
+                if at != place and (instruction.mnemonic == Mnemonic.LEA or module.pointers.get(at) in table):
+                    return True
+                if at == place and instruction.mnemonic != Mnemonic.MOV:
+                    if instruction.mnemonic == Mnemonic.LEA:
+                        return True
+                elif at == place and register is not None and instruction.op1_kind == OpKind.MEMORY:
+                    start = (module.base + instruction.next_ip, register, written, False)
+                    if self._writes_through(user, start, 0):
+                        return True
+        return False
+
     def _may_write(self, module: Module, piece: Piece, place: int, how: int) -> bool:
         """Whether *piece* may write through the pointer at *place*, or with it as an address."""
+        table = module.table(place) if how == Mnemonic.MOV else range(0)
         for instruction in module.instructions(piece):
-            if not instruction.is_ip_rel_memory_operand or instruction.ip_rel_memory_address != place:
+            if not instruction.is_ip_rel_memory_operand:
+                continue
+            at = instruction.ip_rel_memory_address
+            behind = self.program.behind(module, at)
+            if (at in table and instruction.mnemonic == Mnemonic.LEA) or (
+                at not in table and isinstance(behind, int) and behind - module.base in table
+            ):
+                # by the address of the pointer, or of the table it is in
+                return True
+            if at != place:
                 continue
             if instruction.mnemonic == how and instruction.op0_kind == OpKind.REGISTER:
                 number = general(instruction.op0_register)
@@ -223,7 +282,9 @@ class Writers(References):
         """Where *register* still has what it had at *instruction* of *piece*; None if it may get elsewhere."""
         flow, branch = instruction.flow_control, instruction.near_branch_target
         if flow == FlowControl.RETURN:
-            return None if register == RAX or self.callers_use(piece.address, register) else []
+            if register == RAX:
+                return None if self.callers_write(piece.address, register) else []
+            return None if self.callers_use(piece.address, register) else []
         if flow in CALLS:
             target = self.program.destination(module.base + branch) if branch else None
             taken = self.registers(target) if isinstance(target, int) else self._all_registers
@@ -251,6 +312,18 @@ class Writers(References):
         if not isinstance(other, int) or register in self.registers(other).arguments | UNUSUAL:
             return False
         return register in self.registers(other).changed or not self.callers_use(piece.address, register)
+
+
+def _counts_back(module: Module, piece: Piece, instruction: Instruction, places: range) -> bool:
+    """Whether *piece* makes an address of *places* from the one behind them that *instruction* makes.
+
+    gcc makes the start of what is walked through from its end so.
+    """
+    end, register = instruction.ip_rel_memory_address, general(instruction.op0_register)
+    return any(
+        one.mnemonic == Mnemonic.LEA and general(one.memory_base) == register and end + displacement_of(one) in places
+        for one in module.instructions(piece)
+    )
 
 
 def _held_behind(  # noqa: C901, PLR0911  # one for each kind of use
