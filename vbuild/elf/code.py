@@ -375,16 +375,23 @@ def _merged(rows: Iterable[_Row]) -> tuple[Symbol, ...]:
     by_address: dict[int, list[_Row]] = {}
     for row in rows:
         by_address.setdefault(row.address, []).append(row)
-    return tuple(
-        Symbol(
-            address,
-            max(row.size for row in same),
-            tuple(dict.fromkeys(row.name for row in same if row.name)),
-            is_exported=any(row.is_exported for row in same),
-            is_resolver=any(row.type == SymbolType.GNU_IFUNC for row in same),
-            is_weak=all(row.is_weak for row in same if row.is_exported),
-        )
-        for address, same in sorted(by_address.items())
+    return tuple(_symbol(address, by_address[address]) for address in sorted(by_address))
+
+
+def _symbol(address: int, same: Sequence[_Row]) -> Symbol:
+    """The symbol at *address*, of which the rows *same* tell."""
+    if len(same) == 1:  # nearly always, of hundreds of thousands
+        row = same[0]
+        is_weak = row.is_weak or not row.is_exported
+        names = (row.name,) if row.name else ()
+        return Symbol(address, row.size, names, row.is_exported, row.type == SymbolType.GNU_IFUNC, is_weak)
+    return Symbol(
+        address,
+        max(row.size for row in same),
+        tuple(dict.fromkeys(row.name for row in same if row.name)),
+        is_exported=any(row.is_exported for row in same),
+        is_resolver=any(row.type == SymbolType.GNU_IFUNC for row in same),
+        is_weak=all(row.is_weak for row in same if row.is_exported),
     )
 
 
