@@ -16,6 +16,35 @@ ZMM = '__asm__ volatile("vpaddd %zmm0, %zmm1, %zmm2")'
 ASKS = 'int asks(void) { int a = 0, b, c, d; __asm__("cpuid" : "+a"(a), "=b"(b), "=c"(c), "=d"(d)); return d; }'
 NOINLINE = "__attribute__((noinline, noclone))"
 
+# as OpenSSL's: the low word is returned, the others are written behind a pointer, which is cleared as a whole first
+WORDS = f"""
+#include <stdlib.h>
+{NOINLINE} unsigned ask(unsigned *words) {{
+    unsigned a = 7, b, c = 0, d;
+    __asm__ volatile("movq $0, (%0)" :: "r"(words + 1) : "memory");
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    words[1] = b;
+    words[2] = c;
+    a = 1, c = 0;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    return c;
+}}
+unsigned words[10] __attribute__((visibility("hidden")));
+{NOINLINE} static int fast(int x) {{ {VECTOR}; return x; }}
+int work(int x) {{ return words[1] & 1 << 5 ? fast(x) : x; }}
+int more(int x) {{ unsigned long both; __builtin_memcpy(&both, words + 1, 8); return both & 1 << 5 ? fast(x) : x; }}
+"""
+# a number for each word, with colons between them
+WALKED = """
+    unsigned *to = words;
+    for (; *text; to += 2) {
+        unsigned long number = strtoul(text, &text, 0);
+        *(unsigned long *)to = *text == '~' ? *(unsigned long *)to & ~number : number;
+        text += *text == ':';
+        if (to == words + 8) break;
+    }
+"""
+
 
 def judged(data: bytes, *, level: int = 0, path: str = "demo.so", allow: str | None = None) -> tuple[Judged, ...]:
     """Every function above the level of that rank."""
@@ -185,6 +214,31 @@ def test_of_an_extension_module_only_what_python_calls_is_an_entry() -> None:
 def test_flags_that_leaked_are_violations_in_every_function() -> None:
     found = verdicts(shared_object(SUM, "-march=x86-64-v3"), level=1)
     assert found == {"sum": None, "scale": None}
+
+
+def chosen(source: str) -> set[Reason | None]:
+    return set(verdicts(stripped(shared_object(WORDS + source, "-O2"))).values())
+
+
+@pytest.mark.parametrize("written", [WALKED, "words[atoi(text)] = atoi(text + 1);", "words[atoi(text)] &= 2;"])
+def test_what_the_environment_writes_is_somebody_s_choice(written: str) -> None:
+    source = f"""
+    __attribute__((constructor)) void start(void) {{
+        char *text = getenv("DEMO_CAPABILITIES");
+        if (text) {{ {written} }}
+        else words[0] = ask(words);
+    }}
+    """
+    assert chosen(source) == {Reason.TESTED}
+
+
+@pytest.mark.parametrize("written", [WALKED, "words[atoi(text)] = atoi(text + 1);"])
+def test_what_a_caller_writes_is_not(written: str) -> None:
+    source = f"""
+    __attribute__((constructor)) void start(void) {{ words[0] = ask(words); }}
+    void set(char *text) {{ {written} }}
+    """
+    assert chosen(source) == {None}
 
 
 @pytest.mark.parametrize(

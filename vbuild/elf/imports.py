@@ -41,6 +41,25 @@ WRITTEN: Mapping[str, tuple[int, int] | None] = {
 }
 # and those that return where that is
 _RETURNED = _COPIES | _FILLS | {"strncpy", "__strncpy_chk", "fgets"}
+# with how many registers functions are called; of others it may be with all
+TAKEN: Mapping[str, int] = {
+    **dict.fromkeys(("abort", "__errno_location", "getpid", "pthread_self", "sched_yield", "dlerror"), 0),
+    **dict.fromkeys(
+        (*_ENVIRONMENT, *FREED, *ALLOCATORS, "strlen", "strdup", "atoi", "atol", "puts", "time", "close"), 1
+    ),
+    **dict.fromkeys(
+        ("fclose", "fflush", "sysconf", "getauxval", "dlclose", "atexit", "exit", "pthread_getspecific"), 1
+    ),
+    **dict.fromkeys((f"pthread_mutex_{verb}" for verb in ("lock", "trylock", "unlock", "destroy")), 1),
+    **dict.fromkeys((f"pthread_rwlock_{verb}" for verb in ("rdlock", "wrlock", "unlock", "destroy")), 1),
+    **dict.fromkeys(("pthread_cond_signal", "pthread_cond_broadcast", "pthread_cond_destroy", "pthread_key_delete"), 1),
+    **dict.fromkeys(("pthread_mutex_init", "pthread_rwlock_init", "pthread_cond_init", "pthread_cond_wait"), 2),
+    **dict.fromkeys(("pthread_key_create", "pthread_setspecific", "pthread_once", "pthread_join"), 2),
+    **dict.fromkeys(("calloc", "realloc", "aligned_alloc", "_ZdlPvm", "strcmp", "strchr", "strrchr", "strstr"), 2),
+    **dict.fromkeys(("strcpy", "strcat", "fopen", "fputs", "dlopen", "dlsym", "munmap", "clock_gettime"), 2),
+    **dict.fromkeys(("memcpy", "memmove", "memset", "memcmp", "strncmp", "strncpy", "read", "write", "lseek"), 3),
+    **dict.fromkeys(("fread", "fwrite", "qsort", "pthread_create"), 4),
+}
 
 
 class Imports(Instructions):
@@ -100,7 +119,8 @@ class Imports(Instructions):
             self._forget(state, to)
             return [state]
         if name not in _HARMLESS | ASKERS and not is_filled:
-            self._hand_over(state, self._argument_registers, is_written=name not in WRITTEN)
+            taken = self._argument_registers[: TAKEN.get(name)]
+            self._hand_over(state, taken, 0 if name in TAKEN else MOST_WORDS, is_written=name not in WRITTEN)
         if (written := WRITTEN.get(name)) is not None:
             place, length = (state.registers[self._argument_registers[number]] for number in written)
             self._overwrite(place, length, 0 if is_filled else None)

@@ -294,9 +294,12 @@ class Interpreter(Imports):
                 places = self._variables_in(state.registers[register])
                 if places and self._world.callers_write(self._entry, register):
                     for place in places:
-                        self._world.escape(place)
-        before = self._return
-        self._return = state.copy() if before is None else self._joined(before, state, self._here, visits=0)
+                        self._world.escape(place, state.facts)
+        before, after, pointer = self._return, state.copy(), state.registers[self._pointer]
+        if isinstance(pointer, int):
+            # what a function has kept on the stack is gone
+            after.stack = {place: kept for place, kept in after.stack.items() if place >= pointer}
+        self._return = after if before is None else self._joined(before, after, self._here, visits=0)
 
     def _targets(self, operation: Operation, state: State) -> list[tuple[int | str, int]]:
         """Where a call or jump goes, as far as that is known: addresses or names of imports, with facts."""
@@ -362,7 +365,7 @@ class Interpreter(Imports):
                 self._use(target, state.facts | facts)
                 for number in self._argument_registers:
                     for place in self._variables_in(state.registers[number]):
-                        self._world.hand_over(place, target, number)
+                        self._world.hand_over(place, target, number, state.facts | facts)
                 is_followed &= self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
         read, words = self._argument_registers, MOST_WORDS
         if functions and len(functions) == len(targets):

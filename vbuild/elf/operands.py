@@ -72,11 +72,17 @@ class World(Protocol):
     def overwrite(self, address: int, size: int | None, value: Value) -> None:
         """Note that up to *size* bytes from *address* on, if it is known how many, get *value*: zero or anything."""
 
-    def escape(self, address: int, *, is_near: bool = False) -> None:
-        """Note that code that is not followed may write what is at *address*; nothing behind that if it *is_near*."""
+    def escape(self, address: int, facts: int, *, is_near: bool = False) -> None:
+        """Note that code that is not followed may write what is at *address* where the processor has *facts*.
 
-    def hand_over(self, address: int, function: int, register: int) -> None:
-        """Note that the *function*, which is not followed, gets *address* in that *register*, to write there."""
+        It writes nothing behind that if it *is_near*.
+        """
+
+    def hand_over(self, address: int, function: int, register: int, facts: int) -> None:
+        """Note that the *function*, which is not followed, gets *address* in that *register*, to write there.
+
+        It does where the processor has *facts*.
+        """
 
     def hold_pointer(self, place: int, address: int) -> None:
         """Note that the variable at *place* holds the *address* of another, to write there or behind it."""
@@ -244,7 +250,7 @@ class Operands:
                 self._use(number, facts | shown, address)
                 module = self._program.module(number)
                 if is_written and not module.is_constant(number - module.base):
-                    self._world.escape(number, is_near=is_near)
+                    self._world.escape(number, facts | shown, is_near=is_near)
         if not is_followed:
             self._world.share(value)
 
@@ -553,8 +559,9 @@ class Operands:
         )
 
     def _is_dead(self, address: int, register: int) -> bool:
-        """Whether the code at *address* never reads *register* before it writes there."""
-        return self._world.is_unread(address, register)
+        """Whether the code at *address* never reads an address in *register* before it writes there."""
+        # one byte of it is none: the low one may be read by a call, as the number of vectors
+        return self._world.is_unread(address, register, 1)
 
     def _joined_stacks(
         self, one: State, other: State, joined: Callable[[Value, Value], Value], address: int
@@ -583,8 +590,9 @@ class Operands:
     def _met(self, one: tuple[Value, int], other: tuple[Value, int], address: int, visits: int) -> Value:
         """What two values, with the facts on the way to each, are where they meet at *address*."""
         found = values.join(*one, *other)
-        # what only counts is not followed round and round
-        if visits > (_VISITS if values.tells(found) or is_address(one[0]) else _FEW_VISITS):
+        # what only counts is not followed round and round; bits only come to tell less
+        is_growing = found != one[0] and not (isinstance(found, values.Word) and values.tells(found))
+        if is_growing and visits > (_VISITS if values.tells(found) or is_address(one[0]) else _FEW_VISITS):
             found = None
         if found is None or isinstance(found, values.Word):
             for value, known in (one, other):

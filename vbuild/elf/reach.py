@@ -25,7 +25,7 @@ from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import LEAVES, Program
 
 # users of code above the level that are looked at
-_MOST_USERS = 8000
+_MOST_USERS = 40000
 # pieces above the level from which is looked backwards; with more, all code is followed from where others enter
 _MOST_BACKWARDS = 2000
 _LONGEST_WAY = 16

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 
 from vbuild.elf.cpu_questions import Questions
 from vbuild.elf.iced import FlowControl, Instruction, Mnemonic, OpAccess, OpKind, Register
+from vbuild.elf.imports import TAKEN
 from vbuild.elf.machine_state import CALLS, GENERAL, INFO, RAX, RCX, RDX, WRITES, general
 from vbuild.elf.module import Module, Piece, module_of_field
 from vbuild.elf.operands import CLEARS_THE_REST, Registers
@@ -51,6 +52,14 @@ class References(Questions):
             self._registers[address] = self._found_registers(address, depth)
         return self._registers[address]
 
+    def _taken(self, target: int | str | None, depth: int = 0) -> Registers:
+        """The registers that *target*, a function or an import, uses; all, if it is not known."""
+        if isinstance(target, int):
+            return self.registers(target, depth)
+        if target is None or target not in TAKEN:
+            return self._all_registers
+        return Registers(frozenset(self.program.convention.arguments[: TAKEN[target]]), self._lost)
+
     def _found_registers(self, address: int, depth: int) -> Registers:  # noqa: C901, PLR0912  # each kind of flow
         module = self.program.module(address)
         piece = module.piece(address)
@@ -84,7 +93,7 @@ class References(Questions):
                 else:
                     calls = True
                     target = self.program.destination(branch) if instruction.near_branch_target else None
-                    handed = self.registers(target, depth + 1) if isinstance(target, int) else self._all_registers
+                    handed = self._taken(target, depth + 1)
                     read |= handed.arguments & own
                     if flow in CALLS:
                         own -= self._lost
@@ -130,16 +139,17 @@ class References(Questions):
                     return False
                 continue
             instruction = module.instruction(place)
-            following = self._held_at(module, instruction, register, size) if instruction else None
+            following = self._held_at(piece, instruction, register, size) if instruction else None
             if following is None or len(seen) > MOST_SEEN:
                 return False
             waiting += following
         return piece is not None
 
     def _held_at(  # noqa: PLR0911  # one for each kind of flow
-        self, module: Module, instruction: Instruction, register: int, size: int
+        self, piece: Piece, instruction: Instruction, register: int, size: int
     ) -> list[int] | None:
-        """Where *instruction* leads to with what *register* has; None if it may read more of that than *size* bytes."""
+        """Where *instruction* of *piece* leads to with the *register*; None if it may read more of it than *size*."""
+        module = self.program.module(piece.address)
         used = [one for one in INFO.info(instruction).used_registers() if general(one.register) == register]
         flow, branch = instruction.flow_control, instruction.near_branch_target
         is_read = any(
@@ -150,13 +160,16 @@ class References(Questions):
         is_kept = register not in self._lost
         if flow == FlowControl.EXCEPTION:
             return []
-        if is_read or flow not in _FOLLOWED or (flow == FlowControl.RETURN and (is_kept or register in _RESULTS)):
+        if is_read or flow not in _FOLLOWED:
             return None
+        if flow == FlowControl.RETURN:
+            is_result = register in _RESULTS and (register == RAX or self.callers_use(piece.address, register))
+            return None if is_kept or is_result else []
         if flow in CALLS and is_kept:
             return None if module.has_handlers else [module.base + instruction.next_ip]
         if flow in CALLS:
             target = self.program.destination(module.base + branch) if branch else None
-            handed = self.registers(target) if isinstance(target, int) else self._all_registers
+            handed = self._taken(target)
             if register in handed.arguments or register in UNUSUAL - ({RAX} if size else set()):
                 return None
             if register in handed.changed:
@@ -298,7 +311,10 @@ class References(Questions):
             target = instruction.near_branch_target or instruction.ip_rel_memory_address
             if target and self.program.destination(module.base + target) == address:
                 if instruction.flow_control not in CALLS:
-                    return True
+                    if register == RAX or instruction.flow_control != FlowControl.NEXT:
+                        return True
+                    # whoever calls it by its address does not expect two results
+                    continue
                 is_returned = True
         return False
 

@@ -290,6 +290,15 @@ def truncated(value: Value, size: int) -> Value:
     return Word.of((*bits[: 8 * size], *((_ZERO_BIT,) * (64 - 8 * size))))
 
 
+@_of_kept
+def replaced(value: Value, part: Value, places: range) -> Value:
+    """*value* with *part* in its bytes at *places*."""
+    if any(tag(number) for one in (value, part) for number in cases_of(one) or ()):
+        return lossy(value, part)
+    bits, new = bits_of(value), bits_of(part)
+    return as_word((*bits[: 8 * places.start], *new[: 8 * len(places)], *bits[8 * places.stop :]))
+
+
 @_remembered
 def extended(value: Value, size: int, new: int) -> Value:
     """The low *size* bytes of *value* with their sign, in *new* bytes."""

@@ -117,6 +117,10 @@ class Variables(Objects):
                 part = values.truncated(values.shifted(value, 8 * (start - address), "shr", 8), length)
             elif value == 0 and size > _WORD:
                 part = 0
+            elif size <= _WORD:
+                behind = values.shifted(value, 8 * max(start - address, 0), "shr", 8)
+                places = range(max(address - start, 0), min(address + size - start, length))
+                part = values.replaced(self._variables[key], behind, places)
             else:
                 part = values.lossy(value)
             is_answer = _is_answer(part, facts)
@@ -136,7 +140,7 @@ class Variables(Objects):
             return
         for key in self._keys_at(address):
             self._join(key, value if key[1] == size else None, facts)
-        self._doubt_behind(address)
+        self._doubt_behind(address, facts)
 
     def overwrite(self, address: int, size: int | None, value: Value) -> None:
         if size is None:
@@ -146,21 +150,21 @@ class Variables(Objects):
         for key in keys:
             self._join(key, value, 0)
         if size is None and value is None:
-            self._doubt_behind(address)
+            self._doubt_behind(address, 0)
 
-    def escape(self, address: int, *, is_near: bool = False) -> None:
+    def escape(self, address: int, facts: int, *, is_near: bool = False) -> None:
         for key in self._keys_at(address):
-            self._join(key, None, 0)
+            self._join(key, None, facts)
         if not is_near:
-            self._doubt_behind(address)
+            self._doubt_behind(address, facts)
 
-    def hand_over(self, address: int, function: int, register: int) -> None:
+    def hand_over(self, address: int, function: int, register: int, facts: int) -> None:
         own = self._keys_of_one_object(address)
         for key in self._keys_behind(address):
             written = range(key[0] - address, sum(key) - address)
             if self.writes_behind(function, register, written, is_sure=True):
-                self._join(key, None, 0)
-            elif key in own and self.writes_behind(function, register, written, is_sure=False):
+                self._join(key, None, facts)
+            elif key in own and facts & ANY != ANY and self.writes_behind(function, register, written, is_sure=False):
                 self._doubt_variable(key)
 
     def hold_pointer(self, place: int, address: int) -> None:
@@ -195,7 +199,10 @@ class Variables(Objects):
             if key[0] < address + self._longest_of_flags and not module.starts_in(place + 1, key[0] - module.base + 1)
         ]
 
-    def _doubt_behind(self, address: int) -> None:
+    def _doubt_behind(self, address: int, facts: int) -> None:
+        if facts & ANY == ANY:
+            # whoever runs it has chosen to
+            return
         for key in self._keys_of_one_object(address):
             self._doubt_variable(key)
 

@@ -287,7 +287,7 @@ class Writers(References):
             return None if self.callers_use(piece.address, register) else []
         if flow in CALLS:
             target = self.program.destination(module.base + branch) if branch else None
-            taken = self.registers(target) if isinstance(target, int) else self._all_registers
+            taken = self._taken(target)
             # code that handles errors finds there what no call changes
             if register in taken.arguments or (module.has_handlers and register not in self._lost):
                 return None
