@@ -232,6 +232,16 @@ def test_what_the_environment_writes_is_somebody_s_choice(written: str) -> None:
     assert chosen(source) == {Reason.TESTED}
 
 
+@pytest.mark.parametrize(("bit", "reason"), [("5", Reason.TESTED), ("6", None)])
+def test_a_function_that_returns_the_word_of_an_index_returns_what_that_tells(bit: str, reason: Reason | None) -> None:
+    source = f"""
+    __attribute__((constructor)) void start(void) {{ words[0] = ask(words); }}
+    {NOINLINE} static unsigned word(int index) {{ return words[index]; }}
+    int get(int x) {{ return word(1) & 1 << {bit} ? fast(x) : word(2) + x; }}
+    """
+    assert chosen(source) == {reason}
+
+
 @pytest.mark.parametrize("written", [WALKED, "words[atoi(text)] = atoi(text + 1);"])
 def test_what_a_caller_writes_is_not(written: str) -> None:
     source = f"""

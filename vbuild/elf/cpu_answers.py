@@ -91,7 +91,7 @@ class Answers(Variables):
     def called(self, address: int, arguments: Sequence[Value], facts: int) -> bool:
         if facts > ANY | ASKED or not (
             self._closed.get(address)
-            or any(map(self._leads_to_answer, arguments))
+            or any(map(self.leads_to_answer, arguments))
             or (self._running and self._chooses(self._running[-1], address, arguments))
         ):
             return not any(map(self.has_telling_object, arguments))
@@ -162,8 +162,7 @@ class Answers(Variables):
     def arguments(self, address: int) -> Sequence[Value]:
         return [self.see(self._variables.get(_parameter(address, number))) for number in range(_ARGUMENTS)]
 
-    def _leads_to_answer(self, value: Value) -> bool:
-        """Whether *value* tells something, or points at a structure in which something does."""
+    def leads_to_answer(self, value: Value) -> bool:
         if isinstance(value, int) and self._is_variable(value):
             return not self._telling.isdisjoint(range(value, value + NEAR))
         is_answer = bool(values.tells(value) & ANY) and value is not ENVIRONMENT and not is_address(value)

@@ -135,6 +135,9 @@ class World(Protocol):
     def has_object(self, value: Value) -> bool:
         """Whether *value* may point at an object on the heap that only code which is run can reach."""
 
+    def leads_to_answer(self, value: Value) -> bool:
+        """Whether *value* tells something, or points at a structure in which something does."""
+
     def has_telling_object(self, value: Value) -> bool:
         """Whether *value* may point at such an object in which an answer is."""
 
@@ -319,7 +322,8 @@ class Operands:
                 # if the field holds something else, elsewhere in the table
                 self._lose(before, state.facts | as_kept(EVERY), is_written=False)
             elif values.cases_of(found) is None:
-                # somewhere in a table
+                # somewhere in a table; an argument may say where
+                self._asks |= self._world.leads_to_answer(before)
                 self._lose(before, state.facts, is_written=False)
                 self._lose(scaled, state.facts, is_written=False)
         return found

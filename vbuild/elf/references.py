@@ -60,7 +60,7 @@ class References(Questions):
             return self._all_registers
         return Registers(frozenset(self.program.convention.arguments[: TAKEN[target]]), self._lost)
 
-    def _found_registers(self, address: int, depth: int) -> Registers:  # noqa: C901, PLR0912  # each kind of flow
+    def _found_registers(self, address: int, depth: int) -> Registers:  # noqa: C901  # each kind of flow
         module = self.program.module(address)
         piece = module.piece(address)
         if piece is None or piece.address != address or depth > _MOST_CALLED or piece.end - piece.address > _LONGEST:
@@ -75,15 +75,15 @@ class References(Questions):
             if instruction is None:
                 return self._all_registers
             own, down = states[place]
-            for used in INFO.info(instruction).used_registers():
-                number = general(used.register)
-                if number is None:
-                    continue
-                if used.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS} and number in own:
-                    read.add(number)
-                if used.access in WRITES:
-                    changed.add(number)
-                    own -= {number} if used.access == OpAccess.WRITE else set()
+            used = [
+                (number, one.access)
+                for one in INFO.info(instruction).used_registers()
+                if (number := general(one.register)) is not None
+            ]
+            read |= own & {number for number, access in used if access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS}}
+            changed |= {number for number, access in used if access in WRITES}
+            # one that is extended into itself is read first
+            own -= {number for number, access in used if access == OpAccess.WRITE}
             words = max(words, _words_read(instruction, down))
             targets = [] if instruction.flow_control in ENDS else [module.base + instruction.next_ip]
             flow, branch = instruction.flow_control, module.base + instruction.near_branch_target
