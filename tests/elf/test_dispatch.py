@@ -232,6 +232,24 @@ def test_what_the_environment_writes_is_somebody_s_choice(written: str) -> None:
     assert chosen(source) == {Reason.TESTED}
 
 
+@pytest.mark.parametrize(("number", "reason"), [(0, Reason.TESTED), (1, None)])
+def test_a_structure_that_is_filled_with_a_number_tells_nothing_any_more(number: int, reason: Reason | None) -> None:
+    source = f"""
+    #include <stdlib.h>
+    #include <string.h>
+    static struct state {{ char name[300]; int has; }} *kept;
+    {NOINLINE} static int fast(int x) {{ {VECTOR}; return x; }}
+    __attribute__((constructor)) static void start(void) {{
+        kept = calloc(1, sizeof *kept);
+        kept->has = __builtin_cpu_supports("avx2");
+    }}
+    {NOINLINE} static int inner(struct state *state, int x) {{ return state->has ? fast(x) : x; }}
+    int run(int x) {{ return inner(kept, x); }}
+    int more(int x) {{ memset(kept, {number}, sizeof *kept); return inner(kept, x); }}
+    """
+    assert set(verdicts(stripped(shared_object(source, "-O0"))).values()) == {reason}
+
+
 @pytest.mark.parametrize(("bit", "reason"), [("5", Reason.TESTED), ("6", None)])
 def test_a_function_that_returns_the_word_of_an_index_returns_what_that_tells(bit: str, reason: Reason | None) -> None:
     source = f"""

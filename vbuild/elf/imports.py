@@ -22,7 +22,7 @@ ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", 
 ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
 _ENVIRONMENT = frozenset({"getenv", "secure_getenv", "__secure_getenv"})
 _COPIES = frozenset({"memcpy", "memmove", "__memcpy_chk", "__memmove_chk"})
-_FILLS = frozenset({"memset", "__memset_chk"})
+FILLS = frozenset({"memset", "__memset_chk"})
 # they keep nothing but a mark that something was done, in an object of their own
 _HARMLESS = frozenset({"pthread_once", "__cxa_guard_acquire", "__cxa_guard_release", "call_once"})
 _HARMLESS |= (
@@ -32,7 +32,7 @@ _HARMLESS |= (
 )
 # what functions write to: the number of the argument that points there, and of the one that says how many bytes
 WRITTEN: Mapping[str, tuple[int, int] | None] = {
-    **dict.fromkeys((*_COPIES, *_FILLS, "mempcpy", "__mempcpy_chk", "strncpy", "__strncpy_chk"), (0, 2)),
+    **dict.fromkeys((*_COPIES, *FILLS, "mempcpy", "__mempcpy_chk", "strncpy", "__strncpy_chk"), (0, 2)),
     **dict.fromkeys(("snprintf", "vsnprintf", "__snprintf_chk", "__vsnprintf_chk", "bzero", "fgets"), (0, 1)),
     **dict.fromkeys(("read", "recv", "pread", "pread64"), (1, 2)),
     **dict.fromkeys(("memcmp", "bcmp", "strcmp", "strncmp", "strcasecmp", "strncasecmp", "strlen", "strnlen")),
@@ -40,7 +40,7 @@ WRITTEN: Mapping[str, tuple[int, int] | None] = {
     **dict.fromkeys(("fputs", "fwrite", "write", "atoi", "atol", "strdup", *_ENVIRONMENT)),
 }
 # and those that return where that is
-_RETURNED = _COPIES | _FILLS | {"strncpy", "__strncpy_chk", "fgets"}
+_RETURNED = _COPIES | FILLS | {"strncpy", "__strncpy_chk", "fgets"}
 # with how many registers functions are called; of others it may be with all
 TAKEN: Mapping[str, int] = {
     **dict.fromkeys(("abort", "__errno_location", "getpid", "pthread_self", "sched_yield", "dlerror"), 0),
@@ -112,9 +112,9 @@ class Imports(Instructions):
         if name in ENDLESS or (name.startswith("_ZSt") and "__throw_" in name):
             return []
         to, source, size = (state.registers[number] for number in self._argument_registers[:3])
-        is_filled = name in _FILLS and source == 0
+        is_filled = name in FILLS and source == 0
         if (name in _COPIES and self._copy(to, source, size, state)) or (
-            name in _FILLS and self._fill_memory(to, source, size, state)
+            name in FILLS and self._fill_memory(to, source, size, state)
         ):
             self._forget(state, to)
             return [state]

@@ -351,6 +351,7 @@ class Variables(Objects):
         writers: dict[int, Piece] = {}
         module = self.program.modules[module_of_field(key[0]) - 1]
         is_known = module.has_fields and not module.is_copying and _COPIES.isdisjoint(module.imports.values())
+        is_known &= not self.is_filling(module)
         for piece, instruction in self._field_users(key):
             if instruction.mnemonic == Mnemonic.LEA:
                 # what is written through that address is not seen
