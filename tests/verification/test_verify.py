@@ -1,5 +1,6 @@
 """Wheels with real binaries, compared with what their names and metadata promise."""
 
+import ctypes
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -287,6 +288,38 @@ def test_a_needed_library_must_be_in_the_wheel_or_on_the_platform(tmp_path: Path
     astray = {MEMBER: module, "demo/lib/libother.so.1": shared_object("int x;")}
     what = "needs libother.so.1, which the wheel has in 'demo/lib', but no RPATH leads there"
     assert found(verify(made(tmp_path, astray)), Severity.WARNING) == [("needed", what)]
+
+
+def test_a_module_with_a_symbol_that_nothing_defines_cannot_be_imported(tmp_path: Path) -> None:
+    module = shared_object(f"extern int lost, given; int use(void) {{ return lost + given; }} {MODULE}")
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    (folder / "_demo.so").write_bytes(module)
+    with pytest.raises(OSError, match="undefined symbol"):
+        ctypes.CDLL(str(folder / "_demo.so"))
+    what = "needs symbols that no library of the wheel or of the platform has: "
+    files = {MEMBER: module, "demo/libgiven.so": shared_object("int given;")}
+    assert found(verify(made(tmp_path, files))) == [("undefined", f"{what}lost")]
+    elsewhere = made(tmp_path, module, metadata="Requires-Dist: other\n")
+    assert found(verify(elsewhere), Severity.WARNING) == [("undefined", f"{what}given, lost")]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "extern int lost __attribute__((weak)); int *use(void) { return &lost; }",
+        "double floor(double); double use(double x) { return floor(x); }",
+        "extern void *PyExc_OSError; void *_Py_New(void); void *use(void) { return PyExc_OSError ? _Py_New() : 0; }",
+        "extern __thread int local; int use(void) { return local; }",
+    ],
+    ids=["weak", "of libraries that Python is linked with", "of Python", "of another library in the wheel"],
+)
+def test_a_symbol_that_may_be_missing_or_that_something_brings_is_no_finding(tmp_path: Path, source: str) -> None:
+    files = {
+        MEMBER: shared_object(f"{source} {MODULE}", "-O0"),
+        "demo/liblocal.so": shared_object("__thread int local;"),
+    }
+    assert verify(made(tmp_path, files)).findings == ()
 
 
 def test_a_platform_that_promises_nothing_lacks_nothing(tmp_path: Path) -> None:

@@ -70,11 +70,15 @@ _TYPES = frozenset(SymbolType)
 
 
 class Import(Struct, frozen=True):
-    """A symbol taken from another library, with the version and the library if the file says them."""
+    """A symbol taken from another library, with the version and the library if the file says them.
+
+    A weak one may be missing.
+    """
 
     name: str
     version: str | None = None
     library: str | None = None
+    is_weak: bool = False
 
 
 class Elf(Outline, frozen=True):
@@ -84,7 +88,8 @@ class Elf(Outline, frozen=True):
     and aarch64 only. *pointers* are the places in data that the loader fills with an address of this file, and that
     address, *resolvers* the functions that it calls to fill some; *import_places* those that it fills with the address
     of an import. *writable* are the addresses of data that code can change, *relro* those that only the loader changes.
-    *constants* are the bytes of small enough sections of data.
+    *constants* are the bytes of small enough sections of data. *exported* are the names under which other files can use
+    its functions and data.
     """
 
     code: tuple[CodeSection, ...]
@@ -98,6 +103,7 @@ class Elf(Outline, frozen=True):
     relro: tuple[range, ...]
     constants: tuple[CodeSection, ...]
     entry: int
+    exported: frozenset[str]
 
     @classmethod
     def parse(cls, data: Buffer) -> Self:
@@ -122,6 +128,7 @@ class Elf(Outline, frozen=True):
                 relro=tuple(part.addresses for part in image.segments if part.p_type == SegmentType.GNU_RELRO),
                 constants=_constants(image),
                 entry=image.header.e_entry,
+                exported=symbols.exported,
             )
 
     @property
@@ -188,13 +195,6 @@ class Elf(Outline, frozen=True):
     def system(self) -> str:
         """What its calls keep to."""
         return "linux"
-
-    @property
-    def exported(self) -> frozenset[str]:
-        """The names under which other files can use its functions and objects."""
-        return frozenset(
-            name for symbol in (*self.functions, *self.objects) if symbol.is_exported for name in symbol.names
-        )
 
 
 def _code(image: ElfImage) -> tuple[CodeSection, ...]:
@@ -274,10 +274,10 @@ def _imports(dynamic: Dynamic, symbols: "_Symbols") -> tuple[Import, ...]:
         if section.header.sh_type == SectionType.GNU_VERSYM:
             indices = _data(dynamic.image, section)
     found = []
-    for number, name in symbols.undefined:
+    for number, name, is_weak in symbols.undefined:
         index = int.from_bytes(indices[2 * number : 2 * number + 2], "little") & VERSION_NUMBER
         library, version = versions.get(index, (None, None))
-        found.append(Import(name, version, library))
+        found.append(Import(name, version, library, is_weak))
     return tuple(found)
 
 
@@ -292,7 +292,7 @@ def _pointers(
         return (), (), frozenset()
     absolute, resolved = _ABSOLUTE[image.machine], _RESOLVED[image.machine]
     based = {_RELATIVE[image.machine], resolved}
-    addresses, names = dict(symbols.defined), dict(symbols.undefined)
+    addresses, names = dict(symbols.defined), {number: name for number, name, _ in symbols.undefined}
     for section in image.sections:
         if section.header.sh_type == SectionType.RELA and section.is_loaded:
             for place, info, addend in Relocation.tuples(image.view(section.span), image.encoding):
@@ -323,12 +323,16 @@ class _Row(Struct, frozen=True):
 
 
 class _Symbols(Struct, frozen=True):
-    """What the tables say: each address once, in order; what ``.dynsym`` defines and does not, by its number there."""
+    """What the tables say: each address once, in order; what ``.dynsym`` defines and does not, by its number there.
+
+    Of what it does not it says whether it is weak, too.
+    """
 
     functions: tuple[Symbol, ...]
     objects: tuple[Symbol, ...]
-    undefined: tuple[tuple[int, str], ...]
+    undefined: tuple[tuple[int, str, bool], ...]
     defined: tuple[tuple[int, int], ...] = ()
+    exported: frozenset[str] = frozenset()
 
     @classmethod
     def parse(
@@ -340,17 +344,20 @@ class _Symbols(Struct, frozen=True):
     ) -> Self:
         """The symbols in *tables* (is it dynamic, rows, names) and *frames*; functions in the *code* ranges only."""
         rows: list[_Row] = []
-        undefined: list[tuple[int, str]] = []
+        undefined: list[tuple[int, str, bool]] = []
         defined: list[tuple[int, int]] = []
+        exported: set[str] = set()
         for is_dynamic, data, table in tables:
             names = StringTable(table)
             for number, (name, info, other, section, address, size) in enumerate(SymbolEntry.tuples(data, LITTLE_64)):
                 kind, binding = info & 0xF, info >> 4
+                is_exported = is_dynamic and section != 0 and binding != STB_LOCAL and other & STV_MASK not in HIDDEN
+                if is_exported and name:
+                    exported.add(names.at(name))
                 if not section:
                     if is_dynamic and name:
-                        undefined.append((number, names.at(name)))
+                        undefined.append((number, names.at(name), binding == STB_WEAK))
                 elif section < SHN_LORESERVE and kind in _TYPES:
-                    is_exported = is_dynamic and binding != STB_LOCAL and other & STV_MASK not in HIDDEN
                     rows.append(_Row(kind, address, size, names.at(name), is_exported, binding == STB_WEAK))
                     if is_dynamic:
                         defined.append((number, address))
@@ -367,7 +374,7 @@ class _Symbols(Struct, frozen=True):
         functions = _filled(functions, labels)
         if frames:
             functions = _filled(functions, tuple(entry for entry in _framed(*frames) if entry.address in inside))
-        return cls(functions, objects, tuple(undefined), tuple(defined))
+        return cls(functions, objects, tuple(undefined), tuple(defined), frozenset(exported))
 
 
 def _merged(rows: Iterable[_Row]) -> tuple[Symbol, ...]:

@@ -62,6 +62,7 @@ class VerifyRule(StrEnum):
     RPATH = "rpath"
     SBOM = "sbom"
     SYMBOL_VERSION = "symbol-version"
+    UNDEFINED = "undefined"
     UNPINNED = "unpinned"
 
 
