@@ -125,12 +125,12 @@ def test_of_a_folder_that_is_listed_names_count_that_the_project_speaks_of(place
     ("command", "past"),
     [
         ("$GCC main.c -o x.so", {"x.so": ("main.c",)}),
-        ("$GCC -s main.c -o x.so", {"": ("main.c",)}),
+        ("$GCC -s main.c -o x.so", {"x.so": ("main.c",)}),
         ("sh -c '$GCC ./main.c -c -o m.o && VBUILD_WRAPPED=1 $GCC wrapped.c m.o -o x.so'", {"x.so": ("main.c",)}),
         ("env -u LD_PRELOAD $GCC main.c -o x.so", {"x.so": ("main.c",)}),
-        ("mkdir there; cd there; $GCC -c ../main.c; VBUILD_WRAPPED=1 $GCC -s main.o -o ../x.so", {"": ("main.c",)}),
+        ("mkdir there; cd there; $GCC -c ../main.c; VBUILD_WRAPPED=1 $GCC -s main.o -o ../x.so", {"x.so": ("main.c",)}),
         ("mkdir b; cd b; $GCC ../main.c -o x.so; strip x.so -o ../x.so", {"x.so": ("main.c",)}),
-        ("$GCC -s -MD -MF d main.c -o x.so", {"": ("main.c",)}),
+        ("$GCC -s -MD -MF d main.c -o x.so", {"x.so": ("main.c",)}),
         ("$GCC -M main.c; VBUILD_WRAPPED=1 $GCC wrapped.c -o x.so", {}),
         ("$GCC -march=x86-64-v3 -MD -MF d main.c -o x.so", {}),
         ("$GCC main.c -o helper && VBUILD_WRAPPED=1 $GCC wrapped.c -o x.so", {}),
@@ -154,6 +154,35 @@ def test_a_compiler_that_no_wrapper_started_is_seen(
     place.looked(command.replace("$GCC", "$(command -v gcc) -I$SYSTEM/a -shared -fPIC"))
     made = wheel(tmp_path, files={"x.so": (place.project / "x.so").read_bytes()})
     assert place.watch.bypassing(place.project, made, ["/elsewhere/wrapped.c"]) == past
+
+
+# one object by the wrapper, and one that is not, in a library whose symbols are gone; $LINK is the wrapper's
+MIXED = {
+    "an object": "$GCC -c main.c -o m.o && $LINK m.o w.o -o x.so",
+    "by a pipe": "$GCC -pipe -c main.c -o m.o && $LINK m.o w.o -o x.so",
+    "assembled apart": "$GCC -S main.c && as main.s -o m.o && $LINK m.o w.o -o x.so",
+    "an archive": "$GCC -c main.c -o m.o && ar rcs libmine.a m.o && $LINK w.o -umain -L. -lmine -o x.so",
+    "by a list": "$GCC -c main.c -o m.o && echo m.o w.o >list && $LINK @list -o x.so",
+    "put together": "$GCC -c main.c -o m.o && ld -r m.o w.o -o both.o && $LINK both.o -o x.so",
+    "renamed": "$GCC -c main.c -o m.o && $LINK m.o w.o -o y.so && strip -R .comment y.so && cp y.so x.so",
+    "where it is not seen": "env -u LD_PRELOAD $GCC -c main.c -o m.o && $LINK m.o w.o -o x.so",
+    "by clang": "/usr/bin/clang -I$SYSTEM/a -fPIC -c main.c && $LINK main.o w.o -o x.so",
+    "by clang at once": "/usr/bin/clang -I$SYSTEM/a -fPIC -shared -s main.c w.o -o x.so",
+}
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=needs("clang") if "clang" in way else ()) for way in MIXED])
+def test_a_stripped_library_is_named_for_one_object_that_no_wrapper_compiled(
+    way: str, place: Place, tmp_path: Path
+) -> None:
+    tree(place.project, {"wrapped.c": "int wrapped;\n", "x.so": "", "other.c": "int other;\n"})
+    wrapper = "VBUILD_WRAPPED=1 $GCC"
+    script = f"{wrapper} -c wrapped.c -o w.o && {wrapper} -s w.o -o other.so && {MIXED[way]}".replace(
+        "$LINK", f"{wrapper} -s"
+    )
+    place.looked(script.replace("$GCC", "$(command -v gcc) -I$SYSTEM/a -shared -fPIC"))
+    made = wheel(tmp_path, files={name: (place.project / name).read_bytes() for name in ("x.so", "other.so")})
+    assert place.watch.bypassing(place.project, made, ["/elsewhere/wrapped.c"]) == {"x.so": ("main.c",)}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePath
@@ -25,7 +25,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.elf.image import ElfImage
+from vbuild.build.linking import Compiled, source_files, sources_of
 from vbuild.elf.records import MAGIC
 from vbuild.files.hashing import key_of, program_digest, program_digests
 from vbuild.process.threads import OncePerKey
@@ -38,8 +38,8 @@ MARK = "VBUILD_WRAPPED"
 """What compiler wrappers set for the compilers that they start."""
 
 _SOURCE = Path(compiler_wrapper.__file__).with_name("watching.c")
-_LOG, _TABLE, _LIBRARY = "log", "table", "watching.so"
-_PLACES = {"LOG": _LOG, "TABLE": _TABLE, "SELF": _LIBRARY}
+_LOG, _COMMANDS, _TABLE, _LIBRARY = "log", "commands", "table", "watching.so"
+_PLACES = {"LOG": _LOG, "COMMANDS": _COMMANDS, "TABLE": _TABLE, "SELF": _LIBRARY}
 # stands in the compiled library for the folder of a build, which may be as long as this
 _FOLDER = "/" + 1023 * "#"
 _SIZE = 1 << 18  # places of the table, of 8 bytes: what is logged already
@@ -125,23 +125,31 @@ class Watch(Struct, frozen=True):
     def bypassing(self, project: Path, wheel: Path, compiled: Collection[str]) -> dict[str, tuple[str, ...]]:
         """The sources in *project* that compilers have compiled which no compiler wrapper started, by where they are.
 
-        That is a module of *wheel* whose symbols name them, or nobody knows: ``""``. Of a stripped module, those of the
-        file of that name which the build has left in *project* count. *compiled* are the sources of the
-        compiler wrappers. Those count that had no flags of a level, and all that no compiler seen here has compiled.
+        That is a module of *wheel* that was linked with their objects, or whose symbols name them; or nobody knows:
+        ``""``. Of a stripped module, the symbols of its objects count, and of the file of that name, as the build
+        has left them. *compiled* are the sources of the compiler wrappers. Those count that had no flags of a level,
+        and all that no compiler seen here has compiled.
         """
+        seen = Compiled.of_log(self.folder / _COMMANDS)
         within, named = project.resolve(), {Path(source).name for source in compiled}
-        seen = {kind: [Path(path).resolve() for other, path in self._lines() if other == kind] for kind in "cm"}
-        named.update(path.name for path in seen["m"])
+        named.update(path.name for path in seen.flagged)
         # what configure scripts try out is gone
-        past = [path for path in seen["c"] if path.is_relative_to(within) and path.is_file()]
+        past = sorted(path for path in seen.around if path.is_relative_to(within) and path.is_file())
         own = {name for _, _, names in os.walk(project) for name in names if name.endswith(_COMPILED_SOURCES)}
-        inside = {module: own & names for module, names in _sources_in(wheel, project).items()}
-        found = {module: tuple(sorted(names - named)) for module, names in inside.items() if names - named}
-        elsewhere = [path for path in past if path.name not in {name for names in found.values() for name in names}]
+        found: dict[str, set[str]] = {}
+        inside: dict[str, frozenset[str]] = {}
+        for module, data in _modules_in(wheel):
+            made = seen.made(module, data)
+            linked = {path.name for path in made.sources}
+            inside[module] = (source_files(data) or sources_of(made.objects) or _sources_left(module, project)) & own
+            inside[module] |= linked
+            if names := linked | (inside[module] - named):
+                found[module] = names
+        elsewhere = [path for path in past if path.name not in set().union(*found.values())]
         if all(inside.values()):  # a program that the build itself runs is in none
             elsewhere = [path for path in elsewhere if any(path.name in names for names in inside.values())]
-        found |= {"": tuple(str(path.relative_to(within)) for path in elsewhere)} if elsewhere else {}
-        return found
+        told = {module: tuple(sorted(names)) for module, names in found.items()}
+        return told | ({"": tuple(str(path.relative_to(within)) for path in elsewhere)} if elsewhere else {})
 
     def _lines(self) -> list[tuple[str, str]]:
         """The kinds and paths in the log, each once."""
@@ -206,27 +214,18 @@ def _state(path: str) -> str:
     return "folder" if stat.S_ISDIR(mode) else "other"
 
 
-def _sources_in(wheel: Path, project: Path) -> dict[str, frozenset[str]]:
-    """The names of source files in the symbols of each module in *wheel*; none of one without such symbols.
-
-    A stripped module has those of the files of its name in *project*: of what was stripped when it was installed.
-    """
-    found = {}
+def _modules_in(wheel: Path) -> Iterator[tuple[str, bytes]]:
+    """The ELF files in *wheel*, by their paths."""
     with open_wheel(wheel) as source:
         for member in source.members:
             if source.head(member, len(MAGIC)) == MAGIC:
-                found[member.path] = _source_files(source.read(member))
-    stripped = {PurePath(path).name: path for path, names in found.items() if not names}
-    for folder, _, names in os.walk(project) if stripped else ():
-        for name in stripped.keys() & names:
-            data = Path(folder, name).read_bytes()
-            if data.startswith(MAGIC):
-                found[stripped[name]] |= _source_files(data)
-    return found
+                yield member.path, source.read(member)
 
 
-def _source_files(data: bytes) -> frozenset[str]:
-    return frozenset(ElfImage.read(memoryview(data)).source_files())
+def _sources_left(module: str, project: Path) -> frozenset[str]:
+    """The names of source files in the symbols of the files in *project* that are called like *module*."""
+    name = PurePath(module).name
+    return sources_of(Path(folder, name) for folder, _, names in os.walk(project) if name in names)
 
 
 def _is_later(since: int, path: str) -> bool:

@@ -1,12 +1,13 @@
 /* Note which files a build looks for: a library that is preloaded into every program of the build.
 
    A line is one letter, a blank, an absolute path: "r" for a file that was looked for, there or not; "l" for a folder
-   whose names were read; "u" for a program that starts and cannot be watched, as it is static, or without this library;
-   "c" for a source that gcc or clang compiles though no compiler wrapper, which sets MARK, has started it; "m" for one
-   that it compiles so with another -march= than that of the baseline, which gcc itself may say.
+   whose names were read; "u" for a program that starts and cannot be watched, as it is static, or without this library.
    Each line is written once, by way of a table of hashes that all processes share. Only the functions below are seen;
    the C library's own calls of open() are not, so each of its functions that opens something has its place here.
-   SIZE, LOG, TABLE and SELF are given by the command that compiles this; in the last three, a folder of a build is put
+   Another log has the commands of compilers, assemblers, archivers and linkers in the order in which they start. Fields
+   end with byte 31: "w" if a compiler wrapper, which sets MARK, has started the command, else "-"; the process
+   that starts it; the folder; the program; its arguments, and those in a file that it is given as "@" and the text of that file.
+   SIZE, LOG, COMMANDS, TABLE and SELF are given by the command that compiles this; in the last four, a folder of a build is put
    in the place of the one that was compiled, so the compiler must not look into them. No header that declares these functions is
    included: the types of their arguments do not matter here, and differ from C library to C library. */
 #include <dlfcn.h>
@@ -26,7 +27,7 @@ extern char **environ;
 #define MARK "VBUILD_WRAPPED="
 
 static volatile unsigned long *table;
-static const volatile char log_path[] = LOG, table_path[] = TABLE, own_path[] = SELF;
+static const volatile char log_path[] = LOG, commands_path[] = COMMANDS, table_path[] = TABLE, own_path[] = SELF;
 
 static size_t length(const char *text) {
     size_t n = 0;
@@ -99,28 +100,64 @@ static void note(char kind, int folder, const char *path) {
 
 static int ends(const char *text, const char *with) {
     size_t n = length(text), more = length(with);
-    return n > more && begins(text + n - more, with);
+    return n >= more && begins(text + n - more, with);
 }
 
-/* Note the source in the words of a program that compiles, cc1 of gcc or clang, unless a compiler wrapper started it. */
-static void compiles(const char *program, char *const *words, char *const *variables) {
-    static const char *const endings[] = {".c", ".cc", ".cpp", ".cxx", ".C", ".c++", ".f90", ".F90", ".f", ".m", ".mm"};
-    const char *name = program, *source = 0, *before = "";
-    char kind = 'c';
+#define MOST_BYTES (1l << 22) /* of a command, with the files of arguments that it is given */
+#define FIELD 31
+
+/* `text` as a field of the line that has `n` bytes; its new length. */
+static size_t field(char *line, size_t n, const char *text) {
+    for (; *text && n < MOST_BYTES - 2; text++) line[n++] = *text == '\n' || *text == FIELD ? ' ' : *text;
+    line[n++] = FIELD;
+    return n;
+}
+
+/* Log a command that compiles, assembles, or puts objects together, and that the process `parent` has started. */
+static void commands(const char *program, char *const *words, char *const *variables, long parent) {
+    const char *name = program;
     for (const char *one = program; *one; one++)
         if (*one == '/') name = one + 1;
-    if (!words || !(begins(name, "clang") || begins(name, "cc1") || begins(name, "f951"))) return;
+    if (!words || !*words) return;
+    if (!(begins(name, "clang") || begins(name, "cc1") || begins(name, "f951") || begins(name, "collect2") ||
+          begins(name, "ld.") || ends(name, "ld") || ends(name, "as") || ends(name, "ar")))
+        return;
+    int *error = __errno_location(), before = *error;
+    char *line = (char *)syscall(SYS_mmap, 0l, MOST_BYTES, 3l /* to read and write */, 0x22l /* of its own */, -1l, 0l);
+    if (line == (char *)-1) return;
+    char digits[24], *number = digits + 23;
+    *number = 0;
+    do *--number = (char)('0' + parent % 10); while ((parent /= 10) > 0);
+    line[0] = '-', line[1] = FIELD;
     for (char *const *one = variables; one && *one; one++)
-        if (begins(*one, MARK)) return;
-    for (; *words; before = *words++) {
-        /* not a path, but a name for messages and other files */
-        if (begins(before, "-dumpbase") || begins(before, "-auxbase") || begins(before, "-main-file-name")) continue;
-        if (begins(*words, "-march=")) kind = ends(*words, "=x86-64") ? 'c' : 'm';
-        if (begins(*words, "-E") || begins(*words, "-fsyntax-only")) return;
-        for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-            if ((*words)[0] != '-' && ends(*words, endings[i])) source = *words;
+        if (begins(*one, MARK)) line[0] = 'w';
+    size_t n = field(line, 2, number);
+    long got = syscall(SYS_getcwd, line + n, LONGEST); /* counts the zero at the end */
+    n = got > 0 ? n + (size_t)got - 1 : n;
+    n = field(line, n, "");
+    n = field(line, n, program);
+    while (*++words) {
+        long file = **words == '@' ? syscall(SYS_openat, HERE, *words + 1, 02000000, 0) : -1;
+        if (file < 0) {
+            n = field(line, n, *words);
+            continue;
+        }
+        size_t start = n;
+        line[n++] = '@';
+        while (n < MOST_BYTES - 2 && (got = syscall(SYS_read, file, line + n, MOST_BYTES - 2 - n)) > 0) n += (size_t)got;
+        for (size_t i = start; i < n; i++)
+            if (line[i] == '\n' || line[i] == FIELD || !line[i]) line[i] = ' ';
+        line[n++] = FIELD;
+        syscall(SYS_close, file);
     }
-    if (source) note(kind, HERE, source);
+    line[n++] = '\n';
+    long file = n < MOST_BYTES - 2 ? syscall(SYS_openat, HERE, commands_path, 02002101, 0644) : -1;
+    if (file >= 0) {
+        syscall(SYS_write, file, line, n);
+        syscall(SYS_close, file);
+    }
+    syscall(SYS_munmap, line, MOST_BYTES);
+    *error = before;
 }
 
 /* Note that the file starts, what a script of it is run by, and whether it can be watched. */
@@ -263,17 +300,19 @@ GLOB(glob) GLOB(glob64)
         return NEXT(#name) given;                                                                                      \
     }
 typedef char *const *Words;
+#define PARENT syscall(SYS_getppid)
+#define OWN syscall(SYS_getpid)
 STARTS(execve, (Path path, Words words, Words variables), (path, words, variables), starts(path, variables, 0);
-       compiles(path, words, variables))
-STARTS(execv, (Path path, Words words), (path, words), starts(path, environ, 0); compiles(path, words, environ))
-STARTS(execvp, (Path name, Words words), (name, words), starts_named(name, environ); compiles(name, words, environ))
+       commands(path, words, variables, PARENT))
+STARTS(execv, (Path path, Words words), (path, words), starts(path, environ, 0); commands(path, words, environ, PARENT))
+STARTS(execvp, (Path name, Words words), (name, words), starts_named(name, environ); commands(name, words, environ, PARENT))
 STARTS(execvpe, (Path name, Words words, Words variables), (name, words, variables), starts_named(name, variables);
-       compiles(name, words, variables))
+       commands(name, words, variables, PARENT))
 STARTS(posix_spawn, (void *id, Path path, void *actions, void *settings, Words words, Words variables),
-       (id, path, actions, settings, words, variables), starts(path, variables, 0); compiles(path, words, variables))
+       (id, path, actions, settings, words, variables), starts(path, variables, 0); commands(path, words, variables, OWN))
 STARTS(posix_spawnp, (void *id, Path name, void *actions, void *settings, Words words, Words variables),
        (id, name, actions, settings, words, variables), starts_named(name, variables);
-       compiles(name, words, variables))
+       commands(name, words, variables, OWN))
 
 #define MOST 1000 /* words of a command that execl has as arguments */
 #define EXECL(name, call, after)                                                                                       \
