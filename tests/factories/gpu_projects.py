@@ -73,6 +73,7 @@ TALLY = Project(
     always=("sm_90a.cubin",),  # hopper.cu, whose one entry stays in every wheel
     rules='[build.cuda]\narchs = "replace"\nfiles = { "hopper.cu" = "90a" }\n',
 )
+EMBEDDED = Project("setuptools-embedded-cuda", "embedded", 0, "")
 COLLATZ = Project("scikit-build-core-cuda", "collatz", 59542, "", compiled=2, linked=1)
 HISTO = Project("meson-python-cuda", "histo", 49500, "_ZN5histo17histogram_on_hostEPKhm", linked=1)
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from tests.factories.clients import installed_by_pip, masked, taken_by_uv
 from tests.factories.cuobjdump import listed_code
-from tests.factories.gpu_projects import FRESH, LEVELS, PROJECTS, TALLY, cuda, gpus_of, library
+from tests.factories.gpu_projects import EMBEDDED, FRESH, LEVELS, PROJECTS, TALLY, cuda, gpus_of, library
 from tests.factories.published_wheels import PublishedWheels
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
@@ -256,6 +256,22 @@ def test_a_list_that_is_kept_fails_where_a_wheel_claims_what_it_lacks(tmp_path: 
     found = {product.label: listed_code(cuobjdump, library(product.wheel, tmp_path))[0] for product in release.products}
     assert found[None] == TALLY.codes("80,90")
     assert found["sm80"] == TALLY.codes("80")
+
+
+@pytest.mark.nightly
+def test_a_fatbin_that_cannot_be_cut_is_compiled_for_each_group(tmp_path: Path, cuobjdump: Path) -> None:
+    """A module hands its fatbin to the driver itself: each variant held the code of all, and none could be made."""
+    groups = cuda({"sm80": "80", "sm90": "90"})
+    release = EMBEDDED.released(tmp_path, f"{groups}{FRESH}{EMBEDDED.rules}")
+    assert not release.failures
+    found = {}
+    for product in release.products:
+        data = library(product.wheel, tmp_path).read_bytes()
+        (tmp_path / "kernel.fatbin").write_bytes(data[data.index(MAGIC_BYTES) :])
+        found[product.label] = listed_code(cuobjdump, tmp_path / "kernel.fatbin")[0]
+    assert found == {None: EMBEDDED.codes("80,90"), "sm80": EMBEDDED.codes("80"), "sm90": EMBEDDED.codes("90")}
+    assert [product.verdict.gpu_codes for product in release.products] == [("sm_80", "sm_90"), ("sm_80",), ("sm_90",)]
+    assert release.notes == ("sm80, sm90: compiled separately: GPU code of their common build cannot be cut",)
 
 
 @pytest.mark.nightly

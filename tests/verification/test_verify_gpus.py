@@ -249,6 +249,13 @@ def test_what_nvcc_made_is_read(tmp_path: Path, sample: str, machine: tuple[str,
     assert (gpus.machine, gpus.ptx, found(verdict)) == (machine, ptx, [])
 
 
+def test_code_that_the_runtime_is_not_given_is_named(tmp_path: Path) -> None:
+    given, held = fatbin(entry(FatbinKind.CUBIN, 80)), fatbin(entry(FatbinKind.CUBIN, 80), entry(FatbinKind.CUBIN, 90))
+    verdict = verify(made(tmp_path, device_library(given, held, wrapped=[0]), *real(80)))
+    beside = [f"sm_{number} outside of what CUDA's runtime is given" for number in (80, 90)]
+    assert verdict.gpu_codes == ("sm_80", *beside)
+
+
 def test_damaged_gpu_code_is_a_warning(tmp_path: Path) -> None:
     data = device_library(fatbin(entry(FatbinKind.CUBIN, 90)), fatbin(entry(FatbinKind.CUBIN, 90, version=9)))
     verdict = verify(made(tmp_path, data))
@@ -267,6 +274,7 @@ def test_the_verdict_on_gpus_is_json(tmp_path: Path) -> None:
             "ptx": ["sm_80"],
             "gpus": [{"gpu": "sm_80", "machine": 1, "jit": 0, "nothing": 0, "runs": "yes"}],
             "notes": [],
+            "beside": [],
         }
     ]
 

@@ -61,6 +61,13 @@ class Target(Struct, frozen=True):
         return code == other and self.cpu.rank > plain.cpu.rank
 
     @property
+    def separate(self) -> "Target":
+        """The same wheel from a build for its GPUs alone."""
+        if self.cuda is None or self.gpus is None:
+            return self
+        return replace(self, cuda=CudaBuild(self.cuda.toolkit, self.gpus), gpus=None)
+
+    @property
     def asks_for_cpu(self) -> bool:
         """Whether a property asks for a CPU level: it is for fewer machines than the plain wheel."""
         return Cpu.of_properties(self.properties) is not None

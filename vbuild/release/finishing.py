@@ -40,23 +40,27 @@ _STRIP_NATIVE = "; if one of native {}: flags = 'strip' in its [[native]]"
 
 
 def slimmed(
-    builder: Builder, item: PlannedWheel, items: Iterable[PlannedWheel], wheel: Path
+    builder: Builder, item: PlannedWheel, items: Iterable[PlannedWheel], wheel: Path, *, may_be_built: bool = False
 ) -> Mapping[Target, Path] | Failure:
-    """The wheels of those of *items* that are for some GPUs of the build of *item*, cut from its *wheel*."""
+    """The wheels of those of *items* that are for some GPUs of the build of *item*, cut from its *wheel*.
+
+    If some *may_be_built*, those that would keep what was compiled for others are left out.
+    """
     targets = [other.target for other in items if other.build == item.build and other.target.gpus]
     try:
-        return slimmed_to_gpus(builder.context, wheel, targets, item.target)
+        return slimmed_to_gpus(builder.context, wheel, targets, item.target, may_be_built=may_be_built)
     except VbuildError as error:
         return builder.context.failure(item.target, error, builder.context.log(item.target))
 
 
 def slimmed_to_gpus(
-    context: ReleaseContext, wheel: Path, targets: Sequence[Target], first: Target
+    context: ReleaseContext, wheel: Path, targets: Sequence[Target], first: Target, *, may_be_built: bool = False
 ) -> Mapping[Target, Path]:
     """The variant wheels of *targets*, cut in one pass from the *wheel* of their build, that of the target *first*.
 
     `RepackageError` if it has no GPU code, or two of *targets* get the same. What each library serves is for
-    `vbuild verify` to judge: some are for some GPUs only.
+    `vbuild verify` to judge: some are for some GPUs only. If they *may_be_built* each on its own, those are left out
+    that would keep code that was compiled for others, as it cannot be cut.
     """
     if not targets:
         return {}
@@ -72,16 +76,32 @@ def slimmed_to_gpus(
     cut = slim_wheel(wheel, context.place("divided", first), shares=shares, cuts=cuts, accept_license=True)
     if len(cut) != len(targets):  # it passes a wheel without GPU code as it is
         raise RepackageError(f"{wheel.name}: no GPU code to divide among {', '.join(map(str, targets))}")
-    _check_distinct(wheel, targets, cut)
-    return {target: result.path for target, result in zip(targets, cut, strict=True) if result.path}
+    found = {
+        target: result
+        for target, result in zip(targets, cut, strict=True)
+        if not (may_be_built and _has_code_of_others(result, target))
+    }
+    _check_distinct(wheel, found)
+    return {target: result.path for target, result in found.items() if result.path}
 
 
-def _check_distinct(wheel: Path, targets: Sequence[Target], cut: "Sequence[Slimmed]") -> None:
-    """Raise `RepackageError` if two of *targets* got the same code: they would be one wheel under two names."""
+def _has_code_of_others(cut: "Slimmed", target: Target) -> bool:
+    """Whether *cut*, for *target*, keeps code that its build was asked for, but for other targets.
+
+    Code for more GPUs than that comes from libraries that were linked, which another build links as well.
+    """
+    if target.cuda is None:
+        return False
+    asked = {*(request.arch for request in target.cuda.archs.requests), *target.cuda.archs.targets}
+    return any(asked.issuperset(archs) for library in cut.libraries for archs in library.surplus)
+
+
+def _check_distinct(wheel: Path, cut: "Mapping[Target, Slimmed]") -> None:
+    """Raise `RepackageError` if two targets got the same code in *cut*: they would be one wheel under two names."""
     from vbuild.wheel.archive import open_wheel
 
     first: dict[frozenset[RecordRow], Target] = {}
-    for target, result in zip(targets, cut, strict=True):
+    for target, result in cut.items():
         if result.path is None:
             continue
         with open_wheel(result.path) as one:

@@ -95,7 +95,7 @@ def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:
     found: dict[PlannedWheel, Product | Failure] = {item: product for item in items if (product := kept(builder, item))}
     if missing := [item for item in items if item not in found]:
         found.update(zip(missing, _made(builder, missing, items, jobs=jobs), strict=True))
-    item_of = {item.target: item for item in items}
+    item_of = {found[item].target: item for item in items}
 
     def test_again(product: Product, find_links: Path) -> Product | Failure:
         item = item_of[product.target]
@@ -138,6 +138,21 @@ def planned(builder: Builder, jobs: Sequence[Job]) -> tuple[PlannedWheel, ...]:
         item = planned_wheel(builder, job, builds[job.target.build_key], baseline)
         found.append(replace(item, keys=keys[job.target.build_key]))
     return tuple(found)
+
+
+def separate(builder: Builder, items: Sequence[PlannedWheel]) -> Mapping[PlannedWheel, PlannedWheel]:
+    """For each of *items*, which share builds, the same wheel from a build for its GPUs alone; a note says so."""
+    names = ", ".join(str(item.target) for item in items)
+    builder.notes.append(f"{names}: compiled separately: GPU code of their common build cannot be cut")
+    jobs = [builder.prepared(item.target.separate) for item in items]
+    if builder.context.recipe.build.profile.train:
+        from vbuild.release.training import with_profile
+
+        jobs = [with_profile(builder, job) for job in jobs]
+    return {
+        shared: replace(planned_wheel(builder, own.job, own.build, shared.baseline), keys=own.keys)
+        for shared, own in zip(items, planned(builder, jobs), strict=True)
+    }
 
 
 def planned_wheel(builder: Builder, job: Job, build: str, baseline: str | None) -> PlannedWheel:
@@ -185,12 +200,23 @@ def _made(
 
         def slim(item: PlannedWheel) -> Mapping[Target, Path] | Failure:
             build = builds[item.build]
-            return build if isinstance(build, Failure) else slimmed(builder, item, missing, build.wheel)
+            if isinstance(build, Failure):
+                return build
+            return slimmed(builder, item, missing, build.wheel, may_be_built=True)
 
         cut = dict(zip(first, each(slim, first.values()), strict=True))
 
+        uncut = [item for item in missing if item.target.gpus and _is_left_out(item, cut[item.build])]
+        own = separate(builder, uncut) if uncut else {}
+        alone = partial(_beside(builder).built, cache=cache)
+        builds |= {item.build: build for item, build in zip(own.values(), each(alone, own.values()), strict=True)}
+
         def finish(item: PlannedWheel) -> Product | Failure:
-            build, wheels = builds[item.build], cut[item.build]
+            if item in own:
+                item = own[item]
+                if product := kept(builder, item):
+                    return product
+            build, wheels = builds[item.build], cut.get(item.build, {})
             if isinstance(build, Failure):
                 return replace(build, target=item.target)
             if isinstance(wheels, Failure):
@@ -200,6 +226,15 @@ def _made(
             return finished(builder, item, build, wheels.get(item.target), baseline=compared)
 
         return each(finish, missing)
+
+
+def _beside(builder: Builder) -> Builder:
+    """*builder* with other folders for its builds: targets that are built again have used theirs."""
+    return replace(builder, context=replace(builder.context, stage=builder.context.stage / "separate"))
+
+
+def _is_left_out(item: PlannedWheel, wheels: Mapping[Target, Path] | Failure) -> bool:
+    return not isinstance(wheels, Failure) and item.target not in wheels
 
 
 @contextmanager

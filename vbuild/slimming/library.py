@@ -48,11 +48,15 @@ from vbuild.slimming.stated import cuda_major, unmeasured
 
 
 class ContainerDecision(Struct, frozen=True):
-    """What remains of one container: the entries that are kept, and whether any of them serves a GPU asked for."""
+    """What remains of one container: the entries that are kept, and whether any of them serves a GPU asked for.
+
+    *surplus* are those that stay only because the container cannot be cut.
+    """
 
     container: Container
     kept: tuple[GpuEntry, ...]
     serves: bool = True
+    surplus: tuple[GpuEntry, ...] = ()
 
     @classmethod
     def untouched(cls, container: Container) -> Self:
@@ -74,7 +78,8 @@ class ContainerDecision(Struct, frozen=True):
         kept = tuple(entry for place, entry in enumerate(container.entries) if place in places)
         serves = any(entry.code is not GpuCodeKind.OTHER for entry in kept)
         if not (container.movable or may_shrink):
-            return cls(container, container.entries, serves)
+            surplus = tuple(entry for entry in container.entries if entry not in kept)
+            return cls(container, container.entries, serves, surplus)
         return cls(container, kept or _least(container, cuts), serves)
 
     @property
@@ -151,7 +156,7 @@ class GpuLibrary(Struct, frozen=True):
         """
         devices = share.gpus.every if share.gpus else ()
         if self.image is None:
-            return self._unchanged(devices, self.trouble)
+            return self._unchanged(share, cuts, self.trouble)
         gpus = share.gpus
         decisions = tuple(
             ContainerDecision.of(container, gpus, cuts, may_shrink=container.span.start in self.shrinking)
@@ -181,7 +186,7 @@ class GpuLibrary(Struct, frozen=True):
             replacements = [replacement for _, replacement, _ in replaced]
             operation = _operated(self.image, replacements, cuts)
         except BinaryError as error:
-            return self._unchanged(devices, str(error))
+            return self._unchanged(share, cuts, str(error))
         rewritten = (entry for decision in movable for entry in decision.kept if entry.vendor is Vendor.NVIDIA)
         is_recompressed = bool(cuts.zstd) and not all(map(_needs_zstd, rewritten))
         account = self._account(operation.edited, decisions, devices, slots=operation.slots)
@@ -207,10 +212,14 @@ class GpuLibrary(Struct, frozen=True):
         linked = Dotted(cuda_major(self.needed) or 0, 0)
         return max(known, linked) >= ZSTD_SINCE
 
-    def _unchanged(self, devices: tuple[Device, ...], why: str | None) -> tuple[EditedFile, LibraryCut]:
-        file = EditedFile.whole(self.data)
+    def _unchanged(self, share: Share, cuts: Cuts, why: str | None) -> tuple[EditedFile, LibraryCut]:
+        file, gpus = EditedFile.whole(self.data), share.gpus
         decisions = tuple(map(ContainerDecision.untouched, self.code.containers))
-        return file, self._account(file, decisions, devices, why_whole=why)
+        if gpus:
+            whole = (replace(container, why_pinned=why) for container in self.code.containers)
+            surplus = [ContainerDecision.of(container, gpus, cuts).surplus for container in whole]
+            decisions = tuple(replace(each, surplus=more) for each, more in zip(decisions, surplus, strict=True))
+        return file, self._account(file, decisions, gpus.every if gpus else (), why_whole=why)
 
     def _account(
         self,
@@ -243,6 +252,11 @@ class GpuLibrary(Struct, frozen=True):
             is_fragile=PointerSlot.MOVED in slots,
             notes=self.code.notes,
             why_whole=why_whole,
+            surplus=tuple(
+                tuple(dict.fromkeys(entry.arch for entry in decision.surplus))
+                for decision in decisions
+                if decision.surplus
+            ),
         )
 
 

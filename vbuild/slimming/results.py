@@ -32,7 +32,8 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     compressed it so. *gpus_before* and *gpus* name the GPUs with code. *headers* says where there was room for program
     headers, *is_fragile* that GNU strip would destroy the library, *why_whole* why it is unchanged although it has
     code that could go, *more* what other options would save, and *lacks* what there is instead of code for a GPU asked
-    for. *alone* says what it is if it is nothing but GPU code ("cubin for sm_90"); then it may stand for several
+    for. *surplus* has, of each container that cannot be cut, the architectures whose code no GPU asked for needs.
+    *alone* says what it is if it is nothing but GPU code ("cubin for sm_90"); then it may stand for several
     *files*, of which *gone* are left out.
     """
 
@@ -56,6 +57,7 @@ class LibraryCut(Struct, frozen=True, kw_only=True):
     why_whole: str | None = None
     more: tuple[Saving, ...] = ()
     lacks: dict[Device, str] = {}
+    surplus: tuple[tuple[Device, ...], ...] = ()
     alone: str = ""
     files: int = 1
     gone: int = 0

@@ -88,7 +88,10 @@ def _mistaken(value: str) -> str | None:
 
 
 class LibraryCode(Struct, frozen=True):
-    """The GPU code of one library: its fatbins by what they offer, and what a verdict says about the rest."""
+    """The GPU code of one library: its fatbins by what they offer, and what a verdict says about the rest.
+
+    *beside* names the architectures of code that the GPU's runtime is not given: the library's own code reads it.
+    """
 
     fatbins: Mapping[tuple[GpuOffer, ...], int]
     machine: tuple[str, ...]
@@ -97,17 +100,20 @@ class LibraryCode(Struct, frozen=True):
     zstd: int
     damaged: tuple[str, ...]
     notes: tuple[str, ...]
+    beside: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, code: DeviceCode) -> Self:
         """Summarise *code*, as far as it is in containers that the GPU's runtime chooses from."""
         containers = offered(code.containers)
         entries = [entry for container in containers for entry in container.entries]
+        spans = {container.span for container in containers}
+        others = [entry for each in code.containers if each.span not in spans for entry in each.entries]
         fatbins = Counter(offers for container in containers if (offers := _offers(container)))
         return cls(
             fatbins,
-            _names(entry for entry in entries if entry.code is GpuCodeKind.MACHINE),
-            _names(entry for entry in entries if entry.code is GpuCodeKind.PTX),
+            _names(entries, GpuCodeKind.MACHINE),
+            _names(entries, GpuCodeKind.PTX),
             len(containers),
             sum(entry.compression is Compression.ZSTD for entry in entries),
             tuple(
@@ -116,6 +122,7 @@ class LibraryCode(Struct, frozen=True):
                 if blob.section in DEVICE_SECTIONS
             ),
             code.notes,
+            _codes(others),
         )
 
     def __bool__(self) -> bool:
@@ -141,8 +148,15 @@ def _offers(container: Container) -> tuple[GpuOffer, ...]:
     return offers if any(offer.code is not GpuCodeKind.OTHER for offer in offers) else ()
 
 
-def _names(entries: Iterable[GpuEntry]) -> tuple[str, ...]:
-    archs = {entry.arch for entry in entries}
+def _codes(entries: Iterable[GpuEntry]) -> tuple[str, ...]:
+    """Return what *entries* are for, machine code first: ``sm_80``, ``PTX for sm_90``."""
+    found = tuple(entries)
+    ptx = (f"PTX for {name}" for name in _names(found, GpuCodeKind.PTX))
+    return (*_names(found, GpuCodeKind.MACHINE), *ptx)
+
+
+def _names(entries: Iterable[GpuEntry], code: GpuCodeKind) -> tuple[str, ...]:
+    archs = {entry.arch for entry in entries if entry.code is code}
     numbered = sorted(arch for arch in archs if isinstance(arch, Arch))
     return (*map(str, numbered), *sorted(str(arch) for arch in archs if not isinstance(arch, Arch)))
 
@@ -168,7 +182,7 @@ class GpuCodeCheck:
         """Yield how each library serves the GPUs that are claimed and those that the wheel has code for."""
         for path, code in self._libraries.items():
             served = tuple(self._served.get(path, {}).values())
-            yield LibraryGpus(path, code.containers, code.machine, code.ptx, served, code.notes)
+            yield LibraryGpus(path, code.containers, code.machine, code.ptx, served, code.notes, code.beside)
 
     def findings(self) -> Iterator[Finding]:
         """Yield what is wrong with the code, or contradicts the claim."""

@@ -188,7 +188,7 @@ class LibraryGpus(Struct, frozen=True):
 
     *fatbins* counts those that the GPU's runtime chooses from; *machine* and *ptx* name their architectures, as the
     vendor does; *served* says how the code serves each GPU that the wheel claims or has code for. *notes* say what was
-    not understood.
+    not understood. *beside* names what else there is code for, which the library's own code chooses.
     """
 
     member: str
@@ -197,6 +197,7 @@ class LibraryGpus(Struct, frozen=True):
     ptx: tuple[str, ...]
     served: tuple[GpuServed, ...] = ()
     notes: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
         return {
@@ -206,6 +207,7 @@ class LibraryGpus(Struct, frozen=True):
             "ptx": list(self.ptx),
             "gpus": [{**served.data(), "runs": str(served)} for served in self.served],
             "notes": list(self.notes),
+            "beside": list(self.beside),
         }
 
     @classmethod
@@ -217,6 +219,7 @@ class LibraryGpus(Struct, frozen=True):
             ptx=tuple(data["ptx"]),
             served=tuple(map(_served, data["gpus"])),
             notes=tuple(data["notes"]),
+            beside=tuple(data.get("beside", ())),
         )
 
 
@@ -291,10 +294,14 @@ class Verdict(Struct, frozen=True):
 
     @property
     def gpu_codes(self) -> tuple[str, ...]:
-        """The architectures with GPU code in any library, PTX last: ``sm_90``, ``PTX for sm_90``."""
+        """The architectures with GPU code in any library, PTX last: ``sm_90``, ``PTX for sm_90``.
+
+        Behind them is what the GPU's runtime does not choose from.
+        """
         machine = dict.fromkeys(name for library in self.gpus for name in library.machine)
         ptx = dict.fromkeys(f"PTX for {name}" for library in self.gpus for name in library.ptx)
-        return (*machine, *ptx)
+        beside = dict.fromkeys(name for library in self.gpus for name in library.beside)
+        return (*machine, *ptx, *(f"{name} outside of what CUDA's runtime is given" for name in beside))
 
     def data(self) -> dict[str, Any]:
         """The verdict for JSON."""

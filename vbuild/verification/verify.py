@@ -33,6 +33,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.records import MAGIC
 from vbuild.elf.regions import processes
 from vbuild.errors import BinaryError, HardwareError, VariantError, WheelError, at
+from vbuild.gpu_code.fatbin import MAGIC_BYTES
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuOffer
@@ -177,6 +178,7 @@ def pattern(text: str | re.Pattern[str]) -> re.Pattern[str]:
 
 # what stands in front of the machine of one half of a universal2 file
 HALF = " ("
+_FATBIN = re.compile(re.escape(MAGIC_BYTES))
 _SYSTEMS = {Format.PE: "Windows files (PE)", Format.MACHO: "macOS files (Mach-O)"}
 
 
@@ -248,7 +250,8 @@ class _Contents:
             severity = Severity.ERROR if is_shared_object(path) else Severity.WARNING
             self.findings.append(Finding(severity, VerifyRule.ELF, (path,), str(error)))
             return
-        if not any(section.name in DEVICE_SECTIONS for section in elf.sections):
+        # a library may hold fatbins among its constants, and hand them to the driver itself
+        if not any(section.name in DEVICE_SECTIONS for section in elf.sections) and not _FATBIN.search(data):
             return
         try:
             self.gpu_codes[path] = LibraryCode.of(device_code(ElfImage.parse(data)))
