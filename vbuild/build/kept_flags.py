@@ -79,11 +79,14 @@ class KeptFlags(Struct, frozen=True):
     def next_rules(self, rules: Rewriting, above: Collection[str], *, is_sure: bool = False) -> NextRules | None:
         """The *rules* of the build without the flags that put the functions *above* the level; None if none could have.
 
-        All files with such flags lose them if no object has one of the functions: names are missing from stripped
-        libraries, and objects of link-time optimisation have none. Not if it has to be *is_sure*.
+        All files with such flags lose them if nobody can tell whose a function is: names are missing from stripped
+        libraries, and some objects of link-time optimisation have none. Not if it has to be *is_sure*.
         """
-        found = [one for one in self.files if not one.functions.isdisjoint(above)]
-        if not self.files or (is_sure and not found):
+        names_above = {_plain(name) for name in above}
+        found = [one for one in self.files if not one.functions.isdisjoint(names_above)]
+        # "function at 0x1234" is what a function without a name is called
+        is_told = all(one.functions for one in self.files) and not any(" " in name for name in above)
+        if not found and (is_sure or is_told):
             return None
         if steering := tuple(sorted(self.steering - {*rules.steering})):
             what = f"{' '.join(steering)}: in nearly all commands, and {_WHY}"
@@ -130,4 +133,9 @@ def _defined(path: Path) -> frozenset[str]:
         ran = subprocess.run(["nm", "--defined-only", "-P", path], capture_output=True, text=True, check=False)
     except OSError:
         return frozenset()
-    return frozenset(line.split(" ", 1)[0] for line in ran.stdout.splitlines())
+    return frozenset(_plain(line.split(" ", 1)[0]) for line in ran.stdout.splitlines())
+
+
+def _plain(name: str) -> str:
+    """The *name* of a function without what compilers append to it, as in `f.constprop.0`."""
+    return name.split(".", 1)[0] or name
