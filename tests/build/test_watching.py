@@ -164,6 +164,17 @@ MIXED = {
     "an archive": "$GCC -c main.c -o m.o && ar rcs libmine.a m.o && $LINK w.o -umain -L. -lmine -o x.so",
     "by a list": "$GCC -c main.c -o m.o && echo m.o w.o >list && $LINK @list -o x.so",
     "put together": "$GCC -c main.c -o m.o && ld -r m.o w.o -o both.o && $LINK both.o -o x.so",
+    "an archive in two steps": (
+        "$GCC -c main.c -o m.o && ar rc libm.a m.o && ar q libm.a w.o && $LINK -umain libm.a -o x.so"
+    ),
+    "by llvm-ar": (
+        "$GCC -c main.c -o m.o && ln -s $(command -v ar) llvm-ar-14 && "
+        "./llvm-ar-14 rcs libm.a m.o && $LINK w.o -umain libm.a -o x.so"
+    ),
+    "with an odd argument": "$GCC -DODD=\"$(printf 'a\\014b\\rc')\" -c main.c -o m.o && $LINK m.o w.o -o x.so",
+    "headers beside its code": (
+        "$GCC -c main.c -o m.o && $LINK -Wl,-z,noseparate-code m.o w.o -o y.so && strip -R .comment y.so -o x.so"
+    ),
     "renamed": "$GCC -c main.c -o m.o && $LINK m.o w.o -o y.so && strip -R .comment y.so && cp y.so x.so",
     "where it is not seen": "env -u LD_PRELOAD $GCC -c main.c -o m.o && $LINK m.o w.o -o x.so",
     "by clang": "/usr/bin/clang -I$SYSTEM/a -fPIC -c main.c && $LINK main.o w.o -o x.so",

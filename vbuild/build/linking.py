@@ -9,7 +9,7 @@ the wheel under another name: it is the file that a linker made which has the sa
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
@@ -19,13 +19,14 @@ from typing import Self
 from msgspec import Struct
 
 from vbuild.elf.image import ElfImage
-from vbuild.elf.records import MAGIC, SegmentFlag, SegmentType
+from vbuild.elf.records import MAGIC, SectionFlag
 from vbuild.errors import BinaryError
 
 _FIELD = "\x1f"
+_FEWEST_FIELDS = 4
 _WRAPPED = "w"
 _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".C", ".c++", ".f90", ".F90", ".f", ".m", ".mm")
-# what stands before a name for messages and other files, which is no path
+# what stands before a name that is for messages and other files: nothing is read there
 _NAMES = ("-dumpbase", "-dumpdir", "-auxbase", "-main-file-name")
 _NOT_COMPILED = {"-E", "-fsyntax-only", "-M", "-MM"}
 _MARCH = "-march="
@@ -65,20 +66,24 @@ class Compiled(Struct, frozen=True):
         """What the commands in *log* have compiled and linked; nothing if there is none."""
         commands = _Commands()
         if log.is_file():
-            for line in log.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-                mark, parent, folder, program, *words = line.removesuffix(_FIELD).split(_FIELD)
-                commands.follow(PurePath(program).name, _expanded(words), folder, parent, wrapped=mark == _WRAPPED)
+            # arguments may have what `splitlines` and text files take for the end of a line, too
+            for line in os.fsdecode(log.read_bytes()).split("\n"):
+                fields = line.removesuffix(_FIELD).split(_FIELD)
+                if len(fields) >= _FEWEST_FIELDS:  # else a full disk has cut it off
+                    mark, parent, folder, program, *words = fields
+                    commands.follow(PurePath(program).name, _expanded(words), folder, parent, wrapped=mark == _WRAPPED)
         return cls(frozenset(commands.around), frozenset(commands.flagged), commands.linked)
 
-    def made(self, path: str, data: bytes) -> Made:
+    def by_code(self) -> dict[bytes, Made]:
+        """What those *linked* files that are there were made of, by a digest of their machine code."""
+        found = ((_code(file.read_bytes()), made) for file, made in self.linked.items() if file.is_file())
+        return {code: made for code, made in found if code}
+
+    def made(self, path: str, data: bytes, by_code: Mapping[bytes, Made]) -> Made:
         """What the library *data* at *path* in a wheel was made of: that of the same code, or of the same name."""
-        ours, named = _code(data), []
-        for file, made in self.linked.items():
-            if file.is_file() and _code(file.read_bytes()) == ours:
-                return made
-            if file.name == PurePath(path).name:
-                named.append(made)
-        return Made.of(named)
+        if made := by_code.get(_code(data)):
+            return made
+        return Made.of(made for file, made in self.linked.items() if file.name == PurePath(path).name)
 
 
 class _Commands:
@@ -191,12 +196,14 @@ def _path(folder: str, name: str) -> Path:
 
 
 def _code(data: bytes) -> bytes:
-    """A digest of the machine code that the library *data* loads, which stripping does not change; empty if none."""
+    """A digest of the machine code in the library *data*, which stripping does not change; empty if it has none.
+
+    Of its sections: some linkers put the headers, which stripping changes, in one segment with the code.
+    """
     if not data.startswith(MAGIC):
         return b""
     with suppress(BinaryError):
         image = ElfImage.read(memoryview(data))
-        loaded = (one for one in image.segments if one.p_type == SegmentType.LOAD and one.p_flags & SegmentFlag.X)
-        pieces = [image.view(one.span) for one in loaded]
-        return blake2b(b"".join(pieces), digest_size=16).digest()
+        code = [image.view(one.span) for one in image.sections if one.header.sh_flags & SectionFlag.EXECINSTR]
+        return blake2b(b"".join(code), digest_size=16).digest() if any(code) else b""
     return b""

@@ -138,8 +138,9 @@ class Watch(Struct, frozen=True):
         own = {name for _, _, names in os.walk(project) for name in names if name.endswith(_COMPILED_SOURCES)}
         found: dict[str, set[str]] = {}
         inside: dict[str, frozenset[str]] = {}
+        linked_by_code = seen.by_code()
         for module, data in _modules_in(wheel):
-            made = seen.made(module, data)
+            made = seen.made(module, data, linked_by_code)
             linked = {path.name for path in made.sources}
             inside[module] = (source_files(data) or sources_of(made.objects) or _sources_left(module, project)) & own
             inside[module] |= linked

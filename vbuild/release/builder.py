@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 # how often a target is built, at most, until no flag of the project's own puts code above the level
 TRIES = 4
 NOT_CALLED = (
-    "no compiler was called through a compiler wrapper, so its code is not for {cpu}: the project calls one by its "
-    "path, or has put another folder first on PATH"
+    "no compiler was called through a compiler wrapper, so nothing shows that its code is for {cpu}: the project calls "
+    "one by its path, or has put another folder first on PATH"
 )
 
 

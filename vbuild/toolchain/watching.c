@@ -120,7 +120,7 @@ static void commands(const char *program, char *const *words, char *const *varia
         if (*one == '/') name = one + 1;
     if (!words || !*words) return;
     if (!(begins(name, "clang") || begins(name, "cc1") || begins(name, "f951") || begins(name, "collect2") ||
-          begins(name, "ld.") || ends(name, "ld") || ends(name, "as") || ends(name, "ar")))
+          begins(name, "ld.") || begins(name, "llvm-ar") || ends(name, "ld") || ends(name, "as") || ends(name, "ar")))
         return;
     int *error = __errno_location(), before = *error;
     char *line = (char *)syscall(SYS_mmap, 0l, MOST_BYTES, 3l /* to read and write */, 0x22l /* of its own */, -1l, 0l);

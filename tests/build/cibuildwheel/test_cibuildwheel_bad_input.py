@@ -265,7 +265,8 @@ def test_a_level_whose_compiler_is_called_by_its_path_is_no_level(tmp_path: Path
     assert error == (
         "demo-1.0-cp311-cp311-manylinux1_x86_64.manylinux_2_5_x86_64.whl: no compiler was called through a "
         "compiler wrapper, "
-        "so its code is not for x86-64-v3: the project calls one by its path, or has put another folder first on PATH"
+        "so nothing shows that its code is for x86-64-v3: the project calls one by its path, or has put another "
+        "folder first on PATH"
     )
 
 
