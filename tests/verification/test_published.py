@@ -104,6 +104,13 @@ def test_code_of_theirs_that_everybody_runs_is_their_fault_and_no_loss(tmp_path:
     assert findings(tmp_path, {MODULE: compiled(PLAIN)}, {MODULE: compiled(UNGUARDED)}) == []
 
 
+def test_a_library_in_lib64_is_the_one_in_lib(tmp_path: Path) -> None:
+    names = ("demo-1.0.data/data/lib64/libx.so", "lib64/libz.so", "demo-1.0.data/data/lib64/libx.a", "demo/lib64.so")
+    theirs: dict[str, bytes | str] = {name: compiled(PLAIN) if name.endswith(".so") else "" for name in names}
+    ours = {name.replace("lib64/", "lib/"): data for name, data in theirs.items()}
+    assert findings(tmp_path, ours, theirs) == []
+
+
 def test_a_module_that_became_python_is_an_error_and_a_missing_file_a_warning(tmp_path: Path) -> None:
     theirs: dict[str, bytes | str] = {MODULE: compiled(PLAIN), "demo/table.bin": b"1"}
     found = findings(tmp_path, {"demo/_c.py": ""}, theirs)

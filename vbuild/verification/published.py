@@ -8,8 +8,9 @@
     files, tags     other files that are missing, a newer glibc: warnings
     size            of the compiled modules, and of their code: a note, or a warning if it is twice as much
 
-Names of modules are compared without the tag of the ABI: ``_aes.abi3.so`` and ``_aes.cpython-311-….so`` are one. The
-likely cause of a loss is a call of the compiler that failed: build systems ask so what it can do.
+Names of modules are compared without the tag of the ABI: ``_aes.abi3.so`` and ``_aes.cpython-311-….so`` are one, and
+so are those in ``lib`` and ``lib64``. The likely cause of a loss is a call of the compiler that failed: build systems
+ask so what it can do.
 """
 
 import re
@@ -36,6 +37,8 @@ from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
 _ABI_TAG = re.compile(r"\.(abi3|cpython-[\w-]+|pypy[\w-]+)(?=\.so$)")
+# CMake and Meson install libraries in the one of the two that is usual on the machine
+_LIB64 = re.compile(r"(^|/)lib64(?=/)")
 # names that C keeps for compilers and their own libraries, parts of which are linked into what they make
 _RESERVED = re.compile(r"_[_A-Z]")
 # among which each release of a compiler chooses others for the same functions
@@ -81,18 +84,18 @@ class _Contents(Struct, frozen=True):
                 path = member.path
                 if library := libraries.get(path):
                     data = source.read(member)
-                    key = PurePath(path).name if is_grafted(path) else _ABI_TAG.sub("", path)
-                    given[_ABI_TAG.sub("", path)] = _given(data)
+                    key = PurePath(path).name if is_grafted(path) else _plain(path)
+                    given[_plain(path)] = _given(data)
                     needed[key] = _needed(data)
                     if is_grafted(path):
                         bundled[key] = frozenset(library.dispatched)
                 if is_grafted(path) or level_of(path) or path.partition("/")[0].endswith(".dist-info"):
                     continue
                 if library:
-                    modules[_ABI_TAG.sub("", path)] = frozenset(library.dispatched)
+                    modules[_plain(path)] = frozenset(library.dispatched)
                     size += member.size
                 elif not path.endswith(".so"):
-                    files.add(path)
+                    files.add(_plain(path))
         glibc = _glibc(WheelName.parse(verdict.wheel.name).tags)
         code = sum(library.code_size for path, library in libraries.items() if not (is_grafted(path) or level_of(path)))
         return cls(modules, bundled, needed, frozenset(files), glibc, given, size, code)
@@ -107,6 +110,11 @@ class _Contents(Struct, frozen=True):
             left += following
         theirs = {_stem(name) for name in other.bundled}
         return {_stem(name): self.bundled[name] for name in sorted(found) if _stem(name) not in theirs}
+
+
+def _plain(path: str) -> str:
+    """The *path* of a file without what depends on the Python and on the machine that it was built for."""
+    return _LIB64.sub(r"\1lib", _ABI_TAG.sub("", path))
 
 
 def _stem(name: str) -> str:
