@@ -98,6 +98,14 @@ def test_a_key_nobody_asks_for_is_refused_on_leaving_its_table() -> None:
     assert str(refused.value) == "build.flag: no such key; known here: env"
 
 
+def test_a_dotted_line_at_the_end_of_a_file_is_told_where_it_belongs() -> None:
+    table = Table.parse('[test]\ncommand = "true"\nverify.allow = ["a"]')
+    with pytest.raises(RecipeError) as refused, table.table("test") as test:
+        test.text("command")
+    told = "if it is not for [test], write the line above the first table"
+    assert str(refused.value) == f"test.verify: no such key; known here: command; {told}"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

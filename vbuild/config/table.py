@@ -205,10 +205,14 @@ class Table:
 
     def finish(self) -> None:
         """Refuse the first key that nobody asked for."""
-        for key in self._values:
+        for key, value in self._values.items():
             if key not in self._read:
                 known = ", ".join(sorted(self._read)) or "none"
-                raise self.refuse(key, f"no such key; known here: {known}{meant(key, self._read)}")
+                where = ""
+                if isinstance(value, dict) and _BARE_KEY.fullmatch(self.here):
+                    # such as a line `verify.allow = []` that somebody has pasted at the end of the file
+                    where = f"; if it is not for [{self.here}], write the line above the first table"
+                raise self.refuse(key, f"no such key; known here: {known}{meant(key, self._read)}{where}")
 
     def _checked(self, key: str, value: object, kind: type[T], default: T | None = None) -> T:
         """The *value* of *key*, or *default* if it is None; both None, or a value that is no *kind*, is refused."""
