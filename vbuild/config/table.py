@@ -33,11 +33,15 @@ _NAMES = {str: "a string", int: "an integer", bool: "true or false", list: "an a
 
 
 class Table:
-    """A TOML table that knows which of its keys have been read, and its own dotted name, *here*; "" for the top."""
+    """A TOML table that knows which of its keys have been read, and its own dotted name, *here*; "" for the top.
 
-    def __init__(self, values: Mapping[str, Any], place: str = "") -> None:
+    *is_toml* says that somebody has written it as TOML: a table of JSON can be read like one.
+    """
+
+    def __init__(self, values: Mapping[str, Any], place: str = "", *, is_toml: bool = False) -> None:
         self._values = values
         self.here = place
+        self._is_toml = is_toml
         self._read: set[str] = set()
 
     @classmethod
@@ -49,7 +53,7 @@ class Table:
             line = text.count("\n", 0, key.start()) + 1
             raise RecipeError(f"not TOML as anybody writes it: more than {_DEEPEST} dots in a key, at line {line}")
         try:
-            return cls(tomllib.loads(text))
+            return cls(tomllib.loads(text), is_toml=True)
         except ValueError as error:  # TOMLDecodeError, or Python's limit of digits in an integer
             raise RecipeError(f"not TOML: {error}") from error
         except RecursionError as error:
@@ -68,7 +72,7 @@ class Table:
 
     def with_values(self, keys: Sequence[str], values: Mapping[str, Any]) -> Self:
         """The same table, in which the table at *keys* has *values* instead of, or besides, its own."""
-        return type(self)(_replaced(self._values, keys, values), self.here)
+        return type(self)(_replaced(self._values, keys, values), self.here, is_toml=self._is_toml)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -175,7 +179,7 @@ class Table:
     def handed(self, key: str, *, optional: bool = False) -> Self:
         """The table at *key*, or an empty one if *optional*, for a reader that calls `finish` itself."""
         values: dict[str, Any] = self._checked(key, self.raw(key), dict, {} if optional else None)
-        return type(self)(values, self.place(key))
+        return type(self)(values, self.place(key), is_toml=self._is_toml)
 
     def parsed(self, key: str, parse: Callable[[str], T]) -> T:
         """The string at *key* as a value; an error of *parse* gets the key's place in front."""
@@ -209,7 +213,7 @@ class Table:
             if key not in self._read:
                 known = ", ".join(sorted(self._read)) or "none"
                 where = ""
-                if isinstance(value, dict) and _BARE_KEY.fullmatch(self.here):
+                if self._is_toml and isinstance(value, dict) and _BARE_KEY.fullmatch(self.here):
                     # such as a line `verify.allow = []` that somebody has pasted at the end of the file
                     where = f"; if it is not for [{self.here}], write the line above the first table"
                 raise self.refuse(key, f"no such key; known here: {known}{meant(key, self._read)}{where}")
