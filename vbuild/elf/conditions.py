@@ -7,6 +7,7 @@ What stands in variables and structures, and what functions of the program retur
 """
 
 from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
 from typing import Any
 
 from vbuild.elf.cpu_facts import ASKERS
@@ -56,6 +57,8 @@ class Conditions:
             for target in self._after[number]:
                 if target is not None:
                     self._before[target].append(number)
+        self._branches = [number for number, following in enumerate(self._after) if len(following) > 1]
+        self._past: dict[int, set[int]] = {}
         self._found: dict[int, Needs] = {}
         self._written: list[frozenset[int] | None] = [None] * len(self.instructions)
 
@@ -144,13 +147,13 @@ class Conditions:
         return self._found[number]
 
     def _of(self, number: int, depth: int) -> Needs:
-        past = self._leading_past(number)
-        if 0 not in past:
+        past, block_of = self._leading_past(self._block_of[number]), self._block_of
+        if block_of[0] not in past:
             return frozenset()
         if depth > _DEEPEST:
             return None
-        for branch, following in enumerate(self._after):
-            if len(following) > 1 and len({target is None or target in past for target in following}) > 1:
+        for branch in self._branches:
+            if len({target is None or block_of[target] in past for target in self._after[branch]}) > 1:
                 needs, more = self._decides(branch), self.of(branch, depth + 1)
                 if needs is not None and more is not None:
                     return needs | more
@@ -170,16 +173,43 @@ class Conditions:
             return frozenset()
         return self.source(branch, _FLAGS)
 
-    def _leading_past(self, number: int) -> set[int]:
-        """The instructions from which the piece can be left without the one of that *number*."""
-        waiting = [one for one, following in enumerate(self._after) if None in following and one != number]
-        found = set(waiting)
-        while waiting:
-            for one in self._before[waiting.pop()]:
-                if one != number and one not in found:
-                    found.add(one)
-                    waiting.append(one)
-        return found
+    @cached_property
+    def _starts(self) -> list[int]:
+        """The number of the first instruction of each block, which is run from its start to its end."""
+        found = {0}
+        for number, following in enumerate(self._after):
+            if following != (number + 1,):
+                found.update((number + 1, *(target for target in following if target is not None)))
+        return sorted(found - {len(self.instructions)})
+
+    @cached_property
+    def _block_of(self) -> list[int]:
+        """The number of the block that each instruction is in."""
+        ends = (*self._starts[1:], len(self.instructions))
+        lengths = (end - start for start, end in zip(self._starts, ends, strict=True))
+        return [block for block, length in enumerate(lengths) for _ in range(length)]
+
+    @cached_property
+    def _ways(self) -> tuple[list[int], list[list[int]]]:
+        """The blocks from whose end the piece is left, and those that lead to each block."""
+        block_of = self._block_of
+        leaving = [block_of[number] for number, following in enumerate(self._after) if None in following]
+        return leaving, [[block_of[one] for one in self._before[start]] for start in self._starts]
+
+    def _leading_past(self, block: int) -> set[int]:
+        """The blocks from which the piece can be left without the one of that number."""
+        if block not in self._past:
+            leaving, before = self._ways
+            waiting = [one for one in leaving if one != block]
+            # it is left out as if it had been found
+            found = {block, *waiting}
+            while waiting:
+                new = [one for one in before[waiting.pop()] if one not in found]
+                found.update(new)
+                waiting += new
+            found.remove(block)
+            self._past[block] = found
+        return self._past[block]
 
     # what values are made of
 
@@ -197,24 +227,33 @@ class Conditions:
                     return None
                 found.add(what)
             for before in self._before[at]:
-                sources = self._made_of(before, what)
+                if isinstance(what, int) and what not in self._written_at(before):
+                    sources: list[int | _Slot] | None = [what]
+                else:
+                    sources = self._made_of(before, what)
                 if sources is None:
                     return None
-                new = {(before, one) for one in sources} - seen
-                seen |= new
-                waiting += new
+                for one in sources:
+                    if (before, one) not in seen:
+                        seen.add((before, one))
+                        waiting.append((before, one))
         return frozenset(found)
 
+    def _written_at(self, number: int) -> frozenset[int]:
+        """What the instruction of that *number* writes, as in `_written_by`."""
+        written = self._written[number]
+        if written is None:
+            written = self._written[number] = self._written_by(self.instructions[number])
+        return written
+
     def _made_of(self, number: int, what: int | _Slot) -> list[int | _Slot] | None:
-        """What has to be plain in front of an instruction so that *what* is plain behind it; None if it never is."""
+        """What has to be plain in front of an instruction that writes *what* so that this is plain behind it.
+
+        None if it never is.
+        """
         one = self.instructions[number]
         if isinstance(what, tuple):
             return self._made_in_slot(one, what)
-        written = self._written[number]
-        if written is None:
-            written = self._written[number] = self._written_by(one)
-        if what not in written:
-            return [what]
         if one.flow_control in CALLS:
             target = self.destination(one)
             return [] if what == RAX and isinstance(target, str) and target not in _ASKERS else None

@@ -38,12 +38,13 @@ _DISPLACEMENT = Struct("<i")
 _SHORT_JUMP = 130
 # bytes of code in which the fields of structures are looked for, and of the widest operand in memory
 _MOST_INDEXED, _WIDEST = 8_000_000, 64
+_WIDTH_BITS, _WIDTH_MASK = 16, 0xFFFF
 _POINTERS = frozenset(range(Register.RAX, Register.R15 + 1)) - {Register.RSP}
 # the first bytes of instructions: of call, and of lea in front of how its operand is made
 _CALL, _LEA = 0xE8, 0x8D
 # pieces of which is kept what they point at
 _MOST_SHAPES = 1 << 13
-_start_of, _address_of = attrgetter("ip"), attrgetter("address")
+_start_of, _address_of, _code_of = attrgetter("ip"), attrgetter("address"), attrgetter("code")
 _branch_of, _is_relative = attrgetter("near_branch_target"), attrgetter("is_ip_rel_memory_operand")
 # bytes of instructions that are decoded together
 _AHEAD = 64
@@ -186,8 +187,19 @@ class Module(Data):
 
     def is_of_compiler(self, piece: Piece) -> bool:
         """Whether *piece* is from crtbegin.o: it compares the end of the data with itself, and writes nothing there."""
-        targets = (one.target - self.base for one in self.shape(piece).outward)
-        return any(self.imports.get(target, "").startswith("_ITM_") for target in targets)
+        return piece.address in self._of_compiler
+
+    @cached_property
+    def _of_compiler(self) -> frozenset[int]:
+        """The pieces that use the functions of transactional memory, which crtbegin.o looks for."""
+        places = {place for place, name in self.imports.items() if name.startswith("_ITM_")}
+        sites = (site for place in places for site in self.sites(place, place + 1))
+        pieces = (piece for site in sites if (piece := self.piece(self.base + site)))
+        return frozenset(
+            piece.address
+            for piece in pieces
+            if any(one.target - self.base in places for one in self.shape(piece).outward)
+        )
 
     @cached_property
     def _piece_starts(self) -> list[int]:
@@ -199,13 +211,18 @@ class Module(Data):
 
     @cached_property
     def _displacements(self) -> dict[int, list[int]]:
-        """The instructions that use memory at each displacement from a pointer, those on the stack left out."""
+        """The instructions that use memory at each displacement from a pointer, those on the stack left out.
+
+        Each is one number: its address, and below that how many bytes it may use.
+        """
         found: dict[int, list[int]] = {}
         for code in self.elf.code:
             for instruction in Decoder(_BITS, code.data, ip=code.address):
                 base = instruction.memory_base
                 if base in _POINTERS and instruction.memory_index == Register.NONE:
-                    found.setdefault(displacement_of(instruction), []).append(instruction.ip)
+                    # from an address in front of it, too, code may write to a field
+                    used = 2 * _WIDEST if instruction.mnemonic == Mnemonic.LEA else _width(instruction)
+                    found.setdefault(displacement_of(instruction), []).append(instruction.ip << _WIDTH_BITS | used)
         return found
 
     @cached_property
@@ -229,11 +246,9 @@ class Module(Data):
         if not self.has_fields:
             return
         for displacement in range(start - _WIDEST, start + size):
-            for ip in self._displacements.get(displacement, ()):
-                instruction = self.instruction(self.base + ip)
-                # from an address in front of it, too, code may write there
-                is_address = instruction is not None and instruction.mnemonic == Mnemonic.LEA
-                if instruction is not None and (is_address or displacement + _width(instruction) > start):
+            for number in self._displacements.get(displacement, ()):
+                is_near = displacement + (number & _WIDTH_MASK) > start
+                if is_near and (instruction := self.instruction(self.base + (number >> _WIDTH_BITS))):
                     yield instruction
 
     def piece(self, address: int) -> Piece | None:
@@ -368,7 +383,9 @@ class Module(Data):
 
     def needing(self, piece: Piece) -> Iterator[Instruction]:
         """Those `instructions` of *piece* that may need a feature, and others."""
-        return self.instructions(piece)
+        found = list(self.instructions(piece))
+        # no step in Python for an instruction that needs nothing
+        return compress(found, map(by_code().get, map(_code_of, found)))
 
     def shape(self, piece: Piece) -> Shape:
         """What points out of *piece*, and how it ends; those that were looked at last are kept."""

@@ -259,6 +259,8 @@ class Operands:
 
     def _variables_in(self, value: Value) -> list[int]:
         """The addresses of variables that *value* may be."""
+        if value is None or isinstance(value, values.Word):
+            return []
         files = range(1, len(self._program.modules) + 1)
         numbers = [number for number in values.cases_of(values.known(value)) or () if tag(number) in files]
         modules = [self._program.module(number) for number in numbers]
@@ -539,19 +541,18 @@ class Operands:
             return self._met((first, one_facts), (second, other_facts), address, visits)
 
         vectors: dict[int, Lanes] = {}
-        registers = [
-            None
-            if first != second and (is_address(first) or is_address(second)) and self._is_dead(address, number)
-            else joined(first, second)
-            for number, (first, second) in enumerate(zip(one.registers, other.registers, strict=True))
-        ]
+        registers = one.registers.copy()
+        for number, (first, second) in enumerate(zip(one.registers, other.registers, strict=True)):
+            if first is not second and first != second:
+                is_pointer = is_address(first) or is_address(second)
+                registers[number] = None if is_pointer and self._is_dead(address, number) else joined(first, second)
         for number in one.vectors.keys() ^ other.vectors.keys():
             for state in (one, other):
                 for lane in state.vectors.get(number, ()):
                     self._lose(lane, state.facts, address)
         for number in one.vectors.keys() & other.vectors.keys():
-            first, second = one.vectors[number], other.vectors[number]
-            vectors[number] = first if first == second else tuple(map(joined, first, second))
+            here, there = one.vectors[number], other.vectors[number]
+            vectors[number] = here if here == there else tuple(map(joined, here, there))
         return State(
             registers,
             vectors,
@@ -617,6 +618,6 @@ class Operands:
 
 def is_address(value: Value) -> bool:
     """Whether *value* is an address in some case."""
-    if value is None or isinstance(value, int):
-        return value is not None and tag(value) != 0
-    return any(map(tag, values.cases_of(value) or ()))
+    if isinstance(value, int):
+        return tag(value) != 0
+    return isinstance(value, values.Choice) and any(map(tag, values.cases_of(value) or ()))

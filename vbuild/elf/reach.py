@@ -200,9 +200,11 @@ class Reach(Answers):
         """The features above the level that instructions of *piece* need, where nothing has asked for them."""
         if not self._is_aware(piece):
             return self._code_needs(piece)
-        found = 0
+        found, most = 0, self._code_needs(piece)
         for _, needed in self._needs(piece):
             found |= needed
+            if found == most:
+                break
         return found
 
     def _half_shown(self, address: int, missing: int, known: int) -> Doubt | None:

@@ -242,9 +242,9 @@ class References(Questions):
             target = instruction.near_branch_target
             if not target and instruction.is_ip_rel_memory_operand:
                 target = instruction.ip_rel_memory_address
-            places = (
-                (self.program.destination(module.base + target), self.program.behind(module, target)) if target else ()
-            )
+            if not target:
+                continue
+            places = (self.program.destination(module.base + target), self.program.behind(module, target))
             if any(isinstance(place, int) and piece.address <= place < piece.end for place in places):
                 return True
         # behind bytes that are not an instruction nobody knows what stands

@@ -27,13 +27,22 @@ def is_asked_for(library: str, sources: Iterable[str]) -> bool:
     def is_loader(call: ast.Call, argument: int | str) -> bool:
         return _is_loader(call.func, argument, texts)
 
-    found = [
+    return _all_of_some(
         is_asked
         for text in texts
         if library in text and (tree := _parsed(text))
         for is_asked in _in_statements(tree.body, lambda node: _names(node, name), is_loader, is_asked=False)
-    ]
-    return bool(found) and all(found)
+    )
+
+
+def _all_of_some(answers: Iterable[bool]) -> bool:
+    """Whether there are *answers*, and all are yes; what comes after the first no is not looked at."""
+    is_some = False
+    for answer in answers:
+        if not answer:
+            return False
+        is_some = True
+    return is_some
 
 
 def _parsed(text: str) -> ast.Module | None:
@@ -62,8 +71,7 @@ def _asks_before(function: ast.FunctionDef | ast.AsyncFunctionDef, argument: int
         lambda _call, _argument: False,
         is_asked=False,
     )
-    found = list(uses)
-    return bool(found) and all(found)
+    return _all_of_some(uses)
 
 
 def _in_statements(
