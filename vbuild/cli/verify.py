@@ -58,8 +58,9 @@ def verify(
 
     if recipe and not run:
         raise click.UsageError("--recipe goes with --run-levels only")
-    verdicts = [verb(wheel, cpu=cpu, baseline=baseline, allow=allow) for wheel in wheels]
-    with terminal.status(quiet=as_json or not run) as on_progress:
+    with terminal.status(quiet=as_json) as on_progress:
+        judged = partial(verb, cpu=cpu, baseline=baseline, allow=allow, on_progress=on_progress)
+        verdicts = [*map(judged, wheels)]
         levels = partial(functions.run_levels, cpu=cpu, recipe=recipe, on_progress=on_progress)
         runs = [*map(levels, wheels)] if run else []
     verdicts[: len(runs)] = map(LevelReport.evidence_for, runs, verdicts)

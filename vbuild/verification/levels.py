@@ -135,6 +135,7 @@ class Levels:
         allow: Sequence[re.Pattern[str]] = (),
         executor: Executor | None = None,
         sources: Callable[[], Sequence[str]] = tuple,
+        on_progress: Callable[[str], None] = lambda _step: None,
     ) -> None:
         self._libraries = {path: elf for path, elf in libraries.items() if elf.is_loadable}
         mine = [elf for elf in self._libraries.values() if elf.machine == claim.cpu.machine]
@@ -144,6 +145,7 @@ class Levels:
         self._allow = tuple(allow)
         self._executor = executor
         self._sources = sources
+        self._on_progress = on_progress
         # the file that asks for most says on which machines the wheel runs
         given = frozenset[str]().union(*(elf.given for elf in mine))
         self._extras = given | {feature.name for feature in claim.cpu.extra_features}
@@ -175,7 +177,8 @@ class Levels:
             {path: (mine[path], one) for path, one in isas.items()}, is_open=self._is_open, extras=self._extras
         )
         found = {}
-        for path, one in isas.items():
+        for number, (path, one) in enumerate(isas.items(), 1):
+            self._on_progress(f"code of {posixpath.basename(path)} ({number} of {len(isas)})")
             rank = self._claim.on(path).cpu.rank
             above = judge.judged(path, rank, allow=self._allow)
             accepted = [each for each in above if each.reason]

@@ -65,13 +65,15 @@ def verify(
     allow: Sequence[str | re.Pattern[str]] = (),
     jobs: int | None = None,
     is_split: bool = False,
+    on_progress: Callable[[str], None] = lambda _step: None,
 ) -> Verdict:
     """Check *wheel* against the level in its variant.json, or else *cpu*, or else what each machine of its system has.
 
     *baseline* is the same project's wheel built without flags: instructions that it has, too, are not due to flags.
     *allow* are regular expressions for the functions, or the paths of libraries, that may go above the level. *jobs* is
     the number of processes that disassemble, by default that of the cores. Of a wheel that *is_split* afterwards,
-    libraries of official packages may be absent: it will require them.
+    libraries of official packages may be absent: it will require them. *on_progress* gets what is being done: code that
+    is chosen at run time can take minutes.
     """
     patterns = tuple(map(pattern, allow))
     with ExitStack() as stack:
@@ -106,6 +108,7 @@ def verify(
                 allow=patterns,
                 executor=executor,
                 sources=cache(lambda: _python_code(source)),
+                on_progress=lambda step: on_progress(f"{source.name.distribution} {source.name.version}: {step}"),
             )
             for library, found in levels.verdicts():
                 isas.append(library)
