@@ -250,6 +250,27 @@ def test_a_structure_that_is_filled_with_a_number_tells_nothing_any_more(number:
     assert set(verdicts(stripped(shared_object(source, "-O0"))).values()) == {reason}
 
 
+@pytest.mark.parametrize(
+    ("flag", "doubt"), [('__builtin_cpu_supports("avx2")', Doubt.KEPT), ("atoi(text)", Doubt.UNCLEAR)]
+)
+def test_an_answer_in_a_structure_on_the_stack_is_a_field_to_those_who_get_its_address(flag: str, doubt: Doubt) -> None:
+    source = f"""
+    #include <stdlib.h>
+    struct state {{ char name[300]; int has; int size; }};
+    {NOINLINE} static int fast(int x) {{ {VECTOR}; return x; }}
+    static int inner(struct state *state, int x) {{ return state->has ? fast(x) : x; }}
+    static int other(struct state *state, int x) {{ return state->size + x; }}
+    static int (*const ways[])(struct state *, int) = {{inner, other}};
+    int run(int x, int way, char *text) {{
+        struct state state;
+        __builtin_cpu_init();
+        state.name[0] = 0, state.size = x, state.has = !!{flag};
+        return ways[way](&state, x) + __builtin_cpu_supports("sse2");
+    }}
+    """
+    assert {one.doubt for one in judged(stripped(shared_object(source, "-O2")))} == {doubt}
+
+
 @pytest.mark.parametrize(("bit", "reason"), [("5", Reason.TESTED), ("6", None)])
 def test_a_function_that_returns_the_word_of_an_index_returns_what_that_tells(bit: str, reason: Reason | None) -> None:
     source = f"""

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import ANY, ASKED, EVERY, as_kept
+from vbuild.elf.cpu_facts import ANY, ASKED, EVERY, FEATURES, as_kept
 from vbuild.elf.iced import Instruction, MemorySizeExt, OpKind, Register, RegisterExt
 from vbuild.elf.machine_state import (
     GENERAL,
@@ -521,6 +521,9 @@ class Operands:
         # what the caller handed over on the stack is not part of what a function keeps there
         length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
         for place, (size, value) in list(state.stack.items()):
+            if place >= start and values.tells(value) & FEATURES and values.cases_of(value) is not None:
+                # a structure on the stack: what gets its address finds the answer in a field
+                self._world.store(self._module.field(place - start), size, value, state.facts)
             if start <= place < start + length:
                 self._lose(value, state.facts)
                 state.stack[place] = (size, None)

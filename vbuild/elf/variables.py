@@ -361,6 +361,8 @@ class Variables(Objects):
                 field = _field_of(instruction, key[0])
                 is_known &= field[1] > _WORD or field == key
         self._variables[key] = 0
+        # who writes there in a structure on the stack may not be all who do
+        is_known &= self._writers_of_field(key) <= writers.keys()
         if is_known and len(writers) <= MOST_USERS:
             self._run_writers(key, writers)
             return
@@ -370,8 +372,12 @@ class Variables(Objects):
         """Take for the field *key* only what tells something: other structures may have a field there, too."""
         self._kept_fields.add(key)
         self._set(key, 0)
+        self._queue_again(self._writers_of_field(key))
+
+    def _writers_of_field(self, key: Key) -> set[int]:
+        """The pieces that were seen to write an answer to the field *key*."""
         places = range(key[0], key[0] + key[1])
-        self._queue_again({address for place in places for address in self._field_writers.get(place, ())})
+        return {address for place in places for address in self._field_writers.get(place, ())}
 
     def _run_writers(self, key: Key, pieces: Mapping[int, Piece]) -> None:
         if len(pieces) > MOST_USERS:
