@@ -9,7 +9,7 @@ from tests.factories.sources import PROJECT as PROJECT_FILES
 from tests.factories.sources import index, sdist, sha256
 from vbuild.build.draft import drafted, toml
 from vbuild.build.given import AskedAxes, given
-from vbuild.build.headers import left_out, missing_header, missing_source, older_python
+from vbuild.build.headers import left_out, looked_in_vain, missing_header, missing_source, older_python
 from vbuild.build.init import init
 from vbuild.build.plan import BuildBackend
 from vbuild.build.precheck import prospect
@@ -203,12 +203,35 @@ def test_a_key_that_scikit_build_core_renamed_asks_for_a_release_that_reads_it(
         ("sh: 1: tileiras: not found", "matrix.cuda[].libraries = ['tileiras']"),
         ("/bin/sh: 1: pg_config: not found", "pg_config is not there; install it: apt-get install libpq-dev"),
         ("/usr/bin/ld: cannot find -lmine: No such file", "libmine is not there, and the project does not build it"),
+        ('meson.build:98:13: ERROR: Dependency "geos" not found (tried pkg-config)', "apt-get install libgeos-dev"),
+        ("ERROR: Dependency lookup for libpng16 with method 'pkg-config' failed", "apt-get install libpng-dev"),
+        ("CMake Error at x.cmake:230 (message):\n  Could NOT find HDF5 (missing: A B)", "apt-get install libhdf5-dev"),
+        ('package configuration file provided by "Eigen3" with\nany', "apt-get install libeigen3-dev"),
+        ('package configuration file provided by "nanobind" with', "nanobind is not there; the package index has it"),
+        (" The following required packages were not found:\n\n   - libxml-2.0\n", "apt-get install libxml2-dev"),
+        ("Package 'glib-2.0', required by 'virtual:world', not found", "apt-get install libglib2.0-dev"),
+        ("Package mine was not found in the pkg-config search path", "mine is not there; install the library with its"),
+        ("The system library `openssl` required by crate `openssl-sys` was not found", "apt-get install libssl-dev"),
+        ("-- Could NOT find HDF5 (missing: A B)\nerror: something else", None),
         ("error: something else", None),
     ],
 )
 def test_sources_that_are_not_there_are_said_to_be(log: str, advice: str | None) -> None:
     said = missing_source(log)
     assert said is None if advice is None else said and advice in said
+
+
+def test_what_a_build_goes_on_without_is_named_with_its_package() -> None:
+    log = "Run-time dependency geos found: NO (tried pkg-config)\n-- Could NOT find JPEG (missing: X)\n"
+    log += "-- Could NOT find Doxygen\n--   No package 'libzstd' found\n"
+    found = dict(looked_in_vain(log, ["nasm", "icc", "gmake"], ["hdf5", "mine"]))
+    assert found == {
+        "hdf5": "looked for and not found; install it: apt-get install libhdf5-dev",
+        "geos": "looked for and not found; install it: apt-get install libgeos-dev",
+        "JPEG": "looked for and not found; install it: apt-get install libjpeg-dev",
+        "libzstd": "looked for and not found; install it: apt-get install libzstd-dev",
+        "nasm": "looked for on PATH and not found; install it: apt-get install nasm",
+    }
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,17 @@ def test_what_was_looked_for_in_vain_counts_once_it_is_there(way: str, new: str,
     assert looked.now(place.path) != looked
 
 
+def test_programs_and_libraries_that_are_nowhere_were_looked_for_in_vain(place: Place) -> None:
+    tree(place.system, {"lib/there.pc": ""})
+    which = f"{sys.executable} -c \"import shutil; shutil.which('absent'); shutil.which('tool')\""
+    place.looked(
+        f"{which}; for name in there mine; do test -f z/$name.pc || test -f $SYSTEM/lib/$name.pc || true; done"
+    )
+    names, libraries = place.watch.in_vain()
+    assert {"absent", "tool"} & {*names} == {"absent"}
+    assert libraries == ("mine",)
+
+
 def test_a_name_on_path_counts_by_its_programs_wherever_they_are(place: Place, tmp_path: Path) -> None:
     looked = place.looked("tool; absent || true")
     assert looked

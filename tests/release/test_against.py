@@ -26,6 +26,7 @@ setup(name="demo", version="1.0", py_modules=["demo"], ext_modules=[%s])
 FAST = 'Extension("_fast", ["_fast.c"], optional=True)'
 SLOW = 'Extension("_slow", ["_slow.c"])'
 BOTH = f"{FAST}, {SLOW}"
+SOURCES = ("_fast.c", "_slow.c")
 RECIPE = 'name = "demo"\n[source]\npath = "source"\n[matrix]\ncpu = ["x86-64"]\n'
 
 
@@ -66,6 +67,18 @@ def test_advice_on_flags_follows_the_code_that_it_is_about(whole: Path, tmp_path
     code, _, lost = failure.error.partition("; if a flag of the project's own put it there: build.flags = 'strip'; ")
     assert "AVX2" in code
     assert "1 of 2 compiled modules of the published wheel are missing" in lost
+
+
+def test_what_accepts_all_functions_above_the_level_is_one_line_to_paste(tmp_path: Path) -> None:
+    above = 'void above%d(void) { __asm__("vpaddd %%ymm0, %%ymm0, %%ymm0"); }'
+    tree(tmp_path / "source", {name: MODULE % (above % n, name[:-2], name[:-2]) for n, name in enumerate(SOURCES)})
+    tree(tmp_path / "source", {"setup.py": SETUP % BOTH, "demo.py": ""})
+    (tmp_path / "demo.toml").write_text(RECIPE)
+    (failure,) = matrix(tmp_path / "demo.toml", tmp_path / "dist", store=BuildCache(fresh=True)).failures
+    line = failure.error.partition("if it runs only after a check of the CPU: ")[2].partition("; ")[0]
+    assert line == "verify.allow = ['^above0$', '^above1$']"
+    (tmp_path / "demo.toml").write_text(f"{line}\n{RECIPE}")
+    assert matrix(tmp_path / "demo.toml", tmp_path / "dist", store=BuildCache(fresh=True)).products
 
 
 def test_a_build_that_falls_back_to_python_ends_with_the_compilers_words(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 MODULE = "demo/_c.cpython-311-x86_64-linux-gnu.so"
 
 
-def compiled(source: str) -> bytes:
-    return library(None, source=source, flags=("-O3",))
+def compiled(source: str, *flags: str) -> bytes:
+    return library(None, source=source, flags=("-O3", *flags))
 
 
 def findings(folder: Path, ours: dict[str, bytes | str], theirs: dict[str, bytes | str]) -> list[tuple[str, str]]:
@@ -102,6 +102,14 @@ def test_dispatch_in_a_bundled_library_makes_up_for_no_module_that_does_not_need
 
 def test_code_of_theirs_that_everybody_runs_is_their_fault_and_no_loss(tmp_path: Path) -> None:
     assert findings(tmp_path, {MODULE: compiled(PLAIN)}, {MODULE: compiled(UNGUARDED)}) == []
+
+
+def test_a_wheel_of_theirs_that_is_compiled_for_newer_processors_as_a_whole_chooses_nothing(tmp_path: Path) -> None:
+    source = DISPATCHED.replace("PyInit__c(void) {", "PyInit__c(void) { %s")
+    whole = compiled(source % "for (int i = 0; i < 64; i++) x[i] += i;", "-mavx2")
+    assert findings(tmp_path / "whole", {MODULE: compiled(PLAIN)}, {MODULE: whole}) == []
+    part = compiled(source % "x[1] += 1;", "-mavx2")
+    assert findings(tmp_path / "part", {MODULE: compiled(PLAIN)}, {MODULE: part})[0][0] == "error"
 
 
 def test_a_library_in_lib64_is_the_one_in_lib(tmp_path: Path) -> None:
@@ -204,3 +212,14 @@ def test_the_call_that_has_to_do_with_what_is_lost_is_the_likely_cause(about: li
     assert likely_cause([OTHER], about) == f"perhaps because: {OTHER}"
     assert likely_cause([OTHER], about, guesses=False) == likely_cause([], about) == ""
     assert ("build.keep-flags = ['*t1.c']" in cause) == ("t1.c" in told)
+
+
+NASM = FailedCall("nasm", (), "looked for on PATH and not found; install it: apt-get install nasm")
+HDF5 = FailedCall("hdf5", (), "looked for and not found; install it: apt-get install libhdf5-dev")
+
+
+def test_what_was_looked_for_in_vain_may_be_the_cause() -> None:
+    nasm = "the likely cause: nasm was looked for on PATH and not found; install it: apt-get install nasm"
+    assert likely_cause([HDF5, OTHER, NASM], ["AVX2"], guesses=False) == f"{nasm} (2 other calls failed, too)"
+    assert likely_cause([HDF5], ["AVX2"], guesses=False) == ""
+    assert likely_cause([OTHER, HDF5], ["demo/h5.so"]).startswith("perhaps because: hdf5 was looked for and not found;")

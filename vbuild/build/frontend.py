@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan
 from vbuild.build.environment import BuildEnvironment, Environments, SourceTools, missing_module, own_environment
-from vbuild.build.headers import missing_header, missing_source, older_python
+from vbuild.build.headers import looked_in_vain, missing_header, missing_source, older_python
 from vbuild.build.job import Job
 from vbuild.build.plan import BuildBackend
 from vbuild.build.requiring import check_cuda, pins
@@ -127,7 +127,8 @@ def build_wheel(
     seconds = time.perf_counter() - start
     wrappers = shell.wrappers
     wheel = _checked(wheel, folder / "built")
-    failed, found = wrappers.failures(), pins(shell.environment, dict(job.target.requires)) if shell.environment else {}
+    failed = (*wrappers.failures(), *_in_vain(job, log))
+    found = pins(shell.environment, dict(job.target.requires)) if shell.environment else {}
     calls = wrappers.compiled()
     return Built(wheel, wrappers.overrides(), wrappers.commands(), seconds, calls, failed, tuple(found.items()))
 
@@ -321,6 +322,13 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
         if job.compilers.cxx is None and "++" in text:
             raise BuildError(f"{error}\nThere is no C++ compiler on PATH; install g++ or clang") from error
         raise error from caught
+
+
+def _in_vain(job: Job, log: Path) -> Iterator[FailedCall]:
+    """What the build of *job* has looked for in vain, and gone on without: programs, and libraries by pkg-config."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    programs, libraries = job.watch.in_vain() if job.watch else ((), ())
+    yield from (FailedCall(name, (), why) for name, why in looked_in_vain(text, programs, libraries))
 
 
 def _first_failure(wrappers: CompilerWrappers) -> str | None:

@@ -1,7 +1,8 @@
 """What a build lacks, and what has it: headers, programs and libraries, in Debian or the CUDA toolkit; sources."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePath
 
 _MISSING = re.compile(r"fatal error: '?(?P<header>[^\s':]+)'?(?:: No such file or directory| file not found)")
 _PACKAGES = {
@@ -126,6 +127,67 @@ _NO_PROGRAM = re.compile(
     r"|\b(?P<said>[\w+-]+)(?: binary| executable| program)? (?:could not be located|could not be found|was not found)"
     r"|Program '?(?P<meson>[\w+-]+)'?[^\n]* found: NO",
 )
+# what libraries are called by pkg-config and CMake, where that is neither the name of a header nor of the package
+_ALSO = {
+    "bzip2": "libbz2-dev",
+    "blas": "libopenblas-dev",
+    "lapack": "libopenblas-dev",
+    "postgresql": "libpq-dev",
+    "mariadb": "default-libmysqlclient-dev",
+    "libavcodec": "libavcodec-dev",
+    "libavdevice": "libavdevice-dev",
+    "libavfilter": "libavfilter-dev",
+    "libavutil": "libavutil-dev",
+    "libswresample": "libswresample-dev",
+    "libswscale": "libswscale-dev",
+    "gsl": "libgsl-dev",
+    "harfbuzz": "libharfbuzz-dev",
+    "protobuf": "libprotobuf-dev",
+    "nlohmann_json": "nlohmann-json3-dev",
+    "absl": "libabsl-dev",
+    "openjp2": "libopenjp2-7-dev",
+    "openjpeg": "libopenjp2-7-dev",
+    "lcms2": "liblcms2-dev",
+    "libturbojpeg": "libturbojpeg0-dev",
+    "libdeflate": "libdeflate-dev",
+    "blosc": "libblosc-dev",
+    "opencv": "libopencv-dev",
+    "suitesparse": "libsuitesparse-dev",
+    "cgal": "libcgal-dev",
+    "samplerate": "libsamplerate0-dev",
+    "soxr": "libsoxr-dev",
+    "flac": "libflac-dev",
+    "vorbis": "libvorbis-dev",
+    "ogg": "libogg-dev",
+    "sdl2": "libsdl2-dev",
+    "gobject-introspection": "libgirepository1.0-dev",
+    "pango": "libpango1.0-dev",
+    "vips": "libvips-dev",
+    "uv": "libuv1-dev",
+    "nghttp2": "libnghttp2-dev",
+    "cares": "libc-ares-dev",
+    "xxhash": "libxxhash-dev",
+    "isa-l": "libisal-dev",
+    "pkgconfig": "pkg-config",
+}
+_SPELLING = re.compile(r"^lib|(?<=[a-z])[-_.\d]*$")
+# without which a build does not go on: by Meson, CMake, pkg-config, and the crate of that name
+_REQUIRED = re.compile(
+    r"ERROR: Dependency (?:lookup for )?\"?(?P<meson>[\w.+-]+)\"? (?:not found|with method)"
+    r"|CMake Error[^\n]*\n\s*Could NOT find (?P<found>[\w.+-]+)"
+    r"|package configuration file provided by\s+\"(?P<config>[\w.+-]+)\""
+    r"|required packages were not found:\s+- (?P<module>[\w.+-]+)"
+    r"|[Ss]ystem library `(?P<crate>[\w.+-]+)` required by crate"
+    r"|Package '?(?P<package>[\w.+-]+)'?"
+    r"(?:, required by [^\n]*, not found| was not found in the pkg-config search path)"
+)
+# and those that it goes on without
+_TRIED = re.compile(
+    r"ependency (?P<meson>[\w.+-]+) (?:\([^\n]*\) )?found: NO\b|Could NOT find (?P<found>[\w.+-]+)"
+    r"|No package '(?P<package>[\w.+-]+)' found"
+)
+# of assembly that is chosen at run time
+ASSEMBLERS = frozenset({"nasm", "yasm"})
 # the first error is in a header of Python, which has changed since the source was written
 _IN_PYTHON = re.compile(r"/include/python(?P<version>3\.\d+)\w*/[\w/]+\.h:\d+:\d+: error: ")
 _LEFT_OUT = re.compile(
@@ -221,7 +283,60 @@ def missing_source(log: str) -> str | None:
         return (
             f"lib{match['name']} is not there, and the project does not build it: install it, or name it in [[native]]"
         )
-    return _missing_program(next(filter(None, match.groups())) for match in _NO_PROGRAM.finditer(log))
+    return _missing_program(_named(_NO_PROGRAM, log)) or _missing_library(_named(_REQUIRED, log))
+
+
+def looked_in_vain(log: str, programs: Iterable[str] = (), libraries: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """What a build looked for that is not there, each once with what to do about it: by its *log*, and as was seen.
+
+    Of the *programs* those count that projects commonly want, and of the *libraries* those that Debian has by a name
+    that is known here: build systems look for many others.
+    """
+    for name in dict.fromkeys((*libraries, *_named(_TRIED, log))):
+        if name in _ON_INDEX or dependency_package(name):
+            yield name, f"looked for and not found; {_lacking(name)}"
+    for name in dict.fromkeys(programs):
+        if name in _PROGRAMS:
+            yield name, f"looked for on PATH and not found; install it: apt-get install {_PROGRAMS[name]}"
+
+
+def dependency_package(name: str) -> str | None:
+    """The Debian package with the library that pkg-config or CMake call *name*, as in ``libpng16``; None if unknown."""
+    plain = name.lower()
+    spellings = dict.fromkeys((plain, plain.removeprefix("lib"), _SPELLING.sub("", plain)))
+    return next((package for each in spellings if (package := _BY_LIBRARY.get(each))), None)
+
+
+def _named(pattern: re.Pattern[str], log: str) -> list[str]:
+    """The names that the groups of *pattern* find in *log*, in order."""
+    return [next(filter(None, match.groups())) for match in pattern.finditer(log)]
+
+
+def _missing_library(names: Sequence[str]) -> str | None:
+    # the last is the one that the build ends with
+    return f"{names[-1]} is not there; {_lacking(names[-1])}" if names else None
+
+
+def _lacking(name: str) -> str:
+    if name in _ON_INDEX:
+        return f"the package index has it: build.requires = [{name!r}]"
+    if package := dependency_package(name):
+        return f"install it: apt-get install {package}"
+    return "install the library with its headers, or name it in [[native]]"
+
+
+def _libraries() -> Iterator[tuple[str, str]]:
+    """The names of libraries, as `dependency_package` spells them, with the Debian package of each."""
+    yield from _CLONED.items()
+    yield from ((name.lower(), package) for name, package in _PROGRAMS.items())
+    for header, package in _PACKAGES.items():
+        yield _SPELLING.sub("", package.removesuffix("-dev")), package
+        yield package.removeprefix("lib").removesuffix("-dev"), package
+        yield PurePath(header).parts[0].removesuffix(".h").lower().removeprefix("lib"), package
+    yield from _ALSO.items()
+
+
+_BY_LIBRARY = dict(_libraries())
 
 
 def _missing_program(names: Iterable[str]) -> str | None:

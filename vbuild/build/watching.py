@@ -58,7 +58,8 @@ _STARTERS = frozenset({"maturin", "uv", "ninja"})
 _COMPILED = (".c", ".h", ".cc", ".cpp", ".cxx", ".hpp", ".hh", ".o", ".a", ".so", ".cu", ".cuh", ".f", ".f90", ".pyc")
 _COMPILED_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".c++", ".f", ".f90", ".F90")
 _LARGEST = 1 << 20  # bytes of a file of a project that is read for the names in it
-_NAMING = (".cmake", ".pc", ".m4")
+_PACKAGE = ".pc"
+_NAMING = (".cmake", _PACKAGE, ".m4")
 _WORD = re.compile(r"[a-z]+")
 _RUNTIME = re.compile(r"\.so\.[\d.]+$")
 _ENDING = re.compile(r"(?:-?config)?(?:-?version)?\.[a-z+]+$")
@@ -121,6 +122,15 @@ class Watch(Struct, frozen=True):
         words = sorted(_words(project, naming)) if listed else []
         looked = Looked(dict.fromkeys(files, ""), dict.fromkeys(names, ()), dict.fromkeys(listed, ""), tuple(words))
         return looked.now(path, rust)
+
+    def in_vain(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The names that the build has looked for, and files of pkg-config, where nothing of the name was anywhere."""
+        seen: dict[str, list[str]] = {}
+        for _, file in self._lines():
+            seen.setdefault(file.rpartition("/")[2], []).append(file)
+        absent = [name for name, files in seen.items() if not any(map(os.path.lexists, files))]
+        libraries = (name.removesuffix(_PACKAGE) for name in absent if name.endswith(_PACKAGE))
+        return tuple(absent), tuple(name for name in libraries if not name.endswith("-uninstalled"))
 
     def bypassing(self, project: Path, wheel: Path, compiled: Collection[str]) -> dict[str, tuple[str, ...]]:
         """The sources in *project* that compilers have compiled which no compiler wrapper started, by where they are.

@@ -90,7 +90,7 @@ class FailedCall(Struct, frozen=True):
     """A call of a compiler that failed: its *arguments*, the line that says why, and how what it compiled begins.
 
     Build systems ask so what a compiler can do, and leave out what it cannot. *removed* are the flags of the project's
-    own that were taken out.
+    own that were taken out. One without *arguments* was looked for, and is not there: a program, or a library.
     """
 
     program: str
@@ -100,6 +100,8 @@ class FailedCall(Struct, frozen=True):
     removed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        if not self.arguments:
+            return f"{self.program} was {self.error}"
         told = shlex.join([self.program, *(word for word in self.arguments if not word.startswith(_USUAL))])
         keep = ""
         if self.removed:
@@ -116,7 +118,7 @@ class FailedCall(Struct, frozen=True):
     @property
     def is_telling(self) -> bool:
         """Whether it lacked something that this machine may have: a header, a library, an instruction."""
-        return any(words in self.error for words in _LACKING)
+        return not self.arguments or any(words in self.error for words in _LACKING)
 
 
 class CompilerCall(Struct, frozen=True):

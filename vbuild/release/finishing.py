@@ -24,7 +24,7 @@ from vbuild.release.model import Failure, Product, ReleaseContext
 from vbuild.release.report import ProfileEntry
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.verification.level_emulation import with_evidence
-from vbuild.verification.model import VerifyRule, is_grafted
+from vbuild.verification.model import IF_ALLOWED, VerifyRule, is_grafted
 
 if TYPE_CHECKING:
     from vbuild.build.trial import TrialResult
@@ -213,12 +213,15 @@ def verified(
         names = " or ".join(native.name for native in context.recipe.natives)
         above = [one for one in errors if one.rule is VerifyRule.ISA_ABOVE]
         own = [one for one in above if names or not all(map(is_grafted, one.places))]
-        lines = [one.advised for one in errors[:_SHOWN]]
+        patterns = list(dict.fromkeys(pattern for one in errors for pattern in one.allow))
+        lines = [one.sentence if one.allow else one.advised for one in errors[:_SHOWN]]
         if len(errors) > _SHOWN:
             lines.append(f"and {len(errors) - _SHOWN} more")
-        if own:
-            advice = f"{_STRIP}{_STRIP_NATIVE.format(names) if names else ''}"
-            lines.insert(min(errors.index(own[-1]) + 1, _SHOWN), advice)
+        advice = [IF_ALLOWED.format(patterns)] if patterns else []  # of all in one line, as a recipe has the key once
+        advice += [f"{_STRIP}{_STRIP_NATIVE.format(names) if names else ''}"] if own else []
+        if above:
+            last = min(errors.index(above[-1]) + 1, _SHOWN)
+            lines[last:last] = advice
         raise WheelError(f"{wheel.name}: {'; '.join(lines)}")
     if target.asks_for_cpu and not verdict.libraries:
         from vbuild.verification.published import likely_cause

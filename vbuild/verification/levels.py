@@ -29,7 +29,7 @@ from vbuild.elf.reach import Doubt
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank, level_of_features
 from vbuild.process.threads import OncePerKey
 from vbuild.verification.gpu_code import DEVICE_SECTIONS
-from vbuild.verification.model import Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
+from vbuild.verification.model import IF_ALLOWED, Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
 from vbuild.verification.python_tests import is_asked_for
 
 _MACHINE = "x86_64"
@@ -46,7 +46,8 @@ _BYPASSED = (
     "if the project calls a compiler by its path: build.patches = ['compiler.patch']; if the level brings nothing, "
     "leave it out of matrix.cpu"
 )
-_TESTED = "if it runs only after a check of the CPU"
+# functions that run when Python imports a module, the second one of Cython
+_INITIALISERS = ("PyInit_", "__pyx_pymod_exec_")
 # the number of functions for which instructions are looked up, which takes longer than all the rest
 _SHOWN_INSTRUCTIONS = 1000
 
@@ -277,6 +278,7 @@ class Levels:
             _violation(one, doubt, show=number < _SHOWN_INSTRUCTIONS)
             for number, (one, doubt) in enumerate(zip(unexplained, doubts, strict=True))
         )
+        own = own_rank(violations)
         library = LibraryIsa(
             path,
             elf.machine,
@@ -284,7 +286,7 @@ class Levels:
             level_of_features(isa.features, elf.machine),
             judged.accepted,
             violations,
-            tuple(sorted(judged.dispatched | chosen(violations))),
+            tuple(sorted(name for name in judged.dispatched | chosen(violations) if feature_rank(name) > own)),
         )
         findings = [
             *self._violation_findings(path, violations),
@@ -336,8 +338,9 @@ class Levels:
             what = f"{_above(tuple(group), claim)}{f'; {doubt}' if doubt else ''}"
             if is_grafted(path):
                 what += "; vbuild did not compile this library"
-            advice = f"{_TESTED}: verify.allow = {_accepting(path, group)}" if severity is Severity.ERROR else ""
-            yield Finding(severity, VerifyRule.ISA_ABOVE, (path,), what, advice)
+            allow = _accepting(path, group) if severity is Severity.ERROR else []
+            advice = IF_ALLOWED.format(allow) if allow else ""
+            yield Finding(severity, VerifyRule.ISA_ABOVE, (path,), what, advice, tuple(allow))
 
     def _library_findings(self, path: str, isa: Isa) -> Iterator[Finding]:
         claim = self._claim.on(path)
@@ -383,8 +386,22 @@ def chosen(violations: Iterable[Violation]) -> frozenset[str]:
     doubted: set[str] = set()
     for one in violations:
         (doubted if one.doubt else needed).update(one.features)
-    floor = max((rank for rank in map(feature_rank, needed) if rank < len(X86_64_LEVELS)), default=0)
-    return frozenset(name for name in doubted - needed if feature_rank(name) > floor)
+    return frozenset(name for name in doubted - needed if feature_rank(name) > _level_rank(needed))
+
+
+def own_rank(violations: Iterable[Violation]) -> int:
+    """The rank of the level that a module with *violations* needs to be imported; 0 if these do not say.
+
+    No module asks the CPU before its first function runs: code of that level is all over it, and not chosen.
+    """
+    return _level_rank(
+        feature for one in violations if one.function.startswith(_INITIALISERS) for feature in one.features
+    )
+
+
+def _level_rank(features: Iterable[str]) -> int:
+    """The rank of the lowest level of x86-64 that has *features*, those aside that no level has."""
+    return max((rank for rank in map(feature_rank, features) if rank < len(X86_64_LEVELS)), default=0)
 
 
 def _host_facts(elf: CodeFile) -> bytes:

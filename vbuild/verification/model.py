@@ -66,10 +66,14 @@ class VerifyRule(StrEnum):
     UNPINNED = "unpinned"
 
 
+IF_ALLOWED = "if it runs only after a check of the CPU: verify.allow = {}"
+
+
 class Finding(Struct, frozen=True):
     """What is wrong or worth knowing: how serious it is, a rule, the *places* it is about, a sentence, and advice.
 
-    A place is a member of a wheel, or a file to publish; a finding without places is about the whole wheel.
+    A place is a member of a wheel, or a file to publish; a finding without places is about the whole wheel. *allow* are
+    the patterns for ``verify.allow`` that accept it; the advice names them.
     """
 
     severity: Severity
@@ -77,6 +81,7 @@ class Finding(Struct, frozen=True):
     places: tuple[str, ...]
     what: str
     advice: str = ""
+    allow: tuple[str, ...] = ()
 
     @property
     def is_error(self) -> bool:

@@ -22,6 +22,7 @@ from msgspec import Struct
 from packaging.tags import Tag
 from packaging.version import Version
 
+from vbuild.build.headers import ASSEMBLERS
 from vbuild.build.wrappers import FailedCall
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.interface import Interface
@@ -222,7 +223,7 @@ def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses:
 
     *about* are the names of what is lost: modules, and CPU features. A call that has one of their words in its
     arguments, its error or what it compiled comes first, one that lost flags before others; and if it *guesses*, one
-    that lacked a header, a library or an instruction, or else any.
+    that lacked a header, a library or an instruction, or else any. An assembler is about every CPU feature.
     """
     words = {word.lower() for name in about for word in _WORD.findall(PurePath(name).stem) if len(word) >= _SHORTEST}
 
@@ -230,7 +231,8 @@ def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses:
         text = " ".join((*call.arguments, call.error, call.text)).lower()
         options = (*call.arguments, *call.removed)
         flags = {word[2:] for word in options if word.startswith("-m") and len(word) >= _SHORTEST + 2}
-        return sum(word in text or any(word.startswith(flag) for flag in flags) for word in words)
+        is_named = call.program in ASSEMBLERS and not call.arguments and not guesses
+        return is_named + sum(word in text or any(word.startswith(flag) for flag in flags) for word in words)
 
     told = [call for call in failed if guesses or shared(call)]
     if not told:
