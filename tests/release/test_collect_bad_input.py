@@ -180,6 +180,12 @@ def test_a_level_is_held_against_no_wheel_for_another_platform(tmp_path: Path) -
     assert note not in collect([tmp_path / "a"], tmp_path / "dist2").notes
 
 
+def test_pythons_are_in_the_order_of_the_recipe(tmp_path: Path) -> None:
+    part_of_one = made_for(tmp_path / "part", "/v9/bin/python3.11")
+    release = collect([part_of_one], tmp_path / "dist", recipe=recipe_for(tmp_path, "3.12", "3.11"))
+    assert [failure.target.python for failure in release.failures] == ["3.12", "3.12", "3.11"]
+
+
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("recipe", "parts", "lacking"),

@@ -8,6 +8,7 @@ installers go by these.
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -344,7 +345,8 @@ def _recipe_pythons(pythons: Iterable[str], recipe: Recipe) -> dict[str, str]:
         tag = _tag(python)
         alike = (found[other] for other in found if tag and _tag(other) == tag)
         free = (each for each in own if len(own) == 1 or each not in found.values())
-        may_be = (each for each in free if not (tag and _tag(each)))  # by version it would have been found
+        # by version it would have been found; but a recipe that names none is for any, whatever runs vbuild here
+        may_be = (each for each in free if not (tag and _tag(each)) or own == (sys.executable,))
         if known := next(alike, None) or next(may_be, None):
             found[python] = known
     return found
@@ -371,15 +373,18 @@ def _tag(python: str) -> str | None:
     return f"{short}{match['major']}{match['minor']}{match['free']}" if match and short else None
 
 
-def _ordered(outcomes: Iterable[Product | Failure], recipe: Recipe | None) -> list[Product | Failure]:
-    """*outcomes* by Python, and those of each in the order of *recipe*, or else the plain wheel first."""
+def _ordered(outcomes: Sequence[Product | Failure], recipe: Recipe | None) -> list[Product | Failure]:
+    """*outcomes* by Python, and those of each, in the order of *recipe*; without one by version, plain wheels first."""
     targets = recipe.targets if recipe else ()
     places = {_place(target)[1:]: number for number, target in reversed([*enumerate(targets)])}
+    own = recipe.matrix.pythons if recipe else ()
+    known = _recipe_pythons((outcome.target.python for outcome in outcomes), recipe) if recipe else {}
 
     def order(outcome: Product | Failure) -> tuple[object, ...]:
         target = outcome.target
         numbers = tuple(map(int, _NUMBER.findall(target.python)))  # 3.9 before 3.11, and cp39 before cp311
-        return (numbers, target.python, places.get(_place(target)[1:], len(places)), target.label is not None)
+        python = own.index(known[target.python]) if target.python in known else len(own)
+        return (python, numbers, target.python, places.get(_place(target)[1:], len(places)), target.label is not None)
 
     return sorted(outcomes, key=order)
 
