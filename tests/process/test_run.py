@@ -12,7 +12,7 @@ import pytest
 
 from tests.factories.processes import is_running, until
 from vbuild.errors import BuildError
-from vbuild.process.run import LAST_LINES, run, stop_all, supervised
+from vbuild.process.run import GRACE, LAST_LINES, run, stop_all, supervised
 
 # a shell whose own child sleeps, so that killing the shell alone would leave the sleeper behind
 FAMILY = ("sh", "-c", "sleep 300 & echo $! > pid; wait")
@@ -111,6 +111,30 @@ def test_what_a_failed_command_left_running_is_stopped(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="failed with status 1"):
         run(["sh", "-c", "sleep 300 & echo $! > pid; exit 1"], log=tmp_path / "log", cwd=tmp_path)
     until(lambda: not is_running(written_pid(tmp_path)))
+
+
+# the first process of a container, which the orphans of a command become children of, may never wait for them
+CONTAINER = """
+import ctypes, pathlib, sys, time
+from vbuild.errors import BuildError
+from vbuild.process.run import run
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+start = time.monotonic()
+try:
+    run(["sh", "-c", "sleep 300 & sleep 300; true"], log=pathlib.Path(sys.argv[1]), timeout=0.3)
+except BuildError as error:
+    print(time.monotonic() - start, error)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="prctl and /proc of Linux")
+def test_orphans_that_nobody_waits_for_have_ended(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", CONTAINER, tmp_path / "log"], capture_output=True, text=True, check=True
+    )
+    seconds, _, error = ran.stdout.partition(" ")
+    assert error.startswith("sh took more than 0.3 s")
+    assert float(seconds) < GRACE
 
 
 @pytest.mark.nightly

@@ -306,7 +306,21 @@ def _stop(leaders: frozenset[_Process]) -> None:
 
 def _is_alive(leader: _Process) -> bool:
     leader.poll()  # one that nobody has waited for is still in its group, as a zombie
-    return _signalled(leader, 0)
+    return _signalled(leader, 0) and (leader.returncode is None or not _has_ended(leader.pid))
+
+
+def _has_ended(group: int) -> bool:
+    """Whether zombies are all that is left of *group*: orphans, for which the first process of a container waits late.
+
+    Some never do. False where the system does not say.
+    """
+    states = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            state, _parent, of_group = file.read_bytes().rpartition(b") ")[2].split(maxsplit=3)[:3]
+            if int(of_group) == group:
+                states.append(state)
+    return bool(states) and not {*states} - {b"Z", b"X"}
 
 
 def _signalled(leader: _Process, number: int) -> bool:
