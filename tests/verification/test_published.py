@@ -112,6 +112,19 @@ def test_a_wheel_of_theirs_that_is_compiled_for_newer_processors_as_a_whole_choo
     assert findings(tmp_path / "part", {MODULE: compiled(PLAIN)}, {MODULE: part})[0][0] == "error"
 
 
+def test_a_wheel_of_theirs_that_never_asks_the_processor_chooses_nothing(tmp_path: Path) -> None:
+    unreached = """
+    __attribute__((target("aes"))) void more(void) { __asm__("aesimc %xmm0, %xmm0"); }
+    int PyInit__c(void) { return 1; }
+    """
+    assert (
+        findings(
+            tmp_path, {MODULE: compiled(unreached.replace("aesimc %xmm0, %xmm0", ""))}, {MODULE: compiled(unreached)}
+        )
+        == []
+    )
+
+
 def test_a_library_in_lib64_is_the_one_in_lib(tmp_path: Path) -> None:
     names = ("demo-1.0.data/data/lib64/libx.so", "lib64/libz.so", "demo-1.0.data/data/lib64/libx.a", "demo/lib64.so")
     theirs: dict[str, bytes | str] = {name: compiled(PLAIN) if name.endswith(".so") else "" for name in names}

@@ -46,6 +46,7 @@ _BYPASSED = (
     "if the project calls a compiler by its path: build.patches = ['compiler.patch']; if the level brings nothing, "
     "leave it out of matrix.cpu"
 )
+_ASKED_BY_PYTHON = "Python code loads it after a question about the CPU, which was not run"
 # functions that run when Python imports a module, the second one of Cython
 _INITIALISERS = ("PyInit_", "__pyx_pymod_exec_")
 # the number of functions for which instructions are looked up, which takes longer than all the rest
@@ -279,6 +280,9 @@ class Levels:
             for number, (one, doubt) in enumerate(zip(unexplained, doubts, strict=True))
         )
         own = own_rank(violations)
+        # where nothing asks the CPU, nothing is chosen, and a doubt says only that not all is known
+        is_choice = judged.asks or any(one.doubt == _ASKED_BY_PYTHON for one in violations)
+        dispatched = judged.dispatched | (chosen(violations) if is_choice else frozenset())
         library = LibraryIsa(
             path,
             elf.machine,
@@ -286,7 +290,7 @@ class Levels:
             level_of_features(isa.features, elf.machine),
             judged.accepted,
             violations,
-            tuple(sorted(name for name in judged.dispatched | chosen(violations) if feature_rank(name) > own)),
+            tuple(sorted(name for name in dispatched if feature_rank(name) > own)),
         )
         findings = [
             *self._violation_findings(path, violations),
@@ -319,7 +323,7 @@ class Levels:
             if asks and baseline and baseline.has(one.isa, one.features):
                 yield "the baseline build has the same: no flag for the level caused it"
             elif is_asked():
-                yield "Python code loads it after a question about the CPU, which was not run"
+                yield _ASKED_BY_PYTHON
             elif one.doubt:
                 yield one.doubt
             else:
