@@ -172,8 +172,12 @@ def run(
             if not _running.is_open:
                 raise BuildError(f"{name} was stopped")
             if status:
-                ended = f"failed with status {status}" if status > 0 else f"was ended by {signal.Signals(-status).name}"
-                raise BuildError(f"{name} {ended}{_end(log if is_kept else None, output, begin)}")
+                raise BuildError(f"{name} {ended(status)}{_end(log if is_kept else None, output, begin)}")
+
+
+def ended(status: int) -> str:
+    """How a process ended whose return code is *status*, which is not 0: of its own will, or by a signal."""
+    return f"failed with status {status}" if status > 0 else f"was ended by {signal.Signals(-status).name}"
 
 
 def stop_all() -> None:

@@ -29,6 +29,7 @@ from vbuild.errors import RepackageError, WheelError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes
+from vbuild.process.run import ended
 from vbuild.recipe.model import Bench
 from vbuild.recipe.variables import passed, undisturbed
 from vbuild.verification.environments import WheelSources, is_native, make_environment
@@ -219,7 +220,8 @@ def _figures(kind: _Kind, python: Path, environment: Mapping[str, str]) -> Figur
             last = (ran.stderr.strip() or ran.stdout.strip()).splitlines()[-_SHOWN:]
             missing = next((match[1] for line in reversed(last) if (match := _NO_MODULE.search(line))), None)
             advice = f"; add what brings {missing} to bench.requires, or with --requires" if missing else ""
-            raise WheelError(f"{kind.title} failed with status {ran.returncode}: {' / '.join(last)}{advice}")
+            said = f": {' / '.join(last)}{advice}" if last else " and said nothing"
+            raise WheelError(f"{kind.title} {ended(ran.returncode)}{said}")
         text = output.read_text(encoding="utf-8") if output.exists() else ran.stdout
     found = _of_json(text, kind.title) if text.lstrip().startswith("{") else dict(_of_lines(text))
     if not found:
