@@ -110,6 +110,9 @@ def test_code_that_is_called_by_everybody_is_built_again_without_them(
     printed, code = released(tmp_path, "wide(x, 64) + narrow(x, 64)", flags)
     assert not any(code.values())
     assert said in " ".join(printed.split())
+    again = matrix(tmp_path / "demo.toml", tmp_path / "again", MatrixRequest(), store=BuildCache())
+    assert again.products[0].is_kept
+    assert any(note.startswith(said) for note in again.notes)  # of what is in the cache, too
 
 
 @pytest.mark.nightly

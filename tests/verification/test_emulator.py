@@ -133,6 +133,14 @@ def test_code_behind_a_check_of_the_cpu_works_as_every_level(tmp_path: Path) -> 
     assert (report.ok, report.summary) == (True, "works on this machine; works as v1")
 
 
+def test_a_variable_that_names_another_processor_is_not_seen_in_the_emulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")  # as in many images of clusters
+    told = GUARDED.replace("if (__builtin", 'if (getenv("OPENBLAS_CORETYPE") || __builtin')
+    assert ran(tmp_path, f"char *getenv(const char *);\n{told}", "v1").summary == "works on this machine; works as v1"
+
+
 @pytest.mark.nightly
 def test_a_trap_of_the_program_s_own_is_no_instruction_above_the_level(tmp_path: Path) -> None:
     traps = Check('python -c "import ctypes; from demo import _c; ctypes.CDLL(_c.__file__).trap()"')

@@ -165,11 +165,18 @@ class Builder(Struct, frozen=True):
         folder = self.context.place("builds", target)
         try:
             if kept := self.taken(BuildKind.BUILD, item.build, folder / "kept"):
-                return RepairedWheel.of_record(kept.wheel, kept.record)
+                found = RepairedWheel.of_record(kept.wheel, kept.record)
+                self.notes.extend(found.notes)
+                return found
             # sccache's server, which no build starts, runs the compilers: a watch would miss much
             is_seen = item.keys is not None and not (cache and cache.caching.is_server)
             job = self.watched(item.job, folder) if is_seen else item.job
-            made = self._made(job, folder, cache)
+            own: list[str] = []
+            try:
+                made = replace(self, notes=own)._made(job, folder, cache)  # noqa: SLF001 - its own
+            finally:
+                self.notes.extend(own)
+            made = replace(made, notes=tuple(own))
         except VbuildError as error:
             return self.context.failure(target, error, self.context.log(target))
         self.keep(BuildKind.BUILD, item.build, made.wheel, made.record)

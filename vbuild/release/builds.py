@@ -40,7 +40,7 @@ class RepairedWheel(Struct, frozen=True):
     """The portable wheel of a build, still plain; what the compiler wrappers changed; how long it took, in seconds.
 
     *lists* are the lists of GPU architectures that were changed in commands of nvcc, *failed* the calls of compilers
-    that failed. It *is_kept* if an earlier run built it.
+    that failed. *notes* on it are for the user, in each run that takes it. It *is_kept* if an earlier run built it.
     """
 
     wheel: Path
@@ -49,6 +49,7 @@ class RepairedWheel(Struct, frozen=True):
     seconds: float
     failed: tuple[FailedCall, ...] = ()
     is_kept: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def record(self) -> dict[str, Any]:
@@ -58,13 +59,15 @@ class RepairedWheel(Struct, frozen=True):
             "overrides": [to_builtins(override) for override in self.overrides],
             "lists": list(self.lists),
             "failed": to_builtins(self.failed),
+            "notes": list(self.notes),
         }
 
     @classmethod
     def of_record(cls, wheel: Path, record: Mapping[str, Any]) -> Self:
         overrides = tuple(map(Override.of_data, record["overrides"]))
         failed = convert(record["failed"], tuple[FailedCall, ...])
-        return cls(wheel, overrides, tuple(record["lists"]), record["seconds"], failed, is_kept=True)
+        lists, notes = tuple(record["lists"]), tuple(record["notes"])
+        return cls(wheel, overrides, lists, record["seconds"], failed, is_kept=True, notes=notes)
 
 
 class MadeWheel(Struct, frozen=True):

@@ -256,6 +256,7 @@ def kept(builder: Builder, item: PlannedWheel) -> Product | None:
 
     context.on_progress(item.target, "kept")
     record = found.record
+    builder.notes.extend(record["notes"])
     return Product(
         target=item.target,
         wheel=found.wheel,

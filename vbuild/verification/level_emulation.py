@@ -39,6 +39,13 @@ _SEARCHED = re.compile(rf"^\s+x86-64-({'|'.join(LEVELS)}) \(supported, searched\
 _LOADER_VARIABLES = frozenset(
     {"LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_DEBUG_OUTPUT", "GLIBC_TUNABLES"}
 )
+# by which libraries take the processor for another than it says it is: in the emulator that ends by SIGILL
+_OF_ANOTHER_CPU = frozenset(
+    {"ARROW_USER_SIMD_LEVEL", "ATEN_CPU_CAPABILITY", "BLIS_ARCH_TYPE", "DNNL_MAX_CPU_ISA", "GLIBC_TUNABLES"}
+    | {"MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "MKL_ENABLE_INSTRUCTIONS", "NPY_DISABLE_CPU_FEATURES"}
+    | {"NPY_ENABLE_CPU_FEATURES", "NUMBA_CPU_FEATURES", "NUMBA_CPU_NAME", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE"}
+    | {"OPENSSL_armcap", "OPENSSL_ia32cap", "SIMDJSON_FORCE_IMPLEMENTATION"}
+)
 _SECONDS = 60.0
 _IMPORT = re.compile(r"import: (?P<module>[^:]+): (?P<why>.*)", re.DOTALL)
 _SHOWN = 5  # libraries of a run; all wrong ones are shown
@@ -387,7 +394,8 @@ class Launch(Struct, frozen=True):
     program: Path | None = None
 
     def environment(self, before: Mapping[str, str]) -> dict[str, str]:
-        return {**before, **self.variables}
+        gone = _OF_ANOTHER_CPU if self.before else ()
+        return {name: text for name, text in before.items() if name not in gone} | dict(self.variables)
 
     def traced(self, logs: Path) -> "Launch":
         """The same with a log of the emulator for each process: *logs*, a dot, and its number."""

@@ -342,9 +342,8 @@ class Levels:
             what = f"{_above(tuple(group), claim)}{f'; {doubt}' if doubt else ''}"
             if is_grafted(path):
                 what += "; vbuild did not compile this library"
-            allow = _accepting(path, group) if severity is Severity.ERROR else []
-            advice = IF_ALLOWED.format(allow) if allow else ""
-            yield Finding(severity, VerifyRule.ISA_ABOVE, (path,), what, advice, tuple(allow))
+            advice = IF_ALLOWED.format(_accepting(path, group)) if severity is Severity.ERROR else ""
+            yield Finding(severity, VerifyRule.ISA_ABOVE, (path,), what, advice)
 
     def _library_findings(self, path: str, isa: Isa) -> Iterator[Finding]:
         claim = self._claim.on(path)

@@ -5,6 +5,7 @@ turns that back into the value.
 """
 
 import re
+from ast import literal_eval
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -72,8 +73,7 @@ IF_ALLOWED = "if it runs only after a check of the CPU: verify.allow = {}"
 class Finding(Struct, frozen=True):
     """What is wrong or worth knowing: how serious it is, a rule, the *places* it is about, a sentence, and advice.
 
-    A place is a member of a wheel, or a file to publish; a finding without places is about the whole wheel. *allow* are
-    the patterns for ``verify.allow`` that accept it; the advice names them.
+    A place is a member of a wheel, or a file to publish; a finding without places is about the whole wheel.
     """
 
     severity: Severity
@@ -81,11 +81,16 @@ class Finding(Struct, frozen=True):
     places: tuple[str, ...]
     what: str
     advice: str = ""
-    allow: tuple[str, ...] = ()
 
     @property
     def is_error(self) -> bool:
         return self.severity is Severity.ERROR
+
+    @property
+    def allow(self) -> tuple[str, ...]:
+        """The patterns of ``verify.allow`` by which the advice says it is accepted; none if it says no such thing."""
+        _, _, patterns = self.advice.partition(IF_ALLOWED.format(""))
+        return tuple(literal_eval(patterns)) if patterns else ()
 
     @property
     def place(self) -> str:
