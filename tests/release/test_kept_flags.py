@@ -63,9 +63,15 @@ setup(name="demo", version="1", cmdclass={"build_ext": Build},
 RECIPE = 'name = "demo"\n[source]\npath = "source"\n[matrix]\ncpu = ["x86-64"]\n'
 
 
-def released(folder: Path, call: str, flags: dict[str, list[str]], rules: str = "") -> tuple[str, dict[str, list[str]]]:
-    """What `vbuild matrix` prints for a project that makes *call* and has *flags* by file, and its code by function."""
-    files = {"setup.py": SETUP % flags, "demo.c": MODULE % call, "wide.c": SUM % "wide", "narrow.c": SUM % "narrow"}
+def released(
+    folder: Path, call: str, flags: dict[str, list[str]], rules: str = "", *, more: str = ""
+) -> tuple[str, dict[str, list[str]]]:
+    """What `vbuild matrix` prints for a project that makes *call* and has *flags* by file, and its code by function.
+
+    *more* code is in ``narrow.c``.
+    """
+    files = {"setup.py": SETUP % flags, "demo.c": MODULE % call, "wide.c": SUM % "wide"}
+    files["narrow.c"] = SUM % "narrow" + more
     tree(folder / "source", files)
     (folder / "demo.toml").write_text(RECIPE + rules)
     release = matrix(folder / "demo.toml", folder / "dist", MatrixRequest(), store=BuildCache(fresh=True))
@@ -113,6 +119,16 @@ def test_code_that_is_called_by_everybody_is_built_again_without_them(
     again = matrix(tmp_path / "demo.toml", tmp_path / "again", MatrixRequest(), store=BuildCache())
     assert again.products[0].is_kept
     assert any(note.startswith(said) for note in again.notes)  # of what is in the cache, too
+
+
+@pytest.mark.network
+def test_flags_of_all_files_go_also_where_nobody_knows_who_runs_the_code(tmp_path: Path) -> None:
+    # a function of a library that nothing calls is called by others, perhaps
+    more = '#ifdef __AES__\nvoid more(void) { __asm__("aesenc %xmm0, %xmm0"); }\n#endif\n'
+    printed, code = released(tmp_path, "narrow(x, 64)", {"*": ["-maes"]}, more=more)
+    assert "more" not in code
+    said = "plain: built again without -maes: in nearly all commands, and nothing shows that code above the level"
+    assert said in " ".join(printed.split())
 
 
 @pytest.mark.nightly

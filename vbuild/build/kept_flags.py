@@ -26,6 +26,7 @@ from vbuild.toolchain.rewriting import SINGLE_FILE
 _NEARLY_ALL = 0.9
 _SHOWN = 5
 _WHY = "code above the level ran without a check of the CPU"
+NOT_SHOWN = "nothing shows that code above the level runs only after a check of the CPU"
 
 
 class NextRules(Struct, frozen=True):
@@ -76,6 +77,13 @@ class KeptFlags(Struct, frozen=True):
             _steering(kept, calls, is_there) if kept else frozenset(),
         )
 
+    def without_steering(self, rules: Rewriting, why: str = _WHY) -> NextRules | None:
+        """The *rules* without the flags that nearly all commands have, and *why*; None if these are gone already."""
+        if not (steering := tuple(sorted(self.steering - {*rules.steering}))):
+            return None
+        what = f"{' '.join(steering)}: in nearly all commands, and {why}"
+        return NextRules(replace(rules, steering=(*rules.steering, *steering)), what)
+
     def next_rules(self, rules: Rewriting, above: Collection[str], *, is_sure: bool = False) -> NextRules | None:
         """The *rules* of the build without the flags that put the functions *above* the level; None if none could have.
 
@@ -88,9 +96,8 @@ class KeptFlags(Struct, frozen=True):
         is_told = all(one.functions for one in self.files) and not any(" " in name for name in above)
         if not found and (is_sure or is_told):
             return None
-        if steering := tuple(sorted(self.steering - {*rules.steering})):
-            what = f"{' '.join(steering)}: in nearly all commands, and {_WHY}"
-            return NextRules(replace(rules, steering=(*rules.steering, *steering)), what)
+        if following := self.without_steering(rules):
+            return following
         leaking = found or self.files
         flags = sorted({flag for one in leaking for flag in one.flags})
         names = sorted({one.source for one in leaking})

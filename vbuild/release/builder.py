@@ -20,12 +20,13 @@ from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel
 from vbuild.build.identity import BuildKeys, build_key
 from vbuild.build.job import Job, prepared
-from vbuild.build.kept_flags import KeptFlags, is_for_single_files
+from vbuild.build.kept_flags import NOT_SHOWN, KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
 from vbuild.build.requiring import for_platform, tied
 from vbuild.build.source import fetched
 from vbuild.build.watching import Watch
 from vbuild.build.wrappers import Override, named
+from vbuild.elf.reach import Doubt
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.cache import Cache, Part
 from vbuild.files.staging import LOGS
@@ -309,7 +310,8 @@ class Builder(Struct, frozen=True):
                 break
             # of the repaired wheel, whose verdict stays good until it is published
             above = functions_above(made.wheel, target, self.context.recipe)
-            if not above or (following := self._without_flags(job, made, above)) is None:
+            following = self._without_flags(job, made, above) if above else self._without_steering(job, made)
+            if following is None:
                 break
             job, what = following
             self.context.on_progress(target, "building again")
@@ -340,6 +342,18 @@ class Builder(Struct, frozen=True):
             if self.natives and (what := self.natives.learn(job.prefixes, above, is_sure=is_sure)):
                 return self.reaching(job), what
         return None
+
+    def _without_steering(self, job: Job, made: MadeWheel) -> tuple[Job, str] | None:
+        """*job* without flags of nearly all commands if the proof leaves open who runs code above the level; or None.
+
+        Such flags are of no single file whose author chooses its code at run time, and the wheel is refused with them.
+        """
+        if not functions_above(made.wheel, job.target, self.context.recipe, doubts=(Doubt.UNFOLLOWED,)):
+            return None
+        kept = KeptFlags.of(made.built.overrides, made.built.calls, made.project)
+        if (following := kept.without_steering(job.plan.rewriting, NOT_SHOWN)) is None:
+            return None
+        return replace(job, plan=replace(job.plan, rewriting=following.rules)), following.what
 
     def _native_overrides(self, job: Job) -> tuple[Override, ...]:
         """What compiler wrappers changed in the native dependencies of *job*, which are built."""
@@ -423,14 +437,18 @@ def _check_compiled(built: Built) -> None:
     )
 
 
-def functions_above(wheel: Path, target: Target, recipe: Recipe) -> frozenset[str]:
-    """The functions of *wheel* that run above the level of *target* without a check of the CPU, by *recipe*'s rules."""
-    from vbuild.elf.reach import Doubt
+def functions_above(
+    wheel: Path, target: Target, recipe: Recipe, *, doubts: Collection[str] = ("", Doubt.UNCLEAR)
+) -> frozenset[str]:
+    """The functions of *wheel* that run above the level of *target* without a check of the CPU, by *recipe*'s rules.
+
+    Those of whom that is in doubt count with one of these *doubts*.
+    """
     from vbuild.verification.verify import verify
 
     verdict = verify(wheel, cpu=target.cpu, allow=recipe.verify.allow)
     found = (one for library in verdict.libraries for one in library.violations)
-    return frozenset(one.function for one in found if not one.doubt or one.doubt == Doubt.UNCLEAR)
+    return frozenset(one.function for one in found if one.doubt in doubts)
 
 
 def modules_in(wheel: Path) -> tuple[str, ...]:
