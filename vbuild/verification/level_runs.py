@@ -50,7 +50,7 @@ from vbuild.verification.level_emulation import (
     plain_environment,
 )
 from vbuild.verification.level_probe import LATE, CommandResult, ImportResult, ProbeProcess, import_each, loaded
-from vbuild.verification.python_tests import is_asked_for
+from vbuild.verification.python_tests import is_asked_for, is_python_code, python_code
 from vbuild.verification.verify import claimed_cpu
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
@@ -362,8 +362,10 @@ class _LevelRunner(Struct, frozen=True):
         if module in self.imports:
             return False
         folders = (self.environment.packages.joinpath(*name.split(".")) for name in self.imports)
-        files = (path for folder in folders for path in folder.rglob("*.py"))
-        sources = (path.read_text(encoding="utf-8", errors="replace") for path in files)
+        files = (
+            path for folder in folders for path in folder.rglob("*.py*") if is_python_code(path.relative_to(folder))
+        )
+        sources = (python_code(path, path.read_text(encoding="utf-8", errors="replace")) for path in files)
         return is_asked_for(module.rpartition(".")[2], sources)
 
     def _other(self, lost: ImportResult) -> str | None:

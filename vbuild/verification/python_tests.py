@@ -2,18 +2,37 @@
 
 Such a library has no test of its own. Whether the question in Python is the right one is not shown: only that there is
 one wherever the library is named.
+
+Of Cython, in which many projects have that code, what is also Python counts: conditions, imports, and plain statements.
 """
 
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import PurePath
+
+_SOURCES = (".py", ".pyx")
+_TESTS = frozenset({"test", "tests"})
 
 # words in the condition of an if that asks about the processor
 _QUESTION = re.compile(r"cpu|simd|(?:aes|sha)_?ni|clmul|avx|sse\d|sse_|neon|bmi\d|adx|popcnt|gfni|amx_", re.IGNORECASE)
+_LONG_STRING = re.compile(r'''("""|\'\'\').*?\1''', re.DOTALL)
+_COMMENT = re.compile(r"""(?:^|\s)#[^'"]*$""")
+_CIMPORT = re.compile(r"\bcimport\b")
 _SELF = frozenset({"self", "cls"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
+
+def is_python_code(path: PurePath) -> bool:
+    """Whether the file at *path* of a package is Python or Cython, and no test: tests name everything."""
+    return path.suffix in _SOURCES and _TESTS.isdisjoint(path.parts)
+
+
+def python_code(path: PurePath, text: str) -> str:
+    """The *text* of the file at *path*, which `is_python_code`, as Python reads it."""
+    return _of_cython(text) if path.suffix == ".pyx" else text
 
 
 def is_asked_for(library: str, sources: Iterable[str]) -> bool:
@@ -43,6 +62,38 @@ def _all_of_some(answers: Iterable[bool]) -> bool:
             return False
         is_some = True
     return is_some
+
+
+def _of_cython(text: str) -> str:
+    """The statements of the Cython *text*, those that are not Python as far as they name something."""
+    found: list[tuple[int, str]] = []
+    waiting = ""
+    for line in _LONG_STRING.sub('""', text).splitlines():
+        waiting += _COMMENT.sub("", line) if waiting else _COMMENT.sub("", line).expandtabs().rstrip()
+        if (body := waiting.strip()) and sum(map(body.count, "([{")) <= sum(map(body.count, ")]}")):
+            found.append((len(waiting) - len(waiting.lstrip()), _CIMPORT.sub("import", body)))
+            waiting = ""
+    lines = []
+    for (indent, body), (following, _) in zip(found, [*found[1:], (0, "")], strict=True):
+        is_opener = body.endswith(":")
+        lines.append(f"{' ' * indent}{_opener(body) if is_opener else _statement(body)}")
+        if is_opener and following <= indent:
+            lines.append(f"{' ' * indent} pass")
+    return "\n".join(lines)
+
+
+def _opener(body: str) -> str:
+    """The first line of a block; that of a condition nobody understands is no question."""
+    if body in {"else:", "try:", "finally:"} or body.startswith("except"):
+        return body
+    if body.startswith("elif "):
+        return body if _parsed(f"{body[2:]}\n pass") else "elif 1:"
+    return body if body.startswith(("if ", "while ", "for ")) and _parsed(f"{body}\n pass") else "if 1:"
+
+
+def _statement(body: str) -> str:
+    """A statement as it is, or a string that names what it names."""
+    return body if _parsed(body) else repr(body.replace("'", ".").replace('"', "."))
 
 
 def _parsed(text: str) -> ast.Module | None:
@@ -88,12 +139,22 @@ def _in_statements(
         for part in (*nested, *_blocks(statement)):
             yield from _in_statements(part, is_named, is_loader, is_asked=is_asked or is_question)
         nodes = list(_own_nodes(statement))
+        words = {id(part) for node in nodes for part in _words(node)}
+        nodes = [node for node in nodes if not (id(node) in words and isinstance(node, ast.Constant))]
         if named := [node for node in nodes if is_named(node)]:
             handed = {id(value) for node in nodes for value in _handed_over(node, is_loader)}
             yield is_asked or all(id(node) in handed for node in named)
         # what follows runs only if the question did not leave
         if is_question and isinstance(statement, ast.If) and statement.body and isinstance(statement.body[-1], _LEAVES):
             is_asked = True
+
+
+def _words(node: ast.AST) -> Iterator[ast.AST | None]:
+    """The parts of *node* that load nothing by their name: what something is compared with, and keys."""
+    if isinstance(node, ast.Compare):
+        yield from (node.left, *node.comparators)
+    elif isinstance(node, ast.Dict):
+        yield from node.keys
 
 
 def _handed_over(node: ast.AST, is_loader: Callable[[ast.Call, int | str], bool]) -> Iterator[ast.AST]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Self
 
 from msgspec import Struct
@@ -46,6 +46,7 @@ from vbuild.verification.gpu_code import DEVICE_SECTIONS, GpuClaim, GpuCodeCheck
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.linkage import LinkageCheck
 from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule, is_grafted
+from vbuild.verification.python_tests import is_python_code, python_code
 from vbuild.wheel.archive import Wheel, open_wheel, peek
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
@@ -324,9 +325,11 @@ def _marked(libraries: Mapping[str, Elf]) -> Cpu | None:
 
 
 def _python_code(wheel: Wheel) -> Sequence[str]:
-    """The text of the modules in *wheel*."""
+    """The text of the modules in *wheel*, and of Cython's sources."""
     return [
-        wheel.read(member.path).decode("utf-8", "replace") for member in wheel.members if member.path.endswith(".py")
+        python_code(path, wheel.read(str(path)).decode("utf-8", "replace"))
+        for path in (PurePosixPath(member.path) for member in wheel.members)
+        if is_python_code(path)
     ]
 
 
