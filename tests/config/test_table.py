@@ -98,6 +98,11 @@ def test_a_key_nobody_asks_for_is_refused_on_leaving_its_table() -> None:
     assert str(refused.value) == "build.flag: no such key; known here: env"
 
 
+def test_a_line_that_is_pasted_above_a_table_of_its_own_belongs_below_that() -> None:
+    with pytest.raises(RecipeError, match=r"; write a line `matrix\.key = …` below \[matrix\], without `matrix\.`$"):
+        Table.parse("matrix.plain = 'x86-64-v2'\n[matrix]\ncpu = []\n")
+
+
 def test_a_dotted_line_at_the_end_of_a_file_is_told_where_it_belongs() -> None:
     table = Table.parse('[test]\ncommand = "true"\nverify.allow = ["a"]')
     with pytest.raises(RecipeError) as refused, table.table("test") as test:

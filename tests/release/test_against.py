@@ -64,7 +64,7 @@ def test_a_module_that_is_lost_is_an_error_with_the_compilers_words_and_the_line
 def test_advice_on_flags_follows_the_code_that_it_is_about(whole: Path, tmp_path: Path) -> None:
     above = 'void above(void) { __asm__("vpaddd %ymm0, %ymm0, %ymm0"); }'
     (failure,) = released(tmp_path / "part", FAST, above, str(whole)).failures
-    code, _, lost = failure.error.partition("; if a flag of the project's own put it there: build.flags = 'strip'; ")
+    code, _, lost = failure.error.partition("; if it runs only after a check of the CPU: verify.allow = ['^above$']; ")
     assert "AVX2" in code
     assert "1 of 2 compiled modules of the published wheel are missing" in lost
 
@@ -79,6 +79,21 @@ def test_what_accepts_all_functions_above_the_level_is_one_line_to_paste(tmp_pat
     assert line == "verify.allow = ['^above0$', '^above1$']"
     (tmp_path / "demo.toml").write_text(f"{line}\n{RECIPE}")
     assert matrix(tmp_path / "demo.toml", tmp_path / "dist", store=BuildCache(fresh=True)).products
+
+
+def test_a_module_that_is_nothing_without_flags_that_were_taken_out_says_so(tmp_path: Path) -> None:
+    head = """
+#ifdef __AVX2__
+int more(int x) { __asm__("vpaddd %ymm0, %ymm0, %ymm0"); return x; }
+#endif
+int more(int);
+int used(int x) { return more(x) + 1; }
+"""
+    own = FAST.replace(", optional=True", ', extra_compile_args=["-march=haswell"]')
+    (failure,) = released(tmp_path, own, head).failures
+    assert "needs symbols that no library of the wheel or of the platform has: more" in failure.error
+    assert "perhaps because the project's own flags were taken out: build.keep-flags = ['_fast.c']; or" in failure.error
+    assert failure.error.endswith("matrix.plain = 'x86-64-v2'")
 
 
 def test_a_build_that_falls_back_to_python_ends_with_the_compilers_words(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ _LARGEST = 1 << 19
 # a dotted key: for every part, tomllib keeps all parts before it
 _PART = r"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+"
 _DEEPEST = 100
+_TWICE = re.compile(r"Cannot declare \('(?P<table>[\w-]+)',\) twice")
 _DEEP_KEY = re.compile(rf"(?<![\w-]){_PART}" + rf"(?:{_PART}){{{_DEEPEST}}}", re.ASCII)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+(\[\d+\])*")
 _NAMES = {str: "a string", int: "an integer", bool: "true or false", list: "an array", dict: "a table"}
@@ -55,7 +56,10 @@ class Table:
         try:
             return cls(tomllib.loads(text), is_toml=True)
         except ValueError as error:  # TOMLDecodeError, or Python's limit of digits in an integer
-            raise RecipeError(f"not TOML: {error}") from error
+            # such as a line `build.flags = 'strip'` that somebody has pasted at the head of a file with a table [build]
+            twice = _TWICE.search(str(error))
+            where = "; write a line `{0}.key = …` below [{0}], without `{0}.`".format(twice["table"]) if twice else ""
+            raise RecipeError(f"not TOML: {error}{where}") from error
         except RecursionError as error:
             raise RecipeError("not TOML: nested too deeply") from error
 

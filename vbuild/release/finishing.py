@@ -28,7 +28,7 @@ from vbuild.verification.model import IF_ALLOWED, VerifyRule, is_grafted
 
 if TYPE_CHECKING:
     from vbuild.build.trial import TrialResult
-    from vbuild.build.wrappers import FailedCall
+    from vbuild.build.wrappers import FailedCall, Override
     from vbuild.slimming.results import Slimmed
     from vbuild.verification.model import Verdict
     from vbuild.wheel.metadata import RecordRow
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _STRIP = "if a flag of the project's own put it there: build.flags = 'strip'"
+_WITHOUT = (
+    "perhaps because the project's own flags were taken out: build.keep-flags = {}; or, if it is nothing without them, "
+    "build for newer processors: matrix.plain = 'x86-64-v2'"
+)
 _STRIP_NATIVE = "; if one of native {}: flags = 'strip' in its [[native]]"
 
 
@@ -126,7 +130,7 @@ def finished(
     try:
         wheel = cut or stamped(context, target, build.wheel)
         context.on_progress(target, "verifying")
-        verdict = verified(context, wheel, target, baseline=baseline, failed=build.failed)
+        verdict = verified(context, wheel, target, baseline=baseline, failed=build.failed, overrides=build.overrides)
         context.on_progress(target, "testing")
         trial = result_of_test(builder, target, cut or build.wheel, interpreter=item.job.interpreter)
         emulation, why_not = None, why_unasked(context.recipe.test)
@@ -185,10 +189,12 @@ def verified(
     *,
     baseline: Path | None,
     failed: "Sequence[FailedCall]" = (),
+    overrides: "Sequence[Override] | None" = None,
 ) -> "Verdict":
     """The verdict on *wheel*, that of *target*, with the build *baseline* for comparison.
 
-    *failed* are the calls of compilers that failed in its build. `FetchError` if the wheel that it is to be compared
+    *failed* are the calls of compilers that failed in its build, and *overrides* the commands whose flags were changed
+    in it, if that is known. `FetchError` if the wheel that it is to be compared
     with is not there. `WheelError` if it does not keep its promises, or has no code to keep them with. In a part of a
     release, the wheel that explains a finding may be in another part: `vbuild collect` decides.
     """
@@ -212,7 +218,8 @@ def verified(
         errors = [one for one in verdict.findings if one.is_error]
         names = " or ".join(native.name for native in context.recipe.natives)
         above = [one for one in errors if one.rule is VerifyRule.ISA_ABOVE]
-        own = [one for one in above if names or not all(map(is_grafted, one.places))]
+        has_flags = overrides is None or any(one.kept for one in overrides)
+        own = [one for one in above if has_flags and (names or not all(map(is_grafted, one.places)))]
         patterns = list(dict.fromkeys(pattern for one in errors for pattern in one.allow))
         lines = [one.sentence if one.allow else one.advised for one in errors[:_SHOWN]]
         if len(errors) > _SHOWN:
@@ -222,6 +229,11 @@ def verified(
         if above:
             last = min(errors.index(above[-1]) + 1, _SHOWN)
             lines[last:last] = advice
+        undefined = any(one.rule is VerifyRule.UNDEFINED for one in errors)
+        if undefined and (
+            stripped := sorted({source for one in overrides or () if one.removed for source in one.sources})
+        ):
+            lines.append(_WITHOUT.format(stripped[:_SHOWN]))
         raise WheelError(f"{wheel.name}: {'; '.join(lines)}")
     if target.asks_for_cpu and not verdict.libraries:
         from vbuild.verification.published import likely_cause
