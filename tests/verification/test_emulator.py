@@ -133,6 +133,17 @@ def test_code_behind_a_check_of_the_cpu_works_as_every_level(tmp_path: Path) -> 
     assert (report.ok, report.summary) == (True, "works on this machine; works as v1")
 
 
+def test_proc_cpuinfo_is_that_of_the_emulated_processor(tmp_path: Path) -> None:
+    package = """
+import ctypes
+from demo import _c
+flags = open("/proc/cpuinfo").read().partition("flags")[2].partition("\\n")[0].split()
+if "avx2" in flags or "ssse3" not in flags:
+    ctypes.CDLL(_c.__file__).begins()
+"""
+    assert ran(tmp_path, CALLED, "v2", package=package).summary == "works on this machine; works as v2"
+
+
 def test_a_variable_that_names_another_processor_is_not_seen_in_the_emulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ from vbuild.elf.isa import features_by_code
 from vbuild.elf.records import MAGIC
 from vbuild.elf.regions import regions_of
 from vbuild.errors import BinaryError
-from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
+from vbuild.hardware.cpu import X86_64_EXTRAS, X86_64_FEATURES, X86_64_LEVELS, Cpu
 from vbuild.verification.loader import mapped
 
 _SECONDS = 60.0
@@ -94,6 +94,9 @@ _ARM_TABLE = """
     SHA512 cec08020 SHA3 ce020c20 SM3 ce62c020 SM4 cec08420 SME 04bf5821 MTE 9adf1041 RNG d53b2401 F32MM 64a2e420
 """
 _ARM_INSTRUCTIONS = {match[1]: int(match[2], 16) for match in re.finditer(r"(\w+) (\w+)", _ARM_TABLE)}
+# of features that are in no table here
+_ABOVE_ALL = ("avx", "amx")
+_FLAGS = re.compile(r"^(flags\s*:)(.*)$", re.MULTILINE)
 # an older processor takes the first for bsr; qemu has the second with RDRAND
 _NEVER_REFUSED = frozenset({"LZCNT", "RDSEED"})
 # where programs of the other machine find their loader and libraries: qemu's own place, Debian's, and cross compilers'
@@ -201,6 +204,18 @@ def processor(cpu: Cpu) -> str:
     for number, name in enumerate(X86_64_LEVELS[1:], 1):
         words += [f"{'+' if number <= cpu.rank else '-'}{feature.cpuinfo}" for feature in X86_64_FEATURES[name]]
     return ",".join([*words, *(f"+{extra}" for extra in cpu.extras)])
+
+
+def cpuinfo(cpu: Cpu, here: str) -> str:
+    """What Linux says in /proc/cpuinfo of a processor of *cpu*, by what it says *here* of this machine's."""
+    wanted = {one.cpuinfo for level in X86_64_LEVELS[: cpu.rank + 1] for one in X86_64_FEATURES[level]} | {*cpu.extras}
+    known = {one.cpuinfo for found in (X86_64_FEATURES, X86_64_EXTRAS) for ones in found.values() for one in ones}
+
+    def seen(match: re.Match[str]) -> str:
+        flags = [name for name in match[2].split() if name not in known and not name.startswith(_ABOVE_ALL)]
+        return f"{match[1]} {' '.join([*flags, *sorted(wanted)])}"
+
+    return _FLAGS.sub(seen, here)
 
 
 def is_above(feature: str, cpu: Cpu) -> bool:

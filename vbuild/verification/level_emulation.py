@@ -28,7 +28,7 @@ from vbuild.elf.hwcaps_folders import LEVELS, OLDEST_GLIBC
 from vbuild.errors import WheelError
 from vbuild.files.wording import counted, wrapped
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
-from vbuild.verification.emulator import Emulator
+from vbuild.verification.emulator import Emulator, cpuinfo
 from vbuild.verification.environments import variables
 from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule
 
@@ -46,6 +46,7 @@ _OF_ANOTHER_CPU = frozenset(
     | {"NPY_ENABLE_CPU_FEATURES", "NUMBA_CPU_FEATURES", "NUMBA_CPU_NAME", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE"}
     | {"OPENSSL_armcap", "OPENSSL_ia32cap", "SIMDJSON_FORCE_IMPLEMENTATION"}
 )
+_CPUINFO = Path("/proc/cpuinfo")
 _SECONDS = 60.0
 _IMPORT = re.compile(r"import: (?P<module>[^:]+): (?P<why>.*)", re.DOTALL)
 _SHOWN = 5  # libraries of a run; all wrong ones are shown
@@ -370,7 +371,10 @@ class LevelHost(Struct, frozen=True):
             return NO_EMULATOR.format(LevelMethod.emulator_of(cpu.machine))
         if why := emulator.why_not(cpu):
             return why
-        return Launch(before=emulator.command(cpu), program=self.program)
+        # what is in qemu's folder of the other machine is read instead of ours: some ask this file, not the processor
+        is_seen = cpu.machine == "x86_64" and emulator.prefix is None and _CPUINFO.is_file()
+        seen = cpuinfo(cpu, _CPUINFO.read_text(encoding="utf-8")) if is_seen else ""
+        return Launch(before=emulator.command(cpu), program=self.program, cpuinfo=seen)
 
     def why_python_fails(self, launch: "Launch") -> str | None:
         """Why the Python itself does not run by *launch*, or None if it does."""
@@ -384,7 +388,8 @@ class LevelHost(Struct, frozen=True):
 class Launch(Struct, frozen=True):
     """How processes are launched: with *variables*, and, if *program* is given, Python by other commands.
 
-    *before* is the command of an emulator, and *options* are those of the *loader*, if there is one.
+    *before* is the command of an emulator, and *options* are those of the *loader*, if there is one. *cpuinfo* is what
+    /proc/cpuinfo says there, if it is not what it says here.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -392,6 +397,17 @@ class Launch(Struct, frozen=True):
     options: tuple[str, ...] = ()
     loader: Path | None = None
     program: Path | None = None
+    cpuinfo: str = ""
+
+    def within(self, folder: Path) -> "Launch":
+        """The same with files in *folder*."""
+        if not self.cpuinfo:
+            return self
+        root = folder / "machine"
+        (root / "proc").mkdir(parents=True)
+        (root / "proc" / "cpuinfo").write_text(self.cpuinfo, encoding="utf-8")
+        qemu, *options = self.before
+        return replace(self, before=(qemu, "-L", str(root), *options))
 
     def environment(self, before: Mapping[str, str]) -> dict[str, str]:
         gone = _OF_ANOTHER_CPU if self.before else ()

@@ -336,9 +336,12 @@ class _LevelRunner(Struct, frozen=True):
     @contextmanager
     def _process(self, launch: Launch, title: str) -> Iterator[ProbeProcess]:
         """Within the block, commands run by *launch*, in a folder of their own, because a test may write there."""
-        with launch.replacing(self.python), TemporaryDirectory(dir=self.folder, prefix="run-") as text:
+        with (
+            TemporaryDirectory(dir=self.folder, prefix="run-") as text,
+            (launched := launch.within(Path(text))).replacing(self.python),
+        ):
             seen = plain_environment() if self.settings.variables is None else dict(self.settings.variables)
-            yield ProbeProcess(Path(text), launch.environment(seen), self.settings.timeout, self.settings.log, title)
+            yield ProbeProcess(Path(text), launched.environment(seen), self.settings.timeout, self.settings.log, title)
 
     def _tested(self, process: ProbeProcess) -> CommandResult | None:
         """How the test ended in *process*, or None without one."""

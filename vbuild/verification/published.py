@@ -42,8 +42,8 @@ _ABI_TAG = re.compile(r"\.(abi3|cpython-[\w-]+|pypy[\w-]+)(?=\.so$)")
 _LIB64 = re.compile(r"(^|/)lib64(?=/)")
 # names that C keeps for compilers and their own libraries, parts of which are linked into what they make
 _RESERVED = re.compile(r"_[_A-Z]")
-# among which each release of a compiler chooses others for the same functions
-_BITS = frozenset({"BMI1", "BMI2", "LZCNT"})
+# among which each release of a compiler chooses others for the same functions; of AVX-512, registers of any length
+_CHOICES = (frozenset({"BMI1", "BMI2", "LZCNT"}), frozenset({"AVX512F", "AVX512VL"}))
 _ADDED = re.compile(r"(-[0-9a-f]{8})?\.so(\.\d+)*$")
 _FOR_CUDA = re.compile(r"[_.-]cu(?:da)?_?1\d(?!\d)")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_|manylinux(1|2010|2014)_")
@@ -261,7 +261,8 @@ def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> I
     for path in sorted(theirs.modules.keys() & ours.modules.keys()):
         bundled = {name: found for name, found in ours.bundled_for(path, theirs).items() if found}
         here = ours.modules[path].union(*bundled.values())
-        if features := sorted(theirs.modules[path] - here - (_BITS if here & _BITS else frozenset())):
+        alike = frozenset[str]().union(*(names for names in _CHOICES if here & names))
+        if features := sorted(theirs.modules[path] - here - alike):
             what = f"the published wheel has code for {', '.join(features)} chosen at run time; this wheel has none"
             if bundled:
                 libraries = ", ".join(bundled)
