@@ -12,20 +12,22 @@ DEEP = "a; " + "(" * 50_000 + "os_name == 'posix'"
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("a b", "Expected "),
-        ("a (==1", "Expected matching RIGHT_PARENTHESIS"),
-        (DEEP, "brackets in brackets, too deep to be read"),
+        ("a b", ("Expected ",)),
+        ("a (==1", ("Expected matching RIGHT_PARENTHESIS",)),
+        # packaging says so itself from 26.4 on
+        (DEEP, ("brackets in brackets, too deep to be read", "Marker expression is nested more than ")),
     ],
     ids=["words", "bracket", "deep"],
 )
-def test_what_is_no_requirement_is_refused_in_one_line(line: str, reason: str) -> None:
+def test_what_is_no_requirement_is_refused_in_one_line(line: str, reason: tuple[str, ...]) -> None:
     assert read_requirement(line) is None
     with pytest.raises(InvalidRequirement):
         parsed_requirement(line)
     with pytest.raises(RecipeError) as refusal:
         checked_requirement(line, RecipeError)
-    assert str(refusal.value).startswith(f"{line!r} is not a requirement: {reason}")
-    assert "\n" not in str(refusal.value)
+    said = str(refusal.value)
+    assert said.removeprefix(f"{line!r} is not a requirement: ").startswith(reason)
+    assert "\n" not in said
 
 
 def test_equal_requirements_are_equal_texts_and_unreadable_ones_stay() -> None:
