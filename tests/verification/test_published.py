@@ -10,8 +10,9 @@ from tests.factories.ranges import serving, simple_index
 from tests.factories.wheels import wheel
 from vbuild.build.wrappers import FailedCall
 from vbuild.errors import FetchError
-from vbuild.verification.model import Severity
-from vbuild.verification.published import against_index, likely_cause, lost
+from vbuild.hardware.cpu import Cpu
+from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule
+from vbuild.verification.published import against_index, compared, likely_cause
 from vbuild.verification.verify import verify
 
 PLAIN = "static int n(int x) { return x + 1; } int PyInit__c(void) { return n(2); } int x[64];"
@@ -23,12 +24,21 @@ int x[64];
 int PyInit__c(void) { return __builtin_cpu_supports("avx2") ? wide(x) : 0; }
 """
 UNGUARDED = DISPATCHED.replace('__builtin_cpu_supports("avx2")', "x[0]")
+# a number from memory decides, in a module that asks the CPU something else
+IN_DOUBT = DISPATCHED.replace('__builtin_cpu_supports("avx2")', '*more(__builtin_cpu_supports("sse2"))').replace(
+    "int PyInit", "int *(*volatile more)(int); int PyInit"
+)
 NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 MODULE = "demo/_c.cpython-311-x86_64-linux-gnu.so"
 
 
 def compiled(source: str, *flags: str) -> bytes:
     return library(None, source=source, flags=("-O3", *flags))
+
+
+def lost(verdict: Verdict, published: Path) -> tuple[Finding, ...]:
+    """What the comparison adds."""
+    return compared(verdict, published).findings[len(verdict.findings) :]
 
 
 def findings(folder: Path, ours: dict[str, bytes | str], theirs: dict[str, bytes | str]) -> list[tuple[str, str]]:
@@ -166,7 +176,7 @@ def test_the_wheel_of_this_version_python_and_platform_is_taken_from_the_index(
     ours = wheel(tmp_path / "ours", NAME)
     with serving(simple_index(tmp_path / "index", published)) as server:
         try:
-            found = against_index(verify(ours), tmp_path / "fetched", lambda: server.indexes)
+            found = against_index(verify(ours), tmp_path / "fetched", lambda: server.indexes).findings
         except FetchError as error:
             assert not is_found
             assert "no index has a wheel of demo 1.0 for this Python and platform (cp311-cp311-" in str(error)  # noqa: PT017
@@ -181,7 +191,7 @@ def test_another_version_and_the_wheel_for_the_machine_of_a_pure_one_are_found_i
     pure = verify(wheel(tmp_path / "ours", "demo-2.0-py3-none-any.whl"))
     tag = Tag("cp311", "cp311", "linux_x86_64")
     with serving(simple_index(tmp_path / "index", published)) as server:
-        found = against_index(pure, tmp_path / "fetched", lambda: server.indexes, version="1.0", tag=tag)
+        found = against_index(pure, tmp_path / "fetched", lambda: server.indexes, version="1.0", tag=tag).findings
     assert found[0].sentence == "demo/_c.so: 1 of 1 compiled modules of the published wheel are missing"
 
 
@@ -244,3 +254,34 @@ def test_what_was_looked_for_in_vain_may_be_the_cause() -> None:
     assert likely_cause([HDF5, OTHER, NASM], ["AVX2"], guesses=False) == f"{nasm} (2 other calls failed, too)"
     assert likely_cause([HDF5], ["AVX2"], guesses=False) == ""
     assert likely_cause([OTHER, HDF5], ["demo/h5.so"]).startswith("perhaps because: hdf5 was looked for and not found;")
+
+
+@pytest.mark.parametrize(
+    ("published", "severity"),
+    [
+        (DISPATCHED, Severity.WARNING),
+        (IN_DOUBT, Severity.WARNING),
+        (PLAIN, Severity.ERROR),
+        (UNGUARDED, Severity.ERROR),
+    ],
+)
+def test_a_doubt_about_code_that_the_published_wheel_chooses_too_is_a_warning(
+    published: str, severity: Severity, tmp_path: Path
+) -> None:
+    verdict = verify(wheel(tmp_path / "ours", NAME, {MODULE: compiled(IN_DOUBT)}), cpu=Cpu.parse("x86-64"))
+    found = compared(verdict, wheel(tmp_path / "theirs", NAME, {MODULE: compiled(published)})).findings
+    above = [one for one in found if one.rule is VerifyRule.ISA_ABOVE]
+    assert [one.severity for one in verdict.findings if one.rule is VerifyRule.ISA_ABOVE] == [Severity.ERROR]
+    assert [(one.severity, "the published wheel chooses" in one.what) for one in above] == [
+        (severity, severity is Severity.WARNING)
+    ]
+
+
+def test_code_that_is_shown_to_run_without_a_test_stays_an_error_whatever_the_published_wheel_has(
+    tmp_path: Path,
+) -> None:
+    bare = DISPATCHED.replace('__builtin_cpu_supports("avx2")', '__builtin_cpu_supports("sse2")')
+    always = bare.replace("__builtin_cpu_supports", "1 || __builtin_cpu_supports")
+    verdict = verify(wheel(tmp_path / "ours", NAME, {MODULE: compiled(always)}), cpu=Cpu.parse("x86-64"))
+    found = compared(verdict, wheel(tmp_path / "theirs", NAME, {MODULE: compiled(DISPATCHED)})).findings
+    assert [one.severity for one in found if one.rule is VerifyRule.ISA_ABOVE] == [Severity.ERROR]

@@ -7,6 +7,7 @@ verify.against -> a wheel in a file, or on the index -> `vbuild.verification.pub
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
 from packaging.version import Version
@@ -21,7 +22,7 @@ from vbuild.recipe.target import Target
 from vbuild.release.builder import interpreter_of
 from vbuild.release.model import ReleaseContext
 from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule
-from vbuild.verification.published import against_index, lost
+from vbuild.verification.published import against_index, compared
 from vbuild.wheel.name import WheelName
 
 _SHOWN = 5
@@ -53,15 +54,13 @@ def check_offered(recipe: Recipe, targets: Iterable[Target]) -> None:
                 raise RecipeError(f"no index has {project} {value}; the newest there: {newest}")
 
 
-def lacking(
-    context: ReleaseContext, verdict: Verdict, target: Target, failed: Sequence[FailedCall]
-) -> tuple[Finding, ...]:
-    """What the plain wheel of *verdict* lacks of the wheel that the recipe names, or the published one of an sdist."""
+def with_published(context: ReleaseContext, verdict: Verdict, target: Target, failed: Sequence[FailedCall]) -> Verdict:
+    """The *verdict* on a plain wheel, compared with the wheel that the recipe names, or that published of an sdist."""
     against = context.recipe.verify.against
     if isinstance(against, Path):
-        return lost(verdict, against, failed=failed)
+        return compared(verdict, against, failed=failed)
     if against == "none" or (against == "auto" and not isinstance(context.recipe.source, Sdist)):
-        return ()
+        return verdict
     version, folder = "" if against in AGAINST else against, context.place("published", target)
     try:
         tag = _tag(target)
@@ -70,7 +69,7 @@ def lacking(
         if against != "auto":
             raise
         what = f"not compared with the published wheel: {error}"
-        return (Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what),)
+        return replace(verdict, findings=(*verdict.findings, Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what)))
 
 
 def _tag(target: Target) -> Tag | None:

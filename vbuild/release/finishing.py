@@ -205,9 +205,9 @@ def verified(
     allow = context.recipe.verify.allow
     verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=allow, is_split=is_split)
     if target.label is None and can_disassemble(target.cpu.machine):
-        from vbuild.release.against import lacking
+        from vbuild.release.against import with_published
 
-        verdict = replace(verdict, findings=(*verdict.findings, *lacking(context, verdict, target, failed)))
+        verdict = with_published(context, verdict, target, failed)
     if context.is_part:
         return verdict
     if baseline and target.cpu.machine == "x86_64" and can_disassemble(target.cpu.machine):

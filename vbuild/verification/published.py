@@ -5,6 +5,8 @@
     dispatch        CPU features that published code is chosen for at run time, and none of ours: an error; a warning if
                     a library is bundled here that is linked into the module there, as its version is another
     symbols         C functions and objects that libraries there give to others, and none here: a warning
+    doubts          code above the level that no test was seen to choose: a warning, not an error, if the published
+                    module chooses code with the same CPU features: then it is the author's, and runs so everywhere
     files, tags     other files that are missing, a newer glibc: warnings
     size            of the compiled modules, and of their code: a note, or a warning if it is twice as much
 
@@ -19,6 +21,7 @@ from functools import partial
 from pathlib import Path, PurePath
 
 from msgspec import Struct
+from msgspec.structs import replace
 from packaging.tags import Tag
 from packaging.version import Version
 
@@ -26,6 +29,7 @@ from vbuild.build.headers import ASSEMBLERS
 from vbuild.build.wrappers import FailedCall
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.interface import Interface
+from vbuild.elf.reach import Doubt
 from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError, FetchError, WheelError
 from vbuild.files.wording import counted, sized
@@ -49,6 +53,7 @@ _FOR_CUDA = re.compile(r"[_.-]cu(?:da)?_?1\d(?!\d)")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_|manylinux(1|2010|2014)_")
 _LEGACY = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}
 _SHOWN = 5
+_DOUBTS = (Doubt.UNCLEAR, Doubt.UNFOLLOWED)
 # a module that is this many times as large has more in it than other compilers and flags make of the same source
 _LARGE = 2.0
 _WORD = re.compile(r"[A-Za-z]+[\d.]*")
@@ -147,15 +152,15 @@ def against_index(
     version: str = "",
     tag: Tag | None = None,
     failed: Sequence[FailedCall] = (),
-) -> tuple[Finding, ...]:
-    """What the wheel of *verdict* lacks of the one that the index has of its *version*, downloaded into *folder*.
+) -> Verdict:
+    """*verdict*, compared with the wheel that the index has of its *version*, downloaded into *folder*: as `compared`.
 
     A wheel for any machine is compared with the one for *tag*. *failed* are the calls of
     compilers that failed in its build. `FetchError` if the index has none, or cannot be asked; `WheelError` if one of
     the wheels cannot be read.
     """
     if published := published_wheel(verdict.wheel, folder, indexes, version=version, tag=tag):
-        return lost(verdict, published, failed=failed)
+        return compared(verdict, published, failed=failed)
     name = WheelName.parse(verdict.wheel.name)
     shown = ", ".join(sorted(map(str, _tags(name, tag))))
     wanted = version or name.version
@@ -209,13 +214,41 @@ def _platform(tag: Tag) -> str:
     return f"{'manylinux' if library == 'linux' else library} {machine}"
 
 
-def lost(verdict: Verdict, published: Path, *, failed: Sequence[FailedCall] = ()) -> tuple[Finding, ...]:
-    """What the wheel of *verdict* lacks that the *published* one has; `WheelError` if one of them cannot be read.
+def compared(verdict: Verdict, published: Path, *, failed: Sequence[FailedCall] = ()) -> Verdict:
+    """*verdict* with what its wheel lacks that the *published* one has; `WheelError` if one of them cannot be read.
 
-    *failed* are the calls of compilers that failed in its build.
+    *failed* are the calls of compilers that failed in its build. Code above the level of which it is in doubt whether
+    it is chosen at run time becomes a warning if the published wheel has such code, too.
     """
     ours, theirs = _Contents.of(verdict), _Contents.of(verify(published, cpu=verdict.cpu))
-    return (*_lost(ours, theirs, failed), _sizes(ours, theirs, published.name))
+    settled = (_settled(one, verdict, theirs.modules) for one in verdict.findings)
+    findings = (*settled, *_lost(ours, theirs, failed), _sizes(ours, theirs, published.name))
+    return replace(verdict, findings=findings)
+
+
+def _settled(found: Finding, verdict: Verdict, published: Mapping[str, frozenset[str]]) -> Finding:
+    """*found* as a warning if it is a doubt about code with features for which the *published* module has code, too."""
+    doubt = next((each for each in _DOUBTS if each in found.what), None)
+    if not found.is_error or found.rule is not VerifyRule.ISA_ABOVE or doubt is None:
+        return found
+    needed = {
+        feature
+        for library in verdict.libraries
+        if library.member in found.places
+        for one in library.violations
+        if one.doubt == doubt
+        for feature in one.features
+    }
+    theirs = frozenset[str]().union(*(published.get(_plain(path), frozenset()) for path in found.places))
+    if needed - theirs - _alike(theirs):
+        return found
+    what = f"{found.what}; the published wheel chooses code for the same features"
+    return Finding(Severity.WARNING, found.rule, found.places, what)
+
+
+def _alike(features: frozenset[str]) -> frozenset[str]:
+    """The features that compilers choose where others choose one of *features*."""
+    return frozenset[str]().union(*(names for names in _CHOICES if features & names))
 
 
 def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses: bool = True) -> str:
@@ -261,8 +294,7 @@ def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> I
     for path in sorted(theirs.modules.keys() & ours.modules.keys()):
         bundled = {name: found for name, found in ours.bundled_for(path, theirs).items() if found}
         here = ours.modules[path].union(*bundled.values())
-        alike = frozenset[str]().union(*(names for names in _CHOICES if here & names))
-        if features := sorted(theirs.modules[path] - here - alike):
+        if features := sorted(theirs.modules[path] - here - _alike(here)):
             what = f"the published wheel has code for {', '.join(features)} chosen at run time; this wheel has none"
             if bundled:
                 libraries = ", ".join(bundled)
