@@ -283,9 +283,19 @@ class Verdict(Struct, frozen=True):
             return "failed"
         accepted = sum(count for library in self.libraries for _, count in library.accepted)
         dispatched = (f"{accepted} dispatched",) if accepted else ()
+        doubted = {
+            place
+            for found in self.findings
+            if found.rule is VerifyRule.ISA_ABOVE and found.severity is Severity.WARNING
+            for place in found.places
+        }
+        unproven = sum(
+            bool(one.doubt) for library in self.libraries if library.member in doubted for one in library.violations
+        )
+        doubts = (f"{unproven} not shown",) if unproven else ()
         copies = (f"with {', '.join(self.levels)}",) if self.levels else ()
         idle = any(one.rule is VerifyRule.ISA_GAIN and one.severity is Severity.WARNING for one in self.findings)
-        return ", ".join(("ok", *dispatched, *copies, *(("brings nothing",) if idle else ())))
+        return ", ".join(("ok", *dispatched, *doubts, *copies, *(("brings nothing",) if idle else ())))
 
     @property
     def levels(self) -> tuple[str, ...]:
