@@ -34,11 +34,15 @@ def simple_index(folder: Path, *wheels: Path, stated: bool = True, yanked: tuple
 
 @dataclass(slots=True)
 class Serving:
-    """A server at *url*; *mood* is how it answers to ranges, and *asked* what it was asked for, headers included."""
+    """A server at *url*; *mood* is how it answers to ranges, and *asked* what it was asked for, headers included.
+
+    That came over so many *connections*.
+    """
 
     url: str = ""
     mood: str = "sound"
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    connections: int = 0
 
     @property
     def indexes(self) -> Indexes:
@@ -58,6 +62,7 @@ class _Handler(SimpleHTTPRequestHandler):
     """Static files, and parts of them (RFC 9110, section 14)."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # as servers do; or each answer on a kept connection waits 40 ms
     extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".json": "application/vnd.pypi.simple.v1+json"}  # noqa: RUF012 - as it is there
 
     def __init__(self, *args: Any, folder: Path, serving: Serving) -> None:
@@ -65,6 +70,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().__init__(*args, directory=str(folder))
 
     def handle(self) -> None:
+        self.serving.connections += 1
         with suppress(ConnectionError):  # who has seen enough hangs up
             super().handle()
 

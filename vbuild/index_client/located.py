@@ -67,6 +67,18 @@ class LocatedFile(Struct, frozen=True):
             raise FetchError(f"{self.path}: cannot be read: {error.strerror}") from error
 
 
+@contextmanager
+def connected(*places: str | Path) -> Iterator[None]:
+    """What is asked of the servers among *places* in the block goes through one client."""
+    if all(isinstance(place, Path) for place in places):
+        yield
+        return
+    from vbuild.index_client import pages
+
+    with pages.connected():
+        yield
+
+
 def shown_place(place: str | Path) -> str:
     """*place*, a folder or a URL, as a line shows it: without a password."""
     if isinstance(place, Path):

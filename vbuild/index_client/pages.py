@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, cast
@@ -33,11 +34,36 @@ _JSON = "application/vnd.pypi.simple.v1+json"
 # what a release has; the last ones are sdists of earlier years
 _RELEASED = (".whl", ".tar.gz", "-variants.json", ".zip", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".tar.Z")
 _MOST_PROJECTS = 1000
+_shared: ContextVar[PyPIClient | None] = ContextVar("_shared", default=None)
 
 
 def is_url(text: str) -> bool:
     """Whether *text* names a file on a server."""
     return text.lower().startswith(("https://", "http://"))
+
+
+@contextmanager
+def connected() -> Iterator[None]:
+    """All requests of the block through one client: connections are kept, and pip is asked once for its settings.
+
+    Those of other threads only where these run in a copy of its context.
+    """
+    with _client() as client:
+        token = _shared.set(client)
+        try:
+            yield
+        finally:
+            _shared.reset(token)
+
+
+@contextmanager
+def _client() -> Iterator[PyPIClient]:
+    """The client of the block that is `connected`, or one for these requests alone."""
+    if client := _shared.get():
+        yield client
+        return
+    with client_of(Indexes.configured(), lambda _response: None) as client:
+        yield client
 
 
 def fetched(url: str, folder: Path) -> Path:
@@ -82,7 +108,7 @@ def opened_at(url: str, name: str) -> Iterator[BinaryIO]:
     Only what is read is transferred, or else all of it, to a temporary file, if its server cannot send parts.
     """
     with ExitStack() as stack:
-        client = stack.enter_context(client_of(Indexes.configured(), lambda _response: None))
+        client = stack.enter_context(_client())
         try:
             file = cast("BinaryIO", stack.enter_context(opened(client, ListedFile(name, version=_NO_VERSION, url=url))))
         except FetchError:
@@ -121,7 +147,7 @@ def all_links_to_files(url: str) -> tuple[Link, ...]:
     `FetchError` if a page cannot be read, none lists a file, or there are more projects than one would look at.
     """
     shown = checked(url).redacted
-    with client_of(Indexes.configured(), lambda _response: None) as client:
+    with _client() as client:
         page = _page(client, url)
         links = _links(page)
         if not (found := _to_files(links)):
@@ -165,7 +191,7 @@ def _projects(page: IndexPage, links: Iterable[Link]) -> list[str]:
 def _answer(url: str) -> Iterator[httpx2.Response]:
     """What the server of *url* sends; `FetchError` in the block, too, if that is no file or breaks off."""
     link = Link(url)
-    with client_of(Indexes.configured(), lambda _response: None) as client:
+    with _client() as client:
         try:
             with client.get_stream(link.url_without_fragment) as response:
                 response.raise_for_status()

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.errors import RepackageError
-from vbuild.index_client.located import all_files_at, shown_place
+from vbuild.index_client.located import all_files_at, connected, shown_place
 from vbuild.publishing import extras_check as extras
 from vbuild.publishing import local, suffix, variants
 from vbuild.publishing.conda import reading as conda
@@ -112,6 +112,11 @@ def check(place: Path | str, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) 
     `FetchError` if there is no such page, or nothing on it.
     """
     terms = IndexRules(is_pypi=pypi, limit=limit)
+    with connected(place):
+        return _checked(place, terms)
+
+
+def _checked(place: Path | str, terms: IndexRules) -> Checklist:
     there = files_in(place if isinstance(place, Path) else all_files_at(place))
     known = releases_among(there)
     beside = {release.project for release in known}

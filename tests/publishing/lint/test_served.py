@@ -54,6 +54,16 @@ def test_wheels_are_not_transferred_as_a_whole(tmp_path: Path) -> None:
     assert all("Range" in headers for path, headers in server.asked if path.endswith(".whl"))
 
 
+def test_the_files_of_a_page_come_over_a_few_connections(tmp_path: Path) -> None:
+    for minor in range(40):
+        release_wheel(tmp_path / "dist", f"demo-1.{minor}-py3-none-any.whl")
+    index(tmp_path / "dist", simple=tmp_path / "simple")
+    with serving(tmp_path) as server:
+        assert check(f"{server.url}/simple/").files == 40
+    assert len(server.asked) > 40
+    assert server.connections <= 8  # as many as threads
+
+
 def _without_document(page: Path) -> None:
     _edit(page, lambda files: [file for file in files if not str(file["filename"]).endswith("-variants.json")])
 

@@ -22,6 +22,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Self, TypeVar
@@ -237,7 +238,9 @@ def _read(files: Sequence[LocatedFile], read: Callable[[LocatedFile], T], damage
             return FetchError(f"cannot be read: {error.strerror}")
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        found = threads.map(tried, files) if any(file.url for file in files) else map(tried, files)
+        # a copy of the context each: all ask through the client of the caller
+        there = [threads.submit(copy_context().run, tried, file) for file in files if file.url]
+        found = (future.result() for future in there) if there else map(tried, files)
         for file, one in zip(files, found, strict=True):
             if not isinstance(one, VbuildError):
                 yield one
