@@ -171,6 +171,7 @@ def test_an_index_that_is_wrong_is_refused_with_its_path(release: Path) -> None:
     ("name", "version", "message"),
     [
         ("other", None, "other: no wheel of it in {folder}"),
+        ("dmeo", None, "dmeo: no wheel of it in {folder}; did you mean 'demo'?"),
         ("demo", "3.0", "demo 3.0: no wheel of it in {folder}"),
         ("demo", "three", "no version 'three'; expected one as PEP 440 writes it"),
     ],

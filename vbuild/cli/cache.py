@@ -77,7 +77,7 @@ def cache_prune(*, older_than: int | None) -> None:
 
 
 @cache.command("clean", epilog=options.example("vbuild cache clean builds probes"))
-@click.argument("parts", nargs=-1, type=click.Choice(PARTS), metavar="[PART]...")
+@click.argument("parts", nargs=-1, type=options.Choice(PARTS), metavar="[PART]...")
 def cache_clean(parts: tuple[str, ...]) -> None:
     """Empty the cache, or only some parts of it.
 

@@ -22,7 +22,7 @@ from vbuild.files.wording import wrapped
 @options.axes
 @click.option(
     "--emit",
-    type=click.Choice(["github"]),
+    type=options.Choice(["github"]),
     help="Write workflows for the project in the folder SOURCE: wheels of all Pythons, release, index, PyPI.",
 )
 @click.option("--check", is_flag=True, help="Say what a build would meet on this machine; write nothing.")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from vbuild.api.options import Layout
-from vbuild.errors import VbuildError
+from vbuild.errors import VbuildError, meant
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +33,16 @@ class _Folder(click.Path):
 FOLDER = _Folder(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 PATH = click.Path(path_type=Path)
+
+
+class Choice(click.Choice[str]):
+    """One of some words; for a slip of the pen the refusal says which one it is near."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message.removesuffix('.')}{meant(str(value), map(str, self.choices))}", param, ctx)
 
 
 class Place(click.Path):
@@ -115,7 +125,7 @@ CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")
 PROJECT = Value("name", "vbuild.splitting.request:project_name")
 
 LAYOUTS = get_args(Layout)
-LAYOUT = click.Choice(LAYOUTS)
+LAYOUT = Choice(LAYOUTS)
 
 folder = click.option("-o", "--output-dir", "folder", type=FOLDER, help="Write the results into this folder.")
 required_folder = click.option(

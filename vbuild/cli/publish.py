@@ -75,7 +75,7 @@ _URL = options.Value("url", "vbuild.publishing.model:folder_url")
 @click.option("--base", type=options.PATH, metavar="DIR[:NAME]", help="oci: build on this image layout.")
 @click.option("--annotation-key", help="oci: write a variant's properties under this annotation.")
 @click.option(
-    "--emit", type=click.Choice(["nfd", "dra"]), multiple=True, help="oci: also write these rules for clusters."
+    "--emit", type=options.Choice(["nfd", "dra"]), multiple=True, help="oci: also write these rules for clusters."
 )
 @click.option(
     "--map",

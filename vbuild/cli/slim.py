@@ -44,12 +44,14 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--ptx",
-    type=click.Choice(["auto", "keep", "none"]),
+    type=options.Choice(["auto", "keep", "none"]),
     default="auto",
     show_default=True,
     help="Keep PTX for GPUs without machine code (auto), also the newest (keep), or none.",
 )
-@click.option("--strip", type=click.Choice(["debug", "unneeded"]), help="Also remove debug data, or all local symbols.")
+@click.option(
+    "--strip", type=options.Choice(["debug", "unneeded"]), help="Also remove debug data, or all local symbols."
+)
 @click.option(
     "--drop", multiple=True, metavar="GLOB", help="Leave out these files: '*.a', 'torch/include/*'. Repeatable."
 )
@@ -63,14 +65,14 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--members",
-    type=click.Choice(["deflate", "zstd"]),
+    type=options.Choice(["deflate", "zstd"]),
     default="deflate",
     show_default=True,
     help="Compress the files in variant wheels so; zstd is smaller, and uv reads it, pip does not.",
 )
 @click.option(
     "--empty",
-    type=click.Choice(["smallest", "nothing"]),
+    type=options.Choice(["smallest", "nothing"]),
     default="smallest",
     show_default=True,
     help="Keep this of a fatbin without code for the GPUs: its smallest entry, or nothing.",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--rpath-only", is_flag=True, help="Do only what --rpath adds.")
 @click.option(
     "--pin",
-    type=click.Choice(["exact", "compatible"]),
+    type=options.Choice(["exact", "compatible"]),
     help="Require official wheels like this. [default: exact, and compatible for libraries that are not bundled]",
 )
 @click.option(

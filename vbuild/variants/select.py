@@ -102,7 +102,10 @@ def select(
     releases = _releases(name, listed, version)
     if not releases:
         wanted = f"{name} {version}" if version else name
-        raise VariantError(f"{wanted}: no wheel of it in {', '.join(map(str, find_links))}")
+        places = ", ".join(map(str, find_links))
+        there = {file.partition("-")[0] for file in listed if file.endswith(".whl")}
+        near = meant(name, there) if version is None else ""
+        raise VariantError(f"{wanted}: no wheel of it in {places}{near}")
     ranking: list[Candidate] = []
     asked: list[PluginFeatures] = []
     known = set(BUILT_IN)
