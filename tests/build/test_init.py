@@ -9,7 +9,15 @@ from tests.factories.sources import PROJECT as PROJECT_FILES
 from tests.factories.sources import index, sdist, sha256
 from vbuild.build.draft import drafted, toml
 from vbuild.build.given import AskedAxes, given
-from vbuild.build.headers import left_out, looked_in_vain, missing_header, missing_source, older_python
+from vbuild.build.headers import (
+    first_of_nvcc,
+    left_out,
+    looked_in_vain,
+    missing_header,
+    missing_source,
+    older_numpy,
+    older_python,
+)
 from vbuild.build.init import init
 from vbuild.build.plan import BuildBackend
 from vbuild.build.precheck import prospect
@@ -213,6 +221,16 @@ def test_a_key_that_scikit_build_core_renamed_asks_for_a_release_that_reads_it(
         ("Package mine was not found in the pkg-config search path", "mine is not there; install the library with its"),
         ("The system library `openssl` required by crate `openssl-sys` was not found", "apt-get install libssl-dev"),
         ("-- Could NOT find HDF5 (missing: A B)\nerror: something else", None),
+        (
+            "HTTPSConnectionPool(host='github.com', port=443): Retries with url: /a/b.tar.gz (Failed to resolve '…'",
+            "downloads from github.com/a/b.tar.gz, which this machine does not reach",
+        ),
+        ("curl: (6) Could not resolve host: example.org", "downloads from example.org, which"),
+        ("urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>", "downloads from a server"),
+        (
+            'CMake Error: The source directory "/t/tree" does not appear to contain CMakeLists.txt.',
+            "/t/tree/CMakeLists.txt is not in the sdist; build from its repository: [source] git",
+        ),
         ("error: something else", None),
     ],
 )
@@ -244,6 +262,50 @@ def test_what_a_build_goes_on_without_is_named_with_its_package() -> None:
 )
 def test_what_a_build_says_of_cuda_that_it_leaves_out_is_found(log: str, line: str | None) -> None:
     assert left_out(log) == line
+
+
+def test_names_that_numpy_removed_ask_for_an_older_one() -> None:
+    error = 'src/a.cu(14): error: identifier "NPY_IN_ARRAY" is undefined'
+    first = first_of_nvcc(f"src/a.cu(9): warning #1: x\n{error}\nsrc/a.cu(15): error: y") or ""
+    assert first == error
+    assert "build.requires = ['numpy<2.3']" in (older_numpy(first) or "")
+    assert "NPY_OWNDATA" in (older_numpy("a.c:3:1: error: 'NPY_OWNDATA' undeclared (first use in this function)") or "")
+    assert older_numpy("a.c:3:1: error: 'NPY_ARRAY_OWNDATA' undeclared") is None
+    assert first_of_nvcc("a.c:1:2: error: x") is None
+
+
+LINKED = {
+    "setup.py": "setup(name='demo', ext_modules=[Extension('demo.core', ['core.cpp'], libraries=['demo'])])",
+    "core.cpp": "",
+    "demo.h": "",
+    "kernels/a b.cu": "// main()\n__global__ void f() {}",
+    "try.cu": "int main() {}",
+}
+
+
+def test_a_library_of_kernels_that_nothing_makes_is_made_for_gpus(tmp_path: Path) -> None:
+    tree(tmp_path, LINKED)
+    found = surveyed(tmp_path, "demo")
+    assert found.before == "nvcc -lib -Xcompiler -fPIC -o libdemo.a 'kernels/a b.cu'"
+    assert found.has_kernels
+    recipe = given(tmp_path, GPUS).recipe
+    assert recipe.build.before_build == (found.before,)
+    assert dict(recipe.build.env)["LDFLAGS"].startswith("-L. ")
+    assert not given(tmp_path, V3).recipe.build.before_build
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"Makefile": "libdemo.a:"},  # it says how
+        {"setup.py": LINKED["setup.py"].replace("core.cpp", "kernels/a b.cu")},
+        {"setup.py": LINKED["setup.py"].replace("'demo']", "'other']")},  # of the system, for want of a header
+        {"setup.py": LINKED["setup.py"].replace("'demo']", "'demo', 'try']"), "try.h": ""},
+        {"setup.py": "print 'Python 2', libraries=['demo']"},
+    ],
+)
+def test_what_leaves_doubt_of_a_library_makes_none(tmp_path: Path, more: dict[str, str]) -> None:
+    assert surveyed(tree(tmp_path, {**LINKED, **more}), "demo").before == ""
 
 
 def test_an_error_in_pythons_own_headers_is_of_sources_for_an_older_one() -> None:

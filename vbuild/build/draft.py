@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from vbuild.build.own_library import LDFLAGS
 from vbuild.build.plan import BuildBackend
 from vbuild.build.survey import ProjectSurvey
 from vbuild.elf.catalogue import frameworks
@@ -119,7 +120,13 @@ def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKe
     options = survey.options if "cuda" in matrix and "gpus" in matrix["cuda"][0] else ()
     by_option, by_variable = _turned_on(survey, options)
     switches |= by_variable
+    made = survey.before if "cuda" in matrix else ""
+    if made:
+        yield DraftKey("build", "before-build", [made], "setup.py links the library, and nothing makes it")
+    if made and not switches:
+        yield DraftKey("build", "env", {"LDFLAGS": LDFLAGS}, "where that library is, and what it calls")
     if switches:
+        switches |= {"LDFLAGS": LDFLAGS} if made else {}
         what = "or it takes a finished wheel from elsewhere, leaves CUDA out where there is no GPU, or compiles nothing"
         yield DraftKey("build", "env", switches, what)
     if by_option:

@@ -25,7 +25,14 @@ from msgspec.structs import replace
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan
 from vbuild.build.environment import BuildEnvironment, Environments, SourceTools, missing_module, own_environment
-from vbuild.build.headers import looked_in_vain, missing_header, missing_source, older_python
+from vbuild.build.headers import (
+    first_of_nvcc,
+    looked_in_vain,
+    missing_header,
+    missing_source,
+    older_numpy,
+    older_python,
+)
 from vbuild.build.job import Job
 from vbuild.build.plan import BuildBackend
 from vbuild.build.requiring import check_cuda, pins
@@ -302,7 +309,7 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
         yield
     except BuildError as caught:
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        first = _first_failure(wrappers)
+        first = _first_failure(wrappers) or first_of_nvcc(text)
         error = BuildError(f"{first}\n{caught}") if first else caught
         stripped = sorted({source for change in wrappers.overrides() if change.removed for source in change.sources})
         if stripped and any(words in text for words in _MISMATCHES):
@@ -317,7 +324,7 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
             raise BuildError(
                 f"{error}\nThe headers of Python are missing; install them: apt-get install python3-dev"
             ) from error
-        if advice := missing_header(first or "") or older_python(first or "") or missing_source(text):
+        if advice := _advice(first or "") or missing_source(text):
             raise BuildError(f"{error}\n{advice}") from error
         if job.compilers.cxx is None and "++" in text:
             raise BuildError(f"{error}\nThere is no C++ compiler on PATH; install g++ or clang") from error
@@ -329,6 +336,10 @@ def _in_vain(job: Job, log: Path) -> Iterator[FailedCall]:
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     programs, libraries = job.watch.in_vain() if job.watch else ((), ())
     yield from (FailedCall(name, (), why) for name, why in looked_in_vain(text, programs, libraries))
+
+
+def _advice(first: str) -> str | None:
+    return missing_header(first) or older_python(first) or older_numpy(first)
 
 
 def _first_failure(wrappers: CompilerWrappers) -> str | None:

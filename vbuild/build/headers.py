@@ -1,7 +1,7 @@
 """What a build lacks, and what has it: headers, programs and libraries, in Debian or the CUDA toolkit; sources."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
 
 _MISSING = re.compile(r"fatal error: '?(?P<header>[^\s':]+)'?(?:: No such file or directory| file not found)")
@@ -190,6 +190,13 @@ _TRIED = re.compile(
 ASSEMBLERS = frozenset({"nasm", "yasm"})
 # the first error is in a header of Python, which has changed since the source was written
 _IN_PYTHON = re.compile(r"/include/python(?P<version>3\.\d+)\w*/[\w/]+\.h:\d+:\d+: error: ")
+# macros of numpy's C that 2.2 is the last release to have; some write them of their own accord where they are missing
+_NUMPY_NAME = re.compile(
+    r"\b(?P<name>NPY_(?:(?:IN|OUT|INOUT)_ARRAY|[CF]_CONTIGUOUS|CONTIGUOUS|FORTRAN|[CF]ARRAY(?:_RO)?|ALIGNED|WRITEABLE"
+    r"|OWNDATA|FORCECAST|ENSURECOPY|DEFAULT))\b[^\n]*(?:undefined|undeclared|not declared)"
+)
+# of cudafe++, which compiles the C++ of nvcc's sources
+_OF_NVCC = re.compile(r"^(?P<error>\S+\(\d+\): (?:catastrophic )?error: [^\n]+)$", re.MULTILINE)
 _LEFT_OUT = re.compile(
     r"^[^$\n]*?\b(?:without|no|not|disabl\w+|skip\w*)\b[^\n]*\b(?:cuda|nvcc|gpu)\b[^\n]*$"
     r"|^[^$\n]*?\b(?:cuda|nvcc|gpu)\b[^\n]*(?:\b(?:not|disabled|skipp\w+|off)\b|\bcpu[- ]only\b)[^\n]*$",
@@ -199,9 +206,16 @@ _LONGEST = 160  # characters of a line that is shown
 
 _ON_INDEX = frozenset({"pybind11", "nanobind"})
 _UNREACHED = re.compile(r"(?:unable to access|Failed to clone repository:) '(?P<url>[^']+?)(?:\.git)?/?'")
+# what a script downloads by itself: requests, curl, and urllib, which does not say from where
+_NO_DOWNLOAD = re.compile(
+    r"HTTPS?Connection(?:Pool)?\(host='(?P<host>[\w.-]+)'[^\n]*?(?:with url: (?P<path>[^\s(]+)[^\n]*)?Failed to resolve"
+    r"|Could not resolve host: (?P<said>[\w.-]+)"
+    r"|urlopen error \[Errno -[23]\]"
+)
 _NO_FOLDER = re.compile(
     r"add_subdirectory given source\s+\"(?P<given>[^\"]+)\"\s+which is not an\s+existing\s+directory"
     r"|The source directory\s+(?P<empty>\S+)\s+does not contain a CMakeLists\.txt file"
+    r'|The source directory "(?P<bare>[^"]+)" does not appear to contain CMakeLists\.txt'
 )
 _NO_LIBRARY = re.compile(r"cannot find -l(?P<name>[\w+-]+)")
 _TOOLKIT_HEADERS = {
@@ -264,25 +278,9 @@ def missing_header(text: str) -> str | None:
 
 def missing_source(log: str) -> str | None:
     """What to do about sources, libraries and programs that the *log* says are not there; None if it says none is."""
-    if match := _UNREACHED.search(log):
-        name = match["url"].rpartition("/")[2].lower()
-        what = f"The build clones {match['url']}, which this machine does not reach"
-        instead = f"build.requires = [{name!r}]" if name in _ON_INDEX else ""
-        if package := _CLONED.get(name):
-            instead = f"apt-get install {package}"
-        if not instead:
-            return what
-        always = "build.config-settings = { 'cmake.define.FETCHCONTENT_TRY_FIND_PACKAGE_MODE' = 'ALWAYS' }"
-        return f"{what}. To take an installed one: {instead}, and where CMake does not look for it: {always}"
-    if match := _NO_FOLDER.search(log):
-        folder = match["given"] or match["empty"]
-        return f"{folder} is not in the sdist: a git submodule, most likely; build from its repository: [source] git"
-    if match := _NO_LIBRARY.search(log):
-        if library := toolkit_library(match["name"]):
-            return f"lib{match['name']} is in the CUDA toolkit: matrix.cuda[].libraries = [{library!r}]"
-        return (
-            f"lib{match['name']} is not there, and the project does not build it: install it, or name it in [[native]]"
-        )
+    for pattern, advice in _ADVICE:
+        if match := pattern.search(log):
+            return advice(match)
     return _missing_program(_named(_NO_PROGRAM, log)) or _missing_library(_named(_REQUIRED, log))
 
 
@@ -339,6 +337,44 @@ def _libraries() -> Iterator[tuple[str, str]]:
 _BY_LIBRARY = dict(_libraries())
 
 
+def _to_clone(match: re.Match[str]) -> str:
+    name = match["url"].rpartition("/")[2].lower()
+    what = f"The build clones {match['url']}, which this machine does not reach"
+    instead = f"build.requires = [{name!r}]" if name in _ON_INDEX else ""
+    if package := _CLONED.get(name):
+        instead = f"apt-get install {package}"
+    if not instead:
+        return what
+    always = "build.config-settings = { 'cmake.define.FETCHCONTENT_TRY_FIND_PACKAGE_MODE' = 'ALWAYS' }"
+    return f"{what}. To take an installed one: {instead}, and where CMake does not look for it: {always}"
+
+
+def _to_download(match: re.Match[str]) -> str:
+    what = f"{match['host'] or match['said'] or 'a server'}{match['path'] or ''}"
+    return f"The build downloads from {what}, which this machine does not reach"
+
+
+def _to_find(match: re.Match[str]) -> str:
+    if match["bare"]:
+        return f"{match['bare']}/CMakeLists.txt is not in the sdist; build from its repository: [source] git"
+    folder = match["given"] or match["empty"]
+    return f"{folder} is not in the sdist: a git submodule, most likely; build from its repository: [source] git"
+
+
+def _to_link(match: re.Match[str]) -> str:
+    if library := toolkit_library(match["name"]):
+        return f"lib{match['name']} is in the CUDA toolkit: matrix.cuda[].libraries = [{library!r}]"
+    return f"lib{match['name']} is not there, and the project does not build it: install it, or name it in [[native]]"
+
+
+_ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
+    (_UNREACHED, _to_clone),
+    (_NO_DOWNLOAD, _to_download),
+    (_NO_FOLDER, _to_find),
+    (_NO_LIBRARY, _to_link),
+)
+
+
 def _missing_program(names: Iterable[str]) -> str | None:
     for name in names:
         if name in _PROGRAMS:
@@ -354,6 +390,19 @@ def older_python(text: str) -> str | None:
         return None
     what = f"its sources do not compile with the headers of Python {match['version']}, and are for an older one"
     return f"{what}, most likely: --python 3.8, or matrix.python = ['3.8'], takes another that is installed"
+
+
+def older_numpy(text: str) -> str | None:
+    """What to do about a first error *text* that is about a name numpy no longer has; None if it is another."""
+    if not (match := _NUMPY_NAME.search(text)):
+        return None
+    return f"numpy 2.3 removed {match['name']}: build.requires = ['numpy<2.3'] takes an older one"
+
+
+def first_of_nvcc(log: str) -> str | None:
+    """The first error of nvcc's own front end in the *log* of a build; None if it has none."""
+    match = _OF_NVCC.search(log)
+    return match["error"] if match else None
 
 
 def left_out(log: str) -> str | None:

@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.build.headers import is_of_cuda, toolkit_library
 from vbuild.build.job import recognised, wanted_python
+from vbuild.build.own_library import made_before
 from vbuild.build.plan import BuildBackend
 from vbuild.config.requirements import required_project
 from vbuild.config.table import Table
@@ -120,6 +121,7 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     *decisive* what of that chooses how it is built. *generated* is the oldest release of Cython that made C of it which
     nothing makes again, or "". *added* holds a requirement to
     releases that take the project, each with the reason. *majors* are variables that want the major version of CUDA.
+    *before* makes a library of kernels that setup.py links, and nothing else makes.
     *dispatch* are files that ask the CPU, *native* those that build for the building machine. *headers* are those in
     angle brackets that are not its own.
     """
@@ -143,6 +145,7 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     generated: str = ""
     added: tuple[tuple[str, str], ...] = ()
     majors: tuple[str, ...] = ()
+    before: str = ""
     has_extensions: bool = False
     has_kernels: bool = False
     calls_cuda: bool = False
@@ -174,8 +177,8 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
 
 def surveyed(project: Path, name: str) -> ProjectSurvey:
     """What the files in the folder *project* say, whose distribution is called *name*."""
-    found = _Found()
-    for path in _files(project):
+    found, files = _Found(), tuple(_files(project))
+    for path in files:
         found.look(path, path.relative_to(project).as_posix())
     lines, has_hooks, is_renamed = _stated(project)
     requires = tuple(dict.fromkeys(each for line in lines if (each := required_project(line))))
@@ -188,6 +191,7 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
     if any(header.startswith("numpy/") for header in found.headers) and "numpy" not in {*requires, *imported}:
         imported = (*imported, "numpy")
     decisive = dict.fromkeys(_imported(project, (), _decides))
+    before = made_before(project, files)
     return ProjectSurvey(
         backend=recognised(project),
         requires=requires,
@@ -208,9 +212,10 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         generated="" if "cython" in {*requires, *imported} else min(found.generated, key=_release, default=""),
         added=((_BEFORE_RENAMING, _RENAMED),) if is_renamed else (),
         majors=tuple(sorted(found.majors)),
+        before=before,
         has_extensions=found.has_extensions,
         # some have the script of a kernel that they no longer have
-        has_kernels=found.has_kernels and ("CUDA" in found.languages or found.has_others),
+        has_kernels=bool(before) or (found.has_kernels and ("CUDA" in found.languages or found.has_others)),
         calls_cuda=any(map(is_of_cuda, (*found.headers, *found.quoted))),
     )
 
