@@ -154,7 +154,8 @@ def test_a_project_that_calls_another_nvcc_is_told() -> None:
     )
 
 
-def test_a_build_without_gpu_code_is_told() -> None:
+def test_a_build_without_gpu_code_is_told(tmp_path: Path) -> None:
+    made = wheel(tmp_path, LINUX.name, {})
     message = (
         "no library has GPU code: set what switches the project's CUDA on in build.config-settings or build.env; "
         "if it calls CUDA's libraries alone, leave matrix.cuda[].gpus out"
@@ -164,10 +165,10 @@ def test_a_build_without_gpu_code_is_told() -> None:
         found = agreement([], libraries, GpuList.parse("80"))
         assert found.lines == (message,)
         with pytest.raises(BuildError) as caught:
-            found.check(LINUX)
+            found.check(made)
         assert str(caught.value) == message
         with pytest.raises(BuildError, match=r"; its build said: Building without CUDA$"):
-            found.check(LINUX, "-- Building without CUDA\n")
+            found.check(made, "-- Building without CUDA\n")
     # compiled, and then left out of what is linked
     assert agreement([command("a.cu", "sm_80")], {}, GpuList.parse("80")).is_empty
     assert agreement([command("a.cu", "sm_80", output=NvccOutput.FATBIN)], {}, GpuList.parse("80"))
@@ -185,6 +186,12 @@ def test_a_pure_wheel_is_said_to_be_pure(tmp_path: Path, files: dict[str, bytes]
     with pytest.raises(BuildError, match=r"^it is pure Python, with nothing to compile for a GPU: ") as caught:
         agreement([], {}, GpuList.parse("80")).check(made)
     assert said in str(caught.value)
+
+
+def test_sources_that_a_wheel_brings_are_named_where_no_library_has_gpu_code(tmp_path: Path) -> None:
+    made = wheel(tmp_path, "demo-1.0-cp311-cp311-linux_x86_64.whl", {"demo/a.cu": b""})
+    with pytest.raises(BuildError, match=r"or it compiles its CUDA sources when they are used: demo/a\.cu"):
+        agreement([], {}, GpuList.parse("80")).check(made)
 
 
 def test_a_list_that_could_not_be_replaced_is_told() -> None:

@@ -272,6 +272,7 @@ def test_names_that_numpy_removed_ask_for_an_older_one() -> None:
     assert "NPY_OWNDATA" in (older_numpy("a.c:3:1: error: 'NPY_OWNDATA' undeclared (first use in this function)") or "")
     assert older_numpy("a.c:3:1: error: 'NPY_ARRAY_OWNDATA' undeclared") is None
     assert first_of_nvcc("a.c:1:2: error: x") is None
+    assert "numpy<2'" in (older_numpy('a.cu(1): error: identifier "PyArray_FromDims" is undefined') or "")
 
 
 LINKED = {

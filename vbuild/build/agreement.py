@@ -100,7 +100,7 @@ class Agreement(Struct, frozen=True):
     def check(self, wheel: Path, log: str = "") -> None:
         """`BuildError`, with the files in one line, if something of *wheel* falls short; *log*: what its build said."""
         if self.is_empty:
-            what = _pure(wheel) if WheelName.parse(wheel.name).platform == "any" else _NO_CODE
+            what = _pure(wheel) if WheelName.parse(wheel.name).platform == "any" else f"{_NO_CODE}{_kept(wheel)}"
             said = left_out(log)
             raise BuildError(f"{what}; its build said: {said}" if said else what)
         if self.shortfalls:
@@ -112,10 +112,21 @@ class Agreement(Struct, frozen=True):
 
 
 def _pure(wheel: Path) -> str:
+    files = _sources(wheel)
+    return f"{_PURE}{f'{_LATER}{files}' if files else ''}{_LEFT_OUT}"
+
+
+def _kept(wheel: Path) -> str:
+    files = _sources(wheel)
+    return f"; or it compiles its CUDA sources when they are used: {files}" if files else ""
+
+
+def _sources(wheel: Path) -> str:
+    """The CUDA sources in *wheel*, the first by its name; "" if it has none."""
     with open_wheel(wheel) as source:
         files = [member.path for member in source.members if member.path.endswith(_SOURCES)]
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return f"{_PURE}{f'{_LATER}{files[0]}{more}' if files else ''}{_LEFT_OUT}"
+    return f"{files[0]}{more}" if files else ""
 
 
 def agreement(

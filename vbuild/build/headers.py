@@ -394,6 +394,8 @@ def older_python(text: str) -> str | None:
 
 def older_numpy(text: str) -> str | None:
     """What to do about a first error *text* that is about a name numpy no longer has; None if it is another."""
+    if "PyArray_FromDims" in text:
+        return "numpy 2 removed PyArray_FromDims: build.requires = ['numpy<2'], whose wheel runs with numpy 1 alone"
     if not (match := _NUMPY_NAME.search(text)):
         return None
     return f"numpy 2.3 removed {match['name']}: build.requires = ['numpy<2.3'] takes an older one"
