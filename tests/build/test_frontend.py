@@ -186,6 +186,20 @@ def test_intrinsics_without_their_flag_fail_with_advice(environments: Environmen
     assert [change.sources for change in result.overrides if change.removed] == [("module.c",)]
 
 
+@pytest.mark.nightly
+@pytest.mark.network
+def test_sources_that_need_the_building_machine_are_told_that_no_key_helps(
+    environments: Environments, tmp_path: Path
+) -> None:
+    kernel = KERNEL + "#include <immintrin.h>\n__m256i twice(__m256i x) { return _mm256_add_epi32(x, x); }\n"
+    project = setuptools_project(tmp_path / "source", flags=("-march=native",), kernel=kernel)
+    with pytest.raises(
+        BuildError, match=r"Its -march=native is for the building machine, and goes in any case"
+    ) as caught:
+        built(project, "v2", tmp_path, environments)
+    assert "keep-flags" not in str(caught.value)
+
+
 @pytest.mark.network
 def test_a_build_that_lacks_a_module_ends_with_the_line_that_brings_it(
     environments: Environments, tmp_path: Path

@@ -58,6 +58,8 @@ _QUIET = {"PYTHONWARNINGS": "ignore::UserWarning"}
 # messages of gcc and clang about a file with intrinsics that its flags do not allow
 _MISMATCHES = ("target specific option mismatch", "always_inline function", "requires target feature")
 
+# it goes whatever a recipe says, so no key of one helps
+_NATIVE = "-march=native"
 _NO_HEADERS = re.compile(r"Python\.h'? ?(?:file not found|: No such file)")
 
 
@@ -311,11 +313,19 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         first = _first_failure(wrappers) or first_of_nvcc(text)
         error = BuildError(f"{first}\n{caught}") if first else caught
-        stripped = sorted({source for change in wrappers.overrides() if change.removed for source in change.sources})
-        if stripped and any(words in text for words in _MISMATCHES):
+        mismatched = any(words in text for words in _MISMATCHES)
+        taken = [change for change in wrappers.overrides() if change.removed]
+        natives = [change for change in taken if not set(change.removed) - {_NATIVE}]
+        stripped = sorted({source for change in taken if change not in natives for source in change.sources})
+        if stripped and mismatched:
             raise BuildError(
                 f"{error}\nThe project's own flags were taken out of {', '.join(stripped)}; where that code runs only "
                 f"after a check of the CPU: build.keep-flags = {stripped}"
+            ) from error
+        if natives and mismatched:
+            raise BuildError(
+                f"{error}\nIts {_NATIVE} is for the building machine, and goes in any case; the sources need more "
+                f"than the baseline has, and no wheel for all machines can be built of them as they are"
             ) from error
         if missing := missing_module(text):
             what = f"Name the package that has the module: build.requires = [{missing!r}]"
