@@ -241,7 +241,7 @@ def _installed(one: InstalledDistribution, files: Mapping[str, str], notes: list
                         device_file = replace(device_file, trouble="of use together with others only")
                     alone.append(GpuCode.alone(device_file, size))
                 elif start.startswith(MAGIC):
-                    yield _read(str(one), listed, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+                    yield _read(str(one), listed, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except BinaryError as error:
             notes.append(f"{one}: {listed}: {error}")
         except (OSError, ValueError):
@@ -254,10 +254,14 @@ def _first(file: int, start: bytes, size: int) -> bytes:
     return start[:size] if size <= len(start) else os.pread(file, size, 0)
 
 
-def _read(owner: str, path: str, data: memoryview) -> _Library:
+def _read(owner: str, path: str, mapped: mmap.mmap) -> _Library:
+    data = memoryview(mapped)
     image = ElfImage.parse(data)
-    if not any(section.name in _SECTIONS for section in image.sections):
+    sections = [section.span for section in image.sections if section.name in _SECTIONS]
+    if not sections:
         return _Library(owner, path, len(data), GpuCode())
+    # headers alone are read: by itself the system would read the megabytes of code between them as well
+    _advise(mapped, "MADV_RANDOM", sections)
     needed: tuple[str, ...] = ()
     with suppress(BinaryError):
         needed = Outline.parse(data).needed
@@ -268,6 +272,16 @@ def _read(owner: str, path: str, data: memoryview) -> _Library:
         code = device_code(image)
         code = replace(code, containers=tuple(one for one in code.containers if one.span not in idle))
     return _Library(owner, path, len(data), GpuCode.of(code), needed)
+
+
+def _advise(mapped: mmap.mmap, name: str, spans: Iterable[range]) -> None:
+    """Tell the system how *spans* of *mapped* are going to be read, by the advice called *name*, if it takes one."""
+    if (advice := getattr(mmap, name, None)) is None:
+        return
+    for span in spans:
+        start = span.start - span.start % mmap.PAGESIZE
+        if start < (stop := min(span.stop, len(mapped))):
+            mapped.madvise(advice, start, stop - start)
 
 
 def _has_kernel(data: memoryview, entry: GpuEntry) -> bool:
