@@ -23,9 +23,12 @@ from tests.factories.tools import needs
 from tests.factories.virtual_environments import VirtualEnvironment
 from tests.factories.wheels import wheel
 from tests.factories.workdir import file_digests
+from tests.slimming.test_device_files import SM_80
+from tests.slimming.test_device_files import SM_90 as CUBIN_90
 from vbuild.elf.image import ElfImage
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.survey import device_code
+from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.gpu import GpuList, Ptx
 from vbuild.slimming.environment import slim_environment
 from vbuild.slimming.in_place import JOURNAL, undo
@@ -147,6 +150,24 @@ def test_a_second_run_has_nothing_to_do(user: VirtualEnvironment) -> None:
     result = slimmed(user, accept_license=True)
     assert result.before == result.after
     assert file_digests(user.folder / "venv") == before
+
+
+def test_a_folder_of_many_device_files_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = VirtualEnvironment.at(tmp_path / "home")
+    kernels = {f"demo/{number}.cubin": SM_80 for number in range(40)} | {"demo/kept.cubin": CUBIN_90}
+    wheel(tmp_path / "home", f"demo-1.0-{TAG}.whl", kernels)
+    assert user.tries("uv pip install --offline --no-index -q ./*.whl").returncode == 0
+    listed, iterdir = [], Path.iterdir
+
+    def counted(folder: Path) -> Iterator[Path]:
+        listed.append(folder)
+        return iterdir(folder)
+
+    monkeypatch.setattr(Path, "iterdir", counted)
+    slimmed(user)
+    assert [file.name for file in (user.site / "demo").glob("*.cubin")] == ["kept.cubin"]
+    # by one thread or by two at once
+    assert 1 <= listed.count(user.site / "demo") <= available_cores()
 
 
 def test_a_dry_run_promises_what_a_run_does_and_writes_nothing(user: VirtualEnvironment) -> None:

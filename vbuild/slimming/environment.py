@@ -152,6 +152,8 @@ class _Run:
         self._listed: dict[str, OwnLists] = {}
         self._sizes: Counter[str] = Counter()
         self._outside: dict[str, list[FileLeft]] = {}
+        # each as it was at first, and listed once: some have ten thousands of files
+        self._folders: dict[Path, DiskFolder] = {}
         self._files = tuple(self._found())
 
     def examined(self, stage: Path | None) -> Generator[_Done]:
@@ -317,7 +319,9 @@ class _Run:
         try:
             with (self._root / file.path).open("rb") as opened:
                 data = memoryview(mmap(opened.fileno(), 0, access=ACCESS_READ))
-            plan = examined(file.path, data, (self._share,), self._cuts, DiskFolder((self._root / file.path).parent))
+            place = (self._root / file.path).parent
+            folder = self._folders.setdefault(place, DiskFolder(place))
+            plan = examined(file.path, data, (self._share,), self._cuts, folder)
         except (VbuildError, OSError) as error:
             return _Done(file, why_left=str(error).removeprefix(f"{file.path}: "))
         cut = plan.cuts[0]

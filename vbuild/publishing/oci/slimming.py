@@ -16,10 +16,11 @@ import hashlib
 import os
 import posixpath
 import tarfile
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from msgspec import Struct
@@ -336,6 +337,8 @@ class _Tree:
         self.owners: dict[str, int] = {}
         self.first: dict[str, int] = {}
         self.links: set[str] = set()
+        # the files below each folder, however deep: a layer of ten thousands of files asks for each name
+        self._below: dict[str, set[str]] = defaultdict(set)
         self._inodes: dict[str, int] = {}
         self._linked: set[str] = set()
 
@@ -345,15 +348,17 @@ class _Tree:
             path = _path(entry.name)
             folder, _, name = path.rpartition("/")
             if name == _OPAQUE:
-                self._remove(f"{folder}/" if folder else "", below=number)
+                self._remove(folder, below=number)
             elif name.startswith(_WHITEOUT):
                 gone = posixpath.join(folder, name.removeprefix(_WHITEOUT))
-                self._remove(f"{gone}/", below=number)
-                self._forget(gone)
+                if gone:  # empty are names that lead nowhere, and the root
+                    self._remove(gone, below=number)
+                    self._forget(gone)
             elif entry.isdir():
                 self._forget(path)
             else:
-                self._remove(f"{path}/", below=number + 1)
+                if path:
+                    self._remove(path, below=number + 1)
                 self._forget(path)
                 self.first.setdefault(path, number)
                 self._linked.discard(path)
@@ -400,7 +405,8 @@ class _Tree:
         if not file or not (is_listed or worth_reading(path, lambda size: head[:size])):
             return
         target = self._root / path
-        if any((self._root / parent).is_file() for parent in PurePosixPath(path).parents):
+        folders = _folders(path)
+        if not self.owners.keys().isdisjoint(folders):
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as stream:
@@ -410,14 +416,19 @@ class _Tree:
         target.chmod(entry.mode & 0o777 | 0o400)
         os.utime(target, (entry.mtime, entry.mtime))
         self.owners[path] = number
+        for folder in folders:
+            self._below[folder].add(path)
 
-    def _remove(self, start: str, *, below: int) -> None:
-        for path in [path for path in self.owners if path.startswith(start) and self.owners[path] < below]:
+    def _remove(self, folder: str, *, below: int) -> None:
+        """Forget the files in *folder*, however deep, that come from layers *below* that one."""
+        for path in [path for path in self._below.get(folder, ()) if self.owners[path] < below]:
             self._forget(path)
 
     def _forget(self, path: str) -> None:
         if self.owners.pop(path, None) is not None:
             (self._root / path).unlink()
+            for folder in _folders(path):
+                self._below[folder].discard(path)
 
 
 class _Packing:
@@ -469,6 +480,12 @@ def _path(name: str) -> str:
     """Where in the image the entry *name* is; empty for a place outside of it."""
     path = posixpath.normpath(f"/{name}").lstrip("/")
     return "" if ".." in name.split("/") else path
+
+
+def _folders(path: str) -> tuple[str, ...]:
+    """The folders that the file at *path* is in, down from the root, which is empty."""
+    parts = path.split("/")
+    return tuple("/".join(parts[:depth]) for depth in range(len(parts)))
 
 
 def _is_listed(path: str) -> bool:
