@@ -10,7 +10,9 @@ from click.testing import CliRunner
 
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import device_library, entry, fatbin
+from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
+from tests.factories.windows import device_dll, needs_mingw
 from vbuild.api.functions import checkup
 from vbuild.cli.main import main
 from vbuild.errors import RepackageError
@@ -124,3 +126,20 @@ def test_the_command_fails_where_a_library_serves_nothing(tmp_path: Path) -> Non
     assert (bad.exit_code, bad.stderr.splitlines()[0].split(":")[1].strip()) == (1, "demo 1.0")
     (library,) = json.loads(bad.stdout)["libraries"]
     assert library["gpus"] == [{"gpu": "sm_75", "runs": "no", "driver": None}]
+
+
+@needs_mingw
+def test_a_dll_is_examined_where_it_is_installed(tmp_path: Path) -> None:
+    codes = [entry(arch=arch, code=KERNEL) for arch in (80, 90)]
+    place = environment(tmp_path / "env", {"demo/a.dll": device_dll(fatbin(*codes))})
+    (one,) = checkup(place, gpus="75,90").examined
+    assert [(str(fit.device), fit.runs) for fit in one.fits] == [("sm_75", Runs.NO), ("sm_90", Runs.NATIVELY)]
+
+
+def test_what_upx_has_packed_is_said_not_to_be_read(tmp_path: Path) -> None:
+    packed = pe_file(sections=[(b"UPX0", 512)])
+    place = environment(tmp_path / "env", {"demo/a.dll": packed})
+    for examined in (checkup(place, gpus="90"), checkup(wheel(tmp_path, files={"demo/a.dll": packed}), gpus="90")):
+        assert examined.examined == ()
+        (note,) = examined.notes
+        assert note.endswith("demo/a.dll: packed by UPX: what it unpacks is not read")

@@ -79,6 +79,11 @@ def test_other_machines_and_kinds_are_named() -> None:
     assert read_outline(pe_file(text=config, more={10: (0x1000, 0xD0)})).machine == "arm64ec"
     assert read_outline(pe_file(more={14: (0x1000, 72)})).notes == (".NET assembly: its code is not a processor's",)
     assert "UPX" in read_outline(pe_file(sections=[(b"UPX0", 512), (b"UPX1", 512)])).notes[0]
+    # it leaves in the header where the symbols were that it took out
+    packed = bytearray(pe_file(sections=[(b"UPX0", 512)]))
+    place = int.from_bytes(packed[60:64], "little") + 4 + 8
+    packed[place : place + 8] = struct.pack("<II", 1 << 20, 100)
+    assert "UPX" in read_outline(packed).notes[0]
     signed = pe_file(more={4: (0x400, 8)})
     assert read_outline(signed).is_signed
     assert not read_outline(pe_file()).is_signed

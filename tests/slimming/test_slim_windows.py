@@ -132,6 +132,8 @@ def test_packed_dll_is_not_said_to_have_no_gpu_code(tmp_path: Path) -> None:
     result, after = slimmed(tmp_path, data, Share(GpuList.asked("sm_90")))
     assert after == data
     assert [cut.why_whole for cut in result.libraries] == ["packed by UPX: what it unpacks is not read"]
+    assert result.why_untouched
+    assert result.why_untouched.startswith("no GPU code in what could be read")
 
 
 @pytest.mark.parametrize("option", [Cuts(zstd=True)])

@@ -14,7 +14,7 @@ import os
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.image import Image
+from vbuild.binary.outline import BinaryOutline, Format
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
-from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
 from vbuild.gpu_code.device_file import HEADER, TRITON, DeviceFile, DiskFolder, is_named
 from vbuild.gpu_code.fatbin import decompressed
@@ -37,11 +38,13 @@ from vbuild.hardware.gpu import Service
 from vbuild.hardware.machine import Machine
 from vbuild.inspection.gpu_code import GpuCode, Outlook, Runs
 from vbuild.inspection.inspect import inspect
+from vbuild.pe.image import PeImage
+from vbuild.pe.read import PACKED, UPX, read_outline
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
 from vbuild.wheel.installed import Environment, InstalledDistribution
 
 _ALONE = (".cubin", ".ptx", ".co", ".hsaco", ".zst")
-_FILE = re.compile(r"\.so(\.[\w.]+)?$|\.(cubin|ptx|co|hsaco)(\.zst)?$|\.pyd$")
+_FILE = re.compile(r"\.so(\.[\w.]+)?$|\.(cubin|ptx|co|hsaco)(\.zst)?$|\.(pyd|dll)$", re.IGNORECASE)
 # bytes of a file in which its headers are: those of its sections are at its end
 _HEAD, _TAIL = 1 << 12, 1 << 16
 # libraries of CUDA by the name that the loader knows, as repair tools leave it: libcudart-1a2b3c4d.so.12
@@ -49,10 +52,16 @@ _CUDA = re.compile(
     r"(?P<name>lib(?:cudart|cublas(?:Lt)?|cufft|curand|cusolver(?:Mg)?|cusparse(?:Lt)?|cudnn\w*?|nvrtc|nvJitLink|nccl|cupti"
     r"|cufile|cutensor\w*?|nvshmem_host))(?:-[0-9a-f]{8,16})?\.so(?:\.(?P<major>\d+))?[\d.]*"
 )
-_RUNTIME = re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>\d+)[\d.]*")
+# as Linux and as Windows call them: cudart64_12.dll, and cudart64_110.dll before
+_RUNTIME = re.compile(
+    r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(\d+)[\d.]*|(?:cudart|cublas|cublasLt)64_(\d\d)0?\.dll", re.IGNORECASE
+)
 # bytes of a cubin without kernels, and some more
 _SMALL = 1 << 13
-_SECTIONS = frozenset(name for form in FORMS for name in form.sections)
+# GPU code is in files of these formats
+_IMAGES: Mapping[Format, Callable[[memoryview], Image]] = {Format.ELF: ElfImage.parse, Format.PE: PeImage.parse}
+_OUTLINES: Mapping[Format, Callable[[memoryview], BinaryOutline]] = {Format.ELF: Outline.parse, Format.PE: read_outline}
+_SECTIONS = tuple(name for form in FORMS for name in form.sections)
 
 
 class Fitness(Struct, frozen=True):
@@ -167,7 +176,7 @@ def checkup(
     folders: list[str] = []
     for place in places:
         if place.suffix == ".whl":
-            found += _in_wheel(place)
+            found += _in_wheel(place, notes)
         else:
             environment = Environment.at(place)
             folders += map(str, environment.folders)
@@ -182,10 +191,13 @@ def checkup(
     return Checkup(tuple(order), tuple(_copies(found)), tuple(notes), driver, variants)
 
 
-def _in_wheel(wheel: Path) -> Iterator[_Library]:
+def _in_wheel(wheel: Path, notes: list[str]) -> Iterator[_Library]:
     contents = inspect(wheel)
     owner = f"{contents.project} {contents.version}"
+    notes += (f"{owner}: {damaged.path}: {damaged.why}" for damaged in contents.damaged)
     for library in contents.libraries:
+        if PACKED in library.outline.notes:
+            notes.append(f"{owner}: {library.path}: {PACKED}")
         yield _Library(owner, library.path, library.size, library.gpu, library.outline.needed)
     if groups := contents.device_files:
         gpu = GpuCode.together(group.gpu for group in groups)
@@ -240,8 +252,8 @@ def _installed(one: InstalledDistribution, files: Mapping[str, str], notes: list
                     if device_file.kind == TRITON:  # slimming leaves its entries whole where they are installed
                         device_file = replace(device_file, trouble="of use together with others only")
                     alone.append(GpuCode.alone(device_file, size))
-                elif start.startswith(MAGIC):
-                    yield _read(str(one), listed, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                elif (form := Format.of(listed, partial(_first, file.fileno(), start))) and form in _IMAGES:
+                    yield _read(str(one), listed, form, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except BinaryError as error:
             notes.append(f"{one}: {listed}: {error}")
         except (OSError, ValueError):
@@ -254,17 +266,19 @@ def _first(file: int, start: bytes, size: int) -> bytes:
     return start[:size] if size <= len(start) else os.pread(file, size, 0)
 
 
-def _read(owner: str, path: str, mapped: mmap.mmap) -> _Library:
+def _read(owner: str, path: str, form: Format, mapped: mmap.mmap) -> _Library:
     data = memoryview(mapped)
-    image = ElfImage.parse(data)
-    sections = [section.span for section in image.sections if section.name in _SECTIONS]
+    image = _IMAGES[form](data)
+    if isinstance(image, PeImage) and image.named(UPX):
+        raise BinaryError(PACKED)
+    sections = [section.span for name in _SECTIONS for section in image.named(name)]
     if not sections:
         return _Library(owner, path, len(data), GpuCode())
     # headers alone are read: by itself the system would read the megabytes of code between them as well
     _advise(mapped, "MADV_RANDOM", sections)
     needed: tuple[str, ...] = ()
     with suppress(BinaryError):
-        needed = Outline.parse(data).needed
+        needed = _OUTLINES[form](data).needed
     code = device_code(image, everywhere=False)
     if not any(_has_kernel(data, entry) for container in code.containers for entry in container.entries):
         # what the compiler leaves of sources without kernels; the library's own code may read others elsewhere
@@ -331,7 +345,8 @@ def _fitness(library: _Library, device: Device) -> Fitness:
 
 def _driver(library: _Library, device: Device) -> Dotted | None:
     """The CUDA version of the oldest driver that knows *device* and reads what it is given of *library*."""
-    wanted = [Dotted(int(match["major"]), 0) for name in library.needed if (match := _RUNTIME.fullmatch(name))]
+    runtimes = filter(None, map(_RUNTIME.fullmatch, library.needed))
+    wanted = [Dotted(int(match[1] or match[2]), 0) for match in runtimes]
     if isinstance(device, Arch) and (toolkits := device.toolkits):
         wanted.append(toolkits[0])
     given = (sort for stack in library.gpu.stacks for sort, size in stack.kept(device).items() if size)

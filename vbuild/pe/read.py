@@ -133,7 +133,9 @@ class _PeFile:
                 )
                 for each in found.sections
             ]
-        self.symbols = self._symbols(strings) if coff.symbols_at else range(0)
+        # UPX takes the symbols out, and leaves in the header where they were
+        self.is_packed = any(each.name == UPX for each in self.sections)
+        self.symbols = self._symbols(strings) if coff.symbols_at and not self.is_packed else range(0)
         self.certificates = self._certificates()
         pieces = {each.name: each.span for each in self.sections if each.span}
         pieces |= {"symbol table": self.symbols, "certificate table": self.certificates}
@@ -270,7 +272,6 @@ class _PeFile:
             self.libraries(Directory.IMPORT, _Import),
             self.libraries(Directory.DELAY_IMPORT, _DelayedImport),
         )
-        is_packed = any(each.name == UPX for each in self.sections)
         is_managed = self.directory(Directory.CLR) is not None
         pieces = {"(symbols)": len(self.symbols), "(certificates)": len(self.certificates)}
         return BinaryOutline(
@@ -289,7 +290,7 @@ class _PeFile:
             exports=self.export_count,
             is_signed=bool(self.certificates),
             notes=(
-                *([PACKED] if is_packed else ()),
+                *([PACKED] if self.is_packed else ()),
                 *([".NET assembly: its code is not a processor's"] if is_managed else ()),
             ),
             sections=(

@@ -63,10 +63,14 @@ class SlimPlan(Struct, frozen=True):
             return "its compiled files are for systems, as macOS, without code for GPUs of NVIDIA or AMD"
         if not self.libraries:
             return "it has no compiled file, and runs on any machine"
-        if not self.has_gpu_code:
-            return "its compiled files have no GPU code"
         cuts = [cut for library in self.libraries for cut in library.cuts]
-        if any(cut.why_whole for cut in cuts):
+        is_left = any(cut.why_whole for cut in cuts)
+        if not self.has_gpu_code:
+            unread = (
+                "no GPU code in what could be read, and files that could not be read are left, for the reasons below"
+            )
+            return unread if is_left else "its compiled files have no GPU code"
+        if is_left:
             return "what could go of it is left, for the reasons below"
         found = ", ".join(dict.fromkeys(gpu for cut in cuts for gpu in cut.gpus))
         # what another vendor's GPUs run stays whole
