@@ -113,6 +113,7 @@ def test_halves_are_judged_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
+        (macho()[:20] + struct.pack("<I", 0xFFFFFF00) + macho()[24:], "load commands end at 0xffffff20, past the end"),
         (macho(cpu=7), "code for machine 0x7, kind 0: expected x86-64 or arm64"),
         (macho(cpu=0x1000012), "code for machine 0x1000012, kind 0"),
         (struct.pack("<8I", 0xFEEDFACF, ARM64, 0, 6, 1, 8, 0, 0) + struct.pack("<II", 2, 4), "load command at 0x20"),

@@ -83,6 +83,7 @@ def test_the_halves_of_a_universal_file_stand_apart() -> None:
         (lambda data: data[:16] + struct.pack("<I", 9999) + data[20:], "cannot be read"),
         (lambda data: data.replace(_CONSTANTS, struct.pack("<QQI", 0x1000, 1 << 30, 0x1000)), "section __TEXT,__const"),
         (lambda data: fat((ARM64, data))[:-0x1000], "file of a fat one"),
+        (lambda data: fat((X86_64, data)), "is for 0x100000c, the fat header says 0x1000007"),
         (lambda data: struct.pack(">II", 0xCAFEBABE, 30) + data, "fat header of 30 files"),
         (lambda data: struct.pack(">IIIIIII", 0xCAFEBABE, 1, ARM64, 0, 28, 1 << 31, 0) + data, "file of a fat one"),
     ],

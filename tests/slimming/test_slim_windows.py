@@ -11,6 +11,7 @@ from tests.factories.fatbins import cubin, entry, fatbin
 from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
 from tests.factories.windows import device_dll, needs_mingw, signed
+from vbuild.cli.slim import slimmed_lines
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.gpu import GpuList
 from vbuild.pe.image import Directory, PeImage
@@ -68,8 +69,10 @@ def test_signed_dll_is_left_and_named_unless_its_signature_may_go(tmp_path: Path
     (cut,) = result.libraries
     assert cut.why_whole
     assert "--drop-signature" in cut.why_whole
-    _, after = slimmed(tmp_path / "cut", data, Share(GpuList.asked("sm_90")), Cuts(drop_signature=True))
+    result, after = slimmed(tmp_path / "cut", data, Share(GpuList.asked("sm_90")), Cuts(drop_signature=True))
     assert archs(after) == [{"sm_90"}] * 2
+    assert result.libraries[0].unsigned
+    assert "its Authenticode signature, which a cut makes void, is removed" in "".join(slimmed_lines(result))
 
 
 def _patched(data: bytes, place: int, number: int, size: int = 4) -> bytes:

@@ -285,3 +285,5 @@ def _cut_lines(cut: "LibraryCut") -> Iterator[str]:
     if cut.why_whole:
         yield f"  left as it was: {cut.why_whole}"
     yield from (f"  left alone: {note}" for note in cut.notes)
+    if cut.unsigned:
+        yield "  its Authenticode signature, which a cut makes void, is removed"

@@ -144,6 +144,8 @@ class _Reader:
     # load commands
 
     def _read_commands(self, count: int, end: int) -> None:
+        if end > len(self._data):
+            raise BinaryError(f"load commands end at {end:#x}, past the end, {len(self._data):#x}")
         at = _HEADER.size
         for _ in range(min(count, _MOST_COMMANDS)):
             command, size = self._row(_COMMAND, at)

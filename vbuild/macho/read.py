@@ -231,18 +231,27 @@ def _read(view: memoryview, span: range) -> _MachoFile:
 
 
 def halves(view: memoryview) -> list[range]:
-    """Where the files in *view*, fat or thin, are; `BinaryError` unless each has bytes of its own."""
+    """Where the files in *view*, fat or thin, are; `BinaryError` unless each has bytes of its own.
+
+    macOS chooses by the machines that the fat header states, so those that are not the files' own are an error, too.
+    """
     if (layout := _FAT.get(bytes(view[:4]))) is None:
         return [range(len(view))]
     count = int.from_bytes(view[4:8], "big")
     end = 8 + count * layout.size
     if not 0 < count <= _MOST_HALVES or end > len(view):
         raise BinaryError(f"fat header of {count} files, expected 1 to {_MOST_HALVES} within {len(view):#x} bytes")
-    found = [range(row[2], row[2] + row[3]) for row in layout.iter_unpack(view[8:end])]
+    rows = list(layout.iter_unpack(view[8:end]))
+    found = [range(row[2], row[2] + row[3]) for row in rows]
     for span in sorted(found, key=lambda span: span.start):
         if span.start < end or span.stop > len(view):
             raise BinaryError(f"file of a fat one at {span.start:#x} to {span.stop:#x}, of {len(view):#x} bytes")
         end = span.stop
+    for row, span in zip(rows, found, strict=True):
+        head = bytes(view[span.start : span.start + 8])
+        own = int.from_bytes(head[4:], "little")
+        if head[:4] in _THIN and own != row[0]:
+            raise BinaryError(f"file of a fat one at {span.start:#x} is for {own:#x}, the fat header says {row[0]:#x}")
     return found
 
 

@@ -39,7 +39,7 @@ from vbuild.hardware.gpu import (
     service,
 )
 from vbuild.pe.cutting import cut as pe_cut
-from vbuild.pe.image import PeImage, is_64_bit
+from vbuild.pe.image import Directory, PeImage, is_64_bit
 from vbuild.pe.read import PACKED, UPX, read_outline
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
@@ -193,9 +193,18 @@ class GpuLibrary(Struct, frozen=True):
         left = {what for device, what in lacks.items() if Vendor.of(device) in idle}
         wrong = [f"{each.container.section}: {what}" for each, _, what in replaced if what]
         notes = (*account.notes, *wrong, *sorted(left), *((operation.why_large,) if operation.why_large else ()))
+        is_signed = isinstance(self.image, PeImage) and self.image.directory(Directory.SECURITY) is not None
+        unsigned = is_signed and not operation.edited.is_unchanged
         zstd = account.zstd or is_recompressed
         more = tuple(savings(self.image, [entry for one in movable for entry in one.kept], cuts))
-        told = {"is_recompressed": is_recompressed, "zstd": zstd, "notes": notes, "more": more, "lacks": lacks}
+        told = {
+            "is_recompressed": is_recompressed,
+            "zstd": zstd,
+            "notes": notes,
+            "more": more,
+            "lacks": lacks,
+            "unsigned": unsigned,
+        }
         return operation.edited, replace(account, **told)
 
     def _recompresses(self, share: Share, cuts: Cuts, decisions: tuple[ContainerDecision, ...]) -> bool:

@@ -60,7 +60,7 @@ class SlimPlan(Struct, frozen=True):
         if not self.is_idle:
             return None
         if not self.libraries and self.has_others:
-            return "its compiled files are for systems, as macOS, without code for GPUs of NVIDIA or AMD"
+            return "its compiled files are for macOS or 32-bit Windows, and slim changes none of these"
         if not self.libraries:
             return "it has no compiled file, and runs on any machine"
         cuts = [cut for library in self.libraries for cut in library.cuts]
@@ -70,8 +70,9 @@ class SlimPlan(Struct, frozen=True):
                 "no GPU code in what could be read, and files that could not be read are left, for the reasons below"
             )
             return unread if is_left else "its compiled files have no GPU code"
-        if is_left:
-            return "what could go of it is left, for the reasons below"
+        if is_left or any(cut.surplus for cut in cuts):
+            why = "for the reasons below" if is_left else "in code that cannot be cut; vbuild inspect says why"
+            return f"what could go of it is left, {why}"
         found = ", ".join(dict.fromkeys(gpu for cut in cuts for gpu in cut.gpus))
         # what another vendor's GPUs run stays whole
         is_of_another = not any(cut.served or cut.zstd for cut in cuts)
