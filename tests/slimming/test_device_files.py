@@ -65,7 +65,17 @@ def test_a_file_stays_if_a_gpu_asked_for_can_run_it(tmp_path: Path) -> None:
         "demo/f.co",
         "demo/g.cubin.zst",
     }
-    assert "demo/f.co" not in slimmed(tmp_path / "amd", files, "gfx90a")[0]
+    both = {"demo/f.co": files["demo/f.co"], "demo/h.co": elf(0x53F, AMD, 224)}
+    assert {*slimmed(tmp_path / "amd", both, "gfx90a")[0]} == {"demo/h.co"}
+
+
+def test_a_wheel_that_would_keep_nothing_for_a_gpu_is_refused(tmp_path: Path) -> None:
+    files = {"demo/a.cubin": SM_80, "demo/b.cubin": SM_86}
+    with pytest.raises(RepackageError, match=r"b\.cubin: nothing for sm_90 in it or .* is for sm_86; choose among"):
+        slimmed(tmp_path, files, "80,90")
+    source = wheel(tmp_path / "let go", files=files)
+    (result,) = slim(source, tmp_path / "let go" / "out", gpus="90", allow_unsupported=True)
+    assert result.unpacked < result.unpacked_before
 
 
 def test_files_of_a_kind_have_one_account(tmp_path: Path) -> None:

@@ -360,9 +360,13 @@ class LibraryPlan(Struct, frozen=True):
 
 
 def check_served(cuts: Sequence[LibraryCut]) -> None:
-    """Raise `RepackageError` if none of the libraries *cuts* serves a GPU asked for, and some have code for others."""
+    """Raise `RepackageError` if none of the files *cuts* serves a GPU asked for, and some have code for others."""
     served = {each.device for cut in cuts for each in cut.served if each.machine or each.jit}
     for cut in cuts:
+        lost = [each.device for each in cut.served if each.device not in served] if not cut.after else []
+        if cut.alone and lost:
+            what = f"nothing for {lost[0]} in it or in any other file, and it is for {', '.join(cut.gpus_before)}"
+            raise RepackageError(_refusal(cut.member, what))
         for device, what in cut.lacks.items():
             if device not in served:
                 raise RepackageError(_refusal(cut.member, what))
