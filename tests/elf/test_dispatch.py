@@ -195,6 +195,15 @@ def test_what_a_build_without_flags_has_too_is_known_named_or_not() -> None:
     assert all(Baseline(Elf.parse(clean)).has(one.isa, one.features) for one in judged(clean))
 
 
+def test_a_function_of_rust_is_the_same_whatever_hash_its_flags_gave_it() -> None:
+    name, other = (f"_ZN4demo3dot17h{end}" for end in ("0123456789abcdefE", "fedcba9876543210E.316"))
+    source = f'void dot(void) __asm__("{name}"); void dot(void) {{ {VECTOR}; }}'
+    baseline = Baseline(Elf.parse(shared_object(source.replace(name, other))))
+    (one,) = judged(shared_object(source))
+    assert baseline.has(one.isa, one.features)
+    assert not Baseline(Elf.parse(shared_object(source.replace("3dot", "3add")))).has(one.isa, one.features)
+
+
 def test_a_pattern_allows_a_function_or_a_library() -> None:
     data = shared_object(f"void dot(void) {{ {VECTOR}; }}")
     assert verdicts(data, allow="^dot$") == {"dot": Reason.ALLOWED}

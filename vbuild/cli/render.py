@@ -126,7 +126,7 @@ def _product_lines(product: "Product", built: set[tuple[str, ...]]) -> Iterator[
     if len(label) > _LABEL:
         yield label
         label = ""
-    yield f"{label:<{_LABEL}} {size:>9} {seconds:>8}  {product.verdict.isa:<22} {_tested(product)}"
+    yield f"{label:<{_LABEL}} {size:>9} {seconds:>8}  {f'{product.verdict.isa} ':<22} {_tested(product)}"
     yield f"  {product.wheel.name}"
     if codes := product.verdict.gpu_codes:
         yield from wrapped(f"  GPU code: {', '.join(codes)}", indent=12)

@@ -61,6 +61,8 @@ _LONE_WORDS = {
 }
 # what compilers append to the name of a function that they split or copied
 _SPLIT = re.compile(r"(?:\.(?:cold|isra|constprop|part|lto_priv|localalias|llvm)(?:\.\d+)*)+$")
+# the hash that rustc gives a function is another with other flags, and LLVM numbers those with equal names
+RUST_HASH = re.compile(r"17h[0-9a-f]{16}E.*$")
 
 
 @lru_cache(maxsize=1 << 18)
@@ -217,7 +219,7 @@ def _isa_of(module: Module, piece: Piece) -> RegionIsa:
 
 def _names(region: RegionIsa) -> tuple[str, ...]:
     names: Sequence[str] = region.region.function.names if region.region.function else ()
-    return tuple(_SPLIT.sub("", name) for name in names)
+    return tuple(RUST_HASH.sub("", _SPLIT.sub("", name)) for name in names)
 
 
 def _fingerprint(region: RegionIsa) -> bytes:

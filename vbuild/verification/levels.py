@@ -21,7 +21,7 @@ from msgspec.structs import replace as replace_in
 from vbuild.binary.code import CodeFile
 from vbuild.elf import dispatch
 from vbuild.elf.code import Elf
-from vbuild.elf.dispatch import Baseline, Judged, named_rank
+from vbuild.elf.dispatch import RUST_HASH, Baseline, Judged, named_rank
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of, missing_base, soname_fault
 from vbuild.elf.iced import is_installed
 from vbuild.elf.isa import Isa
@@ -41,7 +41,6 @@ _ENOUGH = 16384
 _SHOWN = 3
 _SYSTEMS = {"windows": "Windows", "macos": "macOS"}
 _NAME = re.compile(r"[\w.]+")
-_RUST_HASH = re.compile(r"17h[0-9a-f]{16}E.*$")
 _BYPASSED = (
     "if the project calls a compiler by its path: build.patches = ['compiler.patch']; if the level brings nothing, "
     "leave it out of matrix.cpu"
@@ -437,7 +436,7 @@ def _accepting(path: str, violations: Sequence[Violation]) -> list[str]:
     if is_grafted(path) or len(names) > _SHOWN or not all(map(_NAME.fullmatch, names)):
         return [posixpath.basename(path).partition(".")[0].partition("-")[0]]
     # the hash that rustc gives a function is another after each change of the compiler or its flags
-    return [f"^{_RUST_HASH.sub('', name)}{'' if _RUST_HASH.search(name) else '$'}" for name in names]
+    return [f"^{RUST_HASH.sub('', name)}{'' if RUST_HASH.search(name) else '$'}" for name in names]
 
 
 def _above(violations: tuple[Violation, ...], claim: Claim) -> str:

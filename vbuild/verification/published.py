@@ -46,8 +46,9 @@ _ABI_TAG = re.compile(r"\.(abi3|cpython-[\w-]+|pypy[\w-]+)(?=\.so$)")
 _LIB64 = re.compile(r"(^|/)lib64(?=/)")
 # names that C keeps for compilers and their own libraries, parts of which are linked into what they make
 _RESERVED = re.compile(r"_[_A-Z]")
-# among which each release of a compiler chooses others for the same functions; of AVX-512, registers of any length
-_CHOICES = (frozenset({"BMI1", "BMI2", "LZCNT"}), frozenset({"AVX512F", "AVX512VL"}))
+# among which each release of a compiler chooses others for the same functions; of AVX-512, registers of any length, and
+# what came with those of 256 bits
+_CHOICES = (frozenset({"BMI1", "BMI2", "LZCNT"}), frozenset({"AVX512F", "AVX512VL", "AVX512BW", "AVX512DQ"}))
 _ADDED = re.compile(r"(-[0-9a-f]{8})?\.so(\.\d+)*$")
 _FOR_CUDA = re.compile(r"[_.-]cu(?:da)?_?1\d(?!\d)")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_|manylinux(1|2010|2014)_")
