@@ -277,6 +277,18 @@ def test_a_doubt_about_code_that_the_published_wheel_chooses_too_is_a_warning(
     ]
 
 
+def test_a_test_that_forgets_a_feature_stays_an_error_though_the_published_wheel_has_the_same_fault(
+    tmp_path: Path,
+) -> None:
+    forgets = DISPATCHED.replace('supports("avx2") ?', 'supports("avx") && *more(1) ?')
+    forgets = forgets.replace("int PyInit", "int *(*volatile more)(int); int PyInit")
+    verdict = verify(wheel(tmp_path / "ours", NAME, {MODULE: compiled(forgets)}), cpu=Cpu.parse("x86-64"))
+    (function,) = (one for library in verdict.libraries for one in library.violations)
+    assert (function.features, function.tested) == (("AVX2",), ("AVX",))
+    found = compared(verdict, wheel(tmp_path / "theirs", NAME, {MODULE: compiled(forgets)})).findings
+    assert [one.severity for one in found if one.rule is VerifyRule.ISA_ABOVE] == [Severity.ERROR]
+
+
 def test_code_that_is_shown_to_run_without_a_test_stays_an_error_whatever_the_published_wheel_has(
     tmp_path: Path,
 ) -> None:

@@ -273,9 +273,9 @@ class Levels:
     def _verdict(self, path: str, elf: CodeFile, isa: Isa) -> tuple[LibraryIsa, tuple[Finding, ...]]:
         claim, judged = self._claim.on(path), self._judged[path]
         unexplained = judged.unexplained
-        doubts = self._doubts(path, unexplained)
+        doubts, rank = self._doubts(path, unexplained), claim.cpu.rank
         violations = tuple(
-            _violation(one, doubt, show=number < _SHOWN_INSTRUCTIONS)
+            _violation(one, doubt, above=one.isa.above(rank, extras=self._extras), show=number < _SHOWN_INSTRUCTIONS)
             for number, (one, doubt) in enumerate(zip(unexplained, doubts, strict=True))
         )
         own = own_rank(violations)
@@ -463,8 +463,9 @@ def _uses_vex(path: str, isa: Isa) -> bool:
     )
 
 
-def _violation(one: Judged, doubt: str, *, show: bool) -> Violation:
+def _violation(one: Judged, doubt: str, *, above: frozenset[str], show: bool) -> Violation:
     region = one.isa.region
     uses = (one.uses or one.isa.uses(one.features)) if show else ()
     instructions, features = tuple(map(str, uses)), tuple(sorted(one.features))
-    return Violation(str(region), region.address, features, instructions, one.way[:-1], doubt)
+    tested = tuple(sorted(above - one.features))
+    return Violation(str(region), region.address, features, instructions, one.way[:-1], doubt, tested)

@@ -232,14 +232,17 @@ def _settled(found: Finding, verdict: Verdict, published: Mapping[str, frozenset
     doubt = next((each for each in _DOUBTS if each in found.what), None)
     if not found.is_error or found.rule is not VerifyRule.ISA_ABOVE or doubt is None:
         return found
-    needed = {
-        feature
+    violations = [
+        one
         for library in verdict.libraries
         if library.member in found.places
         for one in library.violations
         if one.doubt == doubt
-        for feature in one.features
-    }
+    ]
+    if any(one.tested for one in violations):
+        # there is a test, and it forgets something: the published wheel may have the same fault
+        return found
+    needed = {feature for one in violations for feature in one.features}
     theirs = frozenset[str]().union(*(published.get(_plain(path), frozenset()) for path in found.places))
     if needed - theirs - _alike(theirs):
         return found
