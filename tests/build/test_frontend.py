@@ -207,8 +207,13 @@ def test_a_build_that_lacks_a_module_ends_with_the_line_that_brings_it(
     project = tree(tmp_path / "source", {"setup.py": "import not_there_at_all.core\n"})
     with pytest.raises(BuildError) as caught:
         built(project, "v2", tmp_path, environments)
-    last = str(caught.value).splitlines()[-1]
-    assert last == "Name the package that has the module: build.requires = ['not_there_at_all']"
+    assert str(caught.value).splitlines()[-1] == (
+        "Name the package that has the module, if it is there (a free name on the package index is anybody's): "
+        "build.requires = ['not-there-at-all']"
+    )
+    tree(project, {"setup.py": "import yaml\n"})
+    with pytest.raises(BuildError, match=r"Name the package that has the module: build.requires = \['pyyaml'\]$"):
+        built(project, "v2", tmp_path / "known", environments)
 
 
 @pytest.mark.network

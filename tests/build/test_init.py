@@ -154,7 +154,11 @@ else:
     sksetup()
 """
     project = "[build-system]\nrequires = ['scikit-build', 'cuvec-base']\n"
-    survey = surveyed(tree(tmp_path, {"setup.py": setup, "k.cu": "", "pyproject.toml": project}), "demo")
+    tree(tmp_path, {"setup.py": setup, "k.cu": "", "pyproject.toml": project})
+    guessed = surveyed(tmp_path, "demo")
+    assert (guessed.decisive, guessed.tried) == ((), ("cuvec",))
+    assert "build" not in drafted(guessed, {"cuda": [{"toolkit": "13.0"}]}).values()
+    survey = surveyed(tree(tmp_path, {"setup.cfg": "[options]\ninstall_requires =\n  cuvec>=4\n"}), "demo")
     assert (survey.imported, survey.decisive) == ((), ("cuvec",))
     draft = drafted(survey, {"cuda": [{"toolkit": "13.0"}]})
     assert draft.values()["build"]["requires"] == ["cuvec"]
@@ -475,6 +479,47 @@ def test_a_module_of_a_project_that_is_named_after_it_is_not_required_again(tmp_
         },
     )
     assert surveyed(tmp_path, "demo").imported == ("torch", "cython")
+
+
+SETUP = "import os, helpers_of_us\nfrom setuptools import setup\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "meant"),
+    [
+        ({}, False),
+        ({"requirements-dev.txt": "helpers_of_us>=2  # why\n"}, True),
+        ({"requirements.txt": "--extra-index-url https://pypi.us.example\nhelpers-of-us\n"}, False),
+        ({"requirements.txt": "helpers-of-us @ https://us.example/helpers_of_us-1.0.tar.gz\n"}, False),
+        ({"pyproject.toml": "[project]\nname = 'demo'\noptional-dependencies.a = ['Helpers.Of.Us']\n"}, True),
+        ({"pyproject.toml": "[dependency-groups]\na = ['helpers-of-us']\n[tool.uv.sources]\n"}, False),
+        ({"setup.cfg": "[options.extras_require]\na = helpers-of-us\n"}, True),
+        ({"PKG-INFO": "Name: demo\nRequires-Dist: helpers-of-us (>=1)\n\nRequires-Dist: x\n"}, True),
+        ({"PKG-INFO": "Name: demo\n\nRequires-Dist: helpers-of-us\n"}, False),
+        ({"demo.egg-info/requires.txt": "\n[a]\nhelpers-of-us\n"}, True),
+        ({"setup.py": f"{SETUP}setup(extras_require={{'helpers-of-us': ['x']}})\n"}, False),
+        ({"setup.py": f"{SETUP}install_requires = ['helpers-of-us']\n"}, True),
+    ],
+)
+def test_a_project_is_not_guessed_by_the_name_of_a_module(
+    tmp_path: Path, files: dict[str, str], *, meant: bool
+) -> None:
+    tree(tmp_path, {"setup.py": SETUP, "k.c": "", **files})
+    survey = surveyed(tmp_path, "demo")
+    name = ("helpers-of-us",)
+    assert (survey.imported, survey.unknown) == ((name, ()) if meant else ((), name))
+    draft = drafted(survey, {})
+    assert ("build" in draft.values()) is meant
+    assert ('# requires = ["helpers-of-us"]' in draft.text()) is not meant
+
+
+def test_a_name_that_nobody_vouches_for_is_asked_of_no_index_and_told(tmp_path: Path) -> None:
+    files = {"setup.py": f"{SETUP}import yaml\n", "k.c": "", "pyproject.toml": "[project]\nname = 'demo'\n"}
+    found = given(tree(tmp_path, files), V3)
+    assert found.recipe.build.requires == ("pyyaml",)
+    (note,) = (note for note in found.notes if "helpers" in note)
+    assert note.startswith("it imports helpers-of-us and does not require it: not installed")
+    assert note.endswith("build.requires = ['pyyaml', 'helpers-of-us']")
 
 
 def test_what_setup_py_imports_and_does_not_require_is_required(tmp_path: Path) -> None:

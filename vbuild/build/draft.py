@@ -138,12 +138,11 @@ def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKe
         )
         said += ["its setup.py goes on without it, and leaves CUDA out"] if decisive else []
         yield DraftKey("build", "requires", requires, "; ".join([*said, *(reason for _, reason in survey.added)]))
-    tried = [each for each in survey.tried if each not in decisive]
-    if tried and survey.has_cuda and "cuda" in matrix:
-        offered = [*survey.imported, *decisive, *tried]
-        yield DraftKey(
-            "build", "requires", offered, "its setup.py goes on without these, maybe without CUDA", is_offered=True
-        )
+    tried = [each for each in survey.tried if each not in decisive] if survey.has_cuda and "cuda" in matrix else []
+    if offered := [*survey.unknown, *tried]:
+        said = ["setup.py imports it; a free name on the package index is anybody's"] if survey.unknown else []
+        said += ["its setup.py goes on without these, maybe without CUDA"] if tried else []
+        yield DraftKey("build", "requires", [*requires, *offered], "; ".join(said), is_offered=True)
     if survey.native:
         kept = 'its -march=native is taken out; "keep" and "strip" are the other choices'
         yield DraftKey("build", "flags", "auto", kept, is_offered=True)

@@ -37,6 +37,7 @@ from vbuild.build.job import Job
 from vbuild.build.plan import BuildBackend
 from vbuild.build.requiring import check_cuda, pins
 from vbuild.build.resources import job_variables
+from vbuild.build.setup_imports import is_known, project_of
 from vbuild.build.wrappers import (
     BuildFolders,
     CompilerCall,
@@ -328,7 +329,11 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
                 f"than the baseline has, and no wheel for all machines can be built of them as they are"
             ) from error
         if missing := missing_module(text):
-            what = f"Name the package that has the module: build.requires = [{missing!r}]"
+            project = project_of(missing)
+            what = "Name the package that has the module"
+            if not is_known(project):
+                what += ", if it is there (a free name on the package index is anybody's)"
+            what += f": build.requires = [{project!r}]"
             raise BuildError(f"{error}\n{what}") from error
         if _NO_HEADERS.search(text):
             raise BuildError(

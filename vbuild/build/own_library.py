@@ -20,6 +20,8 @@ LDFLAGS = "-L. -Wl,--no-as-needed -lcudart"
 
 _SCRIPTS = ("Makefile", "makefile", "GNUmakefile", "CMakeLists.txt", "meson.build")
 _HEADERS = (".h", ".hpp", ".cuh")
+# bytes: a file that is larger is data
+_LARGEST = 1 << 21
 _MAIN = re.compile(r"\bmain\s*\(")
 
 
@@ -30,7 +32,7 @@ def made_before(project: Path, files: Iterable[Path]) -> str:
     """
     if any((project / name).exists() for name in _SCRIPTS):
         return ""
-    script = _text(project / "setup.py")
+    script = text_of(project / "setup.py")
     names = [each for each in _linked(script) if _has_header(project, each) and not toolkit_library(each)]
     sources = [path.relative_to(project).as_posix() for path in files if path.suffix == ".cu"]
     unnamed = [each for each in sources if Path(each).name not in script and not _is_program(project / each)]
@@ -58,11 +60,14 @@ def _has_header(project: Path, name: str) -> bool:
 
 
 def _is_program(path: Path) -> bool:
-    return bool(_MAIN.search(re.sub(r"//[^\n]*|/\*.*?\*/", "", _text(path), flags=re.DOTALL)))
+    return bool(_MAIN.search(re.sub(r"//[^\n]*|/\*.*?\*/", "", text_of(path), flags=re.DOTALL)))
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a source; "" for a link, for a file that is too large to be one, and if it cannot be read."""
     try:
+        if path.is_symlink() or path.stat().st_size > _LARGEST:
+            return ""
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

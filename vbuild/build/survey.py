@@ -4,17 +4,15 @@
     *.egg-info, folders     the module that users import
     *.cu, CMakeLists.txt    CUDA, its own list of architectures, the libraries of the toolkit it includes or links
     setup.py                switches such as X_FORCE_BUILD, without which a finished wheel is downloaded, and what it
-                            imports and its build requirements lack
+                            imports and its build requirements lack (setup_imports.py)
     *.c, *.cpp, *.rs        run-time dispatch of its own, and headers of the system
 
 Files are searched, not run: what a project computes is not found.
 """
 
-import ast
 import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,11 +20,11 @@ from packaging.utils import canonicalize_name
 
 from vbuild.build.headers import is_of_cuda, toolkit_library
 from vbuild.build.job import recognised, wanted_python
-from vbuild.build.own_library import made_before
+from vbuild.build.own_library import made_before, text_of
 from vbuild.build.plan import BuildBackend
+from vbuild.build.setup_imports import PLACES, setup_imports
 from vbuild.config.requirements import required_project
 from vbuild.config.table import Table
-from vbuild.elf.catalogue import frameworks
 from vbuild.errors import RecipeError
 
 _LANGUAGES = {
@@ -43,8 +41,6 @@ _NOT_ITS_OWN = frozenset(
     {"tests", "test", "test cases", "docs", "doc", "examples", "benchmarks"}
     | {"build", "dist", "node_modules", "__pycache__", "site-packages"}
 )
-# bytes: a file that is larger is data
-_LARGEST = 1 << 21
 
 # a name that turns "download the wheel that fits" off, or compilation on; how it is compared tells what to set it to
 _FORCED = re.compile(
@@ -67,12 +63,6 @@ _COMPILERS = frozenset(
     {"cffi", "cython", "hatch-mypyc", "maturin", "meson-python", "mypy", "nuitka", "pythran", "scikit-build"}
     | {"scikit-build-core", "setuptools-rust"}
 )
-# modules that are not called as their project is
-_PROJECTS = {"git": "gitpython", "skbuild": "scikit-build", "yaml": "pyyaml", "setuptools_rust": "setuptools-rust"}
-_EXTENSIONS = frozenset({"torch.utils.cpp_extension"})
-_PLACES = ("src", "python", "lib")  # in which a project has its packages, if not at its top
-_BEFORE_REMOVAL = "setuptools<74"  # of distutils.msvccompiler
-_OF_SETUPTOOLS = frozenset({"setuptools", "pkg_resources", "distutils", "_distutils_hack"})
 _NATIVE = re.compile(r"-m(?:arch|tune|cpu)=native")
 # that nvcc compiles something, be it called .cu or not
 _KERNELS = re.compile(r"CUDAExtension|enable_language\s*\(\s*CUDA|LANGUAGES[^)]*\bCUDA\b|cuda_add_|\.cu\b|-x cu\b")
@@ -117,8 +107,8 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     download, or compile what it would leave to Python. *options* are those of its build system, or variables, that
     leave CUDA out unless they are set, each with the value that does.
 
-    *imported* is what setup.py cannot do without and *requires* lacks, *tried* what it imports if it is there, and
-    *decisive* what of that chooses how it is built. *generated* is the oldest release of Cython that made C of it which
+    *imported* is what setup.py cannot do without and *requires* lacks, *unknown*, *tried* and *decisive* are those of
+    `vbuild.build.setup_imports`. *generated* is the oldest release of Cython that made C of it which
     nothing makes again, or "". *added* holds a requirement to
     releases that take the project, each with the reason. *majors* are variables that want the major version of CUDA.
     *before* makes a library of kernels that setup.py links, and nothing else makes.
@@ -140,6 +130,7 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     native: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     imported: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
     decisive: tuple[str, ...] = ()
     generated: str = ""
@@ -187,10 +178,10 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
     switches = {name: value for name, value in found.switches.items() if not (by_itself and name.endswith(_COMPILING))}
     if has_hooks:
         switches |= [_HOOKS]
-    imported, tried = tuple(_imported(project, requires)), dict.fromkeys(_imported(project, (), _is_tried))
+    imports = setup_imports(project, requires)
+    imported = imports.required
     if any(header.startswith("numpy/") for header in found.headers) and "numpy" not in {*requires, *imported}:
         imported = (*imported, "numpy")
-    decisive = dict.fromkeys(_imported(project, (), _decides))
     before = made_before(project, files)
     return ProjectSurvey(
         backend=recognised(project),
@@ -207,8 +198,9 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         native=tuple(sorted(found.native)),
         headers=tuple(sorted(found.headers - found.own)),
         imported=imported,
-        tried=tuple(each for each in tried if each not in {*imported, *requires}),
-        decisive=tuple(each for each in decisive if each not in {*imported, *requires}),
+        unknown=imports.unknown,
+        tried=tuple(each for each in imports.tried if each not in imported),
+        decisive=tuple(each for each in imports.decisive if each not in imported),
         generated="" if "cython" in {*requires, *imported} else min(found.generated, key=_release, default=""),
         added=((_BEFORE_RENAMING, _RENAMED),) if is_renamed else (),
         majors=tuple(sorted(found.majors)),
@@ -249,7 +241,7 @@ class _Found:
             self.languages.add(language)
         if not (is_script or is_header or language):
             return
-        text = _text(path)
+        text = text_of(path)
         if is_script:
             self._look_at_script(text, name)
         self.quoted |= {match["header"] for match in _QUOTED.finditer(text)}
@@ -309,15 +301,6 @@ def _is_its_own(folder: Path) -> bool:
     return not name.startswith(".") and name not in _NOT_ITS_OWN and not (folder / "pyvenv.cfg").exists()
 
 
-def _text(path: Path) -> str:
-    try:
-        if path.is_symlink() or path.stat().st_size > _LARGEST:
-            return ""
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def _stated(project: Path) -> tuple[tuple[str, ...], bool, bool]:
     """The build requirements as pyproject.toml says them.
 
@@ -348,68 +331,8 @@ def _at(table: object, *keys: str) -> Mapping[str, object]:
     return table if isinstance(table, dict) else {}
 
 
-def _imported(
-    project: Path, requires: Iterable[str], is_block: Callable[[ast.stmt], bool] | None = None
-) -> Iterator[str]:
-    """The projects that setup.py imports at once and whatever happens, and that *requires* lacks, each once.
-
-    With *is_block*, those that it imports in such blocks at its top. Of frameworks also what a function or a
-    handler of errors imports to compile extensions: some projects handle a missing torch themselves, and say how to
-    install it.
-    """
-    try:
-        tree = ast.parse(_text(project / "setup.py"))
-    except (SyntaxError, ValueError):  # of Python 2, for one: the build says so
-        return
-    seen = {*_OF_SETUPTOOLS, *sys.stdlib_module_names}
-    if any(map(_removed, tree.body)):
-        yield _BEFORE_REMOVAL
-    extends = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module in _EXTENSIONS)
-    inside = (each for node in tree.body if is_block and is_block(node) for each in ast.walk(node))
-    for node in (*tree.body, *extends, *inside):
-        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module]
-        for name in (each.partition(".")[0] for each in names):
-            places = [project / place / name for place in ("", *_PLACES)]
-            is_own = any(place.is_dir() or place.with_name(f"{name}.py").is_file() for place in places)
-            needed = _PROJECTS.get(name, canonicalize_name(name))
-            if name not in seen and not is_own and not _provided(needed, requires):
-                yield needed
-            seen.add(name)
-
-
-def _is_tried(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Try)
-
-
-def _decides(node: ast.stmt) -> bool:
-    """Whether *node* tries something, and calls another ``setup`` where that fails."""
-    if not isinstance(node, ast.Try):
-        return False
-    calls = (
-        each.func for part in (*node.handlers, *node.orelse) for each in ast.walk(part) if isinstance(each, ast.Call)
-    )
-    return any(isinstance(called, ast.Name) and called.id.endswith("setup") for called in calls)
-
-
 def _release(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
-
-
-def _provided(needed: str, requires: Iterable[str]) -> bool:
-    """Whether the module of *needed* is one of *requires*, or of a project that is named after it: ``py-cpuinfo``."""
-    words = set(needed.split("-"))
-    return any(each == needed or (needed not in frameworks() and words < set(each.split("-"))) for each in requires)
-
-
-def _removed(node: ast.stmt) -> bool:
-    """Whether *node* imports a module of distutils that newer releases of setuptools lack."""
-    if isinstance(node, ast.ImportFrom):
-        names = {f"{node.module}.{each.name}" for each in node.names} | {node.module}
-    else:
-        names = {each.name for each in node.names} if isinstance(node, ast.Import) else set()
-    return "distutils.msvccompiler" in names
 
 
 def _module(project: Path, name: str) -> str:
@@ -417,9 +340,9 @@ def _module(project: Path, name: str) -> str:
     plain = canonicalize_name(name).replace("-", "_")
     listed: list[str] = []
     for file in (*project.glob("*.egg-info/top_level.txt"), *project.glob("*/*.egg-info/top_level.txt")):
-        listed = [line.strip() for line in _text(file).splitlines() if line.strip().isidentifier()]
+        listed = [line.strip() for line in text_of(file).splitlines() if line.strip().isidentifier()]
         break
-    places = [project, *(project / name for name in _PLACES)]
+    places = [project, *(project / name for name in PLACES)]
     if listed:
         same = [each for each in listed if each.lower() == plain]
         shown = [each for each in listed if not each.startswith("_") and each not in _NOT_ITS_OWN]
