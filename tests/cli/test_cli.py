@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from tests.factories.linked_libraries import DEEP, NAME, files
 from tests.factories.variants import machine, variant_wheel
@@ -292,6 +293,38 @@ def test_usage_mistakes_are_status_2(arguments: tuple[str, ...], said: str) -> N
     result = vbuild(*arguments)
     assert result.returncode == 2
     assert said in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("matrix", ""), "no source is named; expected a recipe"),
+        (("init", " "), "no source is named; expected a recipe"),
+        (("lock", ""), "SOURCE is empty; expected a recipe"),
+        (("index", ""), "the path is empty; expected one, as in . for this folder"),
+        (("inspect", ""), "the path is empty"),
+        (("check", ""), "the path is empty"),
+        (("slim", "x.whl", "--gpu", "90", "-o", ""), "the path is empty"),
+    ],
+)
+def test_a_variable_of_a_script_that_is_not_set_is_a_usage_mistake(words: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_namespace_that_nobody_knows_is_a_usage_mistake_if_an_option_names_it(tmp_path: Path) -> None:
+    variant_wheel(tmp_path, "demo-1.0-py3-none-any-x86_64_v3.whl")
+    index(tmp_path)
+    for words in (("--without", "nvida"), ("--namespace-order", "nvida,x86_64")):
+        told = CliRunner().invoke(main, ["select", "demo", "-f", str(tmp_path), "--cpu", "v3", *words])
+        assert told.exit_code == 2
+        assert "did you mean 'nvidia'?" in told.stderr
+    described = tmp_path / "machine.toml"
+    described.write_text(str(replace(machine("x86-64-v3"), without=("nvida",))))
+    asked = ["select", "demo", "-f", str(tmp_path), "--machine", str(described)]
+    told = CliRunner().invoke(main, [*asked, "--without", "nvidia"])
+    assert (told.exit_code, "did you mean 'nvidia'?" in told.stderr) == (1, True)
 
 
 @pytest.mark.nightly

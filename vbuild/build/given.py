@@ -98,9 +98,7 @@ def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None
     A name is looked up at *indexes*, by default those that pip is configured for. `RecipeError` if the source is none
     of the above, `FetchError` if no index has it.
     """
-    if not str(source).strip():  # a variable of a script that is not set; as a path it would be this folder
-        raise RecipeError("no source is named; expected a recipe, a folder, an sdist, or a name, as in mmh3==5.3.1")
-    path = Path(source).expanduser()
+    path = Path(named(str(source))).expanduser()
     if path.is_dir() or path.name.endswith(_RECIPE) or path.name in PROJECT_FILES:
         return _of_files(project_file(path) if path.is_dir() else path, axes)
     notes: tuple[str, ...] = ()
@@ -120,6 +118,13 @@ def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None
     chosen = (*fitting, *chosen)
     draft = drafted(survey, matrix)
     return Given(Recipe.of_sdist(sdist, path, draft.values()), (*notes, *chosen, *_met(survey, matrix)), draft=draft)
+
+
+def named(source: str) -> str:
+    """*source*; `RecipeError` if it is empty, as a variable of a script is that is not set: a path to this folder."""
+    if not source.strip():
+        raise RecipeError("no source is named; expected a recipe, a folder, an sdist, or a name, as in mmh3==5.3.1")
+    return source
 
 
 def _of_files(path: Path, axes: AskedAxes) -> Given:

@@ -11,7 +11,7 @@ from vbuild.files.wording import wrapped
 
 
 @click.command(epilog=options.example("vbuild init mmh3==5.3.1 --cpu v2,v3"))
-@click.argument("source", default=".")
+@click.argument("source", type=options.SOURCE, default=".")
 @click.option(
     "-o",
     "--output",

@@ -50,6 +50,8 @@ def lock(
     With --machine, SOURCE is the name of a project: each machine gets a pylock.toml with its variant of it, and with
     all that this requires, for 'pip install -r' and 'uv pip sync'.
     """
+    if not source:
+        raise click.UsageError("SOURCE is empty; expected a recipe, or with --machine the name of a project")
     if machines and not (places and folder):
         raise click.UsageError("--machine: expected --find-links with the wheels, and --output-dir for the locks")
     if not machines and (places or requires or folder):

@@ -23,7 +23,7 @@ _FOR_JOBS = {"jobs": None, "fresh": False, "locked": False, "pass_env": ()}
 @click.command(
     epilog=options.example("vbuild matrix mmh3==5.3.1 --cpu v2,v3\n  vbuild matrix recipes/annoy.toml -o dist --jobs 2")
 )
-@click.argument("source")
+@click.argument("source", type=options.SOURCE)
 @click.option(
     "-o", "--output-dir", "folder", type=options.FOLDER, help="Write the results into this folder. [default: dist]"
 )

@@ -21,7 +21,16 @@ _FILES = {".whl", ".gz", ".zip", ".conda", ".toml"}
 _PLACES = frozenset({"wheels", "folder", "executor", "as_json", "dry_run", "provenance", "check"})
 
 
-class _Folder(click.Path):
+class _Path(click.Path):
+    """A path; an empty word is refused: a variable of a script that is not set would mean the folder at hand."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        if value == "":
+            self.fail("the path is empty; expected one, as in . for this folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class _Folder(_Path):
     """The path of a folder; a URL is refused, which would become a folder called ``https:``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
@@ -31,8 +40,8 @@ class _Folder(click.Path):
 
 
 FOLDER = _Folder(file_okay=False, path_type=Path)
-FILE = click.Path(dir_okay=False, path_type=Path)
-PATH = click.Path(path_type=Path)
+FILE = _Path(dir_okay=False, path_type=Path)
+PATH = _Path(path_type=Path)
 
 
 class Choice(click.Choice[str]):
@@ -45,7 +54,7 @@ class Choice(click.Choice[str]):
             self.fail(f"{error.message.removesuffix('.')}{meant(str(value), map(str, self.choices))}", param, ctx)
 
 
-class Place(click.Path):
+class Place(_Path):
     """A path, or the URL of a file: that is fetched, and is there under its own name until the command ends.
 
     With *listed* it may also be the URL of a page of links, which stays as it is. With *named* it may be the name of a
@@ -59,7 +68,7 @@ class Place(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         if not isinstance(value, str) or "://" not in value:
-            return self._named_wheel(value) if self._named else super().convert(value, param, ctx)
+            return self._named_wheel(value) if self._named and value else super().convert(value, param, ctx)
         from tempfile import TemporaryDirectory
 
         from vbuild.index_client.pages import fetched, is_url
@@ -121,6 +130,7 @@ WHEELS = Place()
 NAMED = Place(named=True)
 LISTED = Place(file_okay=False, listed=True)
 GPUS = Value("gpus", "vbuild.hardware.gpu:GpuList.asked")
+SOURCE = Value("source", "vbuild.build.given:named")
 CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")
 PROJECT = Value("name", "vbuild.splitting.request:project_name")
 

@@ -1,6 +1,7 @@
 """`vbuild select`: which wheel a machine gets."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,12 +100,14 @@ def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: A
     elif asked["doctor"]:
         _diagnose(asked["python"], described, as_json=as_json)
     elif name and len(machines) > 1:
-        _compare(name, asked, machines, as_json=as_json)
+        with _known_words(asked):
+            _compare(name, asked, machines, as_json=as_json)
     elif name and name.startswith(_IMAGES):
         image = _image(name, described)
         terminal.show(image.data(), image.lines, as_json=as_json)
     elif name:
-        _choose(name, asked, described, as_json=as_json)
+        with _known_words(asked):
+            _choose(name, asked, described, as_json=as_json)
     else:
         terminal.show({"machine": str(written)}, [str(written)], as_json=as_json)
 
@@ -136,13 +139,28 @@ def _check_words(name: str | None, asked: Mapping[str, Any]) -> None:
         raise click.UsageError("expected --find-links FOLDER, where the wheels are")
 
 
+@contextmanager
+def _known_words(asked: Mapping[str, Any]) -> Iterator[None]:
+    """A namespace that nobody knows is a usage mistake if options name it, which only releases can tell."""
+    try:
+        yield
+    except VariantError as error:
+        if any(f"no namespace {name!r};" in str(error) for name in (*asked["without"], *_order(asked))):
+            raise click.UsageError(str(error)) from error
+        raise
+
+
+def _order(asked: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, (asked["namespace_order"] or "").split(","))))
+
+
 def _machines(asked: Mapping[str, Any]) -> "dict[str, Machine]":
     """The machines to choose for, by what they are called."""
     from msgspec.structs import replace
 
     from vbuild.api.arguments import machine_of
 
-    order = tuple(filter(None, map(str.strip, (asked["namespace_order"] or "").split(","))))
+    order = _order(asked)
     if (described := _described(asked)) is not None:
         machines = {"machine": described}
     else:
