@@ -31,8 +31,12 @@ PyMODINIT_FUNC PyInit_demo(void) { return PyModule_Create(&module); }
 """
 GUARDED = '__builtin_cpu_supports("avx2") ? wide(x, 64) : narrow(x, 64)'
 SETUP = """
+import os
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+
+if " " in os.getcwd():
+    raise SystemExit("unsafe srcdir value")  # as configure of Autoconf says
 
 class Build(build_ext):
     def build_extension(self, ext):

@@ -318,7 +318,7 @@ class Builder(Struct, frozen=True):
             try:
                 if self.natives:
                     self.natives.build(job.prefixes, cache=cache, on_progress=partial(self.context.on_progress, target))
-                again = self.built_in(folder / f"again {number}", job, log, cache)
+                again = self.built_in(folder / f"again-{number}", job, log, cache)
             except BuildError as error:
                 self.notes.append(f"{target}: does not build without {what}: {str(error).splitlines()[-1]}")
                 break
