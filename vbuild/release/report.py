@@ -301,6 +301,11 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
                 _ = wheel.name, wheel.verdict  # refused here rather than where they are used
             except VbuildError as error:
                 raise RecipeError(f"wheels[{place}]: {error}") from error
+        for place, companion in enumerate(report.companions):
+            try:
+                WheelName.parse(companion.file)
+            except VbuildError as error:
+                raise RecipeError(f"split.beside[{place}]: {error}") from error
         return report
 
     def data(self) -> dict[str, Any]:
