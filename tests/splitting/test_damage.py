@@ -26,7 +26,6 @@ from vbuild.elf.dynamic import Dynamic
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, VbuildError
-from vbuild.index_client import ranged
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.official import OfficialEvidence, Officials, Provenance, Unproved
 
@@ -222,8 +221,7 @@ MOODS: Mapping[str, str] = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mood", MOODS)
-def test_a_hostile_server_is_one_line(tmp_path: Path, mood: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranged, "_PATIENCE", 1)
+def test_a_hostile_server_is_one_line(tmp_path: Path, mood: str) -> None:
     with hostile(tmp_path, mood) as officials, pytest.raises(VbuildError) as error, in_time():
         origin_of(officials, name_of(OFFICIAL), BUNDLED)
     assert MOODS[mood] in str(error.value)

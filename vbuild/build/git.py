@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from vbuild.errors import BuildError
@@ -13,16 +14,24 @@ _MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTO
 _RUNS_NOTHING = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 
 
+# a server may send as much, in as many seconds, as one of files may: a process of git writes no larger file
+_SHELL = ("sh", "-c", 'ulimit -f 31250000 && ulimit -d 4000000 && exec "$@"', "git")  # blocks of 512 bytes
+_LONGEST = 6 * 3600
+# no fewer bytes a second, in two minutes: a server that counts objects sends next to nothing while it does; and what
+# comes from a server names no files of this machine, which git itself allows the user alone
+_BOUNDS = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=120")
+
+
 def checkout(url: str, commit: str, *, folder: Path) -> None:
     """Fill the empty *folder* with *commit* and its submodules; `BuildError` with git's last line if it fails."""
     _git(folder, "init", "--quiet")
     try:
-        _git(folder, "fetch", "--quiet", "--depth", "1", "--no-tags", "--", url, commit)
+        _fetched(folder, "fetch", "--quiet", "--depth", "1", "--no-tags", "--", url, commit)
     except BuildError:
         # not every server gives out a commit by its hash alone
-        _git(folder, "fetch", "--quiet", "--", url, "+refs/*:refs/remotes/origin/*")
+        _fetched(folder, "fetch", "--quiet", "--", url, "+refs/*:refs/remotes/origin/*")
     _git(folder, "checkout", "--quiet", "--detach", commit)
-    _git(folder, "submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
+    _fetched(folder, "submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1")
 
 
 def is_clean(folder: Path, commit: str) -> bool:
@@ -81,21 +90,38 @@ def apply(patch: Path, folder: Path) -> None:
     _git(folder, "apply", "--whitespace=nowarn", str(patch), ceiling=folder.parent)
 
 
-def _git(folder: Path, *arguments: str, ceiling: Path | None = None) -> str:
+def _fetched(folder: Path, *arguments: str) -> None:
+    """What `_git` does, for a command that asks servers, within bounds."""
+    _git(folder, *_BOUNDS, *arguments, around=_SHELL, seconds=_LONGEST)
+
+
+def _git(
+    folder: Path, *arguments: str, ceiling: Path | None = None, around: Iterable[str] = (), seconds: int | None = None
+) -> str:
     env = {name: text for name, text in os.environ.items() if name not in _MISLEADING}
     env |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     if ceiling:
         env["GIT_CEILING_DIRECTORIES"] = str(ceiling)
-    command = ["git", *_RUNS_NOTHING, *arguments]
+    command = [*around, "git", *_RUNS_NOTHING, *arguments]
+    verb = next(word for word in arguments if not word.startswith("-") and "=" not in word)
     try:
         ran = subprocess.run(
-            command, cwd=folder, env=env, capture_output=True, text=True, errors="surrogateescape", check=False
+            command,
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            check=False,
+            timeout=seconds,
         )
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"git {verb}: not at its end after {seconds} seconds") from error
     except FileNotFoundError as error:
         raise BuildError(
             "git is not installed, and a git source or a patch needs it; install it: apt-get install git"
         ) from error
     if ran.returncode:
         last = (ran.stderr.strip().splitlines() or [f"exit status {ran.returncode}"])[-1]
-        raise BuildError(f"git {arguments[0]}: {last}")
+        raise BuildError(f"git {verb}: {last}")
     return ran.stdout

@@ -32,6 +32,7 @@ from unearth.fetchers import Fetcher, PyPIClient
 from unearth.utils import parse_netloc
 
 from vbuild.errors import FetchError
+from vbuild.index_client.bounds import BoundedClient, bound, refuse_ours
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listed import ListedFile, Wanted
 
@@ -73,7 +74,7 @@ def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Ite
         with _configured("trusted-host", host):
             parse_netloc(host)
     with _configured("proxy", indexes.proxy):
-        client = PyPIClient(
+        client = BoundedClient(
             trusted_hosts=indexes.trusted_hosts,
             verify=verify,
             cert=indexes.client_cert,
@@ -81,7 +82,7 @@ def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Ite
             timeout=indexes.timeout,
             follow_redirects=True,
             headers={"Accept-Encoding": "identity"},  # the bytes that are hashed are the file's own
-            event_hooks={"response": [_refuse_elsewhere, noted]},
+            event_hooks={"response": [_refuse_elsewhere, bound, noted]},
         )
     urls = [url for url in (indexes.index_url, *indexes.extra_index_urls) if url]
     client.auth = MultiDomainBasicAuth(prompting=False, index_urls=urls)
@@ -141,10 +142,12 @@ def _configured(key: str, value: str | None) -> Iterator[None]:
 def packages_at(finder: PackageFinder, project: str) -> list[Package]:
     """The files of *project* in one place; raises `httpx2.HTTPError` if it cannot be asked, or has no index page."""
     try:
-        return list(finder.find_all_packages(project, allow_yanked=True))
+        found = list(finder.find_all_packages(project, allow_yanked=True))
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError) as error:
         # the finder expects HTML or JSON, and checks neither
         raise httpx2.DecodingError(f"its page of {project} is no index page: {error}") from error
+    refuse_ours(finder.sources[0]["url"], [package.link for package in found])
+    return found
 
 
 def stated_sha256(link: Link) -> str | None:

@@ -21,6 +21,7 @@ from unearth.collector import IndexPage, LinkCollectError, fetch_page, parse_htm
 from unearth.fetchers import Fetcher, PyPIClient
 
 from vbuild.errors import FetchError
+from vbuild.index_client.bounds import refuse_ours
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listed import ListedFile
 from vbuild.index_client.packages import Problems, client_of, stated_sha256
@@ -210,7 +211,11 @@ def _is_json(page: IndexPage) -> bool:
 def _links(page: IndexPage) -> tuple[Link, ...]:
     """What *page* links to; `FetchError` if it is no page of links."""
     try:
-        return tuple(parse_json_response(page) if _is_json(page) else parse_html_page(page))
+        links = list(parse_json_response(page) if _is_json(page) else parse_html_page(page))
+        refuse_ours(page.link.url, links)
+        return tuple(links)
+    except httpx2.UnsupportedProtocol as error:
+        raise FetchError(f"{page.link.redacted}: {error}") from error
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError) as error:
         raise FetchError(f"{page.link.redacted}: no page of links: {error}") from error
 

@@ -11,7 +11,6 @@ https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
 import io
 import os
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -34,8 +33,6 @@ TAIL = 2 * PIECE
 _LARGEST = 1 << 22
 _REMEMBERED = 1 << 9  # pieces
 _CONTENT_RANGE = re.compile(r"bytes (?P<first>\d{1,19})-(?P<last>\d{1,19})/(?P<size>\d{1,19})")
-# seconds that anything may take, and bytes that have to come in each one after that
-_PATIENCE, _SLOWEST = 15, 1 << 12
 _NO_SUFFIXES = frozenset({400, 416, 501})
 
 
@@ -208,15 +205,12 @@ class _Remote:
         return found
 
     def _body(self, response: httpx2.Response, span: range) -> bytes:
-        data, begun = bytearray(), time.monotonic()
+        data = bytearray()
         for chunk in response.iter_raw():
             self.transferred += len(chunk)
             data += chunk
             if len(data) > len(span):
                 break
-            # a byte now and then is enough for every timeout
-            if (time.monotonic() - begun - _PATIENCE) * _SLOWEST > len(data):
-                raise FetchError(f"{self.shown}: {len(data)} bytes in {_PATIENCE} seconds and more, which is too slow")
         if len(data) != len(span):
             more = "more than " if len(data) > len(span) else ""
             raise FetchError(f"{self.shown}: {more}{min(len(data), len(span))} bytes came, expected {len(span)}")
