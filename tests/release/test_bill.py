@@ -81,6 +81,26 @@ def test_of_the_environment_flags_are_told_without_paths_and_nothing_else(tmp_pa
     assert built.settings == (("cpu", "x86-64-v3"), ("flags:CFLAGS", "-O2 -march=x86-64-v3"))
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("-DTOKEN=abc -O2", "-DTOKEN=sha256:ba7816bf8f01cfea -O2"),
+        ("-D TOKEN=abc", "-D TOKEN=sha256:ba7816bf8f01cfea"),
+        ("-Wp,-DTOKEN=abc", "-Wp,-DTOKEN=sha256:ba7816bf8f01cfea"),
+        ("'-DTOKEN=a b/c' -O2", "-O2"),
+        ("-DTOKEN=abc '", "-DTOKEN=sha256:ba7816bf8f01cfea '"),
+        ("-DPLACE=https://me:abc@host/ -O2", "-O2"),
+        ("-DNDEBUG -D_GLIBCXX_USE_CXX11_ABI=0", "-DNDEBUG -D_GLIBCXX_USE_CXX11_ABI=0"),
+        ("-Wp,-D_FORTIFY_SOURCE=2 -std=c++17", "-Wp,-D_FORTIFY_SOURCE=2 -std=c++17"),
+    ],
+)
+def test_a_macro_is_told_by_a_hash_of_its_value_unless_that_is_a_small_number(
+    flags: str, told: str, tmp_path: Path
+) -> None:
+    built = making(recipe(tmp_path), TARGET, environment={"CFLAGS": flags})
+    assert built.settings[1:] == (("flags:CFLAGS", told),)
+
+
 def test_a_statement_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     made = wheel(tmp_path, "demo-1.0-py3-none-any.whl", {"demo.py": ""})
     place = tmp_path / "demo-1.0-py3-none-any.whl.provenance.json"

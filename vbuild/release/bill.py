@@ -7,7 +7,10 @@ of compilers, flags without paths. A project folder has no hash there: nothing p
 """
 
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -27,6 +30,9 @@ from vbuild.wheel.write import edited
 
 # variables that decide what code compilers make
 _FLAGS = re.compile(r"(C|CXX|CPP|LD|F|FC|RUST|NVCC_APPEND_|CUDA)FLAGS|CUDAARCHS|TORCH_CUDA_ARCH_LIST")
+# a macro with a value, as in -DTOKEN=abc, "-D TOKEN=a b", and -Wp,-DTOKEN=abc
+_MACRO = re.compile(r"(?P<name>(?:.*,)?(?:-D\s*)?\w+(?:\([^)]*\))?=)(?P<value>.+)", re.DOTALL)
+_NUMBER = re.compile(r"\d{1,4}")  # which no secret is
 _VERSION = re.compile(r"rustc (\d\S*)")
 
 
@@ -103,10 +109,27 @@ def making(
     if target.cuda:
         settings.append(("cuda-architectures", str(target.cuda.archs)))
     for name, value in (environment or {}).items():
-        words = " ".join(word for word in value.split() if "/" not in word)
+        words = " ".join(_public_words(value))
         if words and _FLAGS.fullmatch(name):
             settings.append((f"flags:{name}", words))
     return Making(tuple(found), tuple(settings))
+
+
+def _public_words(flags: str) -> Iterator[str]:
+    """The words of *flags* without paths; of the value of a macro, which may be a secret, only the start of a hash."""
+    try:
+        words = shlex.split(flags)
+    except ValueError:  # a quotation mark alone
+        words = flags.split()
+    for before, word in pairwise(("", *words)):
+        if "/" in word:
+            continue  # a hash would be of this machine, too
+        is_macro = before == "-D" or word.startswith("-D") or ",-D" in word
+        match = _MACRO.fullmatch(word) if is_macro else None
+        if match and not _NUMBER.fullmatch(match["value"]):
+            yield f"{match['name']}sha256:{sha256(match['value'].encode()).hexdigest()[:16]}"
+        else:
+            yield word
 
 
 def _source(source: NativeSource, role: MaterialRole, name: str) -> Material:
