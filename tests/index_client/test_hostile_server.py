@@ -274,4 +274,4 @@ def test_a_hostile_page_takes_little_memory(mood: str) -> None:
             [sys.executable, "-c", _MEASURED, f"{url}/simple"], check=True, capture_output=True, text=True, timeout=60
         )
     assert "more than 64000000 bytes" in ran.stderr
-    assert int(ran.stdout) < 250_000  # KB; it was 9 GB in a minute
+    assert int(ran.stdout) < 150_000  # KB; it was 9 GB in a minute, and 170 MB if a piece were inflated whole
