@@ -201,6 +201,11 @@ def split_lines(split: "Split") -> Iterator[str]:
         yield f"  {packed}unpacked {mb(companion.unpacked)} MB, {files} for {counted(len(companion.wheels), 'wheel')}"
     for wheel in split.wheels:
         yield from _wheel_lines(wheel)
+    for source in split.sources:
+        yield source.name
+        if source.reason:
+            yield from wrapped(f"  left as it was: {source.reason}", indent=4)
+        yield from _requirements(source.requires)
 
 
 def _becomes(move: "LibraryMove") -> str:
@@ -217,6 +222,12 @@ def _becomes(move: "LibraryMove") -> str:
             return f"left as it was, because {move.reason}"
 
 
+def _requirements(lines: "Sequence[str]") -> Iterator[str]:
+    # each file of a release states those for all machines, so the machine says nothing
+    for line in dict.fromkeys(line.partition(";")[0] for line in lines):
+        yield from wrapped(f"  requires {line}", indent=4)
+
+
 def _wheel_lines(wheel: "SplitWheel") -> Iterator[str]:
     yield wheel.name
     if wheel.is_untouched:
@@ -230,9 +241,7 @@ def _wheel_lines(wheel: "SplitWheel") -> Iterator[str]:
         return
     packed = "" if wheel.packed is None else f"{mb(wheel.before)} -> {mb(wheel.packed)} MB, "
     yield f"  {packed}unpacked {mb(wheel.unpacked_before)} -> {mb(wheel.unpacked)} MB"
-    for line in wheel.requires:
-        # the machine that it is for is in the wheel's own name
-        yield from wrapped(f"  requires {line.partition(';')[0]}", indent=4)
+    yield from _requirements(wheel.requires)
     for edited in wheel.edited:
         found = "" if edited.rpath is None else f": RPATH {':'.join(edited.rpath) or 'none'}"
         yield from wrapped(f"  {edited.path}{found}", indent=4)

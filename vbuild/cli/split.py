@@ -66,11 +66,13 @@ if TYPE_CHECKING:
 def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
     """Move bundled shared libraries into wheels of their own.
 
-    WHEELS are files, or folders of wheels. A library that is NVIDIA's or another project's, byte for byte, becomes a
-    requirement of that project's wheel; one that several wheels bundle moves to a wheel that all of them require.
+    WHEELS are files, or folders of wheels, and sdists of their releases. A library that is NVIDIA's or another
+    project's, byte for byte, becomes a requirement of that project's wheel; one that several wheels bundle moves to a
+    wheel that all of them require.
     """
     from vbuild.api.arguments import cut_of
     from vbuild.splitting.request import OfficialPin, SplitRequest
+    from vbuild.splitting.sources import divided
     from vbuild.splitting.split import split as verb
     from vbuild.wheel.deflate import Codec
 
@@ -93,7 +95,7 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
             wheels,
             None if dry_run else folder,
             request=request,
-            cut=cut_of(wheels, gpus) if gpus else None,
+            cut=cut_of(divided(wheels)[0], gpus) if gpus else None,
             codec=Codec.ISAL if fast else Codec.LIBDEFLATE,
             looks_at_all=check,
             on_progress=on_progress,

@@ -129,6 +129,11 @@ class LibsContents(Struct, frozen=True):
         name = WheelName(escaped(self.name), version, None, "py3", "none", self.platform)
         return _companion(name, self.name, self.body, self.texts, is_pure=self.is_pure)
 
+    def empty(self, version: str) -> Companion:
+        """Return the wheel with *version* that fits everywhere and has no library, and the same METADATA."""
+        name = WheelName(escaped(self.name), version, None, "py3", "none", "any")
+        return _companion(name, self.name, self.body, self.texts, is_pure=True)
+
 
 def libs_version(several: Iterable[LibsContents]) -> str:
     """Return the version that the wheels *several* have in common: ``0.`` and a number from a hash of all of them.

@@ -131,7 +131,7 @@ def thin_wheel(
 
     *requires* are lines for its METADATA, *companion* is the -libs wheel that has its shared libraries now, *removed*
     are members that leave it, too, and *new_files* further files by path. If libraries left or changed, it gets a
-    *bill* of materials; an existing one is always updated.
+    *bill* of materials; an existing one is updated unless only METADATA changes.
     """
     wheel = bundle.wheel
     decisions = plan.decisions.by_bundle[bundle]
@@ -147,7 +147,7 @@ def thin_wheel(
     changed |= new_files or {}
     if has_new_lines:
         changed[f"{wheel.dist_info}/METADATA"] = str(metadata.replacing("Requires-Dist", lines)).encode()
-    if carries(wheel) or (bill and (patched or gone)):
+    if (carries(wheel) and (left_out or patched or new_files)) or (bill and (patched or gone)):
         bill_changes = Changes(
             {path: BillChange(one.patch.binary.sha256, _HOW) for path, one in patched.items()},
             gone=tuple(_gone(bundle, plan, companion)),

@@ -5,8 +5,10 @@
 
 All wheels of a release get one METADATA: what one of them requires, each of them requires.
 
-    demo-1.0-cp311-…-x86_64    demo-libs==0.1; x86_64, nvidia-…==1; x86_64     what both require together
+    demo-1.0-cp311-…-x86_64    demo-libs==0.1; x86_64, nvidia-…==1; x86_64     what all require together
     demo-1.0-cp311-…-aarch64   demo-libs==0.1; aarch64
+    demo-1.0-cp311-…-macosx    nothing, but its METADATA states the same
+    demo_libs-0.1-py3-none-any without libraries: for those that bring theirs, and what is built from source
 
 uv, Poetry and other tools that lock read the metadata of one file of a release and use it for all files. Variants are
 different: an installer reads the metadata of the variant it installs, and one without CUDA must not require CUDA.
@@ -34,6 +36,7 @@ from vbuild.splitting.output_wheels import DevWheel, OutputWheel, dev_wheels, li
 from vbuild.splitting.patch_plan import PatchedFile, Patcher, PatchPlan, libs_owner, plan_patches
 from vbuild.splitting.preloads import PreloadFiles, preload_files
 from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.sources import SourceFiles
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.deflate import Codec
 from vbuild.wheel.metadata import Metadata, is_companion
@@ -179,12 +182,12 @@ def _promising(wheels: Sequence[Wheel], request: SplitRequest) -> set[Wheel]:
 def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _Lines], Mapping[Bundle, str]]:
     """Return the lines for each wheel, given those that each needs itself, and warnings if wheels contradict.
 
-    A wheel that needs none gets none: it brings its libraries itself.
+    A wheel that needs none gets those of the others: a tool that locks may read its METADATA for all of them.
     """
     lines: dict[Bundle, _Lines] = dict(own)
     warnings: dict[Bundle, str] = {}
     families: dict[tuple[str, ...], list[Bundle]] = {}
-    for bundle in (bundle for bundle, its in own.items() if its):
+    for bundle in own:
         families.setdefault(_family(bundle), []).append(bundle)
     for family in families.values():
         by_subject: dict[tuple[str, str], dict[str, None]] = {}
@@ -195,7 +198,7 @@ def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _
         common = [line for several in by_subject.values() if len(several) == 1 for line in several]
         conflicting = next((several for several in by_subject.values() if len(several) > 1), None)
         for bundle in family:
-            lines[bundle] = tuple(dict.fromkeys([*own[bundle], *common]))
+            lines[bundle] = tuple(dict.fromkeys([*common, *own[bundle]]))
             if conflicting:
                 first, second, *_ = conflicting
                 warnings[bundle] = (
@@ -235,22 +238,58 @@ def _family(bundle: Bundle) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class SplitPlan:
-    """The plans of all *machines* together; *codec* compresses new members."""
+    """The plans of all *machines* together; *codec* compresses new members; *sources* are sdists of the releases."""
 
     machines: tuple[MachinePlan, ...]
     codec: Codec
+    sources: tuple[SourceFiles, ...] = ()
 
     @property
     def _bundles(self) -> Iterator[tuple[MachinePlan, Bundle]]:
         return ((machine, bundle) for machine in self.machines for bundle in machine.bundles)
 
     @cached_property
+    def _libs(self) -> Mapping[Pool, LibsContents]:
+        return {pool: one.libs(pool, self.codec) for one in self.machines for pool in one.patches.decisions.pools}
+
+    @cached_property
     def companions(self) -> Mapping[Pool, Companion]:
         """The -libs wheel of each pool."""
-        machines = self.machines
-        libs = {pool: one.libs(pool, self.codec) for one in machines for pool in one.patches.decisions.pools}
-        versions = libs_versions(libs)
-        return {pool: contents.wheel(versions[pool]) for pool, contents in libs.items()}
+        versions = libs_versions(self._libs)
+        return {pool: contents.wheel(versions[pool]) for pool, contents in self._libs.items()}
+
+    @cached_property
+    def empty_wheels(self) -> Mapping[OutputWheel, tuple[str, ...]]:
+        """The -libs wheels without libraries, each with the files that require it and bring their libraries.
+
+        No marker tells glibc from musl, or an old glibc from a new one, and `pip download --platform` decides markers
+        for the machine that it runs on. So where a wheel of libraries is required and does not fit, there is one that
+        fits everywhere; installers prefer the other.
+        """
+        found: dict[str, tuple[OutputWheel, tuple[str, ...]]] = {}
+        for pool, companion in self.companions.items():
+            alike = (one for one, its in self.companions.items() if its.requirement == companion.requirement)
+            platforms = {one.platform for one in alike}
+            families = {_family(bundle) for bundle in pool.bundles}
+            users = [
+                bundle.wheel.path.name
+                for _, bundle in self._bundles
+                if _family(bundle) in families and bundle.wheel.name.platform not in platforms
+            ]
+            users += [one.path.name for one in self.sources if any(one.is_of(by.wheel.name) for by in pool.bundles)]
+            if users and companion.requirement not in found:
+                empty = self._libs[pool].empty(companion.name.version)
+                found[companion.requirement] = libs_wheel(empty, ()), tuple(users)
+        return dict(found.values())
+
+    def requires_of(self, source: SourceFiles) -> _Lines:
+        """Return the lines that all wheels of the release of *source* get."""
+        lists = [
+            self.requires(bundle)
+            for _, bundle in self._bundles
+            if bundle.wheel.name.variant is None and source.is_of(bundle.wheel.name)
+        ]
+        return tuple(line for line in lists[0] if all(line in several for several in lists)) if lists else ()
 
     @cached_property
     def preloads(self) -> Mapping[Bundle, PreloadFiles]:
@@ -313,6 +352,7 @@ class SplitPlan:
         """All wheels to write."""
         yield from (output for output in self.thin_wheels.values() if output)
         yield from self.libs_wheels.values()
+        yield from self.empty_wheels
         yield from (dev_wheel.output for machine in self.machines for dev_wheel in machine.dev_wheels)
 
     @property

@@ -10,15 +10,16 @@ result are bytes: packed as in the wheel, unpacked as installed; a packed size i
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from vbuild.elf.catalogue import PlatformPolicy
-from vbuild.errors import at
+from vbuild.errors import RepackageError, at
 from vbuild.files.cache import sweep_daily
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.bundle import Bundle
@@ -28,8 +29,10 @@ from vbuild.splitting.patch_plan import LibraryCutter, Patcher
 from vbuild.splitting.patches import removed_entries
 from vbuild.splitting.plan import MachinePlan, SplitPlan, plan_machine
 from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.sources import SourceFiles, divided
 from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater
+from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import write_wheels
 
 OnProgress = Callable[[str, int, int], None]
@@ -115,10 +118,20 @@ class CompanionResult(Struct, frozen=True, kw_only=True, rename=_COMPANION_KEYS)
     wheels: tuple[str, ...]
 
 
+class SplitSource(Struct, frozen=True, kw_only=True, rename={"name": "sdist"}):
+    """An sdist of a release; *requires* are its new requirements, and *reason* says why it has none."""
+
+    name: str
+    path: Path | None
+    requires: tuple[str, ...] = ()
+    reason: str = ""
+
+
 class Split(Struct, frozen=True, kw_only=True):
     """The result of a whole run; *transferred* are the bytes read from official wheels.
 
     *absent* are libraries that wheels need and to which no path led before or leads now: something opens them first.
+    *sources* are the sdists of the wheels' releases.
     """
 
     wheels: tuple[SplitWheel, ...]
@@ -126,6 +139,7 @@ class Split(Struct, frozen=True, kw_only=True):
     libraries: tuple[LibraryMove, ...] = ()
     transferred: int = 0
     absent: tuple[str, ...] = ()
+    sources: tuple[SplitSource, ...] = ()
 
     @property
     def before(self) -> int:
@@ -148,7 +162,8 @@ class Split(Struct, frozen=True, kw_only=True):
         """Return the result after all written files moved to *folder*."""
         wheels = tuple(replace(wheel, path=wheel.path and folder / wheel.path.name) for wheel in self.wheels)
         companions = tuple(replace(one, path=one.path and folder / one.path.name) for one in self.companions)
-        return replace(self, wheels=wheels, companions=companions)
+        sources = tuple(replace(one, path=one.path and folder / one.path.name) for one in self.sources)
+        return replace(self, wheels=wheels, companions=companions, sources=sources)
 
     @property
     def companion_paths(self) -> tuple[Path, ...]:
@@ -168,6 +183,7 @@ class Split(Struct, frozen=True, kw_only=True):
             "libraries": to_builtins(self.libraries),
             "wheels": [wheel.data() for wheel in self.wheels],
             "beside": to_builtins(self.companions, enc_hook=str),
+            "sources": to_builtins(self.sources, enc_hook=str),
             "absent": list(self.absent),
             "transferred_bytes": self.transferred,
         }
@@ -186,6 +202,8 @@ def split(
 ) -> Split:
     """Split the wheels at *paths*, files or folders of them, as *request* says, and write all results to *folder*.
 
+    Sdists among them state what the wheels of their release require afterwards.
+
     Without a folder nothing is written, and the packed sizes in the result are None. *cut* is applied to every library
     first: see `vbuild.slimming.slim.library_cutter`. Wheels whose file names promise nothing are not read, unless
     *looks_at_all*, which lists what they lack. *indexes* says where official wheels are; vbuild reads parts of them,
@@ -196,8 +214,10 @@ def split(
     if a wheel is damaged; `FetchError` if no index answers. Then nothing is in *folder*.
     """
     request = request or SplitRequest()
+    given, sdists = divided(paths)
     with ExitStack() as stack:
-        wheels = [stack.enter_context(open_wheel(path)) for path in gathered(paths)]
+        wheels = [stack.enter_context(open_wheel(path)) for path in gathered(given)]
+        sources = tuple(_sources(sdists, [wheel.name for wheel in wheels], named=paths))
         # bytes read and bytes written together, so every wheel counts twice
         done, total = 0, 2 * sum(member.size for wheel in wheels for member in wheel.members)
 
@@ -229,10 +249,25 @@ def split(
             )
             for machine, same_machine in by_machine.items()
         )
-        plan = SplitPlan(machines, codec)
+        plan = SplitPlan(machines, codec, sources)
         written = _write(folder, plan, on_progress=add_written) if folder else {}
         sweep_daily()
         return split_result(plan, written)
+
+
+def _sources(sdists: Sequence[Path], wheels: Sequence[WheelName], *, named: Collection[Path]) -> Iterator[SourceFiles]:
+    """Yield those of *sdists* that are of a release of *wheels*; `RepackageError` if one that is *named* is not."""
+    for path in sdists:
+        try:
+            source = SourceFiles.read(path)
+        except RepackageError:
+            if path in named:
+                raise
+            continue
+        if any(source.is_of(wheel) for wheel in wheels):
+            yield source
+        elif path in named:
+            raise RepackageError(f"{path.name}: none of the wheels is of this release; give both, or leave it out")
 
 
 def _write(folder: Path, plan: SplitPlan, *, on_progress: Callable[[str, int], None]) -> dict[str, Path]:
@@ -240,10 +275,13 @@ def _write(folder: Path, plan: SplitPlan, *, on_progress: Callable[[str, int], N
     outputs = [*plan.outputs]
     new = {str(output.name) for output in outputs}
     # a -libs wheel that is given, and made again, is the same: its version is a hash of its contents
-    unchanged = [wheel for wheel in plan.unchanged if wheel.path.name not in new]
+    unchanged = [wheel.path for wheel in plan.unchanged if wheel.path.name not in new]
     with (
+        _written_sources(plan, folder) as sources,
         Deflater(plan.codec, folder=folder if folder.is_dir() else None, remembers=False) as deflater,
-        write_wheels(folder, [output.name for output in outputs], deflater=deflater, passing=unchanged) as writers,
+        write_wheels(
+            folder, [output.name for output in outputs], deflater=deflater, passing=[*unchanged, *sources]
+        ) as writers,
     ):
         for output, writer in zip(outputs, writers, strict=True):
             if output.like:
@@ -254,8 +292,25 @@ def _write(folder: Path, plan: SplitPlan, *, on_progress: Callable[[str, int], N
                 with at(output.name):
                     part.write(writer)
                 on_progress(str(output.name), part.size)
-    names = (*(str(output.name) for output in outputs), *(wheel.path.name for wheel in plan.unchanged))
+    others = (*(wheel.path for wheel in plan.unchanged), *(source.path for source in plan.sources))
+    names = (*(str(output.name) for output in outputs), *(path.name for path in others))
     return {name: folder / name for name in names}
+
+
+@contextmanager
+def _written_sources(plan: SplitPlan, folder: Path) -> Iterator[list[Path]]:
+    """The sdists of *plan*, those that change in a folder for the time being."""
+    with TemporaryDirectory(dir=room_for(folder)) as room:
+        paths = []
+        for source in plan.sources:
+            changed, path = source.changed(plan.requires_of(source)), source.path
+            if (target := folder / path.name).exists() and target.samefile(path):
+                raise RepackageError(f"{target}: would be written over itself; expected another output folder")
+            if changed and not isinstance(changed, str):
+                path = Path(room, path.name)
+                source.write(path, changed)
+            paths.append(path)
+        yield paths
 
 
 def split_result(plan: SplitPlan, written: Written) -> Split:
@@ -268,7 +323,15 @@ def split_result(plan: SplitPlan, written: Written) -> Split:
         libraries=tuple(move for machine in plan.machines for move in _moves(plan, machine)),
         transferred=sum(machine.transferred for machine in plan.machines),
         absent=tuple(sorted({name for machine in plan.machines for name in machine.absent})),
+        sources=tuple(_split_source(plan, source, written) for source in plan.sources),
     )
+
+
+def _split_source(plan: SplitPlan, source: SourceFiles, written: Written) -> SplitSource:
+    lines, name = plan.requires_of(source), source.path.name
+    changed = source.changed(lines) if lines else {}
+    reason = changed if isinstance(changed, str) else "" if changed else "it requires nothing new"
+    return SplitSource(name=name, path=written.get(name), requires=() if reason else lines, reason=reason)
 
 
 def _split_wheel(plan: SplitPlan, machine: MachinePlan, bundle: Bundle, written: Written) -> SplitWheel:
@@ -298,7 +361,9 @@ def _split_wheel(plan: SplitPlan, machine: MachinePlan, bundle: Bundle, written:
 def _companions(plan: SplitPlan, written: Written) -> Iterator[CompanionResult]:
     dev_wheels = [one for machine in plan.machines for one in machine.dev_wheels]
     made = [(output, [bundle.wheel for bundle in pool.bundles]) for pool, output in plan.libs_wheels.items()]
-    for output, wheels in (*made, *((one.output, one.wheels) for one in dev_wheels)):
+    made += [(one.output, [*one.wheels]) for one in dev_wheels]
+    named = [(output, tuple(wheel.path.name for wheel in wheels)) for output, wheels in made]
+    for output, users in (*named, *plan.empty_wheels.items()):
         path = written.get(str(output.name))
         yield CompanionResult(
             name=str(output.name),
@@ -306,7 +371,7 @@ def _companions(plan: SplitPlan, written: Written) -> Iterator[CompanionResult]:
             packed=path.stat().st_size if path else None,
             unpacked=output.unpacked,
             files=output.files,
-            wheels=tuple(wheel.path.name for wheel in wheels),
+            wheels=users,
         )
 
 

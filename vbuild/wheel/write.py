@@ -194,7 +194,7 @@ def write_wheels(
     *,
     like: Wheel | None = None,
     deflater: Deflater | None = None,
-    passing: Sequence[Wheel] = (),
+    passing: Sequence[Path] = (),
 ) -> Iterator[tuple[WheelWriter, ...]]:
     """Writers of the wheels *names*, as `write_wheel` gives one; none of the files is there before all are complete.
 
@@ -202,7 +202,7 @@ def write_wheels(
     """
     with at(folder), _writing():
         folder.mkdir(parents=True, exist_ok=True)
-    copies = [folder / wheel.path.name for wheel in passing]
+    copies = [folder / path.name for path in passing]
     targets = [*(folder / str(name) for name in names), *copies]
     if twice := min((target for target, count in Counter(targets).items() if count > 1), default=None):
         raise WheelError(f"{twice}: two wheels of this name would be written; make them apart")
@@ -211,10 +211,10 @@ def write_wheels(
     try:
         for target in targets:
             _refuse_folder(target)
-        for wheel, part in zip(passing, parts[len(names) :], strict=True):
-            with at(folder / wheel.path.name), _writing():
-                _refuse_own(folder / wheel.path.name, wheel.path)
-                shutil.copyfile(wheel.path, part)
+        for path, part in zip(passing, parts[len(names) :], strict=True):
+            with at(folder / path.name), _writing():
+                _refuse_own(folder / path.name, path)
+                shutil.copyfile(path, part)
         with ExitStack() as stack:
             own = deflater or stack.enter_context(Deflater(remembers=False))
             files = [stack.enter_context(_part(*pair)) for pair in zip(parts[: len(names)], targets, strict=False)]
@@ -282,7 +282,7 @@ def edited(
 
 def passed(wheel: Wheel, folder: Path) -> Path:
     """Write into *folder* the file of *wheel*, byte for byte and under its name, and return its path."""
-    with write_wheels(folder, (), passing=[wheel]):
+    with write_wheels(folder, (), passing=[wheel.path]):
         return folder / wheel.path.name
 
 

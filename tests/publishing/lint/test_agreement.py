@@ -73,14 +73,37 @@ def test_libraries_that_are_published_beside_may_be_required_by_some(tmp_path: P
     assert [(str(problem.rule), problem.is_error) for problem in found.problems] == [("metadata", False)]
 
 
-def test_metadata_of_another_python_that_differ_are_a_warning(tmp_path: Path) -> None:
+def test_requirements_of_another_python_that_differ_are_an_error(tmp_path: Path) -> None:
     release_folder(tmp_path, PLAIN)
     other = PLAIN.replace("311", "312")
     release_wheel(tmp_path, other, metadata="Requires-Dist: numpy\n")
     release_wheel(tmp_path, PLAIN.replace("311", "313"), metadata="Requires-Dist: numpy\n")
     assert problems_found(tmp_path) == [
-        f"warning metadata: {other} and 1 more: not as in {PLAIN}: Requires-Dist: has 'numpy'"
+        f"error metadata: {other} and 1 more: not as in {PLAIN}: Requires-Dist: has 'numpy'"
     ]
+
+
+@pytest.mark.parametrize(
+    ("machine", "line", "severity"),
+    [
+        ("win_amd64", 'demo-libs==1; sys_platform == "linux" and platform_machine == "x86_64"', "error"),
+        ("macosx_11_0_arm64", 'demo-libs==1; platform_system == "Linux"', "error"),
+        # no wheel needs it where it is installed itself
+        ("win_amd64", 'colorama; sys_platform == "win32"', "warning"),
+        ("win_amd64", 'demo-libs==1; sys_platform == "darwin"', "warning"),
+        ("macosx_11_0_arm64", 'numpy; extra == "all"', "warning"),
+        ("musllinux_1_2_aarch64", 'old; python_version < "3.8"', "warning"),
+    ],
+)
+def test_requirements_that_a_lock_would_leave_out_are_an_error(
+    machine: str, line: str, severity: str, tmp_path: Path
+) -> None:
+    release_folder(tmp_path, PLAIN)
+    release_wheel(tmp_path, PLAIN, metadata=f"Requires-Dist: {line}\n")
+    release_wheel(tmp_path, f"demo-1.0-cp311-cp311-{machine}.whl")
+    sdist(tmp_path, lines="Dynamic: Requires-Dist\n")
+    found = [problem for problem in problems_found(tmp_path) if "Requires-Dist" in problem]
+    assert [problem.partition(" ")[0] for problem in found] == [severity]
 
 
 @pytest.mark.parametrize(

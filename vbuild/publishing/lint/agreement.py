@@ -2,7 +2,7 @@
 
     file name           = Name and Version in METADATA
     plain wheel         = each variant for the same Python and machine; one for another libc is built on purpose
-    one Python, machine = another
+    one Python, machine = another; an error if one needs there what the other does not require there
     sdist               = wheels, but for fields that its PKG-INFO declares Dynamic (PEP 643)
 
 PEP 825 leaves dependencies that differ to the publisher, who can declare them Dynamic; uv and Poetry lock all wheels of
@@ -30,6 +30,7 @@ several distributions were made before PEP 420, and is not reported.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations
 from posixpath import basename
@@ -37,9 +38,9 @@ from posixpath import basename
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from vbuild.config.requirements import required_project
+from vbuild.config.requirements import applies, read_requirement, required_project, spelled
 from vbuild.elf.catalogue import TOOLKIT, is_official
-from vbuild.errors import FetchError, VariantError, at
+from vbuild.errors import FetchError, VariantError, WheelError, at
 from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel
 from vbuild.publishing.lint.index import IndexRules
 from vbuild.publishing.lint.metadata import (
@@ -69,7 +70,35 @@ def metadata_problems(release: LintedRelease, *, beside: Collection[str]) -> Ite
         yield from _among_variants(wheels, beside)
     for wheel in first[1:]:
         for difference in first[0].metadata.differences(wheel.metadata):
-            yield _differs(wheel, first[0], difference, is_error=False)
+            is_plain = wheel.name.variant is None and first[0].name.variant is None
+            is_error = is_plain and difference.field == REQUIRES_DIST and _misleads(first[0], wheel)
+            yield _differs(wheel, first[0], difference, is_error=is_error)
+
+
+def _misleads(first: ReadyWheel, other: ReadyWheel) -> bool:
+    """Whether a tool that locks by one wheel leaves out what the other needs where that is installed.
+
+    Lines that apply only where the other is not installed do no harm, nor do those that both declare Dynamic.
+    """
+    if all(REQUIRES_DIST.lower() in wheel.metadata.dynamic for wheel in (first, other)):
+        return False
+    for read, installed in ((first, other), (other, first)):
+        for system, machine_name, minor in {place for slot in installed.slots for place in slot.places}:
+            locked, needed = (_applying(wheel, system, machine_name, minor) for wheel in (read, installed))
+            if needed - locked:
+                return True
+    return False
+
+
+def _applying(wheel: ReadyWheel, system: str, machine_name: str, minor: int) -> set[str]:
+    """What *wheel* requires there, without markers; lines that cannot be read or decided are another rule's."""
+    found = set()
+    for requirement in filter(None, map(read_requirement, wheel.metadata.requires)):
+        with suppress(WheelError):
+            if applies(requirement, minor, machine=machine_name, system=system):
+                requirement.marker = None
+                found.add(spelled(str(requirement)))
+    return found
 
 
 def sdist_problems(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:

@@ -235,6 +235,17 @@ def serves(offered: str, wanted: str) -> bool:
 _PYTHON = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d*)", re.ASCII)
 
 
+_SOME_PYTHON = 12  # for wheels of any Python 3
+# machines whose tag is not system_machine, with sys_platform and platform_machine
+_MACHINES = {
+    "any": (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"), ("win32", "AMD64")),
+    "win32": (("win32", "x86"),),
+    "win_amd64": (("win32", "AMD64"),),
+    "win_arm64": (("win32", "ARM64"),),
+    "macosx_universal2": (("darwin", "x86_64"), ("darwin", "arm64")),
+}
+
+
 class FileSlot(Struct, frozen=True, order=True):
     """An interpreter, an ABI and a kind of machine."""
 
@@ -248,6 +259,17 @@ class FileSlot(Struct, frozen=True, order=True):
     @classmethod
     def of(cls, tag: Tag) -> Self:
         return cls(tag.interpreter, tag.abi, machine(tag.platform))
+
+    @property
+    def places(self) -> tuple[tuple[str, str, int], ...]:
+        """Where it is installed, as markers know it: ``sys_platform``, ``platform_machine``, and x of Python 3.x."""
+        match = _PYTHON.fullmatch(self.python)
+        minor = int(match["minor"] or 0) if match else 0
+        if self.machine in _MACHINES:
+            return tuple((system, name, minor or _SOME_PYTHON) for system, name in _MACHINES[self.machine])
+        system, _, name = self.machine.partition("_")
+        known = {"macosx": "darwin", "linux": "linux", "manylinux": "linux", "musllinux": "linux"}.get(system)
+        return ((known, name, minor or _SOME_PYTHON),) if known else ()
 
     def serves(self, wanted: Self) -> bool:
         """Whether who asks for *wanted* can have a wheel of this slot instead."""
