@@ -62,11 +62,16 @@ _DRIVERS = {
 }
 _LEAST_DRIVER = 100  # CUDA's versions are lower
 _SPELLINGS = {"x86_64": "x86-64", "aarch64": "armv8-a"}
-# packaging is pure Python and may be missing in the other interpreter, so it is taken along
+# packaging is pure Python and may be missing in the other interpreter, so it is taken along; packaging 26.4 does not
+# run on Python 3.9, and pip has an older one in it
 _ASK = """
 import json, platform, sys
 sys.path.append(sys.argv[1])
-from packaging.tags import sys_tags
+try:
+    from packaging.tags import sys_tags
+except SyntaxError:
+    sys.path.insert(0, sys.argv[1])
+    from pip._vendor.packaging.tags import sys_tags
 print(json.dumps([platform.python_version(), [str(tag) for tag in sys_tags()]]))
 """
 
