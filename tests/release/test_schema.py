@@ -52,7 +52,7 @@ def whole() -> dict[str, Any]:
     fat["verdict"]["gpus"] = [
         {"member": "demo.so", "fatbins": 1, "machine": ["sm_80"], "ptx": [], "gpus": [gpu], "notes": ["odd"]}
     ]
-    where = {"function": "f", "address": "0x10", "way": ["g"], "doubt": "", "tested": ["sse4.1"]}
+    where = {"function": "f", "address": "0x10", "way": ["g"], "doubt": ""}
     above = {**where, "features": ["avx"], "instructions": ["vzeroupper"]}
     plain["verdict"]["libraries"][0]["violations"] = [above]
     return data(

@@ -4,15 +4,13 @@ matrix.requires -> whether an index has these versions
 verify.against -> a wheel in a file, or on the index -> `vbuild.verification.published` -> findings
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from msgspec.structs import replace
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
 from packaging.version import Version
 
-from vbuild.build.wrappers import FailedCall
 from vbuild.errors import BuildError, FetchError, RecipeError, at
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import files_of
@@ -21,8 +19,8 @@ from vbuild.recipe.source import Sdist, same_project
 from vbuild.recipe.target import Target
 from vbuild.release.builder import interpreter_of
 from vbuild.release.model import ReleaseContext
-from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule
-from vbuild.verification.published import against_index, compared
+from vbuild.verification.model import Finding, Severity, VerifyRule
+from vbuild.verification.published import Published, on_index
 from vbuild.wheel.name import WheelName
 
 _SHOWN = 5
@@ -54,22 +52,25 @@ def check_offered(recipe: Recipe, targets: Iterable[Target]) -> None:
                 raise RecipeError(f"no index has {project} {value}; the newest there: {newest}")
 
 
-def with_published(context: ReleaseContext, verdict: Verdict, target: Target, failed: Sequence[FailedCall]) -> Verdict:
-    """The *verdict* on a plain wheel, compared with the wheel that the recipe names, or that published of an sdist."""
-    against = context.recipe.verify.against
+def published_for(context: ReleaseContext, wheel: Path, target: Target) -> tuple[Published | None, tuple[Finding, ...]]:
+    """The published wheel that the plain *wheel* of *target* is compared with, if any, and what is to be said of that.
+
+    It is the one that the recipe names, or that of an sdist's own version. `FetchError` if the one that is named is not
+    there.
+    """
+    against, cpu = context.recipe.verify.against, target.cpu
     if isinstance(against, Path):
-        return compared(verdict, against, failed=failed)
+        return Published.of(against, cpu), ()
     if against == "none" or (against == "auto" and not isinstance(context.recipe.source, Sdist)):
-        return verdict
+        return None, ()
     version, folder = "" if against in AGAINST else against, context.place("published", target)
     try:
-        tag = _tag(target)
-        return against_index(verdict, folder, Indexes.configured, version=version, tag=tag, failed=failed)
+        return on_index(wheel, cpu, folder, Indexes.configured, version=version, tag=_tag(target)), ()
     except FetchError as error:
         if against != "auto":
             raise
         what = f"not compared with the published wheel: {error}"
-        return replace(verdict, findings=(*verdict.findings, Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what)))
+        return None, (Finding(Severity.NOTE, VerifyRule.PUBLISHED, (), what),)
 
 
 def _tag(target: Target) -> Tag | None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vbuild.build.trial import TrialResult
     from vbuild.build.wrappers import FailedCall, Override
     from vbuild.slimming.results import Slimmed
-    from vbuild.verification.model import Verdict
+    from vbuild.verification.model import Finding, Verdict
     from vbuild.wheel.metadata import RecordRow
 
 
@@ -203,11 +203,19 @@ def verified(
 
     is_split = context.split is not None and context.split.rpath
     allow = context.recipe.verify.allow
-    verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=allow, is_split=is_split)
+    published = None
+    said: tuple[Finding, ...] = ()
     if target.label is None and can_disassemble(target.cpu.machine):
-        from vbuild.release.against import with_published
+        from vbuild.release.against import published_for
 
-        verdict = with_published(context, verdict, target, failed)
+        published, said = published_for(context, wheel, target)
+    chosen_in = published.chosen_in if published else None
+    verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=allow, is_split=is_split, published=chosen_in)
+    if published:
+        from vbuild.verification.published import lost
+
+        said = lost(verdict, published, failed=failed)
+    verdict = replace(verdict, findings=(*verdict.findings, *said))
     if context.is_part:
         return verdict
     if baseline and target.cpu.machine == "x86_64" and can_disassemble(target.cpu.machine):

@@ -39,6 +39,8 @@ _V4 = X86_64_LEVELS.index("v4")
 # shift by a variable; start-up code and an empty module have 2 KB
 _ENOUGH = 16384
 _SHOWN = 3
+# doubts that are nothing to go by: nobody knows who runs that code
+_OPEN = frozenset({Doubt.UNFOLLOWED, Doubt.UNCLEAR})
 _SYSTEMS = {"windows": "Windows", "macos": "macOS"}
 _NAME = re.compile(r"[\w.]+")
 _BYPASSED = (
@@ -124,7 +126,8 @@ _JUDGEMENTS: OncePerKey[bytes, Mapping[str, _Judgement]] = OncePerKey(most=64)
 class Levels:
     """Checks the libraries of one wheel against its claim; *baseline* finds the baseline build of a library by path.
 
-    *sources* reads the wheel's Python code, which is looked at only for libraries above the claim.
+    *sources* reads the wheel's Python code, which is looked at only for libraries above the claim. *published* says for
+    which CPU features the published wheel chooses code in the library at a path.
     """
 
     def __init__(
@@ -136,6 +139,7 @@ class Levels:
         allow: Sequence[re.Pattern[str]] = (),
         executor: Executor | None = None,
         sources: Callable[[], Sequence[str]] = tuple,
+        published: Callable[[str], frozenset[str]] = lambda _path: frozenset(),
         on_progress: Callable[[str], None] = lambda _step: None,
     ) -> None:
         self._libraries = {path: elf for path, elf in libraries.items() if elf.is_loadable}
@@ -146,6 +150,7 @@ class Levels:
         self._allow = tuple(allow)
         self._executor = executor
         self._sources = sources
+        self._published = published
         self._on_progress = on_progress
         # the file that asks for most says on which machines the wheel runs
         given = frozenset[str]().union(*(elf.given for elf in mine))
@@ -273,9 +278,9 @@ class Levels:
     def _verdict(self, path: str, elf: CodeFile, isa: Isa) -> tuple[LibraryIsa, tuple[Finding, ...]]:
         claim, judged = self._claim.on(path), self._judged[path]
         unexplained = judged.unexplained
-        doubts, rank = self._doubts(path, unexplained), claim.cpu.rank
+        doubts = self._doubts(path, unexplained)
         violations = tuple(
-            _violation(one, doubt, above=one.isa.above(rank, extras=self._extras), show=number < _SHOWN_INSTRUCTIONS)
+            _violation(one, doubt, show=number < _SHOWN_INSTRUCTIONS)
             for number, (one, doubt) in enumerate(zip(unexplained, doubts, strict=True))
         )
         own = own_rank(violations)
@@ -317,12 +322,16 @@ class Levels:
         other = self._build_for_all(path) if unexplained else None
         baseline = Baseline(other, self._executor) if other else None
         is_asked = cache(lambda: is_asked_for(posixpath.basename(path).partition(".")[0], self._sources()))
-        asks = self._judged[path].asks
+        asks, published, rank = self._judged[path].asks, self._published(path), self._claim.on(path).cpu.rank
         for one in unexplained:
+            above = one.isa.above(rank, extras=self._extras)
             if asks and baseline and baseline.has(one.isa, one.features):
                 yield "the baseline build has the same: no flag for the level caused it"
             elif is_asked():
                 yield _ASKED_BY_PYTHON
+            # where a test was seen that forgets a feature, the published wheel may have the same fault
+            elif one.doubt in _OPEN and above == one.features and above <= published:
+                yield f"{one.doubt}; the published wheel chooses code for the same CPU features"
             elif one.doubt:
                 yield one.doubt
             else:
@@ -336,7 +345,7 @@ class Levels:
             groups.setdefault(violation.doubt, []).append(violation)
         for doubt, group in groups.items():
             is_ours = claim.is_explicit and not is_grafted(path)
-            is_fault = not doubt or (doubt in {Doubt.UNFOLLOWED, Doubt.UNCLEAR} and is_ours)
+            is_fault = not doubt or (doubt in _OPEN and is_ours)
             severity = claim.severity if is_fault else claim.doubt
             what = f"{_above(tuple(group), claim)}{f'; {doubt}' if doubt else ''}"
             if is_grafted(path):
@@ -463,9 +472,8 @@ def _uses_vex(path: str, isa: Isa) -> bool:
     )
 
 
-def _violation(one: Judged, doubt: str, *, above: frozenset[str], show: bool) -> Violation:
+def _violation(one: Judged, doubt: str, *, show: bool) -> Violation:
     region = one.isa.region
     uses = (one.uses or one.isa.uses(one.features)) if show else ()
     instructions, features = tuple(map(str, uses)), tuple(sorted(one.features))
-    tested = tuple(sorted(above - one.features))
-    return Violation(str(region), region.address, features, instructions, one.way[:-1], doubt, tested)
+    return Violation(str(region), region.address, features, instructions, one.way[:-1], doubt)

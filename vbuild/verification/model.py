@@ -117,7 +117,7 @@ class Violation(Struct, frozen=True):
 
     In a library with thousands of violations, only the first have instructions. *way* names the functions and tables
     that lead to it without a test of the processor, the one that others call first. *doubt* says why it may be none; it
-    is empty for what is shown. *tested* are features that it needs, too, and that a test was seen for.
+    is empty for what is shown.
     """
 
     function: str
@@ -126,7 +126,6 @@ class Violation(Struct, frozen=True):
     instructions: tuple[str, ...]
     way: tuple[str, ...] = ()
     doubt: str = ""
-    tested: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         first = self.instructions[0] if self.instructions else ", ".join(self.features)
@@ -141,16 +140,13 @@ class Violation(Struct, frozen=True):
             "instructions": list(self.instructions),
             "way": list(self.way),
             "doubt": self.doubt,
-            "tested": list(self.tested),
         }
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Self:
-        features, instructions, way, tested = (
-            tuple(data.get(name, ())) for name in ("features", "instructions", "way", "tested")
-        )
+        features, instructions, way = (tuple(data.get(name, ())) for name in ("features", "instructions", "way"))
         address = int(data["address"], 16)
-        return cls(data["function"], address, features, instructions, way, data.get("doubt", ""), tested)
+        return cls(data["function"], address, features, instructions, way, data.get("doubt", ""))
 
 
 class LibraryIsa(Struct, frozen=True):

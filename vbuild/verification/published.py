@@ -5,8 +5,6 @@
     dispatch        CPU features that published code is chosen for at run time, and none of ours: an error; a warning if
                     a library is bundled here that is linked into the module there, as its version is another
     symbols         C functions and objects that libraries there give to others, and none here: a warning
-    doubts          code above the level that no test was seen to choose: a warning, not an error, if the published
-                    module chooses code with the same CPU features: then it is the author's, and runs so everywhere
     files, tags     other files that are missing, a newer glibc: warnings
     size            of the compiled modules, and of their code: a note, or a warning if it is twice as much
 
@@ -21,7 +19,6 @@ from functools import partial
 from pathlib import Path, PurePath
 
 from msgspec import Struct
-from msgspec.structs import replace
 from packaging.tags import Tag
 from packaging.version import Version
 
@@ -29,10 +26,10 @@ from vbuild.build.headers import ASSEMBLERS
 from vbuild.build.wrappers import FailedCall
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.interface import Interface
-from vbuild.elf.reach import Doubt
 from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError, FetchError, WheelError
 from vbuild.files.wording import counted, sized
+from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listed import ListedFile
 from vbuild.index_client.packages import download_best
@@ -46,15 +43,15 @@ _ABI_TAG = re.compile(r"\.(abi3|cpython-[\w-]+|pypy[\w-]+)(?=\.so$)")
 _LIB64 = re.compile(r"(^|/)lib64(?=/)")
 # names that C keeps for compilers and their own libraries, parts of which are linked into what they make
 _RESERVED = re.compile(r"_[_A-Z]")
-# among which each release of a compiler chooses others for the same functions; of AVX-512, registers of any length, and
-# what came with those of 256 bits
-_CHOICES = (frozenset({"BMI1", "BMI2", "LZCNT"}), frozenset({"AVX512F", "AVX512VL", "AVX512BW", "AVX512DQ"}))
+# among which each release of a compiler chooses others for the same functions; of AVX-512, registers of any length
+_CHOICES = (frozenset({"BMI1", "BMI2", "LZCNT"}), frozenset({"AVX512F", "AVX512VL"}))
+# which processors have together, so that code that is chosen for one may use the others
+_AVX512 = frozenset({"AVX512F", "AVX512VL", "AVX512BW", "AVX512DQ", "AVX512CD"})
 _ADDED = re.compile(r"(-[0-9a-f]{8})?\.so(\.\d+)*$")
 _FOR_CUDA = re.compile(r"[_.-]cu(?:da)?_?1\d(?!\d)")
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_|manylinux(1|2010|2014)_")
 _LEGACY = {"1": (2, 5), "2010": (2, 12), "2014": (2, 17)}
 _SHOWN = 5
-_DOUBTS = (Doubt.UNCLEAR, Doubt.UNFOLLOWED)
 # a module that is this many times as large has more in it than other compilers and flags make of the same source
 _LARGE = 2.0
 _WORD = re.compile(r"[A-Za-z]+[\d.]*")
@@ -119,6 +116,23 @@ class _Contents(Struct, frozen=True):
         return {_stem(name): self.bundled[name] for name in sorted(found) if _stem(name) not in theirs}
 
 
+class Published(Struct, frozen=True):
+    """A published wheel, called *name*, and what is in it."""
+
+    name: str
+    contents: _Contents
+
+    @classmethod
+    def of(cls, wheel: Path, cpu: Cpu) -> "Published":
+        """The published *wheel*, whose code is compared with *cpu*; `WheelError` if it cannot be read."""
+        return cls(wheel.name, _Contents.of(verify(wheel, cpu=cpu)))
+
+    def chosen_in(self, path: str) -> frozenset[str]:
+        """The CPU features for which the module at *path* of a build of the same source has code that is chosen."""
+        found = self.contents.modules.get(_plain(path), frozenset())
+        return found | _alike(found, (*_CHOICES, _AVX512))
+
+
 def _plain(path: str) -> str:
     """The *path* of a file without what depends on the Python and on the machine that it was built for."""
     return _LIB64.sub(r"\1lib", _ABI_TAG.sub("", path))
@@ -145,24 +159,17 @@ def _given(data: bytes) -> frozenset[str]:
     return frozenset(one.name for one in interface.given if not (one.is_mangled or _RESERVED.match(one.name)))
 
 
-def against_index(
-    verdict: Verdict,
-    folder: Path,
-    indexes: Callable[[], Indexes],
-    *,
-    version: str = "",
-    tag: Tag | None = None,
-    failed: Sequence[FailedCall] = (),
-) -> Verdict:
-    """*verdict*, compared with the wheel that the index has of its *version*, downloaded into *folder*: as `compared`.
+def on_index(
+    wheel: Path, cpu: Cpu, folder: Path, indexes: Callable[[], Indexes], *, version: str = "", tag: Tag | None = None
+) -> Published:
+    """The wheel that the index has of *version*, by default that of *wheel*, for its Python and platform.
 
-    A wheel for any machine is compared with the one for *tag*. *failed* are the calls of
-    compilers that failed in its build. `FetchError` if the index has none, or cannot be asked; `WheelError` if one of
-    the wheels cannot be read.
+    It is downloaded into *folder*, and compared with *cpu*; a wheel for any machine stands for one for *tag*.
+    `FetchError` if the index has none, or cannot be asked; `WheelError` if the wheel cannot be read.
     """
-    if published := published_wheel(verdict.wheel, folder, indexes, version=version, tag=tag):
-        return compared(verdict, published, failed=failed)
-    name = WheelName.parse(verdict.wheel.name)
+    if published := published_wheel(wheel, folder, indexes, version=version, tag=tag):
+        return Published.of(published, cpu)
+    name = WheelName.parse(wheel.name)
     shown = ", ".join(sorted(map(str, _tags(name, tag))))
     wanted = version or name.version
     raise FetchError(f"no index has a wheel of {name.project} {wanted} for this Python and platform ({shown})")
@@ -215,44 +222,18 @@ def _platform(tag: Tag) -> str:
     return f"{'manylinux' if library == 'linux' else library} {machine}"
 
 
-def compared(verdict: Verdict, published: Path, *, failed: Sequence[FailedCall] = ()) -> Verdict:
-    """*verdict* with what its wheel lacks that the *published* one has; `WheelError` if one of them cannot be read.
+def lost(verdict: Verdict, published: Published, *, failed: Sequence[FailedCall] = ()) -> tuple[Finding, ...]:
+    """What the wheel of *verdict* lacks that the *published* one has; `WheelError` if it cannot be read.
 
-    *failed* are the calls of compilers that failed in its build. Code above the level of which it is in doubt whether
-    it is chosen at run time becomes a warning if the published wheel has such code, too.
+    *failed* are the calls of compilers that failed in its build.
     """
-    ours, theirs = _Contents.of(verdict), _Contents.of(verify(published, cpu=verdict.cpu))
-    settled = (_settled(one, verdict, theirs.modules) for one in verdict.findings)
-    findings = (*settled, *_lost(ours, theirs, failed), _sizes(ours, theirs, published.name))
-    return replace(verdict, findings=findings)
+    ours, theirs = _Contents.of(verdict), published.contents
+    return (*_lost(ours, theirs, failed), _sizes(ours, theirs, published.name))
 
 
-def _settled(found: Finding, verdict: Verdict, published: Mapping[str, frozenset[str]]) -> Finding:
-    """*found* as a warning if it is a doubt about code with features for which the *published* module has code, too."""
-    doubt = next((each for each in _DOUBTS if each in found.what), None)
-    if not found.is_error or found.rule is not VerifyRule.ISA_ABOVE or doubt is None:
-        return found
-    violations = [
-        one
-        for library in verdict.libraries
-        if library.member in found.places
-        for one in library.violations
-        if one.doubt == doubt
-    ]
-    if any(one.tested for one in violations):
-        # there is a test, and it forgets something: the published wheel may have the same fault
-        return found
-    needed = {feature for one in violations for feature in one.features}
-    theirs = frozenset[str]().union(*(published.get(_plain(path), frozenset()) for path in found.places))
-    if needed - theirs - _alike(theirs):
-        return found
-    what = f"{found.what}; the published wheel chooses code for the same features"
-    return Finding(Severity.WARNING, found.rule, found.places, what)
-
-
-def _alike(features: frozenset[str]) -> frozenset[str]:
-    """The features that compilers choose where others choose one of *features*."""
-    return frozenset[str]().union(*(names for names in _CHOICES if features & names))
+def _alike(features: frozenset[str], choices: Iterable[frozenset[str]] = _CHOICES) -> frozenset[str]:
+    """The features that compilers choose where others choose one of *features*, by *choices*."""
+    return frozenset[str]().union(*(names for names in choices if features & names))
 
 
 def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses: bool = True) -> str:

@@ -66,6 +66,7 @@ def verify(
     allow: Sequence[str | re.Pattern[str]] = (),
     jobs: int | None = None,
     is_split: bool = False,
+    published: Callable[[str], frozenset[str]] | None = None,
     on_progress: Callable[[str], None] = lambda _step: None,
 ) -> Verdict:
     """Check *wheel* against the level in its variant.json, or else *cpu*, or else what each machine of its system has.
@@ -73,7 +74,9 @@ def verify(
     *baseline* is the same project's wheel built without flags: instructions that it has, too, are not due to flags.
     *allow* are regular expressions for the functions, or the paths of libraries, that may go above the level. *jobs* is
     the number of processes that disassemble, by default that of the cores. Of a wheel that *is_split* afterwards,
-    libraries of official packages may be absent: it will require them. *on_progress* gets what is being done: code that
+    libraries of official packages may be absent: it will require them. *published* says for which CPU features the
+    published wheel chooses code in the library at a path: what nobody understands of such code is the author's, and a
+    warning. *on_progress* gets what is being done: code that
     is chosen at run time can take minutes.
     """
     patterns = tuple(map(pattern, allow))
@@ -109,6 +112,7 @@ def verify(
                 allow=patterns,
                 executor=executor,
                 sources=cache(lambda: _python_code(source)),
+                published=published or (lambda _path: frozenset()),
                 on_progress=lambda step: on_progress(f"{source.name.distribution} {source.name.version}: {step}"),
             )
             for library, found in levels.verdicts():
