@@ -7,31 +7,22 @@ Both or neither. An sdist whose requirements are Dynamic stays as it is: nobody 
 lock take those of a wheel.
 """
 
-import gzip
 import re
-import tarfile
 import tomllib
-import zlib
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 
 from msgspec import Struct
-from packaging.utils import InvalidSdistFilename, parse_sdist_filename
 from packaging.version import Version
 
-from vbuild.errors import RepackageError, WheelError, at
-from vbuild.files.archives import BoundedInfo
+from vbuild.errors import WheelError, at
 from vbuild.splitting.other_packages import merged
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.sdist import PKG_INFO, SUFFIX, read_files, release_of
 
-SDIST = ".tar.gz"
-
-_PKG_INFO, _PYPROJECT = "PKG-INFO", "pyproject.toml"
-_LARGEST = 1 << 23  # bytes of a file that is edited
+_PYPROJECT = "pyproject.toml"
 _STATIC_SINCE = Version("2.2")
-_DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError)
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*project[ \t]*\][ \t]*(#.*)?\r?\n", re.MULTILINE)
 _LIST = re.compile(r"^[ \t]*dependencies[ \t]*=[ \t]*\[", re.MULTILINE)
 
@@ -45,26 +36,15 @@ class SourceFiles(Struct, frozen=True):
 
     def is_of(self, wheel: WheelName) -> bool:
         """Whether *wheel* is of the same release."""
-        project, version = parse_sdist_filename(self.path.name)
-        return (project, version) == (wheel.project, Version(wheel.version))
+        return release_of(self.path.name) == (wheel.project, Version(wheel.version))
 
     @classmethod
     def read(cls, path: Path) -> "SourceFiles":
-        """Read the sdist at *path*; `RepackageError` if it is none."""
-        found: dict[str, bytes] = {}
-        try:
-            parse_sdist_filename(path.name)
-            with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
-                for member in archive:
-                    name = _below_top(member)
-                    if name in {_PKG_INFO, _PYPROJECT} and member.isreg() and member.size <= _LARGEST:
-                        file = archive.extractfile(member)
-                        found[name] = file.read() if file else b""
-        except InvalidSdistFilename as error:
-            raise RepackageError(f"{path.name}: not an sdist's file name, expected name-version.tar.gz") from error
-        except _DAMAGE as error:
-            raise RepackageError(f"{path}: not a gzipped tar archive, or damaged: {error}") from error
-        return cls(path, found.get(_PKG_INFO), found.get(_PYPROJECT))
+        """Read the sdist at *path*; `WheelError` if it is none."""
+        with at(path):
+            release_of(path.name)
+            found = read_files(path, PKG_INFO, _PYPROJECT)
+        return cls(path, found.get(PKG_INFO), found.get(_PYPROJECT))
 
     def changed(self, lines: Sequence[str]) -> dict[str, bytes] | str:
         """Return the files that state *lines*, too; none if all are there; or the reason why the sdist cannot."""
@@ -84,26 +64,7 @@ class SourceFiles(Struct, frozen=True):
         if pyproject is None:
             return "its pyproject.toml has no dependencies in [project] that can be added to"
         pkg_info = str(metadata.replacing("Requires-Dist", wanted)).encode()
-        return {_PKG_INFO: pkg_info, _PYPROJECT: pyproject.encode(errors="surrogateescape")}
-
-    def write(self, target: Path, changed: dict[str, bytes]) -> None:
-        """Write the sdist with the *changed* files to *target*; all else is as it was, times and modes too."""
-        with self.path.open("rb") as file:
-            seconds = int.from_bytes(file.read(8)[4:], "little")
-        with (
-            gzip.open(self.path) as stream,
-            tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive,
-            target.open("wb") as raw,
-            gzip.GzipFile("", "wb", fileobj=raw, mtime=seconds) as packed,
-            tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as made,
-        ):
-            for member in archive:
-                data = changed.get(_below_top(member)) if member.isreg() else None
-                if data is None:
-                    made.addfile(member, archive.extractfile(member) if member.isreg() else None)
-                else:
-                    member.size = len(data)
-                    made.addfile(member, BytesIO(data))
+        return {PKG_INFO: pkg_info, _PYPROJECT: pyproject.encode(errors="surrogateescape")}
 
 
 def extended(text: str, lines: Sequence[str]) -> str | None:
@@ -133,13 +94,9 @@ def extended(text: str, lines: Sequence[str]) -> str | None:
         return None
 
 
-def _below_top(member: tarfile.TarInfo) -> str:
-    return member.name.removeprefix("./").partition("/")[2]
-
-
 def divided(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """Return what of *paths* is wheels or folders, and the sdists: those given, and those in the folders."""
-    given = tuple(path for path in paths if path.name.endswith(SDIST) and not path.is_dir())
+    given = tuple(path for path in paths if path.name.endswith(SUFFIX) and not path.is_dir())
     others = tuple(path for path in paths if path not in given)
-    inside = (path for folder in others if folder.is_dir() for path in sorted(folder.glob(f"*{SDIST}")))
+    inside = (path for folder in others if folder.is_dir() for path in sorted(folder.glob(f"*{SUFFIX}")))
     return others, tuple(dict.fromkeys([*given, *inside]))

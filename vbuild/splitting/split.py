@@ -19,7 +19,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from vbuild.elf.catalogue import PlatformPolicy
-from vbuild.errors import RepackageError, at
+from vbuild.errors import RepackageError, WheelError, at
 from vbuild.files.cache import sweep_daily
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.bundle import Bundle
@@ -33,6 +33,7 @@ from vbuild.splitting.sources import SourceFiles, divided
 from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.sdist import write_changed
 from vbuild.wheel.write import write_wheels
 
 OnProgress = Callable[[str, int, int], None]
@@ -260,7 +261,7 @@ def _sources(sdists: Sequence[Path], wheels: Sequence[WheelName], *, named: Coll
     for path in sdists:
         try:
             source = SourceFiles.read(path)
-        except RepackageError:
+        except WheelError:
             if path in named:
                 raise
             continue
@@ -308,7 +309,7 @@ def _written_sources(plan: SplitPlan, folder: Path) -> Iterator[list[Path]]:
                 raise RepackageError(f"{target}: would be written over itself; expected another output folder")
             if changed and not isinstance(changed, str):
                 path = Path(room, path.name)
-                source.write(path, changed)
+                write_changed(source.path, path, changed)
             paths.append(path)
         yield paths
 

@@ -14,8 +14,6 @@ import html
 import json
 import secrets
 import shutil
-import tarfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -26,17 +24,16 @@ from msgspec import Struct
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import InvalidVersion, Version
 
-from vbuild.errors import WheelError
+from vbuild.errors import WheelError, at
 from vbuild.files.atomic import exchange, linked, locked
 from vbuild.files.hashing import Digests
 from vbuild.wheel.archive import open_wheel, wheels_in
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.sdist import PKG_INFO, SUFFIX, read_files, release_of
 
 _META = {"api-version": "1.1"}
 _VARIANTS = "-variants.json"
-_SDIST = ".tar.gz"
-_LARGEST = 1 << 23  # bytes of a PKG-INFO
 _PAGE = """<!DOCTYPE html>
 <html>
   <head>
@@ -219,7 +216,7 @@ def check_unused(out: Path) -> None:
 
 def _added(path: Path, index: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
     """Put the file at *path* into *index*; its project and how it is listed."""
-    kinds = {_VARIANTS: _add_document, _SDIST: _add_sdist}
+    kinds = {_VARIANTS: _add_document, SUFFIX: _add_sdist}
     return next((add for end, add in kinds.items() if path.name.endswith(end)), _add_wheel)(
         path, index, digests=digests
     )
@@ -248,7 +245,7 @@ def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, Inde
 
 def _sdists(folder: Path) -> Iterator[Path]:
     """The sdists in *folder*, by their names."""
-    for path in sorted(folder.glob(f"*{_SDIST}")):
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
         with suppress(InvalidSdistFilename):
             parse_sdist_filename(path.name)
             yield path
@@ -256,15 +253,12 @@ def _sdists(folder: Path) -> Iterator[Path]:
 
 def _add_sdist(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
     """Put the sdist at *path* below *folder*; its project and how it is listed."""
-    project, version = parse_sdist_filename(path.name)
-    try:
-        with tarfile.open(path) as archive:
-            member = archive.extractfile(f"{path.name.removesuffix(_SDIST)}/PKG-INFO")
-            requires = (
-                Metadata.parse(member.read(_LARGEST).decode("utf-8", "replace")).requires_python if member else None
-            )
-    except (OSError, KeyError, tarfile.TarError, EOFError, zlib.error) as error:
-        raise WheelError(f"{path}: no sdist with a PKG-INFO: {error}") from error
+    with at(path):
+        project, version = release_of(path.name)
+        data = read_files(path, PKG_INFO).get(PKG_INFO)
+        if data is None:
+            raise WheelError(f"no sdist with a {PKG_INFO} in its top folder")
+        requires = Metadata.parse(data.decode("utf-8", "replace")).requires_python
     target = folder / project / path.name
     target.parent.mkdir(exist_ok=True)
     _linked(path.resolve(), target)
@@ -275,7 +269,7 @@ def _version_in(name: str) -> str:
     """The version that a file's *name* states, as pages list it; `ValueError` if it states none."""
     if name.endswith(".whl"):
         return str(Version(WheelName.parse(name).version))
-    if name.endswith(_SDIST):
+    if name.endswith(SUFFIX):
         return str(parse_sdist_filename(name)[1])
     return str(Version(name.removesuffix(_VARIANTS).partition("-")[2]))
 

@@ -14,12 +14,9 @@ demo-libs==0.187650320598251``.
 """
 
 import contextlib
-import gzip
 import os
 import re
 import sys
-import tarfile
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -33,7 +30,6 @@ from packaging.version import Version
 
 from vbuild.config.requirements import read_requirement
 from vbuild.errors import FetchError, RepackageError, VbuildError, at
-from vbuild.files.archives import BoundedInfo
 from vbuild.index_client.located import LocatedFile
 from vbuild.publishing.lint.metadata import FileSlot, MetadataView, metadata_view, slots, spelled_value
 from vbuild.publishing.model import PublishRule
@@ -42,20 +38,17 @@ from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import VARIANT_JSON, is_companion, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
+from vbuild.wheel.sdist import LARGEST, PKG_INFO, SUFFIX, below_top, reading, release_of
 from vbuild.wheel.zip_read import ZipReader
 
 T = TypeVar("T")
 
 INDEX = "-variants.json"
 
-_SDIST = ".tar.gz"
 # what sdists were before PEP 527 and PEP 625
 _FORMER = re.compile(r"\.(zip|tgz|tar|tar\.(bz2|xz|Z))$", re.ASCII)
-# bytes, as many as are read of METADATA in a wheel
-_PKG_INFO = 1 << 23
 _READABLE_METHODS = frozenset({0, 8})
 _AT_ONCE = 8  # requests
-_DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,43 +133,31 @@ class ReadySdist(Struct, frozen=True):
 
     @classmethod
     def read(cls, source: LocatedFile) -> Self:
-        """The sdist at *source*; `RepackageError` if its name, archive or PKG-INFO is not valid."""
-        try:
-            project, version = parse_sdist_filename(source.name)
-        except InvalidSdistFilename as error:
-            raise RepackageError("not an sdist's file name: expected {name}-{version}.tar.gz (PEP 625)") from error
+        """The sdist at *source*; `WheelError` or `RepackageError` if its name, archive or PKG-INFO is not valid."""
+        project, version = release_of(source.name)
         with source.opened() as file:
             return cls(source, file.seek(0, os.SEEK_END), project, version, *_contents(file))
 
 
 def _contents(sdist: BinaryIO) -> tuple[MetadataView, tuple[str, ...]]:
     """What *sdist* states, and which of the licences that it names are not there."""
-    try:
-        sdist.seek(0)
-        # tarfile's own reader of gzip streams raises TypeError where one is cut short
-        with gzip.open(sdist) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
-            passed: set[str] = set()
-            for member in archive:
-                file = _below_top(member)
-                if file == "PKG-INFO" and member.isreg():
-                    break
-                passed.add(file)
-            else:
-                raise RepackageError("no PKG-INFO in its top folder (PEP 643)")
-            pkg_info = archive.extractfile(member)
-            with at("PKG-INFO"):
-                metadata = metadata_view(pkg_info.read(_PKG_INFO) if pkg_info else b"")
-            lacks = dict.fromkeys(file for file in metadata.licenses if file not in passed)
-            while lacks and (following := archive.next()):
-                lacks.pop(_below_top(following), None)
-    except _DAMAGE as error:
-        raise RepackageError(f"not a gzipped tar archive, or damaged: {error}") from error
+    sdist.seek(0)
+    with reading(sdist) as archive:
+        passed: set[str] = set()
+        for member in archive:
+            file = below_top(member)
+            if file == PKG_INFO and member.isreg():
+                break
+            passed.add(file)
+        else:
+            raise RepackageError(f"no {PKG_INFO} in its top folder (PEP 643)")
+        pkg_info = archive.extractfile(member)
+        with at(PKG_INFO):
+            metadata = metadata_view(pkg_info.read(LARGEST) if pkg_info else b"")
+        lacks = dict.fromkeys(file for file in metadata.licenses if file not in passed)
+        while lacks and (following := archive.next()):
+            lacks.pop(below_top(following), None)
     return metadata, tuple(lacks)
-
-
-def _below_top(member: tarfile.TarInfo) -> str:
-    """Where *member* is in the one folder that an sdist has at its top."""
-    return member.name.removeprefix("./").partition("/")[2]
 
 
 class PublishFolder(Struct, frozen=True):
@@ -204,13 +185,13 @@ def files_in(place: Path | Iterable[LocatedFile]) -> PublishFolder:
     files = _files_of(place) if isinstance(place, Path) else tuple(place)
     damaged: list[Finding] = []
     wheels = tuple(_read([file for file in files if file.name.endswith(".whl")], ReadyWheel.read, damaged))
-    sources = tuple(_read([file for file in files if file.name.endswith(_SDIST)], ReadySdist.read, damaged))
+    sources = tuple(_read([file for file in files if file.name.endswith(SUFFIX)], ReadySdist.read, damaged))
     indexes = tuple(file for file in files if file.name.endswith(INDEX))
     former: list[tuple[str, Version, str]] = []
     for file in files:
         if _FORMER.search(file.name):
             with contextlib.suppress(InvalidSdistFilename):
-                former.append((*parse_sdist_filename(_FORMER.sub(_SDIST, file.name)), file.name))
+                former.append((*parse_sdist_filename(_FORMER.sub(SUFFIX, file.name)), file.name))
     result = PublishFolder(wheels, sources, indexes, tuple(former), tuple(damaged))
     if not result.count:
         raise RepackageError(f"{place}: no wheel and no sdist; expected a folder with what is to be published")

@@ -1,0 +1,95 @@
+"""The sdist of a release: a gzipped tar archive with one folder at its top (PEP 625), read from its start to its end.
+
+demo-1.0/PKG-INFO          as METADATA of a wheel (PEP 643)
+demo-1.0/pyproject.toml
+"""
+
+import gzip
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from packaging.utils import InvalidSdistFilename, NormalizedName, parse_sdist_filename
+from packaging.version import Version
+
+from vbuild.errors import WheelError
+from vbuild.files.archives import BoundedInfo
+
+SUFFIX = ".tar.gz"
+PKG_INFO = "PKG-INFO"
+
+LARGEST = 1 << 23
+"""Bytes of PKG-INFO that are read, as many as of METADATA in a wheel."""
+
+_PIECE = 1 << 16
+_DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError)
+
+
+def release_of(filename: str) -> tuple[NormalizedName, Version]:
+    """The project and the version in the *filename* of an sdist; `WheelError` if it is none."""
+    try:
+        return parse_sdist_filename(filename)
+    except InvalidSdistFilename as error:
+        raise WheelError("not an sdist's file name: expected {name}-{version}.tar.gz (PEP 625)") from error
+
+
+@contextmanager
+def reading(sdist: Path | BinaryIO) -> Iterator[tarfile.TarFile]:
+    """The archive *sdist*, whose members can be read once, in order; `WheelError` in the block if it is damaged."""
+    try:
+        # tarfile's own reader of gzip streams raises TypeError where one is cut short
+        with gzip.open(sdist) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
+            yield archive
+    except _DAMAGE as error:
+        raise WheelError(f"not a gzipped tar archive, or damaged: {error}") from error
+
+
+def below_top(member: tarfile.TarInfo) -> str:
+    """Where *member* is in the one folder that an sdist has at its top."""
+    return member.name.removeprefix("./").partition("/")[2]
+
+
+def read_files(sdist: Path, *wanted: str) -> dict[str, bytes]:
+    """Those of the files *wanted*, by their paths below the top folder, that are there; `WheelError` for damage.
+
+    One of more than `LARGEST` bytes counts as not there.
+    """
+    found: dict[str, bytes] = {}
+    with reading(sdist) as archive:
+        for member in archive:
+            path = below_top(member)
+            is_small = member.isreg() and member.size <= LARGEST
+            if path in wanted and is_small and (file := archive.extractfile(member)):
+                found[path] = file.read()
+                if len(found) == len(wanted):
+                    break
+    return found
+
+
+def write_changed(sdist: Path, target: Path, changed: Mapping[str, bytes]) -> None:
+    """Write *sdist* to *target* with the *changed* files, by their paths below the top folder.
+
+    All else is as it was: order, times, modes, and the time in the gzip header. `WheelError` for damage.
+    """
+    with sdist.open("rb") as file:
+        seconds = int.from_bytes(file.read(8)[4:], "little")
+    with (
+        reading(sdist) as archive,
+        target.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=seconds) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as made,
+    ):
+        for member in archive:
+            data = changed.get(below_top(member)) if member.isreg() else None
+            if data is None:
+                made.addfile(member, archive.extractfile(member) if member.isreg() else None)
+            else:
+                member.size = len(data)
+                made.addfile(member, BytesIO(data))
+        # a tar archive ends before the checksum that gzip has of it
+        while cast("BinaryIO", archive.fileobj).read(_PIECE):
+            pass
