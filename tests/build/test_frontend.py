@@ -208,8 +208,8 @@ def test_a_build_that_lacks_a_module_ends_with_the_line_that_brings_it(
     with pytest.raises(BuildError) as caught:
         built(project, "v2", tmp_path, environments)
     assert str(caught.value).splitlines()[-1] == (
-        "Name the package that has the module, if it is there (a free name on the package index is anybody's): "
-        "build.requires = ['not-there-at-all']"
+        "Name the package that has the module; check first whose it is, as anyone can register a free name on the "
+        "package index: build.requires = ['not-there-at-all']"
     )
     tree(project, {"setup.py": "import yaml\n"})
     with pytest.raises(BuildError, match=r"Name the package that has the module: build.requires = \['pyyaml'\]$"):

@@ -359,6 +359,19 @@ def test_a_changed_checkout_in_the_cache_is_fetched_again(tmp_path: Path) -> Non
 
 
 @GIT
+def test_a_submodule_that_names_a_folder_of_this_machine_is_refused(tmp_path: Path) -> None:
+    _repository(tmp_path / "private")
+    _repository(tmp_path / "repository")
+    add = ("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", (tmp_path / "private").as_uri(), "more")
+    _git(tmp_path / "repository", *add)
+    _git(tmp_path / "repository", "commit", "--quiet", "-m", "second")
+    source = Git(str(tmp_path / "repository"), _git(tmp_path / "repository", "rev-parse", "HEAD"))
+    with pytest.raises(BuildError, match="git submodule: "):
+        fetched(source, tmp_path / "cache")
+    assert _cached(tmp_path / "cache") == []
+
+
+@GIT
 def test_a_commit_that_is_not_there_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
     _repository(tmp_path / "repository")
     source = Git(str(tmp_path / "repository"), "0" * 40)

@@ -300,7 +300,7 @@ def test_usage_mistakes_are_status_2(arguments: tuple[str, ...], said: str) -> N
     [
         (("matrix", ""), "no source is named; expected a recipe"),
         (("init", " "), "no source is named; expected a recipe"),
-        (("lock", ""), "SOURCE is empty; expected a recipe"),
+        (("lock", ""), "no source is named; expected a recipe"),
         (("index", ""), "the path is empty; expected one, as in . for this folder"),
         (("inspect", ""), "the path is empty"),
         (("check", ""), "the path is empty"),

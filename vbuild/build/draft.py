@@ -140,7 +140,7 @@ def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKe
         yield DraftKey("build", "requires", requires, "; ".join([*said, *(reason for _, reason in survey.added)]))
     tried = [each for each in survey.tried if each not in decisive] if survey.has_cuda and "cuda" in matrix else []
     if offered := [*survey.unknown, *tried]:
-        said = ["setup.py imports it; a free name on the package index is anybody's"] if survey.unknown else []
+        said = ["setup.py imports it; anyone can register a free name on the package index"] if survey.unknown else []
         said += ["its setup.py goes on without these, maybe without CUDA"] if tried else []
         yield DraftKey("build", "requires", [*requires, *offered], "; ".join(said), is_offered=True)
     if survey.native:

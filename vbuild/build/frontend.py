@@ -332,7 +332,7 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
             project = project_of(missing)
             what = "Name the package that has the module"
             if not is_known(project):
-                what += ", if it is there (a free name on the package index is anybody's)"
+                what += "; check first whose it is, as anyone can register a free name on the package index"
             what += f": build.requires = [{project!r}]"
             raise BuildError(f"{error}\n{what}") from error
         if _NO_HEADERS.search(text):

@@ -14,11 +14,10 @@ _MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTO
 _RUNS_NOTHING = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 
 
-# a server may send as much, in as many seconds, as one of files may: a process of git writes no larger file
-_SHELL = ("sh", "-c", 'ulimit -f 31250000 && ulimit -d 4000000 && exec "$@"', "git")  # blocks of 512 bytes
+# as `vbuild.index_client.bounds` has it for a file: git may write 16 GB into each, in six hours, with 4 GB of memory
+_SHELL = ("sh", "-c", 'ulimit -f 31250000 && ulimit -d 4000000 && exec "$@"', "git")  # blocks of 512 bytes, KB
 _LONGEST = 6 * 3600
-# no fewer bytes a second, in two minutes: a server that counts objects sends next to nothing while it does; and what
-# comes from a server names no files of this machine, which git itself allows the user alone
+# bytes a second over two minutes, fewer than for files: a server sends next to nothing while it counts objects
 _BOUNDS = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=120")
 
 

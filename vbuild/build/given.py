@@ -272,8 +272,9 @@ def _met(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
         yield f"it imports or includes {', '.join(survey.imported)} and does not require it: installed for the build"
     if survey.unknown:
         yield (
-            f"it imports {', '.join(survey.unknown)} and does not require it: not installed, since a free name on the "
-            f"package index is anybody's; if that is meant: build.requires = {[*survey.imported, *survey.unknown]}"
+            f"it imports {', '.join(survey.unknown)} and does not require it: not installed, because anyone can "
+            f"register a free name on the package index; if this project is meant: "
+            f"build.requires = {[*survey.imported, *survey.unknown]}"
         )
     if survey.decisive and survey.has_cuda and "cuda" in matrix:
         yield f"its setup.py leaves CUDA out without {', '.join(survey.decisive)}: installed for the build"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from vbuild.build.headers import toolkit_library
 
-# the archive is found in the project's tree; the runtime that its code calls is no library of setup.py's
+# the archive is in the project's tree; its code calls the CUDA runtime, which setup.py does not name
 LDFLAGS = "-L. -Wl,--no-as-needed -lcudart"
 
 _SCRIPTS = ("Makefile", "makefile", "GNUmakefile", "CMakeLists.txt", "meson.build")

@@ -3,7 +3,7 @@
     import numpy       numpy       known to be called so
     import yaml        pyyaml      known to be called otherwise
     import demo_core   demo-core   a requirement of the project, which only forgot that its build has it, too
-    import helpers     nothing     whoever registers a free name has code run by everybody who builds by a guess
+    import helpers     nothing     anyone can register a free name, and the build would run their code
 
 Files are searched, not run.
 """
@@ -88,7 +88,7 @@ def project_of(module: str) -> str:
 
 
 def is_known(project: str) -> bool:
-    """Whether *project* is one that builds are known to take, whoever else calls a module of his so."""
+    """Whether *project* is one of those that many builds take, so that its name is not free."""
     return project in _SAME_NAME or project in _PROJECTS.values() or project in frameworks()
 
 
@@ -170,7 +170,7 @@ def _declared(project: Path) -> Iterator[str]:
     """The projects that *project* requires of package indexes, to be used, tested or developed."""
     for line in _lines(project):
         found = read_requirement(line.partition(" #")[0].strip())
-        if found and not found.url:  # the name of what is elsewhere may be anybody's on an index
+        if found and not found.url:  # a requirement with a URL says nothing about who has that name on an index
             yield canonicalize_name(found.name)
 
 

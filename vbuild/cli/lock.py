@@ -12,7 +12,7 @@ from vbuild.cli import options, terminal
         "vbuild lock recipes/annoy.toml\n  vbuild lock annoy -f dist --machine h100.toml --machine cpu.toml -o locks"
     )
 )
-@click.argument("source")
+@click.argument("source", type=options.SOURCE)
 @click.option(
     "--machine",
     "machines",
@@ -50,8 +50,6 @@ def lock(
     With --machine, SOURCE is the name of a project: each machine gets a pylock.toml with its variant of it, and with
     all that this requires, for 'pip install -r' and 'uv pip sync'.
     """
-    if not source:
-        raise click.UsageError("SOURCE is empty; expected a recipe, or with --machine the name of a project")
     if machines and not (places and folder):
         raise click.UsageError("--machine: expected --find-links with the wheels, and --output-dir for the locks")
     if not machines and (places or requires or folder):

@@ -83,7 +83,7 @@ def _of_cython(text: str) -> str:
 
 
 def _opener(body: str) -> str:
-    """The first line of a block; that of a condition nobody understands is no question."""
+    """The first line of a block as Python has it; a condition that is not Python does not count as a question."""
     if body in {"else:", "try:", "finally:"} or body.startswith("except"):
         return body
     if body.startswith("elif "):

@@ -74,10 +74,9 @@ def verify(
     *baseline* is the same project's wheel built without flags: instructions that it has, too, are not due to flags.
     *allow* are regular expressions for the functions, or the paths of libraries, that may go above the level. *jobs* is
     the number of processes that disassemble, by default that of the cores. Of a wheel that *is_split* afterwards,
-    libraries of official packages may be absent: it will require them. *published* says for which CPU features the
-    published wheel chooses code in the library at a path: what nobody understands of such code is the author's, and a
-    warning. *on_progress* gets what is being done: code that
-    is chosen at run time can take minutes.
+    libraries of official packages may be absent: it will require them. *published* gives the CPU features for which the
+    published wheel chooses code in the library at a path: a doubt about code that needs these is a warning.
+    *on_progress* gets what is being done: code that is chosen at run time can take minutes.
     """
     patterns = tuple(map(pattern, allow))
     with ExitStack() as stack:
