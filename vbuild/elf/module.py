@@ -19,16 +19,15 @@ from typing import Any, NamedTuple
 from vbuild.binary.code import CodeFile, CodeSection, Symbol
 from vbuild.elf.cpu_facts import by_code, needed_by
 from vbuild.elf.data import Data
+from vbuild.elf.fields import POINTERS, FieldUses, displacement_of, displacement_of_field, field_of
 from vbuild.elf.iced import (
     Decoder,
     FlowControl,
     Formatter,
     FormatterSyntax,
     Instruction,
-    MemorySizeExt,
     Mnemonic,
     OpKind,
-    Register,
 )
 from vbuild.elf.regions import Region, regions_of
 
@@ -36,10 +35,8 @@ _BITS = 64
 _LOW = (1 << 64) - 1
 _DISPLACEMENT = Struct("<i")
 _SHORT_JUMP = 130
-# bytes of code in which the fields of structures are looked for, and of the widest operand in memory
-_MOST_INDEXED, _WIDEST = 8_000_000, 64
-_WIDTH_BITS, _WIDTH_MASK = 16, 0xFFFF
-_POINTERS = frozenset(range(Register.RAX, Register.R15 + 1)) - {Register.RSP}
+# bytes of code in which the fields of structures are looked for
+_MOST_INDEXED = 8_000_000
 # the first bytes of instructions: of call, and of lea in front of how its operand is made
 _CALL, _LEA = 0xE8, 0x8D
 # pieces of which is kept what they point at
@@ -54,8 +51,6 @@ ENDS = frozenset(
     {FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH, FlowControl.INTERRUPT}
     | {FlowControl.EXCEPTION, FlowControl.CALL, FlowControl.INDIRECT_CALL}
 )
-# a space of addresses for the fields of structures that nobody knows the address of
-FIELDS, _FIELD_SPACE, _FIELD_ORIGIN = 5 << 90, 40, 1 << 39
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,23 +202,11 @@ class Module(Data):
 
     def field(self, displacement: int) -> int:
         """The address that stands for what is *displacement* behind any pointer that this file's code follows."""
-        return FIELDS + (self.base >> 64 << _FIELD_SPACE) + _FIELD_ORIGIN + displacement
+        return field_of(self.base >> 64, displacement)
 
     @cached_property
-    def _displacements(self) -> dict[int, list[int]]:
-        """The instructions that use memory at each displacement from a pointer, those on the stack left out.
-
-        Each is one number: its address, and below that how many bytes it may use.
-        """
-        found: dict[int, list[int]] = {}
-        for code in self.elf.code:
-            for instruction in Decoder(_BITS, code.data, ip=code.address):
-                base = instruction.memory_base
-                if base in _POINTERS and instruction.memory_index == Register.NONE:
-                    # from an address in front of it, too, code may write to a field
-                    used = 2 * _WIDEST if instruction.mnemonic == Mnemonic.LEA else _width(instruction)
-                    found.setdefault(displacement_of(instruction), []).append(instruction.ip << _WIDTH_BITS | used)
-        return found
+    def _field_uses(self) -> FieldUses:
+        return FieldUses(self.elf.code)
 
     @cached_property
     def has_fields(self) -> bool:
@@ -242,14 +225,9 @@ class Module(Data):
 
     def fields_near(self, field: int, size: int) -> Iterator[Instruction]:
         """The instructions of this file that use memory at *size* bytes from *field*, as in `field`, on."""
-        start = displacement_of_field(field)
-        if not self.has_fields:
-            return
-        for displacement in range(start - _WIDEST, start + size):
-            for number in self._displacements.get(displacement, ()):
-                is_near = displacement + (number & _WIDTH_MASK) > start
-                if is_near and (instruction := self.instruction(self.base + (number >> _WIDTH_BITS))):
-                    yield instruction
+        for ip in self._field_uses.near(displacement_of_field(field), size) if self.has_fields else ():
+            if instruction := self.instruction(self.base + ip):
+                yield instruction
 
     def piece(self, address: int) -> Piece | None:
         """The piece that *address*, one of the program, lies in; of a function in several parts, the part."""
@@ -301,7 +279,7 @@ class Module(Data):
             piece = self.piece(self.base + site)
             for one in self.instructions(piece) if piece else ():
                 is_written = one.op0_kind == OpKind.MEMORY and one.mnemonic not in {Mnemonic.CMP, Mnemonic.TEST}
-                if (is_written or one.mnemonic == Mnemonic.LEA) and one.memory_base in _POINTERS:
+                if (is_written or one.mnemonic == Mnemonic.LEA) and one.memory_base in POINTERS:
                     found.append(base + displacement_of(one))
         return sorted(found)
 
@@ -410,26 +388,6 @@ class Module(Data):
         found += (Reference(handler, FlowControl.CALL, False, False) for handler in self.handlers_of(piece))  # noqa: FBT003
         last = next((one for one in reversed(instructions) if not self.is_padding(one)), None)
         return Shape(tuple(found), last is not None and last.flow_control not in ENDS)
-
-
-def _width(instruction: Instruction) -> int:
-    """The bytes of memory that *instruction* reads or writes; those of LEA, which takes an address, are none."""
-    return int(MemorySizeExt.size(instruction.memory_size))
-
-
-def displacement_of(instruction: Instruction) -> int:
-    """How far behind its base register the operand in memory of *instruction* stands, in bytes."""
-    found = instruction.memory_displacement
-    return int(found - (found >> 63 << 64))
-
-
-def displacement_of_field(field: int) -> int:
-    return (field & ((1 << _FIELD_SPACE) - 1)) - _FIELD_ORIGIN
-
-
-def module_of_field(field: int) -> int:
-    """The number of the module, counted from one, whose code uses *field*."""
-    return (field - FIELDS) >> _FIELD_SPACE
 
 
 def _cuts(instructions: Iterable[Instruction], known: set[int]) -> set[int]:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import ANY, ASKED, EVERY, FEATURES, as_kept
+from vbuild.elf.fields import FIELDS, displacement_of
 from vbuild.elf.iced import Instruction, MemorySizeExt, OpKind, Register, RegisterExt
 from vbuild.elf.machine_state import (
     GENERAL,
@@ -26,7 +27,7 @@ from vbuild.elf.machine_state import (
     remainders,
     split_like,
 )
-from vbuild.elf.module import FIELDS, Module, displacement_of
+from vbuild.elf.module import Module
 from vbuild.elf.program import HEAP, LEAVES, Program
 from vbuild.elf.values import MASK_64, STACK, Value, is_stack, tag
 

@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterator
 
 from vbuild.elf.cpu_questions import Questions
+from vbuild.elf.fields import module_of_field
 from vbuild.elf.iced import FlowControl, Instruction, Mnemonic, OpAccess, OpKind, Register
 from vbuild.elf.imports import TAKEN
 from vbuild.elf.machine_state import CALLS, GENERAL, INFO, RAX, RCX, RDX, WRITES, general
-from vbuild.elf.module import Module, Piece, module_of_field
+from vbuild.elf.module import Module, Piece
 from vbuild.elf.operands import CLEARS_THE_REST, Registers
 from vbuild.elf.program import Program
 

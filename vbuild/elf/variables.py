@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from vbuild.elf import values
 from vbuild.elf.cpu_facts import ANY, ASKED, EVERY, FEATURES
 from vbuild.elf.cpu_questions import special
+from vbuild.elf.fields import FIELDS, displacement_of, displacement_of_field, module_of_field
 from vbuild.elf.iced import Instruction, MemorySizeExt, Mnemonic
-from vbuild.elf.module import FIELDS, Piece, displacement_of, displacement_of_field, module_of_field
+from vbuild.elf.module import Piece
 from vbuild.elf.objects import Key, Objects, is_object
 from vbuild.elf.program import Program
 from vbuild.elf.references import MOST_USERS, NEAR

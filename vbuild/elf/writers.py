@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
+from vbuild.elf.fields import displacement_of
 from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind
 from vbuild.elf.imports import FILLS, WRITTEN
 from vbuild.elf.machine_state import CALLS, GENERAL, INDIRECT, INFO, RAX, WRITES, general
-from vbuild.elf.module import Module, Piece, displacement_of
+from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import LEAVES, Program
 from vbuild.elf.references import (
     BRANCHES,
