@@ -26,7 +26,14 @@ from vbuild.toolchain.rewriting import SINGLE_FILE
 _NEARLY_ALL = 0.9
 _SHOWN = 5
 _WHY = "code above the level ran without a check of the CPU"
-NOT_SHOWN = "nothing shows that code above the level runs only after a check of the CPU"
+_NOT_SHOWN = "nothing shows that code above the level runs only after a check of the CPU"
+
+
+class CodeAbove(Struct, frozen=True):
+    """Code above its level: *functions* run without a check of the CPU; who runs others may be *unfollowed*."""
+
+    functions: frozenset[str] = frozenset()
+    is_unfollowed: bool = False
 
 
 class NextRules(Struct, frozen=True):
@@ -77,7 +84,17 @@ class KeptFlags(Struct, frozen=True):
             _steering(kept, calls, is_there) if kept else frozenset(),
         )
 
-    def without_steering(self, rules: Rewriting, why: str = _WHY) -> NextRules | None:
+    def following(self, rules: Rewriting, above: CodeAbove, *, is_sure: bool = False) -> NextRules | None:
+        """The *rules* of the build without the flags that put code *above* the level, as `next_rules`.
+
+        Where the proof leaves open who runs such code, only flags of nearly all commands go: they are of no single file
+        whose author chooses its code at run time, and the wheel is refused with them.
+        """
+        if above.functions:
+            return self.next_rules(rules, above.functions, is_sure=is_sure)
+        return self._without_steering(rules, _NOT_SHOWN) if above.is_unfollowed else None
+
+    def _without_steering(self, rules: Rewriting, why: str = _WHY) -> NextRules | None:
         """The *rules* without the flags that nearly all commands have, and *why*; None if these are gone already."""
         if not (steering := tuple(sorted(self.steering - {*rules.steering}))):
             return None
@@ -96,7 +113,7 @@ class KeptFlags(Struct, frozen=True):
         is_told = all(one.functions for one in self.files) and not any(" " in name for name in above)
         if not found and (is_sure or is_told):
             return None
-        if following := self.without_steering(rules):
+        if following := self._without_steering(rules):
             return following
         leaking = found or self.files
         flags = sorted({flag for one in leaking for flag in one.flags})

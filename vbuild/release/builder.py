@@ -6,7 +6,7 @@ The cache is asked for a build before anything is compiled.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -20,7 +20,7 @@ from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel
 from vbuild.build.identity import BuildKeys, build_key
 from vbuild.build.job import Job, prepared
-from vbuild.build.kept_flags import NOT_SHOWN, KeptFlags, is_for_single_files
+from vbuild.build.kept_flags import CodeAbove, KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
 from vbuild.build.requiring import for_platform, tied
 from vbuild.build.source import fetched
@@ -309,9 +309,8 @@ class Builder(Struct, frozen=True):
             if not (any(map(is_for_single_files, (*made.built.overrides, *self._native_overrides(job))))):
                 break
             # of the repaired wheel, whose verdict stays good until it is published
-            above = functions_above(made.wheel, target, self.context.recipe)
-            following = self._without_flags(job, made, above) if above else self._without_steering(job, made)
-            if following is None:
+            above = code_above(made.wheel, target, self.context.recipe)
+            if (following := self._following(job, made, above)) is None:
                 break
             job, what = following
             self.context.on_progress(target, "building again")
@@ -329,31 +328,19 @@ class Builder(Struct, frozen=True):
             self.notes.append(f"{target}: built again without {what}")
         return made
 
-    def _without_flags(self, job: Job, made: MadeWheel, above: Collection[str]) -> tuple[Job, str] | None:
-        """*job* without the flags that put the functions *above* the level, and what is different; None if none did.
+    def _following(self, job: Job, made: MadeWheel, above: CodeAbove) -> tuple[Job, str] | None:
+        """*job* without the flags that put code *above* the level, and what is different; None if none did.
 
         Those whose objects have the functions come first, then all that such flags were kept for.
         """
         kept = KeptFlags.of(made.built.overrides, made.built.calls, made.project)
-        rules = job.plan.rewriting
         for is_sure in (True, False):
-            if following := kept.next_rules(rules, above, is_sure=is_sure):
+            if following := kept.following(job.plan.rewriting, above, is_sure=is_sure):
                 return replace(job, plan=replace(job.plan, rewriting=following.rules)), following.what
-            if self.natives and (what := self.natives.learn(job.prefixes, above, is_sure=is_sure)):
+            functions = above.functions
+            if self.natives and functions and (what := self.natives.learn(job.prefixes, functions, is_sure=is_sure)):
                 return self.reaching(job), what
         return None
-
-    def _without_steering(self, job: Job, made: MadeWheel) -> tuple[Job, str] | None:
-        """*job* without flags of nearly all commands if the proof leaves open who runs code above the level; or None.
-
-        Such flags are of no single file whose author chooses its code at run time, and the wheel is refused with them.
-        """
-        if not functions_above(made.wheel, job.target, self.context.recipe, doubts=(Doubt.UNFOLLOWED,)):
-            return None
-        kept = KeptFlags.of(made.built.overrides, made.built.calls, made.project)
-        if (following := kept.without_steering(job.plan.rewriting, NOT_SHOWN)) is None:
-            return None
-        return replace(job, plan=replace(job.plan, rewriting=following.rules)), following.what
 
     def _native_overrides(self, job: Job) -> tuple[Override, ...]:
         """What compiler wrappers changed in the native dependencies of *job*, which are built."""
@@ -437,18 +424,16 @@ def _check_compiled(built: Built) -> None:
     )
 
 
-def functions_above(
-    wheel: Path, target: Target, recipe: Recipe, *, doubts: Collection[str] = ("", Doubt.UNCLEAR)
-) -> frozenset[str]:
-    """The functions of *wheel* that run above the level of *target* without a check of the CPU, by *recipe*'s rules.
-
-    Those of whom that is in doubt count with one of these *doubts*.
-    """
+def code_above(wheel: Path, target: Target, recipe: Recipe) -> CodeAbove:
+    """The code of *wheel* above the level of *target* without a check of the CPU, by *recipe*'s rules."""
     from vbuild.verification.verify import verify
 
     verdict = verify(wheel, cpu=target.cpu, allow=recipe.verify.allow)
-    found = (one for library in verdict.libraries for one in library.violations)
-    return frozenset(one.function for one in found if one.doubt in doubts)
+    found = [(one.function, one.doubt) for library in verdict.libraries for one in library.violations]
+    return CodeAbove(
+        frozenset(function for function, doubt in found if not doubt or doubt == Doubt.UNCLEAR),
+        is_unfollowed=any(doubt == Doubt.UNFOLLOWED for _, doubt in found),
+    )
 
 
 def modules_in(wheel: Path) -> tuple[str, ...]:

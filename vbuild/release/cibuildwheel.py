@@ -44,7 +44,7 @@ from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.bill import billed, making
-from vbuild.release.builder import NOT_CALLED, TRIES, functions_above, index_variables, lists_of, modules_in
+from vbuild.release.builder import NOT_CALLED, TRIES, code_above, index_variables, lists_of, modules_in
 from vbuild.release.emulation import check_emulator, emulation_elsewhere, why_unasked
 from vbuild.release.finishing import slimmed_to_gpus, stamped, verified
 from vbuild.release.model import (
@@ -242,13 +242,13 @@ class _CibuildwheelSteps(Struct, frozen=True):
             if build is None or not any(map(is_for_single_files, build.record.overrides)):
                 continue
             try:
-                above = functions_above(build.wheel, run.targets[0], recipe)
+                above = code_above(build.wheel, run.targets[0], recipe)
             except VbuildError:  # which is told when the wheel is finished
                 continue
             kept = build.record.kept(recipe.file.parent.resolve())
-            if above and kept.next_rules(first, above):
+            if kept.following(first, above):
                 found.append(identifier)
-                if following := kept.next_rules(rules, above):
+                if following := kept.following(rules, above):
                     rules, said = following.rules, {**said, following.what: None}
         return (rules, tuple(found), "; ".join(said)) if found else None
 
