@@ -5,8 +5,9 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -183,6 +184,28 @@ def redirected(target: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@contextmanager
+def dripping() -> Iterator[str]:
+    """The address of a server that answers with a byte now and then, and comes to no end."""
+
+    class _Dripping(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):  # who has seen enough hangs up
+                while True:
+                    self.wfile.write(b" ")
+                    time.sleep(0.05)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Dripping) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def self_signed(folder: Path) -> Path:

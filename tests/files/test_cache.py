@@ -31,6 +31,16 @@ def _entry(cache: Cache, name: str, *, size: int = 1000, days: float = 0) -> Pat
     return cache.folder / name
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+@pytest.mark.parametrize(
+    ("home", "said"), [("/proc", "nothing new can be made here"), (sys.executable, "Not a directory")]
+)
+def test_a_cache_that_cannot_be_made_says_what_to_do(home: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", home)
+    with pytest.raises(OSError, match=f"{said}; point XDG_CACHE_HOME at a folder that can be: '{home}'"):
+        Cache.of(Part.PROBES).keep_text("one.json", "text")
+
+
 def _names(cache: Cache) -> set[str]:
     return {entry.path.name for entry in cache.entries()}
 

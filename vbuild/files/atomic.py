@@ -31,6 +31,23 @@ _PAUSE = 0.05  # seconds between two tries: a thread that waits in the system he
 
 
 @contextmanager
+def making(path: Path) -> Iterator[None]:
+    """The block makes *path*, or what is below; an `OSError` of it names the folder where that cannot be.
+
+    Some file systems, as /proc, say of a new name that it is not there, though its folder is: a `PermissionError` here.
+    """
+    folder = path.parent
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if error.filename and Path(error.filename).is_relative_to(path):
+            if folder.is_dir():
+                raise PermissionError(errno.EACCES, "nothing new can be made here", str(folder)) from error
+            raise NotADirectoryError(errno.ENOTDIR, error.strerror, str(folder)) from error
+        raise
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """The path of a new file in *path*'s folder, which takes the place of *path* if the block ends well.
 
@@ -39,8 +56,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        yield part
-        part.replace(path)
+        with making(part):
+            yield part
+            part.replace(path)
     finally:
         with uninterrupted(), suppress(OSError):  # what stays has a name that nobody looks for
             part.unlink(missing_ok=True)

@@ -301,7 +301,11 @@ def _write(folder: Path, plan: SplitPlan, *, on_progress: Callable[[str, int], N
 @contextmanager
 def _written_sources(plan: SplitPlan, folder: Path) -> Iterator[list[Path]]:
     """The sdists of *plan*, those that change in a folder for the time being."""
-    with TemporaryDirectory(dir=room_for(folder)) as room:
+    with ExitStack() as stack:
+        try:
+            room = stack.enter_context(TemporaryDirectory(dir=room_for(folder)))
+        except OSError as error:
+            raise RepackageError(f"{folder}: cannot be written: {error.strerror}") from error
         paths = []
         for source in plan.sources:
             changed, path = source.changed(plan.requires_of(source)), source.path

@@ -3,9 +3,11 @@
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tests.factories.redirect_installs import (
     URL,
     V3,
     closed,
+    dripping,
     interpreters,
     laid_out,
     redirected,
@@ -282,6 +285,18 @@ def test_an_answer_without_end_is_not_read_to_its_end(tmp_path: Path, source: So
             file.truncate(1 << 34)
         assert refused(tmp_path).endswith("nowhere as pinned, as said above")
     assert len(asked) == 1
+
+
+def test_an_answer_that_drips_is_passed_over(
+    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release(tmp_path / "dist")
+    with dripping() as url:
+        source(url)
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: 100 * now())  # so that a minute is soon over
+        assert refused(tmp_path).endswith("nowhere as pinned, as said above")
+    assert re.search(r"passed over .*: \d+ bytes of sha256 \w+, pinned \d{3,} of ", capsys.readouterr().err)
 
 
 def test_a_login_in_the_url_is_sent_and_never_told(

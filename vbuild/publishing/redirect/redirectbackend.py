@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import time
 from base64 import b64encode
 from collections.abc import Iterator
 from http.client import HTTPException
@@ -139,11 +140,11 @@ def _fetch(request: Request, target: Path, wheel: Table) -> None:
     """Write the answer to *target*; ValueError, and nothing there, where it is not as pinned."""
     if trusted := os.environ.get("PIP_CERT") or os.environ.get("REQUESTS_CA_BUNDLE"):
         os.environ.update(SSL_CERT_FILE=trusted, SSL_CERT_DIR=trusted)
-    digest, size = hashlib.sha256(), 0
+    digest, size, ends = hashlib.sha256(), 0, time.time() + 60 + wheel["size"] / 4096  # seconds
     part = target.with_suffix(".part")
     try:
         with build_opener().open(request, timeout=60) as answer, part.open("wb") as out:
-            while size <= wheel["size"] and (piece := answer.read(1 << 20)):
+            while size <= wheel["size"] and time.time() < ends and (piece := answer.read1(1 << 20)):
                 size += len(piece)
                 digest.update(piece)
                 out.write(piece)

@@ -1,0 +1,57 @@
+"""Places that cannot be: a name too long, a folder below a file, a file system where nothing new can be made."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.factories.wheels import wheel
+from vbuild.cli.main import main
+
+LONG = "a" * 300
+PROC = pytest.param(
+    "/proc/vbuild", id="proc", marks=pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+)
+SETUP = """\
+from setuptools import Extension, setup
+setup(name="demo", version="1.0", ext_modules=[Extension("demo", ["demo.c"])])
+"""
+STAMP = ("stamp", "WHEEL", "-l", "x86_64_v2", "-p", "x86_64 :: level :: v2", "-o")
+READING = [
+    *(("init",), ("matrix",), ("lock",), ("cibuildwheel", "-o", "out", "--"), ("collect", "-o", "out")),
+    *(("slim", "--gpu", "90", "-o", "out"), ("slim", "--gpu", "90", "--environment"), ("split", "-o", "out")),
+    *(("inspect",), ("verify",), ("bench", "WHEEL", "WHEEL", "--script"), ("select", "demo", "-f")),
+    *(("doctor", "--gpu", "90"), ("index",), ("check",), ("publish", "--layout", "local", "-o", "out")),
+]
+WRITING = [
+    *(STAMP, ("split", "WHEEL", "-o"), ("slim", "WHEEL", "--gpu", "90", "-o"), ("inspect", "WHEEL", "--html")),
+    *(("init", "project", "-o"), ("repair", "WHEEL"), ("publish", "WHEEL", "--layout", "oci", "-o")),
+]
+
+
+def told(folder: Path, words: tuple[str, ...], place: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The one line that a command says of *place*; nothing is left where it ran."""
+    monkeypatch.chdir(folder)
+    given = wheel(folder)
+    (folder / "project").mkdir()
+    (folder / "project/setup.py").write_text(SETUP)
+    (folder / "project/demo.c").touch()
+    before = sorted(folder.rglob("*"))
+    result = CliRunner().invoke(main, [*(given.name if word == "WHEEL" else word for word in words), place])
+    assert (result.exit_code, result.stderr.count("\n")) in {(1, 1), (2, 2)}, (result.stderr, result.exception)
+    assert sorted(folder.rglob("*")) == before
+    return result.stderr
+
+
+@pytest.mark.parametrize("words", [*READING, *WRITING], ids=" ".join)
+def test_a_name_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    assert LONG in told(tmp_path, words, LONG, monkeypatch)
+
+
+@pytest.mark.parametrize("place", [PROC, pytest.param("demo-1.0-py3-none-any.whl/out", id="file")])
+@pytest.mark.parametrize("words", WRITING, ids=" ".join)
+def test_a_place_where_nothing_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], place: str
+) -> None:
+    assert place.rpartition("/")[0] in told(tmp_path, words, place, monkeypatch)
