@@ -30,6 +30,13 @@ SMALL = 30 * MB
 # with nothing to split: one with many members, one with few
 PASSING = (("torch==2.15.0", "torch-*.whl"), ("nvidia-cublas-cu12==12.9.1.4", "nvidia_cublas_cu12-*.whl"))
 PROVENANCE, TRANSFER = 1.0, 2 * MB
+# releases that Python's start and its modules outweigh: of many small files that are edited, and of few
+SMALL_RELEASES = {
+    "h5py==3.16.0": "manylinux_2_28_x86_64",
+    "shapely==2.2.0": "manylinux_2_28_x86_64",
+    "psycopg2-binary==2.9.13": "manylinux_2_17_x86_64",
+}
+START = 0.3
 
 # every member inflated once and dropped, with the inflater that is fastest here
 INFLATING = """
@@ -63,19 +70,28 @@ def measured(cache: Path) -> Iterator[bool]:
         whole = fetched(cache, requirement, pattern)
         name = f"pass {whole.name} ({whole.stat().st_size / MB:.1f} MB) vs cp"
         yield verdict(paired(name, splitting([whole]), copying(whole)), reach=3.0, peak=peak)
+    for requirement, platform in SMALL_RELEASES.items():
+        small = release(cache, requirement, PYTHONS[1:4], platform)
+        name = f"split {requirement}, {len(small)} wheels, vs inflating them once"
+        yield verdict(paired(name, splitting(small), inflating(small), rounds=7), reach=2, start=START)
     yield from provenances(wheels[0])
 
 
-def release(cache: Path) -> list[Path]:
-    """The wheels of one release for all its Pythons."""
+def release(
+    cache: Path, requirement: str = MUMAX, pythons: Sequence[str] = PYTHONS, platform: str = PLATFORM
+) -> list[Path]:
+    """The wheels of one release for *pythons*."""
     cache.mkdir(parents=True, exist_ok=True)
-    for python in PYTHONS:
-        number = python.replace(".", "")
-        if not [*cache.glob(f"mumaxplus-*-cp{number}-*.whl")]:
+    project = requirement.partition("==")[0].replace("-", "_")
+    found: list[Path] = []
+    for python in pythons:
+        pattern = f"{project}-*-cp{python.replace('.', '')}-*.whl"
+        if not [*cache.glob(pattern)]:
             command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
-            tags = ["--python-version", python, "--platform", PLATFORM]
-            subprocess.run([*command, *tags, "-d", cache, MUMAX], check=True)
-    return sorted(cache.glob("mumaxplus-*.whl"))
+            tags = ["--python-version", python, "--platform", platform]
+            subprocess.run([*command, *tags, "-d", cache, requirement], check=True)
+        found += cache.glob(pattern)
+    return sorted(found)
 
 
 def splitting(wheels: Sequence[Path]) -> Command:

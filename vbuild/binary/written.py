@@ -78,6 +78,17 @@ def _difference(found: memoryview, original: memoryview, start: int, words: dict
             if low < high:
                 expected[low - first : high - first] = value.to_bytes(8, "little")[low - at : high - at]
         if expected != piece:
-            pairs = zip(expected, piece, strict=False)
-            return first + next((index for index, (one, other) in enumerate(pairs) if one != other), len(expected))
+            return first + _first_difference(expected, piece)
     return None
+
+
+def _first_difference(one: bytearray, other: memoryview) -> int:
+    """The first place at which two that differ do, or the end of the shorter one; whole halves are compared."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high) // 2
+        if one[low : middle + 1] == other[low : middle + 1]:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -43,6 +43,9 @@ _ENCODINGS = {
     for size, bits in ((CLASS_32, 32), (CLASS_64, 64))
     for order, code in ((LITTLE_ENDIAN, "<"), (BIG_ENDIAN, ">"))
 }
+# plain numbers: of a flag of an enumeration, & takes ten times as long, and files have many sections
+_ALLOC, _EXECINSTR = int(SectionFlag.ALLOC), int(SectionFlag.EXECINSTR)
+_WITHOUT_BYTES = frozenset({int(SectionType.NOBITS), int(SectionType.NULL)})
 _LONGEST_NAMES = 1 << 24
 _HIGHEST_ADDRESS = 1 << 62
 # characters of all names that are read of a string table: this many, and so many more for each character of the table
@@ -82,7 +85,7 @@ class Section(Struct, frozen=True):
     @property
     def size(self) -> int:
         """Its bytes in the file; none for SHT_NOBITS."""
-        return 0 if self.header.sh_type in {SectionType.NOBITS, SectionType.NULL} else self.header.sh_size
+        return 0 if self.header.sh_type in _WITHOUT_BYTES else self.header.sh_size
 
     @property
     def span(self) -> range:
@@ -97,13 +100,13 @@ class Section(Struct, frozen=True):
     @property
     def is_loaded(self) -> bool:
         """Whether it is part of the process's memory (SHF_ALLOC)."""
-        return bool(self.header.sh_flags & SectionFlag.ALLOC)
+        return bool(self.header.sh_flags & _ALLOC)
 
     @property
     def is_data(self) -> bool:
         """Whether it is loaded from the file, and is not code."""
         is_from_file = self.header.sh_type == SectionType.PROGBITS and self.is_loaded
-        return is_from_file and not self.header.sh_flags & SectionFlag.EXECINSTR
+        return is_from_file and not self.header.sh_flags & _EXECINSTR
 
     @property
     def is_symbols(self) -> bool:

@@ -7,11 +7,12 @@ Patched files are kept in one temporary file while the plan is open; a file that
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, combinations, product
 from pathlib import Path
+from threading import Lock
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
@@ -19,6 +20,8 @@ from packaging.utils import canonicalize_name
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.files.edited import EditedFile, Spool
+from vbuild.hardware.cpu import available_cores
+from vbuild.process.threads import in_threads
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import libs_folder
 from vbuild.splitting.decisions import Decisions, Pool, decide
@@ -29,6 +32,8 @@ from vbuild.wheel.paths import installed_path
 
 # applied to every library first: takes its path and its bytes, returns the edited file
 LibraryCutter = Callable[[str, memoryview], EditedFile]
+
+_Key = tuple[str, Relink]
 
 
 class PatchedFile(Struct, frozen=True, eq=False):
@@ -57,20 +62,29 @@ class Patcher:
     room: Path | None
     cut: LibraryCutter | None = None
     _spool: Spool = field(init=False)
-    _spooled: dict[tuple[str, Relink], _SpooledFile] = field(default_factory=dict)
-    _failures: dict[tuple[str, Relink], str] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+    _spooled: dict[_Key, _SpooledFile] = field(default_factory=dict)
+    _failures: dict[_Key, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._spool = Spool(self.stack, self.room)
 
-    def failure(self, patch: FilePatch) -> str | None:
-        """Apply *patch*, and return why that is impossible, or None if it worked.
+    def failures(self, patches: Iterable[FilePatch]) -> Iterator[tuple[FilePatch, str]]:
+        """Apply *patches*, and yield those for which that is impossible, and why.
 
         Raises `BuildError` or `RepackageError` if the file is not to blame, and nothing can be edited.
         """
-        key = patch.binary.sha256, patch.relink
-        if self._is_empty(patch) or key in self._spooled or key in self._failures:
-            return self._failures.get(key)
+        wanted = [(_key(patch), patch) for patch in patches if not self._is_empty(patch)]
+        left: dict[_Key, FilePatch] = {}
+        for key, patch in wanted:
+            if key not in self._failures and key not in self._spooled:
+                left.setdefault(key, patch)
+        # what cuts a library takes all cores, and memory, for one
+        threads = 1 if self.cut else available_cores()
+        in_threads(self._apply, [*left.values()], size=lambda patch: patch.binary.member.size, threads=threads)
+        yield from ((patch, self._failures[key]) for key, patch in wanted if key in self._failures)
+
+    def _apply(self, patch: FilePatch) -> None:
         binary, wheel = patch.binary, patch.bundle.wheel
         with wheel.mapped(binary.member, folder=self.room) as source:
             edited = self.cut(binary.path, source) if self.cut else EditedFile.whole(source)
@@ -78,22 +92,27 @@ class Patcher:
                 try:
                     with relinked(edited, patch.relink, folder=self.room) as view:
                         digest = hashlib.sha256(view).hexdigest()
-                        place = None if digest == binary.sha256 else self._spool.put(view)
-                        self._spooled[key] = _SpooledFile(digest, place)
+                        with self._lock:
+                            place = None if digest == binary.sha256 else self._spool.put(view)
+                        self._spooled[_key(patch)] = _SpooledFile(digest, place)
                 except BinaryError as error:
-                    self._failures[key] = str(error)
-        return self._failures.get(key)
+                    self._failures[_key(patch)] = str(error)
 
     def patched(self, patch: FilePatch) -> PatchedFile:
         """Return the file after *patch*, which has not failed."""
         if self._is_empty(patch):
             return PatchedFile(patch, None, patch.binary.sha256)
-        spooled = self._spooled[patch.binary.sha256, patch.relink]
+        spooled = self._spooled[_key(patch)]
         data = self._spool.view(spooled.place) if spooled.place else None
         return PatchedFile(patch, data, spooled.sha256)
 
     def _is_empty(self, patch: FilePatch) -> bool:
         return patch.is_empty and not self.cut
+
+
+def _key(patch: FilePatch) -> _Key:
+    """What the patched file depends on: a file that several wheels have is patched once."""
+    return patch.binary.sha256, patch.relink
 
 
 class PatchPlan(Struct, frozen=True, eq=False):
@@ -125,7 +144,7 @@ def plan_patches(
         staying = {bundle: maker.for_bundle(bundle) for bundle in bundles}
         moving = {pool: maker.for_pool(pool) for pool in decisions.pools}
         every = chain.from_iterable((*staying.values(), *moving.values()))
-        failed = {patch.binary.key: why for patch in every if (why := patcher.failure(patch)) is not None}
+        failed = {patch.binary.key: why for patch, why in patcher.failures(every)}
         if not failed:
             return PatchPlan(
                 decisions,

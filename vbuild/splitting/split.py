@@ -11,8 +11,10 @@ result are bytes: packed as in the wheel, unpacked as installed; a packed size i
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any, Self
 
 from msgspec import Struct, to_builtins
@@ -21,10 +23,13 @@ from msgspec.structs import replace
 from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.errors import RepackageError, WheelError, at
 from vbuild.files.cache import sweep_daily
+from vbuild.hardware.cpu import available_cores
 from vbuild.index_client.configuration import Indexes
+from vbuild.process.threads import in_threads
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.decisions import DecisionKind, LibraryDecision
 from vbuild.splitting.official import OfficialEvidence, Officials
+from vbuild.splitting.output_wheels import OutputWheel
 from vbuild.splitting.patch_plan import LibraryCutter, Patcher
 from vbuild.splitting.patches import removed_entries
 from vbuild.splitting.plan import MachinePlan, SplitPlan, plan_machine
@@ -34,7 +39,7 @@ from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.sdist import write_changed
-from vbuild.wheel.write import write_wheels
+from vbuild.wheel.write import WheelWriter, write_wheels
 
 OnProgress = Callable[[str, int, int], None]
 
@@ -220,6 +225,7 @@ def split(
         wheels = [stack.enter_context(open_wheel(path)) for path in gathered(given)]
         sources = tuple(_sources(sdists, [wheel.name for wheel in wheels], named=paths))
         # bytes read and bytes written together, so every wheel counts twice
+        lock = Lock()
         done, total = 0, 2 * sum(member.size for wheel in wheels for member in wheel.members)
 
         def add_read(size: int) -> None:
@@ -229,8 +235,9 @@ def split(
 
         def add_written(name: str, size: int) -> None:
             nonlocal done
-            done = max(done, total // 2) + size
-            on_progress(name, min(done, total), total)
+            with lock:
+                done = max(done, total // 2) + size
+                on_progress(name, min(done, total), total)
 
         patcher = Patcher(stack, room_for(folder), cut)
         by_machine: dict[str, list[Wheel]] = {}
@@ -284,18 +291,29 @@ def _write(folder: Path, plan: SplitPlan, *, on_progress: Callable[[str, int], N
             folder, [output.name for output in outputs], deflater=deflater, passing=[*unchanged, *sources]
         ) as writers,
     ):
-        for output, writer in zip(outputs, writers, strict=True):
-            if output.like:
-                writer.follow(output.like)
-            else:
-                writer.anonymise(mode=_MODE)
-            for part in output.parts:
-                with at(output.name):
-                    part.write(writer)
-                on_progress(str(output.name), part.size)
+        pairs = [*zip(outputs, writers, strict=True)]
+        # a large member is deflated by all cores as it is: it is the small ones that keep one core waiting
+        in_threads(
+            partial(_write_output, on_progress=on_progress),
+            pairs,
+            size=lambda pair: pair[0].unpacked,
+            threads=available_cores(),
+        )
     others = (*(wheel.path for wheel in plan.unchanged), *(source.path for source in plan.sources))
     names = (*(str(output.name) for output in outputs), *(path.name for path in others))
     return {name: folder / name for name in names}
+
+
+def _write_output(pair: tuple[OutputWheel, WheelWriter], *, on_progress: Callable[[str, int], None]) -> None:
+    output, writer = pair
+    if output.like:
+        writer.follow(output.like)
+    else:
+        writer.anonymise(mode=_MODE)
+    for part in output.parts:
+        with at(output.name):
+            part.write(writer)
+        on_progress(str(output.name), part.size)
 
 
 @contextmanager

@@ -94,7 +94,8 @@ def _edited(data: memoryview, order: Relink, path: Path) -> memoryview | None:
     _run_patchelf(path, left)
     if before.header.e_type == FileType.EXEC and path.stat().st_size != before.size:
         raise BinaryError("program for fixed addresses (ET_EXEC): patchelf moves its headers to make room for names")
-    _patch(path, _restored(before, ElfImage.parse(_mapped(path))))
+    if any(load.p_align > page(before.machine) for load in before.loads):
+        _patch(path, _restored(before, ElfImage.parse(_mapped(path))))
     after = _mapped(path)
     prove_relinked(before, after, left)
     return after

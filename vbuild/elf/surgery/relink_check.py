@@ -12,6 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from operator import attrgetter
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -54,34 +55,35 @@ _FOLLOWING = _LED | NOTES | {SegmentType.LOAD, SegmentType.PHDR, SegmentType.GNU
 
 
 class _RelinkCase(Struct, frozen=True, eq=False):
-    """The file before and after, and what was ordered."""
+    """The file before and after, and what was ordered.
+
+    *sections* are those before and after, *moved* the new address of each that has another, by its old one; of the
+    bytes of those at the indices *rewritten* some are ordered: each has an invariant of its own.
+    """
 
     before: ElfImage
     after: ElfImage
     old: Dynamic
     new: Dynamic
     order: Relink
+    sections: tuple[tuple[Section, Section], ...]
+    moved: dict[int, int]
+    rewritten: frozenset[int]
 
-    @property
-    def sections(self) -> Iterator[tuple[Section, Section]]:
-        """The sections before and after."""
-        return zip(self.before.sections, self.after.sections, strict=False)
-
-    @property
-    def moved(self) -> dict[int, int]:
-        """The new address of each section that has another, by its old one."""
-        pairs = ((old.header, new.header) for old, new in self.sections if old.is_loaded)
-        return {old.sh_addr: new.sh_addr for old, new in pairs if old.sh_addr != new.sh_addr}
-
-    @property
-    def rewritten(self) -> set[int]:
-        """The indices of the sections with bytes of which some are ordered: each has an invariant of its own."""
-        ordered = {self.old.value(DynamicTag.STRTAB), self.old.value(DynamicTag.VERNEED)}
-        return {
+    @classmethod
+    def of(cls, before: ElfImage, after: ElfImage, order: Relink) -> Self:
+        """The case of *before* and *after*; `BinaryError` if PT_DYNAMIC of one cannot be read."""
+        old = Dynamic.of(before)
+        sections = tuple(zip(before.sections, after.sections, strict=False))
+        pairs = ((one.header, other.header) for one, other in sections if one.is_loaded)
+        moved = {one.sh_addr: other.sh_addr for one, other in pairs if one.sh_addr != other.sh_addr}
+        ordered = {old.value(DynamicTag.STRTAB), old.value(DynamicTag.VERNEED)}
+        rewritten = (
             each.index
-            for each in self.before.sections
+            for each in before.sections
             if each.header.sh_type == SectionType.DYNAMIC or (each.is_loaded and each.header.sh_addr in ordered)
-        }
+        )
+        return cls(before, after, old, Dynamic.of(after), order, sections, moved, frozenset(rewritten))
 
 
 def _differs(case: _RelinkCase, old: range, new: int, words: dict[int, int] | None = None) -> int | None:
@@ -117,7 +119,7 @@ def _same_bytes(case: _RelinkCase) -> None:
         if not old.span or not is_compared or old.index in case.rewritten:
             continue
         words = {}
-        if old.header.sh_type in _SYMBOLS:
+        if moved and old.header.sh_type in _SYMBOLS:
             # the values of the symbols that stand for a section that moved, by their file offset
             words = {
                 old.span.start + number * _SYMBOL.size + 8: moved[value]
@@ -314,7 +316,7 @@ def prove_relinked(before: ElfImage, after: Buffer, order: Relink) -> None:
     """
     with at("the new file can be read"):
         image = ElfImage.parse(after)
-        case = _RelinkCase(before, image, Dynamic.of(before), Dynamic.of(image), order)
+        case = _RelinkCase.of(before, image, order)
     for name, invariant in INVARIANTS.items():
         with at(name):
             invariant(case)
