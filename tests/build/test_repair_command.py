@@ -198,10 +198,9 @@ def test_what_cannot_be_repaired_is_refused_and_leaves_nothing(
     project: str, name: str, kind: type[VbuildError], message: str, tmp_path: Path
 ) -> None:
     tree(tmp_path / "here", {"pyproject.toml": project})
-    (tmp_path / "built").mkdir()
-    (tmp_path / "built" / name).write_bytes(b"")
+    given = wheel(tmp_path / "built", LINUX)
     with pytest.raises(kind) as refusal:
-        repair(tmp_path / "built" / name, tmp_path / "out")
+        repair(given.rename(given.with_name(name)), tmp_path / "out")
     logs = [str(path) for path in (tmp_path / "temporary").iterdir()]
     assert str(refusal.value) == message.replace("LOG", logs[0] if logs else "")
     assert left(tmp_path / "out") == []

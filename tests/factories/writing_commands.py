@@ -250,7 +250,7 @@ WRITING_COMMANDS = (
     WritingCommand(
         "stamp",
         _plain,
-        ("stamp", f"in/{hwcaps_wheels.NAME}", "-o", "out", "-l", "x86_64_v3", "-p", "x86_64::level::v3", "--check"),
+        ("stamp", f"in/{hwcaps_wheels.NAME}", "-o", "out", "-l", "x86_64_v3", "-p", "x86_64::level::v3"),
     ),
     WritingCommand("index", _labelled, ("index", "out/dist", "--simple", "out/site"), closed=("site",), alongside=True),
     WritingCommand(

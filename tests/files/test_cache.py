@@ -37,7 +37,7 @@ def _entry(cache: Cache, name: str, *, size: int = 1000, days: float = 0) -> Pat
 )
 def test_a_cache_that_cannot_be_made_says_what_to_do(home: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", home)
-    with pytest.raises(OSError, match=f"{said}; point XDG_CACHE_HOME at a folder that can be: '{home}'"):
+    with pytest.raises(OSError, match=f"{said}; point XDG_CACHE_HOME at a folder that can be: '{home}"):
         Cache.of(Part.PROBES).keep_text("one.json", "text")
 
 

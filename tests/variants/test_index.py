@@ -153,7 +153,7 @@ def test_nothing_is_written_for_wheels_that_are_inconsistent(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_no_member_but_variant_json_is_read(tmp_path: Path) -> None:
+def test_no_member_but_variant_json_is_read_unless_all_are_compared(tmp_path: Path) -> None:
     members: dict[str, Any] = {"demo.py": bytes(9999), "demo-1.0.dist-info/variant.json": document().pack()}
     path = wheel(tmp_path, FIRST, **members)
     spoiled = bytearray(path.read_bytes())
@@ -163,7 +163,10 @@ def test_no_member_but_variant_json_is_read(tmp_path: Path) -> None:
                 start = info.header_offset + 30 + len(info.filename)
                 spoiled[start : start + info.compress_size] = b"\xff" * info.compress_size
     path.write_bytes(spoiled)
-    assert index(tmp_path)[0].labels == ("x86_64_v3",)
+    with pytest.raises(WheelError, match=f"{FIRST}: .*: damaged: its deflate stream is broken"):
+        index(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [FIRST]
+    assert index(tmp_path, verify=False)[0].labels == ("x86_64_v3",)
 
 
 def test_a_wheel_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ def slim(
         cuts=cuts_of(asked),
         codec=codec_of(fast=asked.get("fast", False)),
         accept_license=asked.get("accept_license", False),
+        verify=asked.get("verify", True),
         executor=value_of(asked.get("executor", "local"), Executor.parse),
         on_progress=asked.get("on_progress", silent),
     )
@@ -248,6 +249,7 @@ def split(
         request=request,
         cut=cut_of(paths, gpus) if gpus else None,
         codec=codec_of(fast=asked.get("fast", False)),
+        verify=asked.get("verify", True),
         on_progress=asked.get("on_progress", silent),
     )
     if asked.get("provenance"):
@@ -285,11 +287,11 @@ def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) 
     from vbuild.variants.stamp import declaration_at, described, stamped, unstamped
 
     asked = known(options, StampOptions)
-    label, null, check = asked.get("label"), asked.get("null", False), asked.get("check", False)
+    label, null, verify = asked.get("label"), asked.get("null", False), asked.get("verify", True)
     if sum((label is not None, asked.get("hash_label", False), null, asked.get("remove", False))) != 1:
         raise VariantError("expected exactly one of label, hash_label, null and remove")
     if asked.get("remove"):
-        return unstamped(Path(wheel), Path(output_dir), check=check)
+        return unstamped(Path(wheel), Path(output_dir), verify=verify)
     properties = [value_of(each, Property.parse) for each in asked.get("properties", ())]
     file = path_of(asked.get("metadata"))
     declaration = declaration_at(file) if file else None
@@ -299,20 +301,23 @@ def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) 
         variant=NULL if null else described(properties, label=label, declaration=declaration),
         metadata=declaration.metadata if declaration else None,
         schema=value_of(asked.get("schema", Schema.PEP_850), Schema.versioned),
-        check=check,
+        verify=verify,
     )
 
 
-def index(folder: StrPath, *, simple: StrPath | None = None, remove: str | Iterable[str] = ()) -> "tuple[Indexed, ...]":
+def index(
+    folder: StrPath, *, simple: StrPath | None = None, remove: str | Iterable[str] = (), verify: bool = True
+) -> "tuple[Indexed, ...]":
     """Write the variants.json of each release whose variant wheels are in *folder*, and return what each lists.
 
     *simple* is a folder that gets a static simple index (PEP 503, 691, 658) with copies of all files. An index that is
     there already keeps its other releases, but for those in *remove*: "demo==1.0", or "demo" for all of a project.
-    `VariantError` if two wheels contradict each other, `WheelError` if one cannot be read; then nothing is written.
+    Every wheel is compared with its RECORD first, unless *verify* is off. `VariantError` if two wheels contradict each
+    other, `WheelError` if one is damaged; then nothing is written.
     """
     from vbuild.variants.index import index as verb
 
-    return verb(Path(folder), simple=path_of(simple), remove=texts_of(remove))
+    return verb(Path(folder), simple=path_of(simple), remove=texts_of(remove), verify=verify)
 
 
 def select(
@@ -476,16 +481,22 @@ def publish(
 
     asked = known(options, PublishOptions)
     return verb(
-        paths_of(wheels), path_of(output_dir), layouts=[layout_of(name, asked) for name in dict.fromkeys(layouts)]
+        paths_of(wheels),
+        path_of(output_dir),
+        layouts=[layout_of(name, asked) for name in dict.fromkeys(layouts)],
+        verify=asked.get("verify", True),
     )
 
 
-def check(place: StrPath, *, pypi: bool = False, limit: int = 100, layout: Layout | None = None) -> "Checklist":
+def check(
+    place: StrPath, *, pypi: bool = False, limit: int = 100, layout: Layout | None = None, verify: bool = True
+) -> "Checklist":
     """Returns what keeps the releases at *place* from being published: for any index, or with *pypi* for PyPI, too.
 
     A place is a folder, or the URL of a page of links or of a simple index, whose releases are compared with what the
     pages say, too. *limit* is the size that the index allows a file, in PyPI's MB of 2^20 bytes. With *layout* the
-    folder that `publish` made in that layout is checked instead. ``failed`` of the result says whether there are
+    folder that `publish` made in that layout is checked instead. Members of the wheels in a folder are compared with
+    RECORD, unless *verify* is off. ``failed`` of the result says whether there are
     errors. `RepackageError` if there is no such folder or nothing in it to publish, `FetchError` if there is no such
     page. Nothing is written.
     """
@@ -494,4 +505,4 @@ def check(place: StrPath, *, pypi: bool = False, limit: int = 100, layout: Layou
 
     if layout:
         return check_layout(Path(place), layout)
-    return verb(places_of(place)[0], pypi=pypi, limit=limit)
+    return verb(places_of(place)[0], pypi=pypi, limit=limit, verify=verify)

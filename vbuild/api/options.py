@@ -81,6 +81,7 @@ class SlimOptions(TypedDict, total=False):
     drop_signature     cut signed Windows libraries, whose signatures become void and go
     sbom               add a bill of materials to changed wheels; True
     provenance         write <wheel>.provenance.json, ready to sign, next to each wheel
+    verify             compare what is passed on with CRC-32 and RECORD, too; True
     executor           "local", or "dask://HOST:PORT"
     on_progress        called with the wheel at work, and the bytes done and to do
     """
@@ -101,6 +102,7 @@ class SlimOptions(TypedDict, total=False):
     drop_signature: bool
     sbom: bool
     provenance: bool
+    verify: bool
     executor: "str | Executor"
     on_progress: Callable[[str, int, int], None]
 
@@ -124,6 +126,7 @@ class SplitOptions(TypedDict, total=False):
     fast            compress in a third of the time; wheels get an eighth larger
     sbom            add a bill of materials to changed wheels; True
     provenance      write <wheel>.provenance.json, ready to sign, next to each wheel
+    verify          compare what is passed on with CRC-32 and RECORD, too; True
     on_progress     called with what is done at the moment, and the bytes done and to do
     """
 
@@ -143,6 +146,7 @@ class SplitOptions(TypedDict, total=False):
     fast: bool
     sbom: bool
     provenance: bool
+    verify: bool
     on_progress: Callable[[str, int, int], None]
 
 
@@ -155,7 +159,7 @@ class StampOptions(TypedDict, total=False):
     remove      take the label and variant.json away
     properties  properties of the variant, as in "x86_64 :: level :: v3"
     metadata    a TOML file with a [variant] table: priorities and providers
-    check       compare every member with RECORD first, not only those that are read
+    verify      compare every member with RECORD first, not only those that are read; True
     schema      the draft that variant metadata follows; "850/0.2.0"
     """
 
@@ -165,7 +169,7 @@ class StampOptions(TypedDict, total=False):
     remove: bool
     properties: "Iterable[str | Property]"
     metadata: StrPath | None
-    check: bool
+    verify: bool
     schema: "str | Schema"
 
 
@@ -186,6 +190,7 @@ class PublishOptions(TypedDict, total=False):
     annotation_key  oci: the annotation that holds a variant's properties
     emit            oci: rules for clusters, "nfd" or "dra"
     map             conda: names of required projects there, as in `{"torch": "pytorch"}`
+    verify          compare every member of each wheel with RECORD first; True
     """
 
     url: str | None
@@ -202,3 +207,4 @@ class PublishOptions(TypedDict, total=False):
     annotation_key: str | None
     emit: Iterable[Literal["nfd", "dra"]]
     map: Mapping[str, str] | Iterable[tuple[str, str]]
+    verify: bool

@@ -36,6 +36,7 @@ from vbuild.files.archives import OLDEST
 from vbuild.process.run import run, supervised
 from vbuild.recipe.model import Repair
 from vbuild.recipe.variables import passed, variable_pattern
+from vbuild.wheel.archive import check_wheels
 from vbuild.wheel.name import WheelName
 
 # only once Python runs: it may not be able to load libraries that are for a higher level than this machine's
@@ -186,7 +187,8 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
 
     *recipe* is a recipe file, a ``pyproject.toml``, or the folder of a project; without one the current folder's
     project counts, if it has a ``[tool.vbuild]`` table. `BuildError` with the end of the command's output, whose log is
-    kept then, if it fails; `RecipeError` if the settings are none; `WheelError` if the wheel's name is none.
+    kept then, if it fails; `RecipeError` if the settings are none; `WheelError` if the wheel is damaged or its name is
+    none.
     """
     name = WheelName.parse(wheel.name)
     if name.variant is not None:
@@ -197,6 +199,7 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
     if not wheel.is_file():
         raise BuildError(f"{wheel}: no such wheel")
     settings, asked = _settings(recipe)
+    check_wheels([wheel])
     try:
         with _log() as log, supervised():
             return Portable(wheel, repaired(wheel.absolute(), folder, log=log, settings=settings, pass_env=asked))

@@ -18,8 +18,9 @@ from vbuild.cli import options, terminal
     metavar="RELEASE",
     help="With --simple: remove this release, as in demo==1.0. Repeatable.",
 )
+@options.verify
 @options.as_json
-def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], as_json: bool) -> None:
+def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], verify: bool, as_json: bool) -> None:
     """Write the variants.json of every release in a folder.
 
     An index at --simple that is there already keeps its other releases. It is replaced in one step.
@@ -28,7 +29,7 @@ def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], as_json
 
     if remove and not simple:
         raise click.UsageError("--remove goes with --simple, the index that has the release")
-    indexed = verb(folder, simple=simple, remove=remove)
+    indexed = verb(folder, simple=simple, remove=remove, verify=verify)
     data = {"variants": [item.data() for item in indexed], "simple": str(simple) if simple else None}
     lines = [f"{item.path.name}: {', '.join(item.labels)}" for item in indexed] or [f"{folder}: no variant wheels"]
     terminal.show(data, [*lines, *([str(simple)] if simple else [])], as_json=as_json)

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 @options.fast
 @options.bill
 @options.provenance
+@options.verify
 @click.option("--check", is_flag=True, help="Install the results with pip and uv; load and import them.")
 @options.dry_run
 @options.as_json
@@ -77,7 +78,7 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
     from vbuild.wheel.deflate import Codec
 
     dry_run, check, provenance, as_json = (asked.pop(name) for name in ("dry_run", "check", "provenance", "as_json"))
-    rpath_only, fast, gpus, pin = (asked.pop(name) for name in ("rpath_only", "fast", "gpus", "pin"))
+    rpath_only, fast, gpus, pin, verify = (asked.pop(name) for name in ("rpath_only", "fast", "gpus", "pin", "verify"))
     if folder is None and not (dry_run or check):
         raise click.UsageError("expected --output-dir FOLDER, --dry-run or, for wheels that are split, --check")
     if check and dry_run:
@@ -98,6 +99,7 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
             cut=cut_of(divided(wheels)[0], gpus) if gpus else None,
             codec=Codec.ISAL if fast else Codec.LIBDEFLATE,
             looks_at_all=check,
+            verify=verify,
             on_progress=on_progress,
         )
     if provenance:

@@ -30,21 +30,16 @@ _HERE, _EXCHANGE = -100, 2
 _PAUSE = 0.05  # seconds between two tries: a thread that waits in the system hears no Ctrl-C
 
 
-@contextmanager
-def making(path: Path) -> Iterator[None]:
-    """The block makes *path*, or what is below; an `OSError` of it names the folder where that cannot be.
+def unmade(error: OSError) -> OSError:
+    """*error* of a file or folder that could not be made, with the name of the folder that has no place for it.
 
     Some file systems, as /proc, say of a new name that it is not there, though its folder is: a `PermissionError` here.
     """
-    folder = path.parent
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if error.filename and Path(error.filename).is_relative_to(path):
-            if folder.is_dir():
-                raise PermissionError(errno.EACCES, "nothing new can be made here", str(folder)) from error
-            raise NotADirectoryError(errno.ENOTDIR, error.strerror, str(folder)) from error
-        raise
+    if not isinstance(error, FileNotFoundError | NotADirectoryError) or not error.filename:
+        return error
+    if (folder := Path(error.filename).parent).is_dir():
+        return PermissionError(errno.EACCES, "nothing new can be made here", str(folder))
+    return NotADirectoryError(errno.ENOTDIR, error.strerror, str(folder))
 
 
 @contextmanager
@@ -56,9 +51,12 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        with making(part):
-            yield part
-            part.replace(path)
+        yield part
+        part.replace(path)
+    except OSError as error:
+        if error.filename == str(part):
+            raise unmade(error) from error
+        raise
     finally:
         with uninterrupted(), suppress(OSError):  # what stays has a name that nobody looks for
             part.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ from msgspec import Struct
 from platformdirs import user_cache_path
 
 from vbuild.errors import BuildError
-from vbuild.files.atomic import NO_LOCKS, locked, making, replacing
+from vbuild.files.atomic import NO_LOCKS, locked, replacing, unmade
 from vbuild.files.hashing import sealed, unsealed
 from vbuild.process.run import check_running
 from vbuild.process.signals import uninterrupted
@@ -267,10 +267,11 @@ class Cache(Struct, frozen=True):
     def make_folder(self, folder: Path) -> None:
         """Make *folder*, in this part, and mark the user's cache as a cache; an `OSError` says what to do."""
         try:
-            with making(self.folder.parent):
-                folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OSError(error.errno, f"{error.strerror}; {ELSEWHERE}", error.filename) from error
+            told = unmade(error)
+            what_to_do = f"; {ELSEWHERE}" if self.folder.parent == cache_folder() else ""
+            raise OSError(told.errno, f"{told.strerror}{what_to_do}", told.filename) from error
         tag = cache_folder() / _TAG
         if self.folder.parent == tag.parent and not tag.exists():
             with suppress(OSError), replacing(tag) as part:

@@ -7,7 +7,7 @@ that belong to one layout write files. The README lists the commands that consum
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -38,7 +38,7 @@ from vbuild.publishing.model import (
 from vbuild.publishing.releases import releases_at
 from vbuild.sbom.keeping import Changes, bill_of, carries, listed, path_of, revised
 from vbuild.sbom.model import BillChange
-from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.archive import Wheel, check_wheels, open_wheel
 from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.metadata import is_dist_info
 from vbuild.wheel.simple_index import write_index_of
@@ -196,11 +196,12 @@ class PublishedLayout(Struct, frozen=True):
 
 
 def publish(
-    paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[PublishLayout]
+    paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[PublishLayout], verify: bool = True
 ) -> tuple[PublishedLayout, ...]:
     """Lay the wheels at *paths*, files or folders of them, out in each of *layouts*: ``folder/<layout>``.
 
-    Without *folder* nothing is written, and the plans are given. A `VbuildError`, and nothing written, if wheels do
+    Without *folder* nothing is written, and the plans are given. Each wheel is compared with its RECORD, unless
+    *verify* is off. A `VbuildError`, and nothing written, if wheels do
     not belong together, a layout has no place for one of them, or a layout's folder is there and not empty.
     """
     found = releases_at(paths)
@@ -213,6 +214,8 @@ def publish(
     for plan in plans:
         if not _is_free(there := folder / plan.layout):
             raise _taken(there)
+    if verify:
+        check_wheels({*(wheel.path for release in found for wheel in release.wheels), *_passed_on(plans)})
     with staging(folder) as stage, Digests() as digests:
         laid = []
         for plan in plans:
@@ -223,6 +226,13 @@ def publish(
         for one in laid:
             _replace(stage / one.plan.layout, folder / one.plan.layout)
     return tuple(laid)
+
+
+def _passed_on(plans: Iterable[PublishPlan]) -> Iterator[Path]:
+    """The wheels of which *plans* copy something; an option may name others than those laid out."""
+    for output in (output for plan in plans for output in plan.outputs):
+        if isinstance(output, NewWheel):
+            yield from (member.wheel for member in output.members if not isinstance(member, Put))
 
 
 def _is_free(place: Path) -> bool:

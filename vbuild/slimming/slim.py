@@ -57,6 +57,7 @@ def slim(
     codec: Codec = Codec.LIBDEFLATE,
     accept_license: bool = False,
     executor: Executor = LOCAL,
+    verify: bool = True,
     on_progress: OnProgress = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
     """Write into *folder* what *shares* keep of the wheels at *paths*, which may be folders of wheels.
@@ -64,7 +65,8 @@ def slim(
     Without a folder nothing is written, and sizes are those of the members. A share without a label keeps the wheel's
     name; those with one become variant wheels, with a variants.json for each release. A wheel without GPU code is
     copied unchanged, unless *cuts* strip or drop something. An *executor* that is not local sends wheels to its
-    workers. *on_progress* is called with the name of the current wheel, the bytes done, and the bytes in total.
+    workers. What is passed on is compared with CRC-32 and RECORD, too, unless *verify* is off. *on_progress* is called
+    with the name of the current wheel, the bytes done, and the bytes in total.
 
     Raises `RepackageError` if nothing in a wheel serves a GPU asked for, or a licence forbids the change, and
     `WheelError` if a wheel is damaged: then no part of that wheel is in *folder*.
@@ -73,13 +75,13 @@ def slim(
     _check(shares, cuts)
     wheels = gathered(paths)
     _check_globs(wheels, cuts)
-    make = partial(slim_wheel, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license)
+    make = partial(slim_wheel, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license, verify=verify)
     if executor.is_local:
         slimmed = tuple(result for path in wheels for result in make(path, folder, on_progress=on_progress))
     else:
         slimmed = tuple(_slimmed_by_workers(wheels, folder, executor, make=make, on_progress=on_progress))
     if folder and any(share.label for share in shares):
-        index(folder)
+        index(folder, verify=False)
     return slimmed
 
 
@@ -91,6 +93,7 @@ def slim_wheel(
     cuts: Cuts,
     codec: Codec = Codec.LIBDEFLATE,
     accept_license: bool = False,
+    verify: bool = True,
     on_progress: OnProgress = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
     """Slim the one wheel at *path*, in one pass over it, as `slim` does; no index is written."""
@@ -108,6 +111,8 @@ def slim_wheel(
             told = (f"RECORD has {bare}: CRC-32 alone vouches for them; the new RECORD has them all",) if bare else ()
             warnings = () if plan.is_idle else (*map(_licence_warning, found), *told)
             outputs = tuple(slim_outputs(wheel, plan, shares))
+            if verify and folder:
+                wheel.check()
             write = partial(_written, wheel, plan=plan, outputs=outputs, codec=codec, cuts=cuts, on_progress=progress)
             written = () if folder is None else write(folder)
             return tuple(_results(wheel, plan, outputs, written, warnings, cuts=cuts))

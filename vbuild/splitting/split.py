@@ -203,6 +203,7 @@ def split(
     cut: LibraryCutter | None = None,
     codec: Codec = Codec.LIBDEFLATE,
     looks_at_all: bool = False,
+    verify: bool = True,
     indexes: Callable[[], Indexes] = Indexes.configured,
     on_progress: OnProgress = lambda _what, _done, _total: None,
 ) -> Split:
@@ -214,7 +215,8 @@ def split(
     first: see `vbuild.slimming.slim.library_cutter`. Wheels whose file names promise nothing are not read, unless
     *looks_at_all*, which lists what they lack. *indexes* says where official wheels are; vbuild reads parts of them,
     and downloads whole libraries only if ``request.fetch`` is set. A wheel with nothing to take out is copied byte for
-    byte. *on_progress* is called with what is being done, the bytes done, and the bytes in total.
+    byte. What is passed on is compared with CRC-32 and RECORD, too, unless *verify* is off. *on_progress* is called
+    with what is being done, the bytes done, and the bytes in total.
 
     Raises `RepackageError` if a wheel bundles the driver's libraries, or *request* leaves a choice open; `WheelError`
     if a wheel is damaged; `FetchError` if no index answers. Then nothing is in *folder*.
@@ -258,6 +260,9 @@ def split(
             for machine, same_machine in by_machine.items()
         )
         plan = SplitPlan(machines, codec, sources)
+        if verify and folder:
+            for wheel in wheels:
+                wheel.check()
         written = _write(folder, plan, on_progress=add_written) if folder else {}
         sweep_daily()
         return split_result(plan, written)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from vbuild.errors import VariantError, at
 from vbuild.files.atomic import locked, replacing
 from vbuild.variants.document import Document, combine
-from vbuild.wheel.archive import peek, wheels_in
+from vbuild.wheel.archive import check_wheels, peek, wheels_in
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.simple_index import check_index, write_simple
@@ -41,11 +41,14 @@ class Indexed(Struct, frozen=True):
         }
 
 
-def index(folder: Path, *, simple: Path | None = None, remove: Sequence[str] = ()) -> tuple[Indexed, ...]:
+def index(
+    folder: Path, *, simple: Path | None = None, remove: Sequence[str] = (), verify: bool = True
+) -> tuple[Indexed, ...]:
     """Write into *folder* the variants.json of each release whose variant wheels are there.
 
     A file that says the same already is left alone. *simple* is a folder for a static simple index of all of it: one
-    that is there keeps its other releases, but for those in *remove*; see `write_simple`. `VariantError` names the two
+    that is there keeps its other releases, but for those in *remove*; see `write_simple`. Every wheel in *folder* is
+    compared with its RECORD first, unless *verify* is off. `VariantError` names the two
     wheels that contradict each other, or the one that contradicts its own file name; `WheelError` the one that cannot
     be read, or a folder in use. Then nothing is written.
     """
@@ -54,6 +57,8 @@ def index(folder: Path, *, simple: Path | None = None, remove: Sequence[str] = (
     if simple:
         check_index(simple)
     with indexing(folder):
+        if verify:
+            check_wheels(wheels_in(folder))
         releases: dict[str, list[tuple[str, Document]]] = {}
         for name, document in _documents(folder):
             releases.setdefault(f"{name.release}-variants.json", []).append((str(name), document))

@@ -2,7 +2,7 @@
 
     wheel + variant + metadata -> the same members, variant.json, RECORD, a new file name
 
-No member is inflated: the compressed bytes pass as they are (PEP 825, "Wheel metadata").
+The compressed bytes of members pass as they are (PEP 825, "Wheel metadata").
 """
 
 from collections.abc import Iterable
@@ -27,16 +27,16 @@ def stamped(
     variant: Variant,
     metadata: VariantMetadata | None = None,
     schema: Schema = Schema.PEP_850,
-    check: bool = False,
+    verify: bool = True,
 ) -> Path:
     """Write into *folder* the copy of *wheel* that is *variant*, and return its path; an older stamp is replaced.
 
-    Without *metadata* the namespaces of the variant come in lexical order, with the built-in providers. With *check*
-    every member is checked against RECORD first, else only those that are read. `VariantError` if the metadata does
-    not cover the variant or that is for other machines than the wheel, `HardwareError` if it asks for a CPU level that
-    does not exist, `WheelError` if the wheel is damaged.
+    Without *metadata* the namespaces of the variant come in lexical order, with the built-in providers. Unless
+    *verify* is off, every member is compared with RECORD first, else those that are read. `VariantError` if the
+    metadata does not cover the variant or that is for other machines than the wheel, `HardwareError` if it asks for a
+    CPU level that does not exist, `WheelError` if the wheel is damaged.
     """
-    with open_wheel(wheel, check=check) as source, at(wheel.name):
+    with open_wheel(wheel, check=verify) as source, at(wheel.name):
         refuse_unread(variant)
         _check_machine(variant, source.name)
         shared = metadata or metadata_for(_namespaces(variant, source.name))
@@ -45,12 +45,12 @@ def stamped(
         return edited(source, folder, name, edits={_path(source): document.pack()})
 
 
-def unstamped(wheel: Path, folder: Path, *, check: bool = False) -> Path:
-    """Write into *folder* the copy of *wheel* that is not a variant, and return its path; *check* as for `stamped`.
+def unstamped(wheel: Path, folder: Path, *, verify: bool = True) -> Path:
+    """Write into *folder* the copy of *wheel* that is not a variant, and return its path; *verify* as for `stamped`.
 
     `VariantError` if it is none already.
     """
-    with open_wheel(wheel, check=check) as source, at(wheel.name):
+    with open_wheel(wheel, check=verify) as source, at(wheel.name):
         if not (source.name.variant or source.find(_path(source))):
             raise VariantError("no variant label and no variant.json; expected a variant wheel to remove them from")
         return edited(source, folder, source.name.plain(), edits={_path(source): None})

@@ -37,6 +37,9 @@ from vbuild.wheel.zip_format import (
 
 CHUNK = 1 << 20
 
+# how a member may be compressed to be inflated here
+READ_METHODS = frozenset({ZipMethod.STORED, ZipMethod.DEFLATED, ZipMethod.ZSTD})
+
 
 def inflated_stream(raw: Iterator[bytes]) -> Iterator[bytes]:
     """What the deflate stream in *raw* inflates to, a chunk at a time; `WheelError` unless it ends with *raw*."""

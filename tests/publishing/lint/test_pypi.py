@@ -152,6 +152,9 @@ def test_twine_uploads_no_variants_json(tmp_path: Path) -> None:
     assert "InvalidDistribution" in result.stdout + result.stderr
 
 
+UNREAD = "PyPI takes stored and deflated ones, and vbuild does not compare these with RECORD"
+
+
 def test_an_archive_that_pypi_refuses_is_an_error_for_pypi(tmp_path: Path) -> None:
     def comment(archive: zipfile.ZipFile) -> None:
         archive.comment = b"signed"
@@ -164,10 +167,10 @@ def test_an_archive_that_pypi_refuses_is_an_error_for_pypi(tmp_path: Path) -> No
         unpacked = sum(info.file_size for info in archive.infolist())
     assert problems_found(tmp_path, pypi=True) == [
         f"error archive: {PLAIN}: its archive has a comment, which PyPI refuses",
-        f"error archive: {PLAIN}: members are compressed with method 12; PyPI takes stored and deflated ones",
+        f"error archive: {PLAIN}: members are compressed with method 12; {UNREAD}",
         f"error archive: {PLAIN}: unpacks from {size} to {unpacked} bytes; PyPI takes 50 times the size at most",
     ]
-    assert problems_found(tmp_path) == []
+    assert problems_found(tmp_path) == [f"warning archive: {PLAIN}: members are compressed with method 12; {UNREAD}"]
 
 
 def modern(folder: Path, lines: str, files: Mapping[str, bytes | str] | None = None) -> None:

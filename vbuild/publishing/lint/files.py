@@ -1,11 +1,11 @@
 """Read the files of a folder that would be published, each once, and group them by release.
 
-    *.whl              central directory, RECORD, METADATA and variant.json; no other member is inflated
+    *.whl              every member, compared with RECORD; without that, METADATA and variant.json alone are inflated
     *.tar.gz           its first PKG-INFO below the top folder, and the licences that this names
     *-variants.json    which variants a release has (PEP 825, index-level metadata)
     *.zip, *.tgz, ...  by name only: an sdist in a form of earlier years, if it is called after a release
 
-A page of links has the same files. Of those only the parts named are transferred, if the server sends parts; what is
+A page of links has the same files. Of those only the parts named are transferred, and members are not compared; what is
 beside them there, METADATA and Requires-Python, is compared with what they hold.
 
 Everything else in the folder is ignored: reports and logs may lie there, too. Requirements of wheels that `vbuild
@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self, TypeVar
 
@@ -39,7 +40,8 @@ from vbuild.wheel.metadata import VARIANT_JSON, is_companion, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.sdist import LARGEST, PKG_INFO, SUFFIX, below_top, reading, release_of
-from vbuild.wheel.zip_read import ZipReader
+from vbuild.wheel.zip_format import ZipMethod
+from vbuild.wheel.zip_read import READ_METHODS, ZipReader
 
 T = TypeVar("T")
 
@@ -47,7 +49,7 @@ INDEX = "-variants.json"
 
 # what sdists were before PEP 527 and PEP 625
 _FORMER = re.compile(r"\.(zip|tgz|tar|tar\.(bz2|xz|Z))$", re.ASCII)
-_READABLE_METHODS = frozenset({0, 8})
+_PLAIN_METHODS = frozenset({ZipMethod.STORED, ZipMethod.DEFLATED})
 _AT_ONCE = 8  # requests
 
 
@@ -78,11 +80,22 @@ class ReadyWheel:
     def file(self) -> str:
         return self.source.name
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether members are compressed in a way that nothing here can inflate."""
+        return not READ_METHODS.issuperset(self.methods)
+
     @classmethod
-    def read(cls, source: LocatedFile) -> Self:
-        """The wheel at *source*; `WheelError` if its name, archive or METADATA is not valid."""
+    def read(cls, source: LocatedFile, *, verify: bool) -> Self:
+        """The wheel at *source*; `WheelError` if its name, archive or METADATA is not valid.
+
+        With *verify* also if a member of it, a file of this machine, is not what RECORD says.
+        """
         with source.opened() as file, at(source.name):
             wheel = Wheel(Path(source.name), ZipReader(file))
+            methods = {member.header.method for member in wheel.members}
+            if verify and source.path and methods <= READ_METHODS:
+                wheel.check()
             member_path = f"{wheel.dist_info}/METADATA"
             data = wheel.read(member_path)
             with at(member_path):
@@ -97,7 +110,7 @@ class ReadyWheel:
                 wheel.read(document) if document else None,
                 sum(member.size for member in wheel.members),
                 bool(wheel.comment),
-                tuple(sorted({member.header.method for member in wheel.members} - _READABLE_METHODS)),
+                tuple(sorted(methods - _PLAIN_METHODS)),
                 tuple(file for file in metadata.licenses if not wheel.find(f"{wheel.dist_info}/licenses/{file}")),
                 is_companion(wheel.metadata(), wheel.wheel_file()),
                 dict(_installs(wheel)),
@@ -177,14 +190,16 @@ class PublishFolder(Struct, frozen=True):
         return len(self.wheels) + len(self.sources) + len(self.indexes) + len(self.damaged)
 
 
-def files_in(place: Path | Iterable[LocatedFile]) -> PublishFolder:
-    """The files in the folder *place*, or those of a page, that would be published.
+def files_in(place: Path | Iterable[LocatedFile], *, verify: bool = True) -> PublishFolder:
+    """The files in the folder *place*, or those of a page, that would be published; *verify* as for `ReadyWheel.read`.
 
     `RepackageError` if there is no such folder, or nothing in it.
     """
     files = _files_of(place) if isinstance(place, Path) else tuple(place)
     damaged: list[Finding] = []
-    wheels = tuple(_read([file for file in files if file.name.endswith(".whl")], ReadyWheel.read, damaged))
+    wheels = tuple(
+        _read([file for file in files if file.name.endswith(".whl")], partial(ReadyWheel.read, verify=verify), damaged)
+    )
     sources = tuple(_read([file for file in files if file.name.endswith(SUFFIX)], ReadySdist.read, damaged))
     indexes = tuple(file for file in files if file.name.endswith(INDEX))
     former: list[tuple[str, Version, str]] = []

@@ -94,6 +94,8 @@ def refusals(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
             yield from _metadata(file)
     for wheel in release.wheels:
         yield from _name(wheel, terms)
+        if terms.is_pypi or wheel.is_unread:
+            yield from _methods(wheel, terms)
         if terms.is_pypi:
             yield from _archive(wheel)
     if terms.is_pypi:
@@ -145,18 +147,24 @@ def _name(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
         yield Finding(terms.severity, PublishRule.PLATFORM, (wheel.file,), what, advice)
 
 
-def _archive(wheel: ReadyWheel) -> Iterator[Finding]:
-    advice = "write it again as other wheels are: vbuild stamp, or wheel unpack and pack"
-    if wheel.has_comment:
-        what = "its archive has a comment, which PyPI refuses"
-        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, advice)
+_REWRITE = "write it again as other wheels are: vbuild stamp, or wheel unpack and pack"
+
+
+def _methods(wheel: ReadyWheel, terms: IndexRules) -> Iterator[Finding]:
     for method in wheel.methods:
         if method == ZipMethod.ZSTD and wheel.name.variant:
             what = "members are compressed with zstd, which uv reads, and PyPI and pip do not"
-            yield Finding(Severity.WARNING, PublishRule.ARCHIVE, (wheel.file,), what, advice)
+            yield Finding(Severity.WARNING, PublishRule.ARCHIVE, (wheel.file,), what, _REWRITE)
             continue
         what = f"members are compressed with method {method}; PyPI takes stored and deflated ones"
-        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, advice)
+        unread = ", and vbuild does not compare these with RECORD" if wheel.is_unread else ""
+        yield Finding(terms.severity, PublishRule.ARCHIVE, (wheel.file,), what + unread, _REWRITE)
+
+
+def _archive(wheel: ReadyWheel) -> Iterator[Finding]:
+    if wheel.has_comment:
+        what = "its archive has a comment, which PyPI refuses"
+        yield Finding(Severity.ERROR, PublishRule.ARCHIVE, (wheel.file,), what, _REWRITE)
     if wheel.unpacked > max(_BOMB, _RATIO * wheel.size):
         what = f"unpacks from {wheel.size} to {wheel.unpacked} bytes; PyPI takes {_RATIO} times the size at most"
         advice = "leave out what is only zeros: vbuild slim, strip"
