@@ -80,8 +80,10 @@ class RepackageError(VbuildError):
     advice = "docs/howto and docs/layouts show what wheels can be turned into."
 
 
-def reason_of(error: OSError) -> str:
+def reason_of(error: OSError | UnicodeDecodeError) -> str:
     """Returns why something cannot be read or written; of a tree that shutil copies, the reason of the first file."""
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8"
     if error.errno is None and error.args and isinstance(error.args[0], list):
         file, _, message = error.args[0][0]
         return f"{file}: {str(message).partition('] ')[2].partition(': ')[0] or message}"

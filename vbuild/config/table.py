@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from vbuild.errors import RecipeError, at, meant
+from vbuild.errors import RecipeError, at, meant, reason_of
 
 T = TypeVar("T")
 
@@ -69,8 +69,7 @@ class Table:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise RecipeError(f"{path}: cannot be read: {reason}") from error
+                raise RecipeError(f"{path}: cannot be read: {reason_of(error)}") from error
         with at(path):
             return cls.parse(text)
 

@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
-from vbuild.errors import RecipeError, VbuildError, at
+from vbuild.errors import RecipeError, VbuildError, at, reason_of
 from vbuild.files.json_text import parsed_json
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
@@ -259,8 +259,7 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise RecipeError(f"{path}: cannot be read: {reason}") from error
+                raise RecipeError(f"{path}: cannot be read: {reason_of(error)}") from error
         with at(path):
             try:
                 data = parsed_json(text, number=_finite)

@@ -17,7 +17,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from vbuild.errors import HardwareError, VariantError, WheelError, at, meant
+from vbuild.errors import HardwareError, VariantError, WheelError, at, meant, reason_of
 from vbuild.files.atomic import replacing
 from vbuild.hardware.conda import machine_of
 from vbuild.hardware.machine import Machine
@@ -149,8 +149,7 @@ def machine_at(path: Path) -> Machine:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise HardwareError(f"{path}: cannot be read: {reason}") from error
+        raise HardwareError(f"{path}: cannot be read: {reason_of(error)}") from error
     with at(path):
         # no TOML begins with a brace
         is_json = path.suffix == ".json" or text.lstrip().startswith("{")

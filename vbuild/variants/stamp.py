@@ -8,7 +8,7 @@ The compressed bytes of members pass as they are (PEP 825, "Wheel metadata").
 from collections.abc import Iterable
 from pathlib import Path
 
-from vbuild.errors import VariantError, at
+from vbuild.errors import VariantError, at, reason_of
 from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Declaration, Document, Schema
 from vbuild.variants.metadata import VariantMetadata, refuse_unread
@@ -74,8 +74,7 @@ def declaration_at(path: Path) -> Declaration:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise VariantError(f"{path}: cannot be read: {reason}") from error
+        raise VariantError(f"{path}: cannot be read: {reason_of(error)}") from error
     with at(path):
         return Declaration.parse(text)
 
