@@ -1,6 +1,7 @@
 """Arguments of the public functions as the values that verbs take."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from vbuild.slimming.request import Cuts, Share
     from vbuild.splitting.patch_plan import LibraryCutter
     from vbuild.variants.select import Ask
+    from vbuild.verification.required import Fetch
 
 _MB = 10**6
 # options that say where and how, not what
@@ -248,3 +250,16 @@ def state_inputs(verb: str, asked: Mapping[str, Any], made: Sequence[Path], inpu
         else:
             texts[name] = str(value)
     state_each(made, inputs=inputs, verb=verb, asked={"command": f"vbuild {verb}", "options": texts})
+
+
+def fetch_of(*, fetch: bool) -> "Fetch | None":
+    """What downloads a project's file from the indexes that pip is configured with; None if nothing is to be fetched.
+
+    `FetchError` if pip's configuration cannot be read.
+    """
+    if not fetch:
+        return None
+    from vbuild.index_client.configuration import Indexes
+    from vbuild.index_client.packages import download_best
+
+    return partial(download_best, indexes=Indexes.configured())

@@ -14,6 +14,7 @@ from vbuild.api.arguments import (
     codec_of,
     cut_of,
     cuts_of,
+    fetch_of,
     gpus_of,
     known,
     layout_of,
@@ -389,18 +390,26 @@ def verify(
     cpu: "str | Cpu | None" = None,
     baseline: StrPath | None = None,
     allow: Iterable[str] = (),
+    fetch: bool = False,
 ) -> "Verdict":
     """Compare the code in *wheel* with what its name and metadata promise, and return the findings.
 
     *cpu* is the level to compare with if the wheel names none, as in "x86-64-v3"; *baseline* is the plain wheel of the
     same build, whose run-time dispatch is allowed; *allow* are regular expressions of functions or files that may
-    exceed the level. ``failed`` of the result says whether a promise is broken. `WheelError` if the wheel cannot be
-    read. Nothing is written.
+    exceed the level. With *fetch*, -libs wheels that it requires are fetched if they do not lie beside it. ``failed``
+    of the result says whether a promise is broken. `WheelError` if the wheel cannot be read, `FetchError` if no index
+    answers. Nothing is written.
     """
     from vbuild.hardware.cpu import Cpu
     from vbuild.verification.verify import verify as verb
 
-    return verb(Path(wheel), cpu=value_of(cpu, Cpu.parse), baseline=path_of(baseline), allow=texts_of(allow))
+    return verb(
+        Path(wheel),
+        cpu=value_of(cpu, Cpu.parse),
+        baseline=path_of(baseline),
+        allow=texts_of(allow),
+        fetch=fetch_of(fetch=fetch),
+    )
 
 
 def run_levels(

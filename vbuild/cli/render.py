@@ -206,6 +206,11 @@ def split_lines(split: "Split") -> Iterator[str]:
         if source.reason:
             yield from wrapped(f"  left as it was: {source.reason}", indent=4)
         yield from _requirements(source.requires)
+    if any(move.kind in {"share", "replace"} for move in split.libraries):
+        yield from wrapped(
+            "auditwheel show calls wheels whose libraries moved linux_x86_64 and the like, because it looks into one "
+            "wheel only; vbuild verify checks their tags together with the wheels beside them",
+        )
 
 
 def _becomes(move: "LibraryMove") -> str:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     metavar="REGEX",
     help="Let these functions or files exceed the level. Repeatable.",
 )
+@click.option("--fetch", is_flag=True, help="Fetch the -libs wheels that are required and do not lie beside them.")
 @click.option(
     "--run-levels", "run", is_flag=True, help="Also install and import the wheels, as CPUs of their levels see them."
 )
@@ -43,6 +44,7 @@ def verify(
     cpu: "Cpu | None",
     baseline: Path | None,
     allow: "tuple[re.Pattern[str], ...]",
+    fetch: bool,
     run: bool,
     recipe: Path | None,
     as_json: bool,
@@ -50,16 +52,19 @@ def verify(
     """Check that wheels are what their names and metadata promise.
 
     Disassembles the code in WHEELS: no instruction may exceed the CPU level, and GPU code has to be there for every GPU
-    that is promised. Also checks RECORD, and that libraries find each other.
+    that is promised. Also checks RECORD, and that libraries find each other, also those in required wheels that lie
+    beside them.
     """
     from vbuild.api import functions
+    from vbuild.api.arguments import fetch_of
     from vbuild.verification.level_emulation import LevelReport
     from vbuild.verification.verify import verify as verb
 
     if recipe and not run:
         raise click.UsageError("--recipe goes with --run-levels only")
     with terminal.status(quiet=as_json) as on_progress:
-        judged = partial(verb, cpu=cpu, baseline=baseline, allow=allow, on_progress=on_progress)
+        fetching = fetch_of(fetch=fetch)
+        judged = partial(verb, cpu=cpu, baseline=baseline, allow=allow, fetch=fetching, on_progress=on_progress)
         verdicts = [*map(judged, wheels)]
         levels = partial(functions.run_levels, cpu=cpu, recipe=recipe, on_progress=on_progress)
         runs = [*map(levels, wheels)] if run else []

@@ -4,6 +4,8 @@ RPATH, RUNPATH    relative to the library ($ORIGIN), not to the machine it was b
 NEEDED            in the wheel, or on the platform's list, or Python's own
 symbol versions   no newer than the platform tag allows
 symbols           defined by some library of the wheel or of the platform, or by Python
+
+"In the wheel" is also what the wheels beside it have that it requires: see `vbuild.verification.required`.
 """
 
 import ctypes
@@ -21,8 +23,11 @@ from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver
 from vbuild.elf.code import Elf
 from vbuild.elf.data import MODULE_ENTRIES
 from vbuild.elf.linkage import ORIGIN_TOKEN, edges_of, searched
+from vbuild.files.wording import counted
 from vbuild.verification.model import Finding, Severity, VerifyRule
+from vbuild.verification.required import Fetch, RequiredWheel, policies, required_wheels
 from vbuild.wheel.archive import Wheel
+from vbuild.wheel.metadata import LIBS
 
 _WRITABLE_BY_ALL = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - refused, not used
 _SHOWN = 4
@@ -47,26 +52,49 @@ class LinkageCheck:
         *,
         requires: Sequence[str],
         is_split: bool = False,
+        required: Sequence[RequiredWheel] = (),
     ) -> None:
         self._is_split = is_split
         self._libraries = libraries
+        self._required = required
         self._platforms = platforms
         self._requires = [found for line in requires if (found := read_requirement(line))]
-        self._edges: dict[str, list[Edge]] = {path: [] for path in libraries}
-        for edge in edges_of(libraries, self._platforms):
+        everything = dict(libraries)
+        owners = dict.fromkeys(libraries, "the wheel")
+        for one in required:
+            everything = {**one.libraries, **everything}
+            owners = {**dict.fromkeys(one.libraries, one.name), **owners}
+        self._edges: dict[str, list[Edge]] = {path: [] for path in everything}
+        for edge in edges_of(everything, self._platforms):
             self._edges[edge.consumer].append(edge)
         self._is_glibc = bool(platforms) and all(platform.glibc for platform in platforms)
-        self._given = frozenset().union(*(elf.exported for elf in libraries.values()))
-        self._homes: dict[str, set[str]] = {}
-        for path, elf in libraries.items():
+        self._given = frozenset().union(*(elf.exported for elf in everything.values()))
+        # who has a library of that name, and in which folders
+        self._homes: dict[str, dict[str, str]] = {}
+        for path, elf in everything.items():
             for name in {posixpath.basename(path), elf.soname or ""} - {""}:
-                self._homes.setdefault(name, set()).add(posixpath.dirname(path))
+                self._homes.setdefault(name, {})[posixpath.dirname(path)] = owners[path]
 
     @classmethod
-    def of(cls, wheel: Wheel, libraries: Mapping[str, Elf], *, is_split: bool = False) -> Self:
+    def of(
+        cls,
+        wheel: Wheel,
+        libraries: Mapping[str, Elf],
+        *,
+        is_split: bool = False,
+        fetch: Fetch | None = None,
+    ) -> Self:
+        """The check of *wheel*; if it needs libraries that it lacks, with the wheels that it requires.
+
+        Those beside it are read, and -libs wheels that are not there come by *fetch*.
+        """
         linked = {path: elf for path, elf in libraries.items() if elf.is_loadable}
-        platforms = [platform for tag in wheel.name.platform.split(".") if (platform := PlatformPolicy.parse(tag))]
-        return cls(linked, platforms, requires=wheel.metadata().requires_dist, is_split=is_split)
+        platforms, requires = policies(wheel.name), wheel.metadata().requires_dist
+        check = cls(linked, platforms, requires=requires, is_split=is_split)
+        found = {edge.via for edges in check._edges.values() for edge in edges}
+        if found <= _FOUND or not (required := [*required_wheels(wheel, fetch=fetch)]):
+            return check
+        return cls(linked, platforms, requires=requires, is_split=is_split, required=required)
 
     def findings(self) -> Iterator[Finding]:
         """Yield what is wrong with each library."""
@@ -76,6 +104,28 @@ class LinkageCheck:
             yield from self._version_findings(path, elf)
             yield from self._undefined_findings(path, elf)
         yield from self._unpinned_findings()
+        for required in self._required:
+            yield from self._required_findings(required)
+
+    def _required_findings(self, required: RequiredWheel) -> Iterator[Finding]:
+        """Yield what is wrong with a wheel that is required, or that the platform tags hold with it."""
+        findings = [*required.findings]
+        used: set[str] = set()
+        left = [*self._libraries]
+        while left:
+            edges = self._edges[left.pop()]
+            found = {edge.provider for edge in edges if edge.via in _WITHIN and edge.provider in required.libraries}
+            new = {path for path in found if path and path not in used}
+            used |= new
+            left += new
+        for path in sorted(used):
+            place, elf = f"{required.name}: {path}", required.libraries[path]
+            findings += [*self._version_findings(place, elf), *self._needed_findings(path, elf, place=place)]
+        yield from findings
+        if used and not findings:
+            tags = ", ".join(platform.tag for platform in self._platforms)
+            what = f"finds {counted(len(used), 'library')} of {required.name}, {required.place}, by RPATH"
+            yield Finding(Severity.NOTE, VerifyRule.NEEDED, (), f"{what}; together they are {tags}")
 
     def _unpinned_findings(self) -> Iterator[Finding]:
         """Yield each framework whose libraries are needed and that any version of is admitted: its ABI changes."""
@@ -93,7 +143,8 @@ class LinkageCheck:
             advice = f"require the one it was built against: {project}==X.Y.*; matrix.requires.{project} writes that"
             yield Finding(Severity.WARNING, VerifyRule.UNPINNED, (path,), what, advice)
 
-    def _needed_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
+    def _needed_findings(self, path: str, elf: Elf, *, place: str | None = None) -> Iterator[Finding]:
+        places = (place or path,)
         # by the platform that lacks it, and what brings it
         absent: dict[tuple[str, str], list[str]] = {}
         is_elsewhere = self._requires or any(folder.startswith("..") for folder in searched(path, elf.search_path))
@@ -101,9 +152,9 @@ class LinkageCheck:
             if edge.via in _FOUND:
                 continue
             if homes := self._homes.get(edge.name):
-                where = ", ".join(sorted(homes))
-                what = f"needs {edge.name}, which the wheel has in {where!r}, but no RPATH leads there"
-                yield Finding(Severity.WARNING, VerifyRule.NEEDED, (path,), what)
+                where, owner = ", ".join(sorted(homes)), homes[min(homes)]
+                what = f"needs {edge.name}, which {owner} has in {where!r}, but no RPATH leads there"
+                yield Finding(Severity.WARNING, VerifyRule.NEEDED, places, what)
             elif lacking := [one.tag for one in self._platforms if one.promises and not one.has(edge.name)]:
                 is_required = is_elsewhere or (self._is_split and by_soname(edge.name))
                 source = "the driver" if is_driver(edge.name) else "other packages" if is_required else ""
@@ -111,10 +162,16 @@ class LinkageCheck:
         for (tag, source), names in absent.items():
             what = f"needs {', '.join(names)}: neither in the wheel nor part of {tag}"
             if source:
-                yield Finding(Severity.WARNING, VerifyRule.NEEDED, (path,), f"{what}; expected from {source}")
+                projects = [one.name for one in self._requires if one.name.endswith(LIBS)]
+                advice = (
+                    f"put the wheel of {', '.join(projects)} beside it, or publish it and use --fetch"
+                    if projects
+                    else ""
+                )
+                yield Finding(Severity.WARNING, VerifyRule.NEEDED, places, f"{what}; expected from {source}", advice)
             else:
                 advice = "bundle them (auditwheel repair), or require the packages that have them"
-                yield Finding(Severity.ERROR, VerifyRule.NEEDED, (path,), f"{what}; {advice}")
+                yield Finding(Severity.ERROR, VerifyRule.NEEDED, places, f"{what}; {advice}")
 
     def _version_findings(self, path: str, elf: Elf) -> Iterator[Finding]:
         for platform in self._platforms:

@@ -47,6 +47,7 @@ from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.linkage import LinkageCheck
 from vbuild.verification.model import Finding, LibraryIsa, Severity, Verdict, VerifyRule, is_grafted
 from vbuild.verification.python_tests import is_python_code, python_code
+from vbuild.verification.required import Fetch
 from vbuild.wheel.archive import Wheel, open_wheel, peek
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
@@ -66,6 +67,7 @@ def verify(
     allow: Sequence[str | re.Pattern[str]] = (),
     jobs: int | None = None,
     is_split: bool = False,
+    fetch: Fetch | None = None,
     published: Callable[[str], frozenset[str]] | None = None,
     on_progress: Callable[[str], None] = lambda _step: None,
 ) -> Verdict:
@@ -74,9 +76,10 @@ def verify(
     *baseline* is the same project's wheel built without flags: instructions that it has, too, are not due to flags.
     *allow* are regular expressions for the functions, or the paths of libraries, that may go above the level. *jobs* is
     the number of processes that disassemble, by default that of the cores. Of a wheel that *is_split* afterwards,
-    libraries of official packages may be absent: it will require them. *published* gives the CPU features for which the
-    published wheel chooses code in the library at a path: a doubt about code that needs these is a warning.
-    *on_progress* gets what is being done: code that is chosen at run time can take minutes.
+    libraries of official packages may be absent: it will require them. Libraries are also looked for in the wheels that
+    it requires, if they lie beside it, and in -libs wheels that *fetch* brings. *published* gives the CPU
+    features for which the published wheel chooses code in the library at a path: a doubt about code that needs these is
+    a warning. *on_progress* gets what is being done: code that is chosen at run time can take minutes.
     """
     patterns = tuple(map(pattern, allow))
     with ExitStack() as stack:
@@ -96,7 +99,7 @@ def verify(
             Finding(Severity.ERROR, VerifyRule.SBOM, (path_of(source.dist_info),), what)
             for what in contradictions(source)
         )
-        findings += LinkageCheck.of(source, libraries, is_split=is_split).findings()
+        findings += LinkageCheck.of(source, libraries, is_split=is_split, fetch=fetch).findings()
         gpu_code = GpuCodeCheck(contents.gpu_codes, claims.gpus)
         findings += gpu_code.findings()
         claim, doubts = _claim_of_code(claims.cpu, source.name, libraries, contents.images)

@@ -1,0 +1,160 @@
+"""The wheels of shared libraries that a thin wheel requires: beside it or fetched, and whether its tags hold with them.
+
+    Requires-Dist: demo-libs==1.0    demo_libs-1.0-py3-none-manylinux_2_28_x86_64.whl
+    each platform tag of the wheel   that wheel has one for the same machine that is no newer, so both install there
+    its libraries                    take no symbol that is newer than the tags of the wheel that requires them
+
+`auditwheel show` looks into one wheel only, and calls one whose libraries are in another linux_x86_64.
+https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from msgspec import Struct
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from vbuild.config.requirements import admits, applies, read_requirement
+from vbuild.elf.catalogue import PlatformPolicy
+from vbuild.elf.code import Elf
+from vbuild.elf.records import MAGIC
+from vbuild.errors import BinaryError, WheelError
+from vbuild.index_client.listed import ListedFile
+from vbuild.verification.model import Finding, Severity, VerifyRule
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.metadata import LIBS
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.paths import installed_path
+
+# downloads the file of a project with the lowest rank into a folder, as `download_best` does
+Fetch = Callable[[str, Callable[[ListedFile], int | None], Path], Path | None]
+
+_MUSL = re.compile(r"musllinux_(\d+)_(\d+)_")
+# a requirement with a marker for Python is none of a -libs wheel
+_ANY_MINOR = 11
+
+
+class RequiredWheel(Struct, frozen=True):
+    """A wheel that another requires: its file *name*, *place* says where it is, and its *libraries* by installed path.
+
+    *findings* are what is wrong with it for the wheel that requires it.
+    """
+
+    name: str
+    place: str
+    libraries: dict[str, Elf]
+    findings: tuple[Finding, ...] = ()
+
+
+def required_wheels(wheel: Wheel, *, fetch: Fetch | None = None) -> Iterator[RequiredWheel]:
+    """Yield the wheels beside *wheel* that it requires and that have libraries; -libs wheels that are not, by *fetch*.
+
+    `WheelError` if one is damaged, `FetchError` if no index answers.
+    """
+    platforms = policies(wheel.name)
+    beside = [*_named(path for path in wheel.path.parent.glob("*.whl") if path.name != wheel.path.name)]
+    for line in wheel.metadata().requires_dist:
+        requirement = read_requirement(line)
+        if requirement is None or not _applies(requirement, platforms):
+            continue
+        project = canonicalize_name(requirement.name)
+        fitting = [
+            (name, path) for name, path in beside if admits(requirement, name.project, name.version) and _is_for(name)
+        ]
+        if fitting:
+            _, path = min(fitting, key=lambda one: (not _covers(one[0], platforms), one[1].name))
+            if found := _read(path, wheel.name, "beside it"):
+                yield found
+        elif fetch and project.endswith(LIBS):
+            with TemporaryDirectory() as folder:
+                best = fetch(project, _ranking(requirement, platforms), Path(folder))
+                if best and (found := _read(best, wheel.name, "on the index")):
+                    yield found
+
+
+def policies(name: WheelName) -> tuple[PlatformPolicy, ...]:
+    """The platforms for Linux in the tags of the wheel *name*."""
+    return tuple(platform for tag in name.platform.split(".") if (platform := PlatformPolicy.parse(tag)))
+
+
+def _named(paths: Iterator[Path]) -> Iterator[tuple[WheelName, Path]]:
+    for path in sorted(paths):
+        try:
+            yield WheelName.parse(path.name), path
+        except WheelError:
+            continue  # another tool's file, which no installer takes either
+
+
+def _is_for(name: WheelName) -> bool:
+    """Whether the wheel *name* can have libraries for Linux, and is no variant: nobody requires one by its label."""
+    return name.variant is None and bool(policies(name))
+
+
+def _applies(requirement: Requirement, platforms: Sequence[PlatformPolicy]) -> bool:
+    try:
+        return any(applies(requirement, _ANY_MINOR, machine=platform.machine) for platform in platforms)
+    except WheelError:
+        return False
+
+
+def _ranking(requirement: Requirement, platforms: Sequence[PlatformPolicy]) -> Callable[[ListedFile], int | None]:
+    def rank(listed: ListedFile) -> int | None:
+        try:
+            name = WheelName.parse(listed.file)
+        except WheelError:
+            return None
+        if not admits(requirement, name.project, name.version) or not _is_for(name):
+            return None
+        return int(not _covers(name, platforms))
+
+    return rank
+
+
+def _covers(name: WheelName, platforms: Sequence[PlatformPolicy]) -> bool:
+    """Whether the wheel *name* installs wherever one for *platforms* does."""
+    own = policies(name)
+    return all(any(_is_older(one, platform) for one in own) for platform in platforms)
+
+
+def _is_older(one: PlatformPolicy, other: PlatformPolicy) -> bool:
+    """Whether every system of *other* is one of *one*, too."""
+    if one.machine != other.machine:
+        return False
+    if one.glibc and other.glibc:
+        return one.glibc <= other.glibc
+    musl = [_MUSL.match(platform.tag) for platform in (one, other)]
+    if musl[0] and musl[1]:
+        return [int(part) for part in musl[0].groups()] <= [int(part) for part in musl[1].groups()]
+    return one.tag == other.tag
+
+
+def _read(path: Path, by: WheelName, place: str) -> RequiredWheel | None:
+    """The libraries of the wheel at *path* for the wheel called *by*; None if it has none."""
+    libraries: dict[str, Elf] = {}
+    with open_wheel(path) as wheel:
+        for member in wheel.members:
+            if wheel.head(member, len(MAGIC)) != MAGIC or (installed := installed_path(member.path)) is None:
+                continue
+            with wheel.mapped(member) as data:
+                try:
+                    elf = Elf.parse(data)
+                except BinaryError:
+                    continue  # what is needed of it is said to be missing
+            if elf.is_loadable:
+                libraries[installed] = elf
+        platforms, own = policies(by), policies(wheel.name)
+    if not libraries:
+        return None
+    findings = []
+    for platform in platforms:
+        if not any(_is_older(one, platform) for one in own):
+            tags = ", ".join(one.tag for one in own)
+            what = (
+                f"requires {path.name}, {place}, which is for {tags} only: it does not install on all of "
+                f"{platform.tag}, as this wheel does"
+            )
+            findings.append(Finding(Severity.ERROR, VerifyRule.NEEDED, (), what))
+    return RequiredWheel(path.name, place, libraries, tuple(findings))
