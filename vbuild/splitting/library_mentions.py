@@ -5,6 +5,7 @@
     *.pyc without its *.py          the names that are wanted, anywhere: strings have no ends there
     *.json, *.toml, *.cfg, *.txt    libx.so.1, engine.so
 
+Names that end in .dll or .dylib, and what Python code does only on other systems, are no evidence for a Linux wheel.
 Every file is searched once for all names that look like libraries; most files have none.
 """
 
@@ -18,6 +19,7 @@ from fnmatch import fnmatchcase
 
 from vbuild.elf.records import MAGIC
 from vbuild.errors import WheelError
+from vbuild.splitting.linux_source import asks_for_system, for_linux
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import is_dist_info
 from vbuild.wheel.paths import installed_path
@@ -41,7 +43,10 @@ _SUFFIX = re.compile(rb"\.so(?:\.[\w.+-]{0,250}|(?![\w-]))")
 _STEM = re.compile(rb"[\w.+-]*")
 _LONGEST = 255
 # no name is longer than NAME_MAX, and without that bound a megabyte of digits in a string would take minutes
-_START = re.compile(rb"lib[\w.+-]{0,250}\.so[\w.]*|\blib\w{3,}")
+_START = re.compile(
+    rb"lib[\w.+-]{0,250}\.so[\w.]*"
+    rb"|\blib\w{3,}(?!\w)(?![\w.+*?\[\]{}%-]{0,250}\.(?:dylib|dll|lib|pyd)\b)"
+)
 _PATTERN = re.compile(rb"[*?\]][\w.-]{0,250}\.so|\.so[\w.]{0,250}[*?\[]|\.so\.[\"'{%]")
 _IS_PATTERN = re.compile(r"[*?\]][\w.-]{0,250}\.so|\.so[\w.]{0,250}[*?\[]")
 # code appends a version here: f"libx.so.{major}" and the like
@@ -89,6 +94,8 @@ class MentionReader:
         known = wheel.row(member).hash or "", is_code
         if not known[0] or known not in self._known:
             text = _read(wheel, member)
+            if is_code and asks_for_system(text) and (tree := parsed_source(text)) is not None:
+                text = for_linux(text, tree)
             self._known[known] = frozenset((*_in_text(text), *(_in_code(text) if is_code else ())))
         return self._known[known]
 
@@ -135,6 +142,7 @@ def _in_text(text: bytes) -> Iterator[str]:
 
 
 def _in_code(source: bytes) -> Iterator[str]:
+    """Yield the beginnings of names, and patterns."""
     yield from (match.decode(errors="replace") for match in _START.findall(source))
     if OWN_FOLDER.encode() in source or _PATTERN.search(source):
         for text in _strings(source):
