@@ -69,7 +69,7 @@ class Table:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-                raise RecipeError(f"{path}: cannot be read: {reason_of(error)}") from error
+            raise RecipeError(f"{path}: cannot be read: {reason_of(error)}") from error
         with at(path):
             return cls.parse(text)
 

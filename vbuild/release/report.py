@@ -259,7 +259,7 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-                raise RecipeError(f"{path}: cannot be read: {reason_of(error)}") from error
+            raise RecipeError(f"{path}: cannot be read: {reason_of(error)}") from error
         with at(path):
             try:
                 data = parsed_json(text, number=_finite)
