@@ -21,10 +21,8 @@ from vbuild.splitting.companion import (
     libs_folder,
     libs_project,
     libs_version,
-    licence_files,
-    licence_lines,
-    licence_texts,
 )
+from vbuild.splitting.licences import licence_files, licence_lines, licence_texts
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata, WheelFile, is_companion
 from vbuild.wheel.name import WheelName

@@ -11,7 +11,7 @@ from vbuild.files.wording import counted, mb, wrapped
 
 if TYPE_CHECKING:
     from vbuild.release.model import Failure, Product, ReleaseResult
-    from vbuild.splitting.split import LibraryMove, Split, SplitWheel
+    from vbuild.splitting.split import CompanionResult, LibraryMove, Split, SplitWheel
     from vbuild.verification.model import BenchReport
 
 _LABEL = 22
@@ -195,10 +195,7 @@ def split_lines(split: "Split") -> Iterator[str]:
         if len(moves) > len(shown):
             yield f"  and {len(moves) - len(shown)} more"
     for companion in split.companions:
-        yield companion.name
-        packed = "" if companion.packed is None else f"{mb(companion.packed)} MB, "
-        files = counted(len(companion.files), "file")
-        yield f"  {packed}unpacked {mb(companion.unpacked)} MB, {files} for {counted(len(companion.wheels), 'wheel')}"
+        yield from _companion_lines(companion)
     for wheel in split.wheels:
         yield from _wheel_lines(wheel)
     for source in split.sources:
@@ -225,6 +222,16 @@ def _becomes(move: "LibraryMove") -> str:
             return f"dropped: {move.reason}"
         case _:
             return f"left as it was, because {move.reason}"
+
+
+def _companion_lines(companion: "CompanionResult") -> Iterator[str]:
+    yield companion.name
+    packed = "" if companion.packed is None else f"{mb(companion.packed)} MB, "
+    files = counted(len(companion.files), "file")
+    yield f"  {packed}unpacked {mb(companion.unpacked)} MB, {files} for {counted(len(companion.wheels), 'wheel')}"
+    if companion.unlicensed:
+        what = f"  warning: no licence text in it names {', '.join(companion.unlicensed)}: the wheels have"
+        yield from wrapped(f"{what} none; add those that apply to the project's license-files", indent=4)
 
 
 def _requirements(lines: "Sequence[str]") -> Iterator[str]:

@@ -14,26 +14,18 @@ https://peps.python.org/pep-0639/
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from pathlib import PurePosixPath
 
 from msgspec import Struct, field
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from vbuild.elf.catalogue import is_shared_object
 from vbuild.errors import RepackageError
-from vbuild.wheel.archive import Wheel
+from vbuild.splitting.licences import licence_lines
 from vbuild.wheel.metadata import DEV, GENERATOR, LIBS, Metadata
 from vbuild.wheel.name import WheelName, escaped
-from vbuild.wheel.zip_read import Member
 
 _HASHED_BYTES = 6
 _ANY = "any"
-_LICENCE = re.compile(r"(un)?licen[cs]es?|copying|notice|eula|copyright|authors", re.IGNORECASE)
-# bytes; a larger file is no text, and would be held in memory
-_LARGEST_TEXT = 1 << 24
-_NOT_A_TEXT = frozenset({".py", ".pyi", ".pyc", ".so", ".c", ".h", ".json"})
-_LICENCE_CLASSIFIER = "License ::"
 # what a License-File may say: a path that is no glob, as packaging and the index check it
 _SAFE_PATH = re.compile(r"[^*?\[\]\\:]+")
 
@@ -174,53 +166,6 @@ def dev_companion(
     ]
     name = WheelName(escaped(project + DEV), version, like_name.build, *tag, platform)
     return _companion(name, project + DEV, body, texts, is_pure=platform == _ANY)
-
-
-def licence_files(wheel: Wheel) -> tuple[Member, ...]:
-    """Return the licence texts of *wheel*: those in its ``.dist-info`` folder, and those next to shared libraries."""
-    folders = {member.path.rpartition("/")[0] for member in wheel.members if is_shared_object(member.path)}
-
-    def is_licence(path: str) -> bool:
-        if path.startswith(f"{wheel.dist_info}/licenses/"):
-            return True
-        file = PurePosixPath(path)
-        if not _LICENCE.match(file.name) or file.suffix.lower() in _NOT_A_TEXT:
-            return False
-        return path.startswith(f"{wheel.dist_info}/") or path.rpartition("/")[0] in folders
-
-    return tuple(one for one in wheel.members if one.size <= _LARGEST_TEXT and is_licence(one.path))
-
-
-def licence_texts(wheel: Wheel) -> dict[str, bytes]:
-    """Return the licence texts of *wheel* by their path below the licenses folder of a companion.
-
-    Those of the ``.dist-info`` folder keep their path, others are below their old folder.
-    """
-    texts: dict[str, bytes] = {}
-    for member in sorted(licence_files(wheel), key=lambda member: not member.path.startswith(wheel.dist_info)):
-        path = member.path.removeprefix(f"{wheel.dist_info}/").removeprefix("licenses/")
-        text = wheel.read(member)
-        if texts.setdefault(path, text) != text:  # a licenses folder, and another text of that name outside
-            texts[f"{wheel.name.project}/{path}"] = text
-    return texts
-
-
-def licence_lines(several: Iterable[Metadata]) -> tuple[str, ...]:
-    """Return the lines of METADATA for the licences of what comes from *several*.
-
-    SPDX expressions are joined if all have one; otherwise the older License and Classifier lines are used.
-    """
-    found = sorted(several, key=lambda metadata: canonicalize_name(metadata.name))
-    expressions = dict.fromkeys(metadata.headers.value("License-Expression") for metadata in found)
-    if None not in expressions:
-        joined = " AND ".join(f"({text})" for text in sorted(filter(None, expressions)))
-        return (f"License-Expression: {joined if len(expressions) > 1 else joined[1:-1]}",)
-    # a text of many lines is copied with its continuation lines; the field may occur only once
-    stated = [text.strip() for metadata in found for name, text in metadata.headers.fields if name == "license"]
-    classifiers = {line for metadata in found for line in metadata.headers.values("Classifier")}
-    licences = sorted(line for line in classifiers if line.startswith(_LICENCE_CLASSIFIER))
-    one = [text for text in dict.fromkeys(stated) if len({*stated}) == 1]
-    return (*(line for text in one for line in text.splitlines()), *(f"Classifier: {line}" for line in licences))
 
 
 def _companion(

@@ -35,9 +35,10 @@ from vbuild.files.records import Buffer
 from vbuild.sbom.keeping import Changes, bill_of, carries, path_of, revised
 from vbuild.sbom.model import BillChange, Gone, Treatment, package_url
 from vbuild.splitting.bundle import Bundle
-from vbuild.splitting.companion import Companion, dev_companion, licence_texts
+from vbuild.splitting.companion import Companion, dev_companion
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.library_mentions import parsed_source
+from vbuild.splitting.licences import licence_texts
 from vbuild.splitting.other_packages import merged
 from vbuild.splitting.patch_plan import PatchedFile, PatchPlan
 from vbuild.wheel.archive import Wheel, forget

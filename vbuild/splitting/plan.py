@@ -28,8 +28,9 @@ from vbuild.elf.catalogue import by_stem, is_driver, is_official, is_shared_obje
 from vbuild.elf.read import Loading
 from vbuild.errors import FetchError, RepackageError, at
 from vbuild.splitting.bundle import Bundle, Origin, WheelReader
-from vbuild.splitting.companion import Companion, LibsContents, libs_version, licence_lines, licence_texts
+from vbuild.splitting.companion import Companion, LibsContents, libs_version
 from vbuild.splitting.decisions import Pool, check_drivers, pool_of
+from vbuild.splitting.licences import licence_lines, licence_texts, names_of, packages_in, unnamed
 from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder, RequirementWriter, required
 from vbuild.splitting.output_wheels import DevWheel, OutputWheel, dev_wheels, libs_wheel, thin_wheel
@@ -67,9 +68,10 @@ class MachinePlan(Struct, frozen=True, eq=False):
         patched = self.patches.moving[pool]
         wheels = {bundle.wheel.name.project: bundle.wheel for bundle in reversed(pool.bundles)}
         texts: dict[str, bytes] = {}
+        named = frozenset().union(*self.names(pool).values())
         for bundle in pool.bundles:
             folder = f"{bundle.wheel.name.project}/" if len(wheels) > 1 else ""
-            for path, text in licence_texts(bundle.wheel).items():
+            for path, text in licence_texts(bundle.wheel, named=named).items():
                 texts.setdefault(f"{folder}{path}", text)
         files: dict[str, str] = {}
         for file in patched:
@@ -86,6 +88,12 @@ class MachinePlan(Struct, frozen=True, eq=False):
             requires=self.lines(patched, _NO_REQUIREMENTS),
             is_pure=pool.is_pure,
         )
+
+    def names(self, pool: Pool) -> dict[str, frozenset[str]]:
+        """Return the words by which licences may call each library of the -libs wheel of *pool*, by its file name."""
+        packages = {bundle: packages_in(bundle.wheel) for bundle in pool.bundles}
+        files = (file.patch for file in self.patches.moving[pool])
+        return {patch.binary.name: names_of(patch.binary, packages[patch.bundle]) for patch in files}
 
     def lines(self, files: Sequence[PatchedFile], metadata: Metadata) -> _Lines:
         """Return what *files* require in addition to *metadata*."""
@@ -345,6 +353,15 @@ class SplitPlan:
             pool: libs_wheel(self.companions[pool], machine.patches.moving[pool])
             for machine in self.machines
             for pool in machine.patches.decisions.pools
+        }
+
+    @cached_property
+    def unlicensed(self) -> Mapping[OutputWheel, tuple[str, ...]]:
+        """The libraries of each -libs wheel that none of the licence texts in it names."""
+        machines = {pool: machine for machine in self.machines for pool in machine.patches.decisions.pools}
+        return {
+            output: unnamed(machines[pool].names(pool), self._libs[pool].texts, projects=pool.projects)
+            for pool, output in self.libs_wheels.items()
         }
 
     @property

@@ -114,7 +114,10 @@ class SplitWheel(Struct, frozen=True, kw_only=True):
 
 
 class CompanionResult(Struct, frozen=True, kw_only=True, rename=_COMPANION_KEYS):
-    """A -libs or -dev wheel that was made for *wheels*; *files* are the paths in it."""
+    """A -libs or -dev wheel that was made for *wheels*; *files* are the paths in it.
+
+    *unlicensed* are the libraries in it that none of its licence texts names.
+    """
 
     name: str
     path: Path | None
@@ -122,6 +125,7 @@ class CompanionResult(Struct, frozen=True, kw_only=True, rename=_COMPANION_KEYS)
     unpacked: int
     files: tuple[str, ...]
     wheels: tuple[str, ...]
+    unlicensed: tuple[str, ...] = ()
 
 
 class SplitSource(Struct, frozen=True, kw_only=True, rename={"name": "sdist"}):
@@ -400,6 +404,7 @@ def _companions(plan: SplitPlan, written: Written) -> Iterator[CompanionResult]:
             unpacked=output.unpacked,
             files=output.files,
             wheels=users,
+            unlicensed=plan.unlicensed.get(output, ()),
         )
 
 

@@ -1,0 +1,208 @@
+"""The licence texts that go with libraries into a -libs or a -dev wheel, and which library no text names.
+
+    demo.dist-info/licenses/LICENSE           the project's own, and every other text there
+    demo.libs/COPYING                         beside shared libraries
+    demo/data/zlib/copyright                  anywhere, if its path names a library that moves
+
+A library is called by its file name, by the versions of its symbols, and by the package that it was taken from:
+
+    libpng16.so.16.58.0      png16, png
+    OPENSSL_3.0.0            openssl, of libcrypto.so.3
+    pkg:rpm/almalinux/krb5-libs@1.18.2#89a1...    in auditwheel's bill of materials: behind the # is the SHA-256 of the
+                             path that the library was copied from, such as /lib64/libkrb5.so.3.3
+
+A text names it that has such a word in its path, in a heading, or in a field as Debian's copyright files have them.
+https://peps.python.org/pep-0639/
+https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import PurePosixPath
+
+from packaging.utils import canonicalize_name
+
+from vbuild.elf.catalogue import is_shared_object, plain
+from vbuild.errors import VbuildError
+from vbuild.files.json_text import json_object
+from vbuild.splitting.bundle import WheelBinary
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.metadata import Metadata
+from vbuild.wheel.zip_read import Member
+
+_LICENCE = re.compile(r"(un)?licen[cs]es?|copying|notice|eula|copyright|authors", re.IGNORECASE)
+# bytes; a larger file is no text, and would be held in memory
+_LARGEST_TEXT = 1 << 24
+_NOT_A_TEXT = frozenset({".py", ".pyi", ".pyc", ".so", ".c", ".h", ".json"})
+_LICENCE_CLASSIFIER = "License ::"
+_AUDITWHEEL = "sboms/auditwheel.cdx.json"
+# where Linux has the libraries that auditwheel copies: CentOS and its kin, Debian, what an image built itself
+_FOLDERS = ("/lib64", "/usr/lib64", "/usr/local/lib64", "/lib", "/usr/lib", "/usr/local/lib")
+_DEBIAN_FOLDERS = ("/lib/{}-linux-gnu", "/usr/lib/{}-linux-gnu")
+_STEM = re.compile(r"(?:lib)?(?P<name>.+?)(?:\.so(?:\.[\w.]*)?)?$", re.ASCII)
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9+]*", re.ASCII)
+# letters of a name, and of one that another begins with
+_SHORTEST, _SHORTEST_PART = 2, 4
+_VERSIONED = re.compile(r"(?P<name>[A-Za-z]\w*?)_v?\d[\d._]*", re.ASCII)
+_DECORATION = "=-*#_~ \t"
+_DECORATED = re.compile(r"\s*(?:[=*#~-]{2,}\s*\S.*|#+\s+\S.*)")
+_FIELD = re.compile(r"\s*(?:Name|Files?|Package|Project|Library|Component|Upstream-Name|Source)\s*:", re.IGNORECASE)
+# characters: a longer line is no heading
+_LONGEST = 120
+# what a heading says besides a name
+_SILENT = frozenset(
+    (
+        *("license", "licence", "licenses", "licences", "copyright", "notice", "notices", "terms", "the", "of", "for"),
+        *("library", "libraries", "lib", "libs", "v", "version", "and", "end", "txt", "md", "text", "software"),
+    )
+)
+
+
+def licence_files(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> tuple[Member, ...]:
+    """Return the licence texts of *wheel*: in its ``.dist-info`` folder, beside shared libraries, and of those *named*.
+
+    *named* are words of `names_of`.
+    """
+    folders = {member.path.rpartition("/")[0] for member in wheel.members if is_shared_object(member.path)}
+
+    def is_licence(path: str) -> bool:
+        if path.startswith(f"{wheel.dist_info}/licenses/"):
+            return True
+        file = PurePosixPath(path)
+        if not _LICENCE.match(file.name) or file.suffix.lower() in _NOT_A_TEXT:
+            return False
+        is_near = path.startswith(f"{wheel.dist_info}/") or path.rpartition("/")[0] in folders
+        return is_near or not named.isdisjoint(_words(path.partition("/")[2]))
+
+    return tuple(one for one in wheel.members if one.size <= _LARGEST_TEXT and is_licence(one.path))
+
+
+def licence_texts(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> dict[str, bytes]:
+    """Return the licence texts of *wheel* by their path below the licenses folder of a companion.
+
+    Those of the ``.dist-info`` folder keep their path, others are below their old folder. *named* is as above.
+    """
+    texts: dict[str, bytes] = {}
+    members = licence_files(wheel, named=named)
+    for member in sorted(members, key=lambda member: not member.path.startswith(wheel.dist_info)):
+        path = member.path.removeprefix(f"{wheel.dist_info}/").removeprefix("licenses/")
+        text = wheel.read(member)
+        if texts.setdefault(path, text) != text:  # a licenses folder, and another text of that name outside
+            texts[f"{wheel.name.project}/{path}"] = text
+    return texts
+
+
+def names_of(binary: WheelBinary, packages: Mapping[str, str]) -> frozenset[str]:
+    """Return the words by which a text may call the library *binary*.
+
+    *packages* are those of a distribution from which the libraries of its wheel were taken, from `packages_in`.
+    """
+    named = [plain(binary.name), binary.loading.outline.soname or "", *_versions(binary.loading.given)]
+    if package := package_of(binary, packages):
+        named.append(package)
+    return frozenset(word for name in named for word in _spelled(name))
+
+
+def packages_in(wheel: Wheel) -> dict[str, str]:
+    """Return the packages in auditwheel's bill of *wheel*, by the SHA-256 of the paths of their libraries."""
+    member = wheel.find(f"{wheel.dist_info}/{_AUDITWHEEL}")
+    if member is None or member.size > _LARGEST_TEXT:
+        return {}
+    try:
+        components = json_object(wheel.read(member), VbuildError)["components"]
+        found = ((str(one["bom-ref"]).rpartition("#"), str(one["name"])) for one in components)
+        return {digest: name for (_, mark, digest), name in found if mark}
+    except (VbuildError, KeyError, TypeError):
+        return {}
+
+
+def package_of(binary: WheelBinary, packages: Mapping[str, str]) -> str | None:
+    """Return the one of *packages* from which the library *binary* was taken, or None if that is not known."""
+    parts = plain(binary.name).split(".")
+    names = [".".join(parts[:end]) for end in range(len(parts), 1, -1)]
+    folders = [*_FOLDERS, *(folder.format(binary.loading.outline.machine) for folder in _DEBIAN_FOLDERS)]
+    paths = (f"{folder}/{name}" for folder in folders for name in names)
+    found = (packages.get(sha256(path.encode()).hexdigest()) for path in (paths if packages else ()))
+    return next(filter(None, found), None)
+
+
+def unnamed(
+    libraries: Mapping[str, frozenset[str]], texts: Mapping[str, bytes], *, projects: Iterable[str]
+) -> tuple[str, ...]:
+    """Return those of *libraries*, words by file name, that no path, heading or field of *texts* names.
+
+    A heading also names the parts of a project: BROTLI libbrotlicommon, and OPENJPEG libopenjp2. The names of the
+    *projects* that the wheels are of name nothing: their own licence is no library's.
+    """
+    own = {word for project in projects for word in _words(project)}
+    paths = {word for path in texts for word in _words(path)} - own
+    headings = {word for text in texts.values() for word in _headings(text.decode(errors="replace"))} - own
+
+    def is_part(word: str) -> bool:
+        return any(
+            min(len(word), len(said)) >= _SHORTEST_PART and (word.startswith(said) or said.startswith(word))
+            for said in headings
+        )
+
+    return tuple(
+        name for name, words in libraries.items() if words.isdisjoint(paths | headings) and not any(map(is_part, words))
+    )
+
+
+def _versions(given: Sequence[str]) -> Iterator[str]:
+    """Yield the names in front of the versions that a library gives its symbols: OPENSSL_3.0.0, libtiff_4.0."""
+    yield from (match["name"] for version in given if (match := _VERSIONED.fullmatch(version)))
+
+
+def _spelled(name: str) -> Iterator[str]:
+    """Yield the stem of the file *name*, its first part, and both without the number at the end, as `_words` does."""
+    match = _STEM.match(name)
+    lowered = match["name"].lower() if match else ""
+    for text in (re.sub(r"[\W_]", "", lowered), re.split(r"[\W_]", lowered)[0]):
+        bare = text.removeprefix("lib")
+        yield from (word for word in (bare, bare.rstrip("0123456789")) if len(word) >= _SHORTEST)
+
+
+def _words(text: str) -> set[str]:
+    """Return the words of *text* in small letters, each without lib in front, also without a number at its end."""
+    found = _tokens(text)
+    return found | {word.rstrip("0123456789+") for word in found}
+
+
+def _tokens(text: str) -> set[str]:
+    found = {word.lower().removeprefix("lib") for word in _WORD.findall(text.replace("_", " "))}
+    return found - _SILENT - {""}
+
+
+def _headings(text: str) -> set[str]:
+    """Return the words of the headings and fields of *text*: a line that is decorated, or hardly more than a name."""
+    found: set[str] = set()
+    for line in text.splitlines():
+        if not line.strip(_DECORATION) or len(line) > _LONGEST:
+            continue
+        if _FIELD.match(line) or _DECORATED.fullmatch(line) or len(_tokens(line)) == 1:
+            found |= _words(line)
+        if field := _FIELD.match(line):
+            # patterns of files: numpy.libs/libscipy_openblas*.so
+            files = (item.rpartition("/")[2].replace("*", "") for item in re.split(r"[\s,]+", line[field.end() :]))
+            found.update(word for file in files if ".so" in file for word in _spelled(file))
+    return found
+
+
+def licence_lines(several: Iterable[Metadata]) -> tuple[str, ...]:
+    """Return the lines of METADATA for the licences of what comes from *several*.
+
+    SPDX expressions are joined if all have one; otherwise the older License and Classifier lines are used.
+    """
+    found = sorted(several, key=lambda metadata: canonicalize_name(metadata.name))
+    expressions = dict.fromkeys(metadata.headers.value("License-Expression") for metadata in found)
+    if None not in expressions:
+        joined = " AND ".join(f"({text})" for text in sorted(filter(None, expressions)))
+        return (f"License-Expression: {joined if len(expressions) > 1 else joined[1:-1]}",)
+    # a text of many lines is copied with its continuation lines; the field may occur only once
+    stated = [text.strip() for metadata in found for name, text in metadata.headers.fields if name == "license"]
+    classifiers = {line for metadata in found for line in metadata.headers.values("Classifier")}
+    licences = sorted(line for line in classifiers if line.startswith(_LICENCE_CLASSIFIER))
+    one = [text for text in dict.fromkeys(stated) if len({*stated}) == 1]
+    return (*(line for text in one for line in text.splitlines()), *(f"Classifier: {line}" for line in licences))
