@@ -139,6 +139,20 @@ def test_where_a_log_is_is_told_once() -> None:
     assert failures(failure("a", "no GPU code", log)) == ["a failed: no GPU code", f"  its log is {log}"]
 
 
+def test_logs_that_end_alike_are_told_once() -> None:
+    def one(label: str, end: str) -> Failure:
+        log = Path(f"logs/{label}.log")
+        return failure(label, f"hook failed; its log is {log}, which ends:\n{end}", log)
+
+    assert failures(one("a", "no way"), one("b", "no way"), one("c", "no room")) == [
+        "a, b failed: hook failed; its log is logs/a.log, which ends:",
+        "no way",
+        "  its log is logs/b.log",
+        "c failed: hook failed; its log is logs/c.log, which ends:",
+        "no room",
+    ]
+
+
 def test_a_long_reason_is_wrapped_between_words() -> None:
     error = f"{'a long reason, ' * 10}and /a/path{'/that/is/long' * 8} too"
     lines = failures(failure("a", error))

@@ -162,8 +162,7 @@ def _failure_lines(failures: Iterable["Failure"]) -> Iterator[str]:
     """What failed, and why: once for wheels that failed alike, as those of one build do."""
     alike: dict[str, list[Failure]] = {}
     for failure in failures:
-        first, *_ = failure.error.splitlines() or [""]
-        alike.setdefault(_WHEEL.sub("", first, count=1), []).append(failure)
+        alike.setdefault(_reason(failure), []).append(failure)
     for group in alike.values():
         # of several logs, which differ in the level's flags, one is enough
         error = group[0].error
@@ -176,6 +175,14 @@ def _failure_lines(failures: Iterable["Failure"]) -> Iterator[str]:
         for file in dict.fromkeys(str(failure.log) for failure in group if failure.log):
             if file not in error:
                 yield from wrapped(f"  its log is {file}")
+
+
+def _reason(failure: "Failure") -> str:
+    """What failures for one reason have in common: the first line; if it leads to a log, what that ends in, too."""
+    first, *_ = failure.error.splitlines() or [""]
+    if failure.log and str(failure.log) in first:
+        return failure.error.replace(str(failure.log), "")
+    return _WHEEL.sub("", first, count=1)
 
 
 def split_lines(split: "Split") -> Iterator[str]:
