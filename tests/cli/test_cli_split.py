@@ -65,7 +65,7 @@ def vbuild(*arguments: object, folder: Path, index: Serving | None = None) -> su
 def plain(text: str) -> list[str]:
     """The lines of *text* without what is other in each run or on each machine: sizes, versions of contents."""
     text = re.sub(r"\d+\.\d+ (MB|->)", r"N \1", text)
-    return re.sub(r"0\.\d{12,}", "0.N", text).splitlines()
+    return text.splitlines()
 
 
 def test_the_account_of_a_release_is_a_plan_to_read(fat: Path) -> None:
@@ -74,13 +74,13 @@ def test_the_account_of_a_release_is_a_plan_to_read(fat: Path) -> None:
     assert max(len(line) for line in ran.stdout.splitlines() if " " in line.strip()) <= WIDTH
     said = plain(ran.stdout)
     assert said[0] == "3 wheels and 1 new wheel: N -> N MB"
-    assert "N MB moved to demo-libs==0.N" in said
+    assert "N MB moved to demo-libs==1.0" in said
     assert f"  {hashed('libcount.so.1', COUNT)} in 2 wheels" in said
-    assert f"demo_libs-0.N-py3-none-{LINUX}.whl" in said
+    assert f"demo_libs-1.0-py3-none-{LINUX}.whl" in said
     for name in NAMES:
         account = said[said.index(name) :]
         assert account[1].startswith("  N -> N MB, unpacked N -> N MB")
-        assert account[2] == "  requires demo-libs==0.N"
+        assert account[2] == "  requires demo-libs==1.0"
         assert account[3] == "  demo/_c.so: RPATH $ORIGIN/../demo_libs/lib"
     assert said[said.index(PURE) + 1] == "  unchanged: nothing in it to take out"
 

@@ -161,7 +161,7 @@ def test_a_source_that_cannot_be_read_is_refused(source: bytes, refusal: str) ->
     with pytest.raises(RepackageError) as caught:
         hooked(source)
     version = ".".join(map(str, sys.version_info[:2]))
-    assert str(caught.value) == f"{refusal.format(version)}; leave --preload out"
+    assert str(caught.value) == f"{refusal.format(version)}"
 
 
 def test_an_encoding_that_is_none_of_text_is_refused() -> None:

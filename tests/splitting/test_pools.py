@@ -13,7 +13,7 @@ from tests.factories.elf import shared_object
 from tests.factories.repaired_wheels import LINUX
 from tests.factories.tools import needs
 from vbuild.splitting.bundle import Bundle
-from vbuild.splitting.decisions import Pool, planned_pools
+from vbuild.splitting.pools import Pool, planned_pools
 
 pytestmark = needs("gcc")
 
@@ -85,7 +85,7 @@ def test_sets_that_differ_a_little_are_one_pool(look: BundleReader) -> None:
 
 
 def test_variants_whose_sets_differ_a_lot_have_pools_of_their_own(look: BundleReader) -> None:
-    both, one = {"demo/libbig.so": BIG, "demo/liblast.so": LAST}, {"demo/libbig.so": BIG}
+    both, one = {"demo/libbig.so": BIG, "demo/liblast.so": LAST}, {"demo/liblast.so": LAST}
     wheels = [
         a_wheel(look, number, files, label=label)
         for number, files, label in ((10, both, ""), (11, one, "v3"), (12, both, ""), (13, one, "v3"))
@@ -97,10 +97,53 @@ def test_variants_whose_sets_differ_a_lot_have_pools_of_their_own(look: BundleRe
 
 def test_wheels_of_one_release_have_one_pool_that_which_saves_most(look: BundleReader) -> None:
     # two would be two versions of one requirement, and METADATA of one wheel is taken for that of all
+    other = noise("libbig.so", 60_000, seed=1)
+    wheels = [
+        a_wheel(look, number, {"demo/libbig.so": data, **more})
+        for number, data, more in (
+            (10, other, {}),
+            (11, BIG, {"demo/liblast.so": LAST}),
+            (12, other, {}),
+            (13, BIG, {"demo/liblast.so": LAST}),
+        )
+    ]
+    (pool,) = pooled(*wheels)
+    assert pool.bundles == (wheels[1], wheels[3])
+
+
+def test_wheels_that_differ_a_lot_share_what_all_have_if_that_saves_more(look: BundleReader) -> None:
     both, one = {"demo/libbig.so": BIG, "demo/liblast.so": LAST}, {"demo/libbig.so": BIG}
     wheels = [a_wheel(look, number, files) for number, files in ((10, one), (11, both), (12, one), (13, both))]
     (pool,) = pooled(*wheels)
-    assert pool.bundles == (wheels[1], wheels[3])
+    assert pool.bundles == tuple(wheels)
+    assert list(pool.libraries) == ["libbig.so"]
+
+
+def test_flavours_of_projects_share_what_all_have(look: BundleReader) -> None:
+    """One wheel each, as of opencv-python and opencv-python-headless: what has windows has more."""
+    both, one = {"cv/libbig.so": BIG, "cv/liblast.so": LAST}, {"cv/libbig.so": BIG}
+    flavours = {"gui": both, "contrib": both, "headless": one, "contrib_headless": one}
+    wheels = [a_wheel(look, 10, files, project=project) for project, files in flavours.items()]
+    unrelated = [
+        a_wheel(look, number, {"x/liblast.so": noise("liblast.so", 50_000, seed=2)}, project="x") for number in (10, 11)
+    ]
+    pool, other = pooled(*wheels, *unrelated)
+    assert (pool.bundles, list(pool.libraries)) == (tuple(wheels), ["libbig.so"])
+    assert other.bundles == tuple(unrelated)
+
+
+NEWER = LINUX.replace("2_17", "2_28")
+
+
+def test_a_newer_libc_gets_no_other_libraries_than_its_wheels_need(look: BundleReader) -> None:
+    """There, an installer takes the libraries for the newer one, and the older wheel where there is no newer."""
+    older = [a_wheel(look, number, {"demo/libbig.so": BIG}) for number in (10, 11)]
+    newer = [a_wheel(look, number, {"demo/liblast.so": LAST}, platform=NEWER) for number in (12, 13)]
+    assert [pool.platform for pool in pooled(*older, *newer)] == [LINUX]
+    same = [a_wheel(look, number, {"demo/liblast.so": LAST}, platform=NEWER) for number in (10, 11)]
+    assert [pool.platform for pool in pooled(*older, *same)] == [LINUX, NEWER]
+    musl = [a_wheel(look, number, {"demo/liblast.so": LAST}, platform="musllinux_1_2_x86_64") for number in (12, 13)]
+    assert len(pooled(*older, *musl)) == 2
 
 
 def test_libraries_of_one_name_cannot_be_in_one_folder(look: BundleReader) -> None:

@@ -229,7 +229,7 @@ def split(
     result says what would be. `RepackageError` if libraries cannot be taken out as asked, `WheelError` if a wheel is
     damaged, `FetchError` if an official wheel cannot be downloaded.
     """
-    from vbuild.splitting.request import SMALLEST, OfficialPin, SplitRequest, cuda_version
+    from vbuild.splitting.request import SMALLEST, OfficialPin, SplitRequest, cuda_version, place_of
     from vbuild.splitting.split import split as verb
 
     asked = known(options, SplitOptions)
@@ -242,6 +242,7 @@ def split(
         keep=texts_of(asked.get("keep")),
         smallest=asked.get("min_size", SMALLEST),
         fetch=asked.get("fetch_official", False),
+        against=value_of(asked.get("against"), place_of),
         bill=asked.get("sbom", True),
     )
     result = verb(
@@ -266,16 +267,22 @@ def install_check(
     wheels: "StrPath | Iterable[StrPath]",
     *,
     absent: Iterable[str] = (),
+    against: StrPath | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> "tuple[InstallCheck, ...]":
     """Install *wheels*, files or folders of them, with pip and with uv; load and import them: ``vbuild split --check``.
 
     Returns a result for each wheel and installer, whose ``ok`` says whether it works. *absent* are the libraries that
-    no path led to before a split either, ``absent`` of its result. `RepackageError` if no wheel can be installed.
+    no path led to before a split either, ``absent`` of its result; *against* is a folder or an index with what they
+    require besides. `RepackageError` if no wheel can be installed.
     """
+    from vbuild.index_client.configuration import Indexes
     from vbuild.verification.install_check import check
 
-    return check(paths_of(wheels), absent=texts_of(absent), on_progress=on_progress or silent)
+    def indexes() -> Indexes:
+        return Indexes.configured().with_place(against) if against else Indexes.configured()
+
+    return check(paths_of(wheels), absent=texts_of(absent), indexes=indexes, on_progress=on_progress or silent)
 
 
 def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) -> Path:

@@ -116,11 +116,12 @@ class SplitOptions(TypedDict, total=False):
     pin             how official wheels are required: "exact" or "compatible"; exact for what is replaced
     cuda            the CUDA version that needed libraries are from, as in "12" or "12.6"
     keep            globs of libraries that stay where they are
-    libs            the name of the wheel of shared libraries; PROJECT-libs
+    libs            the name of the wheel of shared libraries, with ==VERSION or without; PROJECT-libs
+    against         a folder or a simple index: a wheel of shared libraries there is required if it has the same
     min_size        share libraries only if that saves this many bytes; 1,000,000
     drop_unneeded   leave out bundled libraries that nothing needs
     outputs         move headers, static libraries and CMake files to a -dev wheel
-    preload         add a module that loads libraries which no RPATH leads to
+    preload         add a module that loads libraries where no RPATH leads to them; True
     fetch_official  download official wheels to compare their libraries
     gpus            also cut GPU code down to these GPUs, as `slim` does
     fast            compress in a third of the time; wheels get an eighth larger
@@ -137,6 +138,7 @@ class SplitOptions(TypedDict, total=False):
     cuda: str | tuple[int, ...] | None
     keep: Iterable[str]
     libs: str | None
+    against: StrPath | None
     min_size: int
     drop_unneeded: bool
     outputs: bool

@@ -41,7 +41,16 @@ if TYPE_CHECKING:
 )
 @click.option("--keep", multiple=True, metavar="GLOB", help="Leave these libraries where they are. Repeatable.")
 @click.option(
-    "--libs", type=options.PROJECT, metavar="NAME", help="Name the wheel of shared libraries. [default: PROJECT-libs]"
+    "--libs",
+    type=options.Value("name", "vbuild.splitting.request:libs_name"),
+    metavar="NAME[==VERSION]",
+    help="Name the wheel of shared libraries. [default: PROJECT-libs, of the release's version]",
+)
+@click.option(
+    "--against",
+    type=options.LISTED,
+    metavar="FOLDER|URL",
+    help="Require a wheel of shared libraries that is in this folder or simple index, if it has the same.",
 )
 @click.option(
     "--min-size",
@@ -54,7 +63,9 @@ if TYPE_CHECKING:
 )
 @click.option("--drop-unneeded", is_flag=True, help="Leave out bundled libraries that nothing needs.")
 @click.option("--outputs", is_flag=True, help="Move headers, static libraries and CMake files to a -dev wheel.")
-@click.option("--preload", is_flag=True, help="Add a module that loads libraries which no RPATH leads to.")
+@click.option(
+    "--preload/--no-preload", default=True, help="Add a module that loads libraries where no RPATH leads to them."
+)
 @click.option("--fetch-official", "fetch", is_flag=True, help="Download official wheels to compare their libraries.")
 @click.option("--gpu", "gpus", type=options.GPUS, metavar="LIST", help="Also cut GPU code down to these GPUs.")
 @options.fast
@@ -85,9 +96,10 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
         raise click.UsageError("expected --check or --dry-run: what is not written cannot be installed")
     if rpath_only:
         asked |= {"replace": False, "share": False, "rpath": True}
+    against = asked["against"]
     request = SplitRequest(**{**asked, "cuda": asked["cuda"] or ()}, pin=OfficialPin(pin) if pin else None)
     if folder is None and not dry_run:
-        checked = _checked(wheels, (), quiet=as_json)
+        checked = _checked(wheels, (), against, quiet=as_json)
         terminal.show([one.data() for one in checked], checked_lines(checked), as_json=as_json)
         _refuse_failed(checked)
         return
@@ -104,17 +116,19 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
         )
     if provenance:
         options.state_provenance(result.paths, [one.wheel for one in result.wheels])
-    checked = _checked(result.paths, result.absent, quiet=as_json) if check else ()
+    checked = _checked(result.paths, result.absent, against, quiet=as_json) if check else ()
     data = {**result.data(), "checked": [one.data() for one in checked]}
     terminal.show(data, [*split_lines(result), *checked_lines(checked)], as_json=as_json)
     _refuse_failed(checked)
 
 
-def _checked(wheels: Sequence[Path], absent: Sequence[str], *, quiet: bool) -> "tuple[InstallCheck, ...]":
+def _checked(
+    wheels: Sequence[Path], absent: Sequence[str], against: str | Path | None, *, quiet: bool
+) -> "tuple[InstallCheck, ...]":
     from vbuild.api import functions
 
     with terminal.status(quiet=quiet) as on_progress:
-        return functions.install_check(wheels, absent=absent, on_progress=on_progress)
+        return functions.install_check(wheels, absent=absent, against=against, on_progress=on_progress)
 
 
 def _refuse_failed(checked: "Sequence[InstallCheck]") -> None:

@@ -260,6 +260,16 @@ class PlatformPolicy(Struct, frozen=True):
         return not allowed or number in allowed or not number[:1].isdigit()
 
 
+def systems_of(platform: str) -> frozenset[tuple[str, str]]:
+    """The C library and the machine of each Linux that one of the tags in *platform*, joined by dots, is for.
+
+    A plain ``linux`` tag may be for either library. A newer system also takes what is for older ones.
+    """
+    found = (_TAG.fullmatch(tag) for tag in platform.split("."))
+    libraries = {"manylinux": ("glibc",), "musllinux": ("musl",), "linux": ("glibc", "musl")}
+    return frozenset((libc, match["machine"]) for match in found if match for libc in libraries[match["family"]])
+
+
 def _glibc(number: str) -> tuple[int, ...]:
     """The glibc that brought the symbol version *number*; one that is not known is newer than all."""
     if re.fullmatch(r"\d+(\.\d+)+", number):

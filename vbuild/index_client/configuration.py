@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 from uv import find_uv_bin
 
 from vbuild.errors import FetchError
@@ -107,6 +108,13 @@ class Indexes(Struct, frozen=True):
             timeout=seconds,
             keyring=settings.get("keyring-provider") or None,
         )
+
+    def with_place(self, place: str | os.PathLike[str]) -> Self:
+        """The same indexes, and *place*, a folder or the URL of another index."""
+        text = _located(os.fspath(place))
+        if text.startswith("file:"):
+            return replace(self, find_links=(*self.find_links, text))
+        return replace(self, extra_index_urls=(*self.extra_index_urls, text))
 
     def environment(self) -> dict[str, str]:
         """The same places as environment variables for uv, to be added to those of the process.

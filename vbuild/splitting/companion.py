@@ -1,18 +1,18 @@
 """The companion wheels of a split: shared libraries in ``<project>-libs``, files for compilers in ``<project>-dev``.
 
-    LibsContents(project, files, platform).wheel(version) -> mumaxplus_libs-0.187…-py3-none-manylinux_2_28_x86_64.whl
+    LibsContents(project, files, platform).wheel(version) -> mumaxplus_libs-1.2.2-py3-none-manylinux_2_28_x86_64.whl
         mumaxplus_libs/lib/libfoo-1a2b3c4d.so.1     not at the old path, which pip removes after it installed this
-        mumaxplus_libs-0.187….dist-info/licenses/…  texts that the libraries' licences require
+        mumaxplus_libs-1.2.2.dist-info/licenses/…  texts that the libraries' licences require
     dev_companion(name, platform=, like=)         -> mumaxplus_dev-1.2.2-py3-none-any.whl
 
-The version of a -libs wheel is a hash of its contents, so releases with the same libraries share one, and a file name
-never has two contents. It is a release number, because PEP 440 allows no hash there.
+A -libs wheel has the version of the release that first needs its contents (`vbuild.splitting.libs_versions`). The hash
+of its contents is in its WHEEL, where each platform has its own, and METADATA stays the same for all.
 https://packaging.python.org/en/latest/specifications/core-metadata/
 https://peps.python.org/pep-0639/
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 
 from msgspec import Struct, field
@@ -21,11 +21,12 @@ from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import RepackageError
 from vbuild.splitting.licences import licence_lines
-from vbuild.wheel.metadata import DEV, GENERATOR, LIBS, Metadata
+from vbuild.wheel.metadata import DEV, GENERATOR, LIBS, Metadata, WheelFile
 from vbuild.wheel.name import WheelName, escaped
 
-_HASHED_BYTES = 6
 _ANY = "any"
+_CONTENTS = "Contents"
+_SHA256 = "sha256="
 # what a License-File may say: a path that is no glob, as packaging and the index check it
 _SAFE_PATH = re.compile(r"[^*?\[\]\\:]+")
 
@@ -44,7 +45,7 @@ class Companion(Struct, frozen=True):
 
     @property
     def requirement(self) -> str:
-        """How a thin wheel requires this one: ``mumaxplus-libs==0.187…``."""
+        """How a thin wheel requires this one: ``mumaxplus-libs==1.2.2``."""
         return f"{self.project}=={self.name.version}"
 
     @property
@@ -87,17 +88,10 @@ class LibsContents(Struct, frozen=True):
         return libs_project(self.project)
 
     @property
-    def digest(self) -> bytes:
-        """A SHA-256 over all contents, independent of their order."""
-        rows = [
-            self.name,
-            *(f"{digest} {path}" for path, digest in sorted(self.files.items())),
-            *(f"{sha256(text).hexdigest()} licenses/{path}" for path, text in sorted(self.texts.items())),
-            self.platform,
-            str(self.is_pure),
-            *self.body,
-        ]
-        return sha256("\n".join(rows).encode()).digest()
+    def contents(self) -> str:
+        """A SHA-256 in hex over all that wheels which require it rely on; licence texts and tags are not."""
+        rows = [f"{digest} {path}" for path, digest in sorted(self.files.items())]
+        return sha256("\n".join([*rows, str(self.is_pure), *sorted(set(self.requires))]).encode()).hexdigest()
 
     @property
     def body(self) -> tuple[str, ...]:
@@ -119,7 +113,8 @@ class LibsContents(Struct, frozen=True):
         if not self.files:
             raise RepackageError(f"{self.name}: no library to put in, expected one at least")
         name = WheelName(escaped(self.name), version, None, "py3", "none", self.platform)
-        return _companion(name, self.name, self.body, self.texts, is_pure=self.is_pure)
+        about = f"{_CONTENTS}: {_SHA256}{self.contents}"
+        return _companion(name, self.name, self.body, self.texts, is_pure=self.is_pure, about=(about,))
 
     def empty(self, version: str) -> Companion:
         """Return the wheel with *version* that fits everywhere and has no library, and the same METADATA."""
@@ -127,13 +122,10 @@ class LibsContents(Struct, frozen=True):
         return _companion(name, self.name, self.body, self.texts, is_pure=True)
 
 
-def libs_version(several: Iterable[LibsContents]) -> str:
-    """Return the version that the wheels *several* have in common: ``0.`` and a number from a hash of all of them.
-
-    Wheels of one release for several platforms require the same version, so all have the same METADATA.
-    """
-    whole = sha256(b"".join(sorted(one.digest for one in several))).digest()
-    return f"0.{int.from_bytes(whole[:_HASHED_BYTES])}"
+def contents_in(wheel_file: WheelFile) -> str | None:
+    """Return the hash of contents in the WHEEL of a -libs wheel, or None if there is none."""
+    stated = wheel_file.headers.value(_CONTENTS) or ""
+    return stated.removeprefix(_SHA256) if stated.startswith(_SHA256) else None
 
 
 def dev_companion(
@@ -169,9 +161,15 @@ def dev_companion(
 
 
 def _companion(
-    name: WheelName, project: str, body: Sequence[str], licences: Mapping[str, bytes], *, is_pure: bool
+    name: WheelName,
+    project: str,
+    body: Sequence[str],
+    licences: Mapping[str, bytes],
+    *,
+    is_pure: bool,
+    about: Sequence[str] = (),
 ) -> Companion:
-    """Return the wheel *name* of *project*; *body* is METADATA without its name and version."""
+    """Return the wheel *name* of *project*; *body* is METADATA without its name and version, *about* lines of WHEEL."""
     newest = bool(licences) or any(line.startswith("License-Expression:") for line in body)
     metadata = [
         f"Metadata-Version: {'2.4' if newest else '2.1'}",
@@ -185,6 +183,7 @@ def _companion(
         f"Root-Is-Purelib: {str(is_pure).lower()}",
         *(f"Tag: {tag}" for tag in sorted(map(str, name.tags))),
         *([f"Build: {name.build}"] if name.build else []),
+        *about,
     ]
     metadata_file, wheel_file = (("\n".join(lines) + "\n").encode() for lines in (metadata, wheel_lines))
     return Companion(name, metadata_file, wheel_file, licences)

@@ -42,23 +42,23 @@ def is_namespace(source: str) -> bool:
     return bool(_NAMESPACE.search(source))
 
 
-def hooked(data: bytes, module: str = MODULE, *, option: str = "--preload") -> bytes:
+def hooked(data: bytes, module: str = MODULE, *, option: str = "") -> bytes:
     """Return the ``__init__.py`` *data*, in its own encoding, with an import of *module*, as in `with_import`.
 
-    *option* is the command line option that an error tells the user to omit.
+    *option* is the command line option that an error tells the user to omit, if one is given.
     """
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         source = data.decode(encoding)
         same = source.encode(encoding)
     except (SyntaxError, UnicodeError, LookupError) as error:  # LookupError: a codec that is not for text
-        raise RepackageError(f"in no encoding that Python reads: {error}; leave {option} out") from error
+        raise RepackageError(f"in no encoding that Python reads: {error}{_without(option)}") from error
     if same != data:
-        raise RepackageError(f"in {encoding}, which can write it in several ways; leave {option} out")
+        raise RepackageError(f"in {encoding}, which can write it in several ways{_without(option)}")
     return with_import(source, module, option=option).encode(encoding)
 
 
-def with_import(source: str, module: str = MODULE, *, option: str = "--preload") -> str:
+def with_import(source: str, module: str = MODULE, *, option: str = "") -> str:
     """Return the ``__init__.py`` *source* with an import of the package's own *module* before all other statements.
 
     The import follows the docstring, comments and ``__future__`` imports, with the line ends of the source. A source
@@ -114,7 +114,11 @@ def _parsed(source: str, option: str) -> ast.Module:
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         version = ".".join(map(str, sys.version_info[:2]))
-        raise RepackageError(f"cannot be parsed as Python {version}: {error}; leave {option} out") from error
+        raise RepackageError(f"cannot be parsed as Python {version}: {error}{_without(option)}") from error
+
+
+def _without(option: str) -> str:
+    return f"; leave {option} out" if option else ""
 
 
 def _is_prelude(statement: ast.stmt, number: int) -> bool:

@@ -24,9 +24,10 @@ from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import libs_folder
-from vbuild.splitting.decisions import Decisions, Pool, decide
+from vbuild.splitting.decisions import Decisions, decide
 from vbuild.splitting.other_packages import PackageFinder
 from vbuild.splitting.patches import FilePatch, PatchMaker
+from vbuild.splitting.pools import Pool
 from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.paths import installed_path
 
@@ -118,11 +119,13 @@ def _key(patch: FilePatch) -> _Key:
 class PatchPlan(Struct, frozen=True, eq=False):
     """The *decisions*, with the files of every wheel and every pool after their patches.
 
-    *libs_folders* are the folders of the pools' libraries; *uneditable* are the files that could not be patched, and
+    *owners* are the projects after which the -libs wheels of pools are named, and *libs_folders* the folders of their
+    libraries; *uneditable* are the files that could not be patched, and
     why.
     """
 
     decisions: Decisions
+    owners: Mapping[Pool, str]
     libs_folders: Mapping[Pool, str]
     staying: Mapping[Bundle, tuple[PatchedFile, ...]]
     moving: Mapping[Pool, tuple[PatchedFile, ...]]
@@ -136,7 +139,8 @@ def plan_patches(
     uneditable: dict[tuple[Bundle, str], str] = {}
     while True:
         decisions = decide(bundles, request, uneditable=uneditable)
-        folders = {pool: libs_folder(libs_owner(pool, request, among=bundles)) for pool in decisions.pools}
+        owners = libs_owners(decisions.pools, request, among=bundles)
+        folders = {pool: libs_folder(owner) for pool, owner in owners.items()}
         _check_versions(folders)
         for pool, folder in folders.items():
             _check_folder_is_free(pool, folder)
@@ -148,6 +152,7 @@ def plan_patches(
         if not failed:
             return PatchPlan(
                 decisions,
+                owners,
                 folders,
                 {bundle: tuple(map(patcher.patched, patches)) for bundle, patches in staying.items()},
                 {pool: tuple(map(patcher.patched, patches)) for pool, patches in moving.items()},
@@ -160,6 +165,22 @@ def plan_patches(
                 uneditable.setdefault((bundle, path), failed[key])
 
 
+def libs_owners(pools: Sequence[Pool], request: SplitRequest, *, among: Sequence[Bundle]) -> Mapping[Pool, str]:
+    """Return the project after which the -libs wheel of each pool is named; errors as in `libs_owner`.
+
+    If variants of a release have other libraries than its plain wheels, theirs are called after their label: two
+    versions of one project could not be in the order of releases.
+    """
+    owners = {pool: libs_owner(pool, request, among=among) for pool in pools}
+    found: dict[Pool, str] = {}
+    for pool, owner in owners.items():
+        rivals = [one for one in pools if owners[one] == owner and one.platform == pool.platform]
+        labels = {one: min(bundle.wheel.name.variant or "" for bundle in one.bundles) for one in rivals}
+        is_first = pool is min(rivals, key=lambda one: (labels[one], pools.index(one)))
+        found[pool] = owner if is_first or not labels[pool] else f"{owner}-{canonicalize_name(labels[pool])}"
+    return found
+
+
 def libs_owner(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) -> str:
     """Return the project after which the -libs wheel of *pool* is named.
 
@@ -168,8 +189,8 @@ def libs_owner(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) ->
     `RepackageError` if several projects share the pool and no name is requested.
     """
     is_for_all = {bundle.wheel.name.project for bundle in among if bundle.binaries} == set(pool.projects)
-    if request.libs and (is_for_all or len(pool.projects) > 1):
-        return request.libs.removesuffix("-libs")
+    if request.libs_project and (is_for_all or len(pool.projects) > 1):
+        return request.libs_project.removesuffix("-libs")
     if len(pool.projects) > 1:
         raise RepackageError(
             f"{' and '.join(pool.projects)} have libraries in common, {min(pool.libraries)} first; "

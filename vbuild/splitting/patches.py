@@ -33,9 +33,10 @@ from vbuild.elf.linkage import ORIGIN_TOKEN
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink
 from vbuild.splitting.bundle import Bundle, WheelBinary
-from vbuild.splitting.decisions import Decisions, Pool
+from vbuild.splitting.decisions import Decisions
 from vbuild.splitting.official import OfficialWheel, Provenance
 from vbuild.splitting.other_packages import LibraryPackage, PackageFinder
+from vbuild.splitting.pools import Pool
 
 ORIGIN = "$ORIGIN"
 

@@ -14,8 +14,8 @@ uv, Poetry and other tools that lock read the metadata of one file of a release 
 different: an installer reads the metadata of the variant it installs, and one without CUDA must not require CUDA.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
 
@@ -28,13 +28,15 @@ from vbuild.elf.catalogue import by_stem, is_driver, is_official, is_shared_obje
 from vbuild.elf.read import Loading
 from vbuild.errors import FetchError, RepackageError, at
 from vbuild.splitting.bundle import Bundle, Origin, WheelReader
-from vbuild.splitting.companion import Companion, LibsContents, libs_version
-from vbuild.splitting.decisions import Pool, check_drivers, pool_of
+from vbuild.splitting.companion import Companion, LibsContents
+from vbuild.splitting.decisions import check_drivers
+from vbuild.splitting.libs_versions import LibsChoice, Publications, libs_choices
 from vbuild.splitting.licences import licence_lines, licence_texts, names_of, packages_in, unnamed
 from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder, RequirementWriter, required
 from vbuild.splitting.output_wheels import DevWheel, OutputWheel, dev_wheels, libs_wheel, thin_wheel
-from vbuild.splitting.patch_plan import PatchedFile, Patcher, PatchPlan, libs_owner, plan_patches
+from vbuild.splitting.patch_plan import PatchedFile, Patcher, PatchPlan, plan_patches
+from vbuild.splitting.pools import Pool, pool_of
 from vbuild.splitting.preloads import PreloadFiles, preload_files
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.sources import SourceFiles
@@ -63,8 +65,8 @@ class MachinePlan(Struct, frozen=True, eq=False):
         origins = {one.key: one.origin for bundle in self.bundles for one in bundle.binaries.values()}
         return sum(origin.transferred for origin in origins.values() if origin)
 
-    def libs(self, pool: Pool, codec: Codec) -> LibsContents:
-        """Return the contents of the -libs wheel of *pool*; *codec* compresses what was patched."""
+    def libs(self, pool: Pool) -> LibsContents:
+        """Return the contents of the -libs wheel of *pool*."""
         patched = self.patches.moving[pool]
         wheels = {bundle.wheel.name.project: bundle.wheel for bundle in reversed(pool.bundles)}
         texts: dict[str, bytes] = {}
@@ -73,15 +75,9 @@ class MachinePlan(Struct, frozen=True, eq=False):
             folder = f"{bundle.wheel.name.project}/" if len(wheels) > 1 else ""
             for path, text in licence_texts(bundle.wheel, named=named).items():
                 texts.setdefault(f"{folder}{path}", text)
-        files: dict[str, str] = {}
-        for file in patched:
-            # what its bytes in the wheel depend on: its contents, and how they are compressed
-            owner, member = file.patch.bundle.wheel, file.patch.binary.member
-            packed = codec if file.data is not None else owner.packed_digest(member)
-            files[file.patch.path] = f"{file.sha256} {packed}"
         return LibsContents(
-            project=libs_owner(pool, self.request, among=self.bundles),
-            files=files,
+            project=self.patches.owners[pool],
+            files={file.patch.path: file.sha256 for file in patched},
             platform=pool.platform,
             licence=licence_lines(wheel.metadata() for wheel in wheels.values()),
             texts=texts,
@@ -216,29 +212,6 @@ def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _
     return lines, warnings
 
 
-def libs_versions(libs: Mapping[Pool, LibsContents]) -> Mapping[Pool, str]:
-    """Return the version of the -libs wheel of each pool: one for all that wheels of one release share.
-
-    If that would give two wheels of one name, each gets a version of its own.
-    """
-    groups: list[tuple[set[tuple[str, ...]], list[Pool]]] = []
-    for pool, one in libs.items():
-        keys = {(one.name, *_family(bundle)) for bundle in pool.bundles}
-        members = [pool]
-        for group in [group for group in groups if group[0] & keys]:
-            groups.remove(group)
-            keys |= group[0]
-            members = [*group[1], *members]
-        groups.append((keys, members))
-    found: dict[Pool, str] = {}
-    for _, members in groups:
-        together = {pool: libs[pool] for pool in members}
-        are_distinct = len({(one.name, one.platform) for one in together.values()}) == len(together)
-        for pool, one in together.items():
-            found[pool] = libs_version(together.values() if are_distinct else [one])
-    return found
-
-
 def _family(bundle: Bundle) -> tuple[str, ...]:
     """Return the release and the variant of a wheel; all wheels of a family should have one METADATA."""
     return bundle.wheel.name.release, bundle.wheel.name.variant or ""
@@ -246,11 +219,15 @@ def _family(bundle: Bundle) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class SplitPlan:
-    """The plans of all *machines* together; *codec* compresses new members; *sources* are sdists of the releases."""
+    """The plans of all *machines* together; *codec* compresses new members; *sources* are sdists of the releases.
+
+    *publications* are the -libs wheels that are there already.
+    """
 
     machines: tuple[MachinePlan, ...]
     codec: Codec
     sources: tuple[SourceFiles, ...] = ()
+    publications: Publications = field(default_factory=Publications)
 
     @property
     def _bundles(self) -> Iterator[tuple[MachinePlan, Bundle]]:
@@ -258,13 +235,30 @@ class SplitPlan:
 
     @cached_property
     def _libs(self) -> Mapping[Pool, LibsContents]:
-        return {pool: one.libs(pool, self.codec) for one in self.machines for pool in one.patches.decisions.pools}
+        return {pool: one.libs(pool) for one in self.machines for pool in one.patches.decisions.pools}
+
+    @cached_property
+    def _choices(self) -> Mapping[Pool, LibsChoice]:
+        stated = next((one.request.libs_version for one in self.machines), None)
+        return libs_choices(
+            self._libs, self.publications, stated=stated, needs_empty=lambda pools: any(self._empty_users(pools))
+        )
 
     @cached_property
     def companions(self) -> Mapping[Pool, Companion]:
-        """The -libs wheel of each pool."""
-        versions = libs_versions(self._libs)
-        return {pool: contents.wheel(versions[pool]) for pool, contents in self._libs.items()}
+        """The -libs wheel that the wheels of each pool require."""
+        return {pool: choice.companion for pool, choice in self._choices.items()}
+
+    def _empty_users(self, pools: Collection[Pool]) -> Iterator[str]:
+        """Yield the files that require the -libs wheels of *pools* and bring their libraries, or are built."""
+        projects = {self._libs[pool].name for pool in pools}
+        platforms = {one.platform for one in self._libs.values() if one.name in projects}
+        bundles = [bundle for pool in pools for bundle in pool.bundles]
+        families = {_family(bundle) for bundle in bundles}
+        for _, bundle in self._bundles:
+            if _family(bundle) in families and bundle.wheel.name.platform not in platforms:
+                yield bundle.wheel.path.name
+        yield from (one.path.name for one in self.sources if any(one.is_of(bundle.wheel.name) for bundle in bundles))
 
     @cached_property
     def empty_wheels(self) -> Mapping[OutputWheel, tuple[str, ...]]:
@@ -274,21 +268,14 @@ class SplitPlan:
         for the machine that it runs on. So where a wheel of libraries is required and does not fit, there is one that
         fits everywhere; installers prefer the other.
         """
-        found: dict[str, tuple[OutputWheel, tuple[str, ...]]] = {}
-        for pool, companion in self.companions.items():
-            alike = (one for one, its in self.companions.items() if its.requirement == companion.requirement)
-            platforms = {one.platform for one in alike}
-            families = {_family(bundle) for bundle in pool.bundles}
-            users = [
-                bundle.wheel.path.name
-                for _, bundle in self._bundles
-                if _family(bundle) in families and bundle.wheel.name.platform not in platforms
-            ]
-            users += [one.path.name for one in self.sources if any(one.is_of(by.wheel.name) for by in pool.bundles)]
-            if users and companion.requirement not in found:
-                empty = self._libs[pool].empty(companion.name.version)
-                found[companion.requirement] = libs_wheel(empty, ()), tuple(users)
-        return dict(found.values())
+        found = []
+        for requirement in dict.fromkeys(one.requirement for one in self.companions.values()):
+            alike = [pool for pool, one in self.companions.items() if one.requirement == requirement]
+            new = [pool for pool in alike if not self._choices[pool].is_published]
+            if new and (users := tuple(self._empty_users(alike))):
+                empty = self._libs[new[0]].empty(self.companions[new[0]].name.version)
+                found.append((libs_wheel(empty, ()), users))
+        return dict(found)
 
     def requires_of(self, source: SourceFiles) -> _Lines:
         """Return the lines that all wheels of the release of *source* get."""
@@ -301,7 +288,7 @@ class SplitPlan:
 
     @cached_property
     def preloads(self) -> Mapping[Bundle, PreloadFiles]:
-        """The preload modules of each wheel; none unless they are requested."""
+        """The preload modules of each wheel; none if they are not wanted."""
         found = {}
         for machine, bundle in self._bundles:
             found[bundle] = PreloadFiles({})
@@ -318,7 +305,7 @@ class SplitPlan:
                 lines = [*machine.lines(machine.patches.staying[bundle], bundle.wheel.metadata())]
             if companion := self._companion(machine, bundle):
                 lines.append(machine.requirements.exactly(companion.project, companion.name.version))
-            own[bundle] = (*lines, *self.preloads[bundle].requires)
+            own[bundle] = tuple(lines)
         return agreed_requirements(own)
 
     def _companion(self, machine: MachinePlan, bundle: Bundle) -> Companion | None:
@@ -348,11 +335,12 @@ class SplitPlan:
 
     @cached_property
     def libs_wheels(self) -> Mapping[Pool, OutputWheel]:
-        """The -libs wheels to write."""
+        """The -libs wheels to write, without those that are published."""
         return {
             pool: libs_wheel(self.companions[pool], machine.patches.moving[pool])
             for machine in self.machines
             for pool in machine.patches.decisions.pools
+            if not self._choices[pool].is_published
         }
 
     @cached_property

@@ -19,9 +19,10 @@ RTLD_LOCAL is enough: for a NEEDED name, glibc takes any loaded library with tha
 to the scope of the file that needs it; RTLD_GLOBAL would show its symbols to all others. This does not work for a
 library without SONAME, nor with musl, which knows a library that was opened by a path only by that path.
 
-The module says nothing about a library that it does not find: it may never be needed, LD_LIBRARY_PATH may lead to it,
-and otherwise "libcufft.so.11: cannot open shared object file" names it at the import that needs it. It warns about a
-library that it finds and cannot load, because the loader's later error would not say why.
+A library that is nowhere may be in a folder of LD_LIBRARY_PATH, or of an RPATH that a packager wrote. So the module
+then opens a file that needs libraries which left the wheel. If the loader misses one, the package cannot work, and an
+ImportError says in one line what to install. The module warns about a library that it finds and cannot load, because
+the loader's later error would not say why.
 """
 
 import json
@@ -31,7 +32,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from msgspec import Struct
 
 from vbuild.elf.catalogue import by_soname
-from vbuild.errors import at
+from vbuild.errors import RepackageError
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
 from vbuild.splitting.decisions import DecisionKind
@@ -49,20 +50,22 @@ from __future__ import annotations
 
 import os
 
-# path from here, the distribution that brings it, its name in cuda-pathfinder; first what others need
+# path from here, what brings it, its name in cuda-pathfinder; first what others need
 _LIBRARIES: tuple[tuple[str, str, str], ...] = (
 {libraries})
 # the same of libraries that those may turn out to need
 _OTHERS: tuple[tuple[str, str, str], ...] = ({others})
+# path of a file that needs what left the package
+_USER = {user}
 
 
 def _load(
     path: str,
-    distribution: str,
+    requirement: str,
     pathfinder: str,
     others: dict[str, tuple[str, str, str]],
-) -> None:
-    """Load one library, unless it is loaded; the loader itself names what is nowhere to be found."""
+) -> bool:
+    """Load one library, unless it is loaded; return False if it is nowhere."""
     import ctypes
     from contextlib import suppress
     from importlib import import_module, metadata
@@ -71,12 +74,13 @@ def _load(
     name = os.path.basename(path)
     with suppress(OSError):
         ctypes.CDLL(name, os.RTLD_NOLOAD)
-        return
+        return True
     places = [path] if os.path.exists(path) else []
-    if not places:
+    distribution = requirement.partition("==")[0]
+    for found in () if places else metadata.distributions(name=distribution):
         with suppress(Exception):
-            files = metadata.files(distribution) or ()
-            places = [str(file.locate()) for file in files if file.name == name]
+            files = [file for file in found.files or () if file.name == name]
+            places += filter(os.path.exists, (str(one.locate()) for one in files))
     while places:
         try:
             ctypes.CDLL(places[0])
@@ -86,20 +90,46 @@ def _load(
                 _load(*needed, others)
                 continue
             warn(f"{{name}} of {{distribution}}: {{error}}", RuntimeWarning, stacklevel=2)
-        return
+        return True
     if pathfinder:
         with suppress(Exception):
             import_module("cuda.pathfinder").load_nvidia_dynamic_lib(pathfinder)
+            return True
+    return False
+
+
+def _refuse(missing: dict[str, str], user: str) -> None:
+    """Raise ImportError if the loader misses one of the libraries for the file *user*, too."""
+    import ctypes
+    from contextlib import suppress
+    from importlib import metadata
+
+    try:
+        ctypes.CDLL(user)
+    except OSError as error:
+        for name, requirement in missing.items():
+            if name in str(error):
+                state = f"{{requirement.partition('==')[0]}} is not installed"
+                with suppress(Exception):
+                    version = metadata.version(requirement.partition("==")[0])
+                    state = f"{{version}} is installed"
+                message = f"{{name}} is missing: {{requirement}} has it, and {{state}}"
+                raise ImportError(message) from None
 
 
 def _preload() -> None:
     folder = os.path.dirname(__file__)
     known = (*_LIBRARIES, *_OTHERS)
     rows = [(os.path.join(folder, row[0]), row[1], row[2]) for row in known]
-    if not all(os.path.exists(row[0]) for row in rows):
-        others = {{os.path.basename(row[0]): row for row in rows[len(_LIBRARIES) :]}}
-        for row in rows[: len(_LIBRARIES)]:
-            _load(*row, others)
+    if all(os.path.exists(row[0]) for row in rows):
+        return
+    others = {{os.path.basename(row[0]): row for row in rows[len(_LIBRARIES) :]}}
+    missing: dict[str, str] = {{}}
+    for row in rows[: len(_LIBRARIES)]:
+        if not _load(*row, others):
+            missing[os.path.basename(row[0])] = row[1]
+    if missing and _USER:
+        _refuse(missing, os.path.join(folder, _USER))
 
 
 _preload()
@@ -107,20 +137,26 @@ _preload()
 
 
 class PreloadedLibrary(Struct, frozen=True):
-    """A library of another wheel: its installed path, which ends in its SONAME, and its distribution.
+    """A library of another wheel: its installed path, which ends in its SONAME, and the *requirement* that brings it.
 
-    *pathfinder* is its name in cuda-pathfinder, or None.
+    That is a project, or a project and its version. *pathfinder* is its name in cuda-pathfinder, or None.
     """
 
     path: str
-    distribution: str
+    requirement: str
     pathfinder: str | None = None
 
 
 def preload_source(
-    package: str, libraries: Sequence[PreloadedLibrary], *, others: Iterable[PreloadedLibrary] = ()
+    package: str,
+    libraries: Sequence[PreloadedLibrary],
+    *,
+    others: Iterable[PreloadedLibrary] = (),
+    user: str | None = None,
 ) -> str:
     """Return the source of a module that loads *libraries* for the package in the folder *package*.
+
+    If one of them is nowhere, and the file at the installed path *user* cannot be opened, the module says so.
 
     It loads them in this order, dependencies first. It loads one of *others* if a library turns out to need it: no
     metadata says which official libraries need each other.
@@ -128,18 +164,25 @@ def preload_source(
     up = "../" * len(package.split("/"))
     first, more = _rows(up, libraries), _rows(up, sorted(others, key=lambda other: other.path))
     more = [row for row in more if row not in first]
-    return _SOURCE.format(libraries="".join(first), others="".join(["\n" * bool(more), *more]))
+    return _SOURCE.format(
+        libraries="".join(first),
+        others="".join(["\n" * bool(more), *more]),
+        user=_quoted(up + user if user else ""),
+    )
 
 
 def _rows(up: str, libraries: Iterable[PreloadedLibrary]) -> list[str]:
     """Return a row of source for each library, formatted as formatters do it."""
     rows: dict[str, None] = {}
     for one in libraries:
-        values = (up + one.path, one.distribution, one.pathfinder or "")
-        # in double quotes, unless that takes more backslashes
-        quoted = (repr(text) if '"' in text else json.dumps(text, ensure_ascii=False) for text in values)
-        rows["    (\n" + "".join(f"        {text},\n" for text in quoted) + "    ),\n"] = None
+        values = (up + one.path, one.requirement, one.pathfinder or "")
+        rows["    (\n" + "".join(f"        {_quoted(text)},\n" for text in values) + "    ),\n"] = None
     return list(rows)
+
+
+def _quoted(text: str) -> str:
+    """Return *text* in double quotes, unless that takes more backslashes."""
+    return repr(text) if '"' in text else json.dumps(text, ensure_ascii=False)
 
 
 def in_order(needs: Mapping[str, Collection[str]]) -> tuple[str, ...]:
@@ -185,14 +228,10 @@ def hooks(
     return tuple(sorted(packages)), tuple(sorted(unserved))
 
 
-PATHFINDER = "cuda-pathfinder"
-
-
 class PreloadFiles(Struct, frozen=True):
-    """The new files of a wheel by member path, what they require, and a warning for each consumer without a module."""
+    """The new files of a wheel by member path, and a warning for each package or consumer without a module."""
 
     files: dict[str, bytes]
-    requires: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -206,7 +245,7 @@ def preload_files(
     """Return the preload modules for the libraries of *bundle* that are in other wheels after *plan*.
 
     *companion* is the -libs wheel that has its shared libraries, *closure* returns an official wheel and all that it
-    requires. Raises `RepackageError` if an ``__init__.py`` cannot be changed.
+    requires.
     """
     patches = [file.patch for file in plan.staying[bundle]]
     libraries = [*_moved(bundle, plan, companion), *_of_other_packages(patches)]
@@ -219,15 +258,25 @@ def preload_files(
     namespaces = {path.rpartition("/")[0] for path, text in sources.items() if is_namespace(text)}
     packages, unserved = hooks(roots, members.keys(), namespaces=namespaces, sources=sources)
     others = [*_possible_dependencies(patches, closure)]
-    files = {}
+    user = next((path for path in sorted(roots) if _needs_moved(bundle, plan, path)), None)
+    warnings = [f"{path}: in no package whose __init__.py could preload its libraries" for path in unserved]
+    files: dict[str, bytes] = {}
     for package in packages:
         init = members[f"{package}/__init__.py"].path
-        with at(init):
-            files[init] = hooked(inits[f"{package}/__init__.py"])
-        files[f"{init.rpartition('/')[0]}/{MODULE}.py"] = preload_source(package, libraries, others=others).encode()
-    warnings = tuple(f"{path}: in no package whose __init__.py could preload its libraries" for path in unserved)
-    asks_pathfinder = packages and any(library.pathfinder for library in libraries)
-    return PreloadFiles(files, (PATHFINDER,) if asks_pathfinder else (), warnings)
+        try:
+            changed = hooked(inits[f"{package}/__init__.py"])
+        except RepackageError as error:
+            warnings.append(f"{init}: does not preload the libraries of its package: {error}")
+            continue
+        module = preload_source(package, libraries, others=others, user=user).encode()
+        files |= {init: changed, f"{init.rpartition('/')[0]}/{MODULE}.py": module}
+    return PreloadFiles(files, tuple(warnings))
+
+
+def _needs_moved(bundle: Bundle, plan: PatchPlan, path: str) -> bool:
+    """Whether the file at *path* needs a library that left the wheel."""
+    edges = bundle.graph.needs(path)
+    return any(plan.decisions.of(bundle, edge.provider).is_gone for edge in edges if edge.provider)
 
 
 def _possible_dependencies(
@@ -256,7 +305,7 @@ def _moved(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iter
             yield PreloadedLibrary(library.path, decision.provenance.wheel.project, _pathfinder(library.soname))
         elif decision.pool and companion:
             folder = plan.libs_folders[decision.pool]
-            yield PreloadedLibrary(f"{folder}/{bundle.binaries[path].name}", companion.project)
+            yield PreloadedLibrary(f"{folder}/{bundle.binaries[path].name}", companion.requirement)
 
 
 def _of_other_packages(patches: Iterable[FilePatch]) -> Iterable[PreloadedLibrary]:

@@ -4,9 +4,11 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Self
 
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from vbuild.config.table import Table
 from vbuild.errors import RepackageError
@@ -39,6 +41,20 @@ def project_name(text: str) -> str:
     return canonicalize_name(text)
 
 
+def libs_name(text: str) -> str:
+    """Return ``NAME`` or ``NAME==VERSION`` as package indexes spell them; raises `RepackageError` for anything else."""
+    name, pinned, version = text.partition("==")
+    try:
+        return f"{project_name(name)}=={Version(version)}" if pinned else project_name(name)
+    except InvalidVersion as error:
+        raise RepackageError(f"no version {version!r} in {text!r}; expected one as PEP 440 writes it") from error
+
+
+def place_of(text: str) -> str | Path:
+    """Return the URL *text*, or the folder with that path."""
+    return text if "://" in text else Path(text)
+
+
 def _pin(text: str) -> OfficialPin:
     if text not in list(OfficialPin):
         raise RepackageError(f"found {text!r}; expected {' or '.join(map(repr, map(str, OfficialPin)))}")
@@ -51,11 +67,13 @@ class SplitRequest:
 
     replace    bundled libraries that are official ones, byte for byte, become requirements
     share      libraries that several wheels have move to a -libs wheel, called *libs* or after the project,
-               if that saves *smallest* bytes or more
+               if that saves *smallest* bytes or more; *libs* may state its version, as in name==1.0
+    against    the URL of an index or a folder: a -libs wheel that is there, and has what is shared, is required
     rpath      libraries of other packages are found by RPATH, and required; RPATHs of the build machine are removed
     pin        None: exact for what is replaced, compatible for what is found by RPATH
     cuda       the CUDA version, major or major and minor, of the libraries outside the wheels
     majors     the CUDA major that a wheel is known to be built with, by its file name
+    preload    packages load their libraries first where no RPATH leads to them
     keep       globs over file names and paths of libraries that stay
     fetch      whole official libraries are downloaded if nothing less proves what a library is
     bill       wheels that lost or changed libraries get a bill of materials
@@ -69,17 +87,28 @@ class SplitRequest:
     majors: tuple[tuple[str, int], ...] = ()
     keep: tuple[str, ...] = ()
     libs: str | None = None
+    against: str | Path | None = None
     smallest: int = SMALLEST
     drop_unneeded: bool = False
     outputs: bool = False
-    preload: bool = False
+    preload: bool = True
     fetch: bool = False
     bill: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a *libs* that would be a path, also if it comes from Python."""
         if self.libs is not None:
-            object.__setattr__(self, "libs", project_name(self.libs))
+            object.__setattr__(self, "libs", libs_name(self.libs))
+
+    @property
+    def libs_project(self) -> str | None:
+        """The name in *libs*."""
+        return self.libs.partition("==")[0] if self.libs else None
+
+    @property
+    def libs_version(self) -> str | None:
+        """The version that *libs* states, or None."""
+        return (self.libs or "").partition("==")[2] or None
 
     @classmethod
     def read(cls, table: Table) -> Self:
@@ -94,11 +123,12 @@ class SplitRequest:
             pin=table.optional_parsed("pin", _pin),
             cuda=table.optional_parsed("cuda", cuda_version) or (),
             keep=table.texts("keep", ()),
-            libs=table.optional_parsed("libs", project_name),
+            libs=table.optional_parsed("libs", libs_name),
+            against=table.optional_parsed("against", place_of),
             smallest=smallest,
             drop_unneeded=table.flag("drop-unneeded", default=False),
             outputs=table.flag("outputs", default=False),
-            preload=table.flag("preload", default=False),
+            preload=table.flag("preload", default=True),
             fetch=table.flag("fetch-official", default=False),
         )
         table.finish()

@@ -28,6 +28,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.process.threads import in_threads
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.decisions import DecisionKind, LibraryDecision
+from vbuild.splitting.libs_versions import Publications
 from vbuild.splitting.official import OfficialEvidence, Officials
 from vbuild.splitting.output_wheels import OutputWheel
 from vbuild.splitting.patch_plan import LibraryCutter, Patcher
@@ -37,6 +38,7 @@ from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.sources import SourceFiles, divided
 from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater
+from vbuild.wheel.metadata import is_companion
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.sdist import write_changed
 from vbuild.wheel.write import WheelWriter, write_wheels
@@ -263,7 +265,8 @@ def split(
             )
             for machine, same_machine in by_machine.items()
         )
-        plan = SplitPlan(machines, codec, sources)
+        made = [wheel for wheel in wheels if is_companion(wheel.metadata(), wheel.wheel_file())]
+        plan = SplitPlan(machines, codec, sources, Publications(made, request.against, indexes))
         if verify and folder:
             for wheel in wheels:
                 wheel.check()
@@ -291,7 +294,7 @@ def _write(folder: Path, plan: SplitPlan, *, on_progress: Callable[[str, int], N
     """Write all wheels of *plan*, and return their paths by file name."""
     outputs = [*plan.outputs]
     new = {str(output.name) for output in outputs}
-    # a -libs wheel that is given, and made again, is the same: its version is a hash of its contents
+    # a companion that is given, and made again, is the same: other contents of its name are refused
     unchanged = [wheel.path for wheel in plan.unchanged if wheel.path.name not in new]
     with (
         _written_sources(plan, folder) as sources,

@@ -44,6 +44,7 @@ from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes, install_command, managed_command, venv_command
 from vbuild.recipe.variables import for_installers, passed, undisturbed
 from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.metadata import LIBS
 from vbuild.wheel.name import WheelName
 
 # the minor version of glibc that most machines have, and those that uv has a platform name for
@@ -151,7 +152,8 @@ class RequirementChoice(Struct, frozen=True):
                     continue
                 requirement.marker = None
                 project = canonicalize_name(requirement.name)
-                brings_libraries = project in companions or project == TOOLKIT or is_official(project)
+                is_libs = project in companions or project.endswith(LIBS)
+                brings_libraries = is_libs or project == TOOLKIT or is_official(project)
                 (kept if brings_libraries else left_out)[str(requirement)] = None
         return cls(tuple(kept), tuple(left_out))
 

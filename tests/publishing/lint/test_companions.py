@@ -15,10 +15,8 @@ from tests.factories.release_folders import (
     sdist,
 )
 from tests.factories.wheels import wheel
-from vbuild.splitting.companion import LibsContents, libs_version
 
-LIBS = LibsContents("demo", {"demo.libs/liba.so": "0" * 64}, "any")
-VERSION = libs_version([LIBS])
+VERSION = "1.0"
 
 
 def requiring(folder: Path, lines: Iterable[str]) -> Path:
@@ -29,11 +27,11 @@ def requiring(folder: Path, lines: Iterable[str]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("project", ["demo-libs", "Shared.Things"])
+@pytest.mark.parametrize("project", ["demo-libs", "Shared.Libs"])
 def test_what_a_split_made_is_published_first_whatever_it_is_called(project: str, tmp_path: Path) -> None:
     requiring(tmp_path, [f"{project}=={VERSION}"])
-    known = {"demo-libs": "demo-libs", "Shared.Things": "shared-things"}[project]
-    what = f"requires {known}=={VERSION}, which is not here: a number as vbuild split gives to shared libraries"
+    known = {"demo-libs": "demo-libs", "Shared.Libs": "shared-libs"}[project]
+    what = f"requires {known}=={VERSION}, which is not here: a wheel of shared libraries by its name"
     assert problems_found(tmp_path) == problems_found(tmp_path, pypi=True) == [f"warning requirement: {PLAIN}: {what}"]
 
 
@@ -42,7 +40,7 @@ def test_what_is_beside_is_not_missed_in_that_version(tmp_path: Path) -> None:
     about = "Wheel-Version: 1.0\nGenerator: vbuild split\nRoot-Is-Purelib: false\nTag: py3-none-any\n"
     wheel(tmp_path, f"demo_libs-{VERSION}-py3-none-any.whl", {f"demo_libs-{VERSION}.dist-info/WHEEL": about})
     assert problems_found(tmp_path) == []
-    requiring(tmp_path, ["demo-libs==0.123456789012345"])
+    requiring(tmp_path, ["demo-libs==1.1"])
     assert [line.partition(": ")[0] for line in problems_found(tmp_path)] == ["warning requirement"]
 
 

@@ -9,8 +9,7 @@ A page of links has the same files. Of those only the parts named are transferre
 beside them there, METADATA and Requires-Python, is compared with what they hold.
 
 Everything else in the folder is ignored: reports and logs may lie there, too. Requirements of wheels that `vbuild
-split` made are recognised by their version, a number from a hash of contents: ``Requires-Dist:
-demo-libs==0.187650320598251``.
+split` made are recognised by their name and one version: ``Requires-Dist: demo-libs==1.0``.
 """
 
 import contextlib
@@ -36,7 +35,7 @@ from vbuild.publishing.lint.metadata import FileSlot, MetadataView, metadata_vie
 from vbuild.publishing.model import PublishRule
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import VARIANT_JSON, is_companion, is_dist_info
+from vbuild.wheel.metadata import LIBS, VARIANT_JSON, is_companion, is_dist_info
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.sdist import LARGEST, PKG_INFO, SUFFIX, below_top, reading, release_of
@@ -348,21 +347,19 @@ def spelling_twins(known: Iterable[LintedRelease]) -> Iterator[Finding]:
             yield Finding(Severity.ERROR, PublishRule.NAME, tuple(names), what, advice)
 
 
-# as vbuild.splitting.companion.libs_version writes it, from six bytes; one of ten thousand has fewer digits
-_OF_CONTENTS = re.compile(r"==(?P<version>0\.[0-9]{11,15})")
+_ONE_VERSION = re.compile(r"==(?P<version>[^*,]+)")
 
 
 def lacking_companions(release: LintedRelease, *, known: Collection[LintedRelease]) -> Iterator[Finding]:
-    """The wheels that *release* requires exactly, which a split made and none of *known* is."""
+    """The wheels that *release* requires exactly, which are called as those of a split and are not among *known*."""
     for wheel in release.wheels:
-        for line in wheel.metadata.requires:
-            found = read_requirement(line)
-            match = _OF_CONTENTS.fullmatch(str(found.specifier)) if found else None
-            if not (found and match):
+        for found in filter(None, map(read_requirement, wheel.metadata.requires)):
+            project = canonicalize_name(found.name)
+            match = _ONE_VERSION.fullmatch(str(found.specifier))
+            if not (match and project.endswith(LIBS)):
                 continue
-            release_of = canonicalize_name(found.name), Version(match["version"])
-            if not any((other.project, Version(other.version)) == release_of for other in known):
-                of = f"{release_of[0]}=={match['version']}"
-                what = f"requires {of}, which is not here: a number as vbuild split gives to shared libraries"
-                advice = "publish it first, or with these, which cannot be installed without it"
+            version = Version(match["version"])
+            if not any((other.project, Version(other.version)) == (project, version) for other in known):
+                what = f"requires {project}=={version}, which is not here: a wheel of shared libraries by its name"
+                advice = "publish it first, unless the index has it: nothing can be installed without it"
                 yield Finding(Severity.WARNING, PublishRule.REQUIREMENT, (wheel.file,), what, advice)

@@ -1,0 +1,270 @@
+"""The versions of -libs wheels: that of the release that first needs their contents, or of a published wheel with them.
+
+    shapely 2.2.0    nothing published has its libraries     shapely-libs==2.2.0
+    shapely 2.2.1    the same libraries                      shapely-libs==2.2.0
+    shapely 2.3.0    other libraries                         shapely-libs==2.3.0
+
+So a later release never requires an earlier version of what it shares, and versions are in the order of the releases.
+No marker tells glibc from musl, or an old glibc from a new one: all wheels of one machine require one version, and a
+published one is taken only if it has all of them. A published file keeps its contents: they are recognised by RECORD,
+and by their hash in WHEEL, a field that installers ignore.
+https://peps.python.org/pep-0440/
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+from packaging.version import Version
+
+from vbuild.config.requirements import spelled
+from vbuild.elf.catalogue import systems_of
+from vbuild.errors import RepackageError, at
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.listed import ListedFile
+from vbuild.splitting.companion import Companion, LibsContents, contents_in
+from vbuild.splitting.pools import MOST_FOREIGN, Pool
+from vbuild.wheel.archive import Distant, Wheel
+from vbuild.wheel.metadata import GENERATOR, Metadata, Record, WheelFile, is_dist_info, recorded_sha256
+from vbuild.wheel.name import WheelName
+
+_ANY = "any"
+
+
+class PublishedLibs(Struct, frozen=True):
+    """A -libs wheel at *place*: its *files* by path, each with SHA-256 in hex and bytes, and what it *requires*.
+
+    *contents* is the hash in its WHEEL, or None if there is none; it *is_ours* if a split made it.
+    """
+
+    name: WheelName
+    place: str
+    files: Mapping[str, tuple[str | None, int]]
+    requires: frozenset[str]
+    contents: str | None
+    is_ours: bool
+
+    @classmethod
+    def of(cls, name: WheelName, place: str, record: Record, metadata: Metadata, about: WheelFile) -> "PublishedLibs":
+        rows = (row for row in record.rows if not is_dist_info(row.path))
+        return cls(
+            name,
+            place,
+            {row.path: (recorded_sha256(row.hash), row.size or 0) for row in rows},
+            frozenset(map(spelled, metadata.requires_dist)),
+            contents_in(about),
+            about.headers.value("Generator") == GENERATOR,
+        )
+
+    def serves(self, wanted: LibsContents) -> bool:
+        """Whether it has all that is *wanted*, and not much else."""
+        if not self.is_ours or self.requires != frozenset(map(spelled, wanted.requires)):
+            return False
+        if any(self.files.get(path, ("", 0))[0] != digest for path, digest in wanted.files.items()):
+            return False
+        foreign = sum(size for path, (_, size) in self.files.items() if path not in wanted.files)
+        return foreign <= MOST_FOREIGN * sum(size for _, size in self.files.values())
+
+
+@dataclass(slots=True, eq=False)
+class Publications:
+    """The -libs wheels that are there already: those *given*, and those *against* which a release is split.
+
+    *against* is the URL of a simple index or a folder; *indexes* says how an index is reached.
+    """
+
+    given: Sequence[Wheel] = ()
+    against: str | Path | None = None
+    indexes: Callable[[], Indexes] = Indexes.configured
+    _read: dict[WheelName, PublishedLibs] = field(default_factory=dict)
+    _listed: dict[str, Mapping[WheelName, ListedFile]] = field(default_factory=dict)
+
+    def releases(self, project: str) -> Iterator[tuple[Version, tuple[WheelName, ...]]]:
+        """Yield the versions of *project* with their wheels, the newest first; `FetchError` if no index answers.
+
+        Raises `RepackageError` if the project is of somebody else.
+        """
+        for wheel in self.given:
+            if wheel.name.project == project:
+                about = wheel.wheel_file()
+                found = PublishedLibs.of(wheel.name, "what is split", wheel.record, wheel.metadata(), about)
+                self._read.setdefault(wheel.name, found)
+        own = [name for name in self._read if name.project == project]
+        by_version: dict[Version, list[WheelName]] = {}
+        for name in dict.fromkeys([*own, *self._names(project)]):
+            by_version.setdefault(Version(name.version), []).append(name)
+        newest_first = sorted(by_version, reverse=True)
+        if newest_first:
+            first = self.read(by_version[newest_first[0]][0])
+            if not first.is_ours:
+                raise RepackageError(
+                    f"{project}: {first.name} in {first.place} was not made by vbuild split: the name belongs to "
+                    "another project; say with --libs what else to call the wheel of shared libraries"
+                )
+        yield from ((version, tuple(by_version[version])) for version in newest_first)
+
+    def read(self, name: WheelName) -> PublishedLibs:
+        """Return what the published wheel *name* has; only its directory and texts are transferred."""
+        if name not in self._read:
+            from vbuild.index_client.ranged import ranged
+
+            listed = self._listed[name.project][name]
+            with ranged(listed, indexes=self._places) as file, at(self._shown):
+                distant = Distant(cast("BinaryIO", file), name)
+                about = WheelFile.parse(b"".join(distant.chunks(f"{name.dist_info}/WHEEL")).decode(errors="replace"))
+                self._read[name] = PublishedLibs.of(name, self._shown, distant.record, distant.metadata, about)
+        return self._read[name]
+
+    def _names(self, project: str) -> Iterable[WheelName]:
+        if self.against is None:
+            return ()
+        if project not in self._listed:
+            from vbuild.index_client.packages import files_of
+
+            files = [one for one in files_of(project, indexes=self._places) if not one.is_yanked]
+            wheels = [one for one in files if one.is_wheel]
+            if files and not wheels:
+                raise RepackageError(
+                    f"{project}: {self._shown} has no wheel of it, but {files[0].file}: the name belongs to another "
+                    "project; say with --libs what else to call the wheel of shared libraries"
+                )
+            self._listed[project] = {WheelName.parse(one.file): one for one in wheels}
+        return self._listed[project]
+
+    @property
+    def _places(self) -> Indexes:
+        if isinstance(self.against, Path):
+            if not self.against.is_dir():
+                raise RepackageError(f"{self.against}: no such folder; expected one of published wheels, or an index")
+            return Indexes(no_index=True, find_links=(self.against.absolute().as_uri(),))
+        # of pip's configuration only how a server is reached, not which
+        return replace(self.indexes(), index_url=self.against, extra_index_urls=(), find_links=(), no_index=False)
+
+    @property
+    def _shown(self) -> str:
+        if isinstance(self.against, str):
+            from vbuild.index_client.located import shown_place
+
+            return shown_place(self.against)
+        return str(self.against)
+
+
+class LibsChoice(Struct, frozen=True):
+    """The *companion* that the wheels of a pool require; it *is_published* already, or has to be written."""
+
+    companion: Companion
+    is_published: bool = False
+
+
+def libs_choices(
+    libs: Mapping[Pool, LibsContents],
+    publications: Publications,
+    *,
+    stated: str | None = None,
+    needs_empty: Callable[[Sequence[Pool]], bool] = lambda _pools: False,
+) -> Mapping[Pool, LibsChoice]:
+    """Return the -libs wheel of each pool; *stated* is the version that was asked for.
+
+    Where *needs_empty* is true of pools, they need a wheel without libraries beside theirs. Raises `RepackageError` if
+    a published wheel would get other contents, or nothing says which version to take.
+    """
+    groups: dict[tuple[str, str], dict[Pool, LibsContents]] = {}
+    for pool, one in libs.items():
+        machines = sorted({machine for _, machine in systems_of(one.platform)})
+        groups.setdefault((one.name, ".".join(machines)), {})[pool] = one
+    _check_one_release(libs)
+    found: dict[Pool, LibsChoice] = {}
+    for (project, _), group in groups.items():
+        own = Version(stated) if stated else _common_version(project, group)
+        published = _Group(group, publications, needs_empty(tuple(group)))
+        if names := published.newest(project, own):
+            for pool, one in group.items():
+                made = one.wheel(names[pool].version)
+                found[pool] = LibsChoice(replace(made, name=names[pool]), is_published=True)
+        else:
+            published.check_free(project, own)
+            found |= {pool: LibsChoice(one.wheel(str(own))) for pool, one in group.items()}
+    return found
+
+
+class _Group(Struct, frozen=True):
+    """The pools of one machine, which have to have one version of one project."""
+
+    libs: Mapping[Pool, LibsContents]
+    publications: Publications
+    needs_empty: bool
+
+    def newest(self, project: str, own: Version) -> Mapping[Pool, WheelName] | None:
+        """Return the wheels of the newest published version that has all libraries, or None if none has.
+
+        A final release takes no pre-release, which installers leave out unless they are asked for it.
+        """
+        for version, names in self.publications.releases(project):
+            if version.is_prerelease and not own.is_prerelease:
+                continue
+            if self.needs_empty and all(name.platform != _ANY for name in names):
+                continue
+            found = {pool: self._serving(one, names) for pool, one in self.libs.items()}
+            chosen = {pool: name for pool, name in found.items() if name}
+            if len(chosen) == len(found):
+                return chosen
+        return None
+
+    def _serving(self, wanted: LibsContents, names: Sequence[WheelName]) -> WheelName | None:
+        """Return that of *names* which has what is *wanted*, if no installer takes another instead."""
+        rivals = [name for name in names if self._is_rival(name, wanted)]
+        if all(self.publications.read(name).serves(wanted) for name in rivals):
+            return next((name for name in rivals if name.platform == wanted.platform), None)
+        return None
+
+    def _is_rival(self, name: WheelName, wanted: LibsContents) -> bool:
+        """Whether an installer may take *name* for what is *wanted*."""
+        others = {one.platform for one in self.libs.values()} - {wanted.platform}
+        return name.platform not in others and not systems_of(name.platform).isdisjoint(systems_of(wanted.platform))
+
+    def check_free(self, project: str, own: Version) -> None:
+        """Raise `RepackageError` if a wheel of version *own* is published with other contents."""
+        names = next((names for version, names in self.publications.releases(project) if version == own), ())
+        for wanted in self.libs.values():
+            for name in (name for name in names if self._is_rival(name, wanted)):
+                there = self.publications.read(name)
+                if there.contents != wanted.contents:
+                    raise RepackageError(
+                        f"{name}: {there.place} has it with other libraries than these wheels need, and a published "
+                        "file keeps its contents; raise the version of the release, or say --libs NAME==VERSION"
+                    )
+
+
+def _common_version(project: str, pools: Iterable[Pool]) -> Version:
+    """Return the version of the wheels of *pools*, after which *project* gets its own."""
+    wheels = {bundle.wheel.name for pool in pools for bundle in pool.bundles}
+    versions = {Version(name.version) for name in wheels}
+    if len(versions) > 1:
+        # builds of one release for other machines, such as 1.0+cu126 and 1.0+cu128
+        versions = {Version(version.public) for version in versions}
+    if len(versions) > 1:
+        releases = sorted({f"{name.project} {name.version}" for name in wheels})
+        raise RepackageError(
+            f"{project}: {' and '.join(releases)} share libraries and have no version in common; "
+            "say with --libs NAME==VERSION which one the wheel of their libraries gets"
+        )
+    return versions.pop()
+
+
+def _check_one_release(pools: Iterable[Pool]) -> None:
+    """Raise `RepackageError` if two releases of one project share libraries: one of them is published first."""
+    found: dict[str, set[Version]] = {}
+    for bundle in chain.from_iterable(pool.bundles for pool in pools):
+        name = bundle.wheel.name
+        found.setdefault(name.project, set()).add(Version(Version(name.version).public))
+    for project, versions in found.items():
+        if len(versions) > 1:
+            several = " and ".join(map(str, sorted(versions)))
+            raise RepackageError(
+                f"{project} {several}: two releases, expected one; split the earlier one first, and the later one "
+                "with --against the folder or index that has the result"
+            )
