@@ -6,7 +6,7 @@ import pytest
 
 from tests.factories.virtual_environments import VirtualEnvironment
 from tests.factories.wheels import wheel
-from vbuild.splitting.output_wheels import dev_wheels
+from vbuild.splitting.outputs import outputs_of
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.write import write_wheel
 
@@ -19,10 +19,10 @@ def made(tmp_path: Path) -> Path:
     """The -dev wheel of one with a file in its ``.data`` folder."""
     files = {"demo-1.0.data/data/lib/pkgconfig/demo.pc": PC, "demo/lib/demo.pc": PC, "demo/__init__.py": ""}
     with open_wheel(wheel(tmp_path, files={**files})) as source:
-        [development] = dev_wheels([source])
-        assert [part.path for part in development.output.parts][:2] == PATHS
-        with write_wheel(tmp_path / "out", development.output.name, like=source) as writer:
-            for part in development.output.parts:
+        [development] = outputs_of([source])
+        assert [part.path for part in development.wheel({}).parts][:2] == PATHS
+        with write_wheel(tmp_path / "out", development.companion.name, like=source) as writer:
+            for part in development.wheel({}).parts:
                 part.write(writer)
     return writer.path
 

@@ -120,7 +120,7 @@ class SplitOptions(TypedDict, total=False):
     against         a folder or a simple index: a wheel of shared libraries there is required if it has the same
     min_size        share libraries only if that saves this many bytes; 1,000,000
     drop_unneeded   leave out bundled libraries that nothing needs
-    outputs         move headers, static libraries and CMake files to a -dev wheel
+    outputs         move headers and static libraries to a -dev wheel, and programs to a -bin wheel
     preload         add a module that loads libraries where no RPATH leads to them; True
     fetch_official  download official wheels to compare their libraries
     gpus            also cut GPU code down to these GPUs, as `slim` does

@@ -62,7 +62,9 @@ if TYPE_CHECKING:
     help="Share libraries only if that saves this much.",
 )
 @click.option("--drop-unneeded", is_flag=True, help="Leave out bundled libraries that nothing needs.")
-@click.option("--outputs", is_flag=True, help="Move headers, static libraries and CMake files to a -dev wheel.")
+@click.option(
+    "--outputs", is_flag=True, help="Move headers and static libraries to a -dev wheel, and programs to a -bin wheel."
+)
 @click.option(
     "--preload/--no-preload", default=True, help="Add a module that loads libraries where no RPATH leads to them."
 )

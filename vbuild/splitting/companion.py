@@ -1,9 +1,10 @@
-"""The companion wheels of a split: shared libraries in ``<project>-libs``, files for compilers in ``<project>-dev``.
+"""The companion wheels of a split: shared libraries in ``<project>-libs``, the rest in -dev and -bin.
 
     LibsContents(project, files, platform).wheel(version) -> mumaxplus_libs-1.2.2-py3-none-manylinux_2_28_x86_64.whl
         mumaxplus_libs/lib/libfoo-1a2b3c4d.so.1     not at the old path, which pip removes after it installed this
         mumaxplus_libs-1.2.2.dist-info/licenses/…  texts that the libraries' licences require
     dev_companion(name, platform=, like=)         -> mumaxplus_dev-1.2.2-py3-none-any.whl
+    bin_companion(name, platform=, like=)         -> mumaxplus_bin-1.2.2-py3-none-manylinux_2_28_x86_64.whl
 
 A -libs wheel has the version of the release that first needs its contents (`vbuild.splitting.libs_versions`). The hash
 of its contents is in its WHEEL, where each platform has its own, and METADATA stays the same for all.
@@ -21,7 +22,7 @@ from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import RepackageError
 from vbuild.splitting.licences import licence_lines
-from vbuild.wheel.metadata import DEV, GENERATOR, LIBS, Metadata, WheelFile
+from vbuild.wheel.metadata import BIN, DEV, GENERATOR, LIBS, Metadata, WheelFile
 from vbuild.wheel.name import WheelName, escaped
 
 _ANY = "any"
@@ -32,7 +33,7 @@ _SAFE_PATH = re.compile(r"[^*?\[\]\\:]+")
 
 
 class Companion(Struct, frozen=True):
-    """A -libs or -dev wheel: its name, METADATA, WHEEL, and licence texts by path in licenses/."""
+    """A -libs, -dev or -bin wheel: its name, METADATA, WHEEL, and licence texts by path in licenses/."""
 
     name: WheelName
     metadata: bytes
@@ -141,23 +142,52 @@ def dev_companion(
     It has the same version and build, and requires exactly that release; *tag* is its Python and ABI tag. Raises
     `RepackageError` if the version is not valid by PEP 440.
     """
+    said = "What compilers and build systems read of {}", "Headers, static libraries and build system files of {}"
+    return _output(like_name, DEV, said, platform=platform, like=like, licences=licences or {}, tag=tag)
+
+
+def bin_companion(
+    like_name: WheelName,
+    *,
+    platform: str,
+    like: Metadata,
+    licences: Mapping[str, bytes] | None = None,
+    tag: tuple[str, str] = ("py3", "none"),
+) -> Companion:
+    """Return the -bin wheel of the wheel *like_name*, as `dev_companion` does the -dev wheel."""
+    said = "Programs of {}", "Programs of {}"
+    return _output(like_name, BIN, said, platform=platform, like=like, licences=licences or {}, tag=tag)
+
+
+def _output(
+    like_name: WheelName,
+    suffix: str,
+    said: tuple[str, str],
+    *,
+    platform: str,
+    like: Metadata,
+    licences: Mapping[str, bytes],
+    tag: tuple[str, str],
+) -> Companion:
+    """Return the wheel with that *suffix*; *said* are its description and its summary, to be completed by a name."""
     project = canonicalize_name(like.name)
     try:
         version = str(Version(like.version))
     except InvalidVersion as error:
         raise RepackageError(f"{like.name}: version {like.version!r}, expected one as PEP 440 writes it") from error
-    texts = dict(licences or {})
+    texts = dict(licences)
+    description, summary = (text.format(project) for text in said)
     body = [
-        f"Summary: Headers, static libraries and build system files of {project}",
+        f"Summary: {summary}",
         *licence_lines([like]),
         *(f"License-File: {path}" for path in sorted(texts) if _SAFE_PATH.fullmatch(path)),
         f"Requires-Dist: {project}=={version}",
         "Description-Content-Type: text/plain",
         "",
-        f"What compilers and build systems read of {project}, at the places where its own wheels had it.",
+        f"{description}, at the places where its own wheels had it.",
     ]
-    name = WheelName(escaped(project + DEV), version, like_name.build, *tag, platform)
-    return _companion(name, project + DEV, body, texts, is_pure=platform == _ANY)
+    name = WheelName(escaped(project + suffix), version, like_name.build, *tag, platform)
+    return _companion(name, project + suffix, body, texts, is_pure=platform == _ANY)
 
 
 def _companion(

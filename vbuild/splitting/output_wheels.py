@@ -1,33 +1,9 @@
 """The wheels that a split writes, as lists of their contents: copied members and new ones.
 
 OutputWheel -> for each part WheelWriter.copy or .write
-
-A -dev wheel has the files that only compilers and build systems read:
-
-    headers            *.h *.hh *.hpp *.hxx *.h++ *.cuh *.inl; *.inc *.ipp *.tpp *.txx in folders called include
-    static libraries   *.a and *.la
-    CMake              *.cmake
-    pkg-config         *.pc
-
-For the last three, the first bytes must be those of such a file. As in conda's packages, what C and C++ projects build
-against goes to another package, but what the Python package hands out or compiles at run time stays:
-numpy.get_include() works without numpy-dev, CuPy compiles kernels against its own headers, and
-torch.utils.cpp_extension finds torch/include. So a header stays if a string in the wheel's Python code names its file,
-or a folder around it below the package's own. What only a build system can read never stays. Each file has the same
-path in the -dev wheel: who installs both wheels gets all files of the original one.
-
-Two kinds always stay: headers in the wheel's ``.data/headers``, because installers put them into a folder named after
-the project, which would change; and libcudadevrt.a, which is linked to kernels at run time.
-
-Wheels of a release with the same such files get one -dev wheel.
 """
 
-import ast
-import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from enum import StrEnum
-from pathlib import PurePosixPath
 
 from msgspec import Struct
 
@@ -35,32 +11,17 @@ from vbuild.files.records import Buffer
 from vbuild.sbom.keeping import Changes, bill_of, carries, path_of, revised
 from vbuild.sbom.model import BillChange, Gone, Treatment, package_url
 from vbuild.splitting.bundle import Bundle
-from vbuild.splitting.companion import Companion, dev_companion
+from vbuild.splitting.companion import Companion
 from vbuild.splitting.decisions import DecisionKind
-from vbuild.splitting.library_mentions import parsed_source
-from vbuild.splitting.licences import licence_texts
 from vbuild.splitting.other_packages import merged
 from vbuild.splitting.patch_plan import PatchedFile, PatchPlan
 from vbuild.wheel.archive import Wheel, forget
-from vbuild.wheel.metadata import RecordRow, Renaming, is_dist_info, unpadded
+from vbuild.wheel.metadata import RecordRow, is_dist_info, unpadded
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import WheelWriter
 from vbuild.wheel.zip_read import Member
 
 _HOW = "vbuild split"
-
-_HEADERS = frozenset({".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl"})
-_INCLUDED = frozenset({".inc", ".ipp", ".tpp", ".txx"})
-_INCLUDE = "include"
-_DATA_HEADERS = re.compile(r"[^/]+\.data/headers/")
-_AT_RUN_TIME = frozenset({"libcudadevrt.a"})
-_ARCHIVES = (b"!<arch>\n", b"!<thin>\n")
-_LIBTOOL = b"libtool library file"
-_PKG_CONFIG = re.compile(rb"^(Name|Description|Version):", re.MULTILINE)
-# a string with spaces is prose, and a longer one is data
-_LONGEST = 255
-# bytes at the beginning of a file that show what it is
-_HEAD = 1024
 
 
 class CopiedMember(Struct, frozen=True, eq=False):
@@ -137,7 +98,7 @@ def thin_wheel(
     wheel = bundle.wheel
     decisions = plan.decisions.by_bundle[bundle]
     gone = {bundle.binaries[path].member.path for path, decision in decisions.items() if decision.is_gone}
-    patched = {one.patch.binary.member.path: one for one in plan.staying[bundle] if one.data is not None}
+    patched = {path: one for path, one in patched_files(plan, bundle).items() if path not in removed}
     metadata = wheel.metadata()
     lines = merged(metadata, requires)
     has_new_lines = lines != metadata.requires_dist
@@ -155,6 +116,11 @@ def thin_wheel(
         )
         changed[path_of(wheel.dist_info)] = _bill(wheel, patched, bill_changes, left_out=left_out)
     return OutputWheel(wheel.name, wheel, tuple(_parts(wheel, changed, left_out)))
+
+
+def patched_files(plan: PatchPlan, bundle: Bundle) -> dict[str, PatchedFile]:
+    """Return the files of the wheel of *bundle* that do not move and have other bytes, by member."""
+    return {one.patch.binary.member.path: one for one in plan.staying[bundle] if one.data is not None}
 
 
 def _parts(wheel: Wheel, changed: Mapping[str, Buffer], left_out: set[str]) -> Iterator[CopiedMember | NewMember]:
@@ -217,102 +183,3 @@ def libs_wheel(companion: Companion, files: Iterable[PatchedFile]) -> OutputWhee
             parts.append(NewMember(path, file.data))
     parts += (NewMember(path, data) for path, data in companion.members)
     return OutputWheel(companion.name, None, tuple(parts))
-
-
-class DevelopmentKind(StrEnum):
-    """What a development file is."""
-
-    HEADER = "headers"
-    STATIC = "static libraries"
-    CMAKE = "CMake"
-    PKG_CONFIG = "pkg-config"
-
-
-def kind_of(path: str, head: bytes, *, named: Iterable[str] = frozenset()) -> DevelopmentKind | None:
-    """Return the kind of the development file at *path* with the first kilobyte *head*, or None if it stays.
-
-    *named* are the names in the wheel's Python code, from `named_by`.
-    """
-    file = PurePosixPath(path)
-    suffix = file.suffix.lower()
-    if suffix in _HEADERS or (suffix in _INCLUDED and _INCLUDE in file.parts[:-1]):
-        stays = _DATA_HEADERS.match(path) or not {*file.parts[1:]}.isdisjoint(named)
-        return None if stays else DevelopmentKind.HEADER
-    if suffix == ".a" and head.startswith(_ARCHIVES) and file.name not in _AT_RUN_TIME:
-        return DevelopmentKind.STATIC
-    if suffix == ".la" and _LIBTOOL in head:
-        return DevelopmentKind.STATIC
-    if suffix == ".cmake" and b"\0" not in head:
-        return DevelopmentKind.CMAKE
-    if suffix == ".pc" and _PKG_CONFIG.search(head):
-        return DevelopmentKind.PKG_CONFIG
-    return None
-
-
-def named_by(sources: Iterable[str]) -> frozenset[str]:
-    """Return the names of files and folders that strings in Python *sources* may mean: their parts between slashes.
-
-    In a source that this Python cannot parse, every word counts.
-    """
-    found: set[str] = set()
-    for source in sources:
-        if (tree := parsed_source(source)) is None:
-            found.update(re.findall(r"[\w.+-]+", source))
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)):
-                text = node.value if isinstance(node.value, str) else node.value.decode(errors="replace")
-                if len(text) <= _LONGEST and len(text.split()) == 1:
-                    found.update(filter(None, re.split(r"[/\\]", text)))
-    return frozenset(found)
-
-
-class DevWheel(Struct, frozen=True, eq=False):
-    """A -dev wheel, the *wheels* for which it is made, and its *members*, which are those of the first."""
-
-    companion: Companion
-    wheels: tuple[Wheel, ...]
-    members: tuple[Member, ...]
-
-    @property
-    def output(self) -> OutputWheel:
-        """The wheel to write; members of the ``.data`` folder go to the folder of the new name."""
-        first = self.wheels[0]
-        renaming = Renaming(first.name, self.companion.name, first.dist_info)
-        paths = ((member, renaming.path(member.path)) for member in self.members)
-        parts: list[CopiedMember | NewMember] = [CopiedMember(first, member, path) for member, path in paths if path]
-        parts += (NewMember(path, data) for path, data in self.companion.members)
-        return OutputWheel(self.companion.name, first, tuple(parts))
-
-
-def dev_wheels(wheels: Iterable[Wheel]) -> tuple[DevWheel, ...]:
-    """Return the -dev wheels of *wheels*: one for all wheels of a release and platform if their files are the same."""
-    found: dict[tuple[str, str], dict[tuple[RecordRow, ...], list[Wheel]]] = {}
-    members: dict[Wheel, tuple[Member, ...]] = {}
-    for wheel in wheels:
-        if chosen := tuple(_development_members(wheel)):
-            members[wheel] = chosen
-            contents = tuple(map(wheel.row, chosen))
-            found.setdefault((wheel.name.release, wheel.name.platform), {}).setdefault(contents, []).append(wheel)
-    made = []
-    for alike in found.values():
-        is_only = len(alike) == 1
-        for several in alike.values():
-            for group in [several] if is_only else [[wheel] for wheel in several]:
-                first = group[0]
-                tag = ("py3", "none") if is_only else (first.name.python, first.name.abi)
-                texts, platform = licence_texts(first), first.name.platform
-                companion = dev_companion(first.name, platform=platform, like=first.metadata(), licences=texts, tag=tag)
-                made.append(DevWheel(companion, tuple(group), members[first]))
-    # variants of one wheel with different files would get -dev wheels of one name, so they keep their files
-    names = Counter(str(one.companion.name) for one in made)
-    return tuple(one for one in made if names[str(one.companion.name)] == 1)
-
-
-def _development_members(wheel: Wheel) -> Iterator[Member]:
-    sources = (wheel.read(member).decode(errors="replace") for member in wheel.members if member.path.endswith(".py"))
-    named = named_by(sources)
-    for member in wheel.members:
-        is_metadata = member.path.startswith(f"{wheel.dist_info}/")
-        if not is_metadata and kind_of(member.path, wheel.head(member, _HEAD), named=named):
-            yield member

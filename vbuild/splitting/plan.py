@@ -34,7 +34,8 @@ from vbuild.splitting.libs_versions import LibsChoice, Publications, libs_choice
 from vbuild.splitting.licences import licence_lines, licence_texts, names_of, packages_in, unnamed
 from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder, RequirementWriter, required
-from vbuild.splitting.output_wheels import DevWheel, OutputWheel, dev_wheels, libs_wheel, thin_wheel
+from vbuild.splitting.output_wheels import OutputWheel, libs_wheel, patched_files, thin_wheel
+from vbuild.splitting.outputs import Output, outputs_of
 from vbuild.splitting.patch_plan import PatchedFile, Patcher, PatchPlan, plan_patches
 from vbuild.splitting.pools import Pool, pool_of
 from vbuild.splitting.preloads import PreloadFiles, preload_files
@@ -57,7 +58,7 @@ class MachinePlan(Struct, frozen=True, eq=False):
     request: SplitRequest
     requirements: RequirementWriter
     packages: PackageFinder
-    dev_wheels: tuple[DevWheel, ...] = ()
+    apart: tuple[Output, ...] = ()
 
     @property
     def transferred(self) -> int:
@@ -139,7 +140,7 @@ def plan_machine(
     check_drivers(bundles)
     packages = PackageFinder(officials, request)
     patches = plan_patches(bundles, request, packages=packages, patcher=patcher)
-    made = dev_wheels(splittable) if request.outputs else ()
+    made = outputs_of(splittable) if request.outputs else ()
     return MachinePlan(bundles, patches, request, RequirementWriter(request, officials, machine), packages, made)
 
 
@@ -321,13 +322,13 @@ class SplitPlan:
         """What to write of each wheel, or None if it is copied unchanged."""
         found = {}
         for machine, bundle in self._bundles:
-            in_dev_wheel = (one.members for one in machine.dev_wheels if bundle.wheel in one.wheels)
+            apart = (one.members for one in machine.apart if bundle.wheel in one.wheels)
             found[bundle] = thin_wheel(
                 bundle,
                 machine.patches,
                 requires=self.requires(bundle),
                 companion=self._companion(machine, bundle),
-                removed={member.path for members in in_dev_wheel for member in members},
+                removed={member.path for members in apart for member in members},
                 new_files=self.preloads[bundle].files,
                 bill=machine.request.bill,
             )
@@ -344,6 +345,16 @@ class SplitPlan:
         }
 
     @cached_property
+    def outputs_apart(self) -> Mapping[Output, OutputWheel]:
+        """The -dev and -bin wheels to write."""
+        found = {}
+        for machine in self.machines:
+            bundles = {bundle.wheel: bundle for bundle in machine.bundles}
+            for one in machine.apart:
+                found[one] = one.wheel(patched_files(machine.patches, bundles[one.wheels[0]]))
+        return found
+
+    @cached_property
     def unlicensed(self) -> Mapping[OutputWheel, tuple[str, ...]]:
         """The libraries of each -libs wheel that none of the licence texts in it names."""
         machines = {pool: machine for machine in self.machines for pool in machine.patches.decisions.pools}
@@ -358,7 +369,7 @@ class SplitPlan:
         yield from (output for output in self.thin_wheels.values() if output)
         yield from self.libs_wheels.values()
         yield from self.empty_wheels
-        yield from (dev_wheel.output for machine in self.machines for dev_wheel in machine.dev_wheels)
+        yield from self.outputs_apart.values()
 
     @property
     def unchanged(self) -> tuple[Wheel, ...]:

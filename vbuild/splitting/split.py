@@ -2,7 +2,7 @@
 
     wheels -> those whose file names or RECORDs promise something are read, each content once
            -> decisions about all libraries together, patched files, each checked     (nothing is written yet)
-           -> requirements, -libs and -dev wheels, bills of materials
+           -> requirements, -libs, -dev and -bin wheels, bills of materials
            -> all wheels in one go: compressed bytes as they are, except for what was patched
 
 The wheels of a run appear together or not at all: a thin wheel is useless without those that it requires. Sizes in the
@@ -116,7 +116,7 @@ class SplitWheel(Struct, frozen=True, kw_only=True):
 
 
 class CompanionResult(Struct, frozen=True, kw_only=True, rename=_COMPANION_KEYS):
-    """A -libs or -dev wheel that was made for *wheels*; *files* are the paths in it.
+    """A -libs, -dev or -bin wheel that was made for *wheels*; *files* are the paths in it.
 
     *unlicensed* are the libraries in it that none of its licence texts names.
     """
@@ -179,7 +179,7 @@ class Split(Struct, frozen=True, kw_only=True):
 
     @property
     def companion_paths(self) -> tuple[Path, ...]:
-        """The -libs and -dev wheels that were written."""
+        """The -libs, -dev and -bin wheels that were written."""
         return tuple(companion.path for companion in self.companions if companion.path)
 
     @property
@@ -394,9 +394,8 @@ def _split_wheel(plan: SplitPlan, machine: MachinePlan, bundle: Bundle, written:
 
 
 def _companions(plan: SplitPlan, written: Written) -> Iterator[CompanionResult]:
-    dev_wheels = [one for machine in plan.machines for one in machine.dev_wheels]
     made = [(output, [bundle.wheel for bundle in pool.bundles]) for pool, output in plan.libs_wheels.items()]
-    made += [(one.output, [*one.wheels]) for one in dev_wheels]
+    made += [(output, [*one.wheels]) for one, output in plan.outputs_apart.items()]
     named = [(output, tuple(wheel.path.name for wheel in wheels)) for output, wheels in made]
     for output, users in (*named, *plan.empty_wheels.items()):
         path = written.get(str(output.name))
