@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from vbuild.api.options import Layout, MatrixOptions, PublishOptions, SlimOptions, StrPath
+from vbuild.errors import WheelError
 
 if TYPE_CHECKING:
     from vbuild.build.given import AskedAxes
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from vbuild.slimming.request import Cuts, Share
     from vbuild.splitting.patch_plan import LibraryCutter
     from vbuild.variants.select import Ask
+    from vbuild.verification.attestations import AttestationRequest
     from vbuild.verification.required import Fetch
 
 _MB = 10**6
@@ -250,6 +252,23 @@ def state_inputs(verb: str, asked: Mapping[str, Any], made: Sequence[Path], inpu
         else:
             texts[name] = str(value)
     state_each(made, inputs=inputs, verb=verb, asked={"command": f"vbuild {verb}", "options": texts})
+
+
+def attestations_of(*, publisher: str | None, trust_root: Path | None, fetch: bool) -> "AttestationRequest":
+    """How attestations are checked; with *fetch* those on the indexes that pip is configured with count, too.
+
+    `WheelError` if the packages that check them are not installed.
+    """
+    try:
+        from vbuild.verification.attestations import AttestationRequest
+    except ImportError as error:
+        what = f"attestations: {error.name} is not installed: pip install 'vbuild-wheels[attestations]'"
+        raise WheelError(what) from error
+    if not fetch:
+        return AttestationRequest(trust_root, publisher)
+    from vbuild.index_client.pages import provenance_of
+
+    return AttestationRequest(trust_root, publisher, provenance_of)
 
 
 def fetch_of(*, fetch: bool) -> "Fetch | None":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from vbuild.api.arguments import (
+    attestations_of,
     axes_of,
     codec_of,
     cut_of,
@@ -398,25 +399,36 @@ def verify(
     baseline: StrPath | None = None,
     allow: Iterable[str] = (),
     fetch: bool = False,
+    attestations: bool = False,
+    publisher: str | None = None,
+    trust_root: StrPath | None = None,
 ) -> "Verdict":
     """Compare the code in *wheel* with what its name and metadata promise, and return the findings.
 
     *cpu* is the level to compare with if the wheel names none, as in "x86-64-v3"; *baseline* is the plain wheel of the
     same build, whose run-time dispatch is allowed; *allow* are regular expressions of functions or files that may
-    exceed the level. With *fetch*, -libs wheels that it requires are fetched if they do not lie beside it. ``failed``
-    of the result says whether a promise is broken. `WheelError` if the wheel cannot be read, `FetchError` if no index
-    answers. Nothing is written.
+    exceed the level. With *attestations*, those of PEP 740 are checked without a network: against the trusted_root.json
+    *trust_root*, by default Sigstore's, and *publisher*, the URL of a repository, if it is given. With *fetch*, -libs
+    wheels that it requires, and attestations, are fetched if they do not lie beside it. ``failed`` of the result says
+    whether a promise is broken. `WheelError` if the wheel cannot be read, `FetchError` if no index answers. Nothing is
+    written.
     """
     from vbuild.hardware.cpu import Cpu
     from vbuild.verification.verify import verify as verb
 
-    return verb(
+    verdict = verb(
         Path(wheel),
         cpu=value_of(cpu, Cpu.parse),
         baseline=path_of(baseline),
         allow=texts_of(allow),
         fetch=fetch_of(fetch=fetch),
     )
+    if not attestations:
+        return verdict
+    asked = attestations_of(publisher=publisher, trust_root=path_of(trust_root), fetch=fetch)
+    from vbuild.verification.attestations import attested
+
+    return attested(verdict, asked)
 
 
 def run_levels(

@@ -32,7 +32,14 @@ if TYPE_CHECKING:
     metavar="REGEX",
     help="Let these functions or files exceed the level. Repeatable.",
 )
-@click.option("--fetch", is_flag=True, help="Fetch the -libs wheels that are required and do not lie beside them.")
+@click.option(
+    "--fetch", is_flag=True, help="Fetch required -libs wheels, and attestations, that do not lie beside them."
+)
+@click.option("--attestations", is_flag=True, help="Also check who published the wheels (PEP 740), by signatures.")
+@click.option("--publisher", metavar="URL", help="With --attestations: expect this repository to have published them.")
+@click.option(
+    "--trust-root", type=options.FILE, help="With --attestations: trust this trusted_root.json, not Sigstore's own."
+)
 @click.option(
     "--run-levels", "run", is_flag=True, help="Also install and import the wheels, as CPUs of their levels see them."
 )
@@ -45,6 +52,9 @@ def verify(
     baseline: Path | None,
     allow: "tuple[re.Pattern[str], ...]",
     fetch: bool,
+    attestations: bool,
+    publisher: str | None,
+    trust_root: Path | None,
     run: bool,
     recipe: Path | None,
     as_json: bool,
@@ -53,19 +63,26 @@ def verify(
 
     Disassembles the code in WHEELS: no instruction may exceed the CPU level, and GPU code has to be there for every GPU
     that is promised. Also checks RECORD, and that libraries find each other, also those in required wheels that lie
-    beside them.
+    beside them. Attestations are files WHEEL.provenance or WHEEL.publish.attestation.
     """
     from vbuild.api import functions
-    from vbuild.api.arguments import fetch_of
+    from vbuild.api.arguments import attestations_of, fetch_of
     from vbuild.verification.level_emulation import LevelReport
     from vbuild.verification.verify import verify as verb
 
     if recipe and not run:
         raise click.UsageError("--recipe goes with --run-levels only")
+    if (publisher or trust_root) and not attestations:
+        raise click.UsageError("--publisher and --trust-root go with --attestations only")
     with terminal.status(quiet=as_json) as on_progress:
         fetching = fetch_of(fetch=fetch)
         judged = partial(verb, cpu=cpu, baseline=baseline, allow=allow, fetch=fetching, on_progress=on_progress)
         verdicts = [*map(judged, wheels)]
+        if attestations:
+            asked = attestations_of(publisher=publisher, trust_root=trust_root, fetch=fetch)
+            from vbuild.verification.attestations import attested
+
+            verdicts = [attested(verdict, asked) for verdict in verdicts]
         levels = partial(functions.run_levels, cpu=cpu, recipe=recipe, on_progress=on_progress)
         runs = [*map(levels, wheels)] if run else []
     verdicts[: len(runs)] = map(LevelReport.evidence_for, runs, verdicts)

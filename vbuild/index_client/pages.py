@@ -142,6 +142,31 @@ def links_to_files(url: str, project: str) -> tuple[Link, ...]:
     )
 
 
+def provenance_of(file: str) -> bytes | None:
+    """The provenance (PEP 740) that an index which pip is configured with has for the wheel *file*; None without one.
+
+    Only the JSON form of an index says where it is. `FetchError` if no index has the project, or it cannot be read.
+    """
+    indexes, problems = Indexes.configured(), list[str]()
+    with _client() as client:
+        for index in filter(None, (indexes.index_url, *indexes.extra_index_urls)):
+            try:
+                page = _page(client, f"{index.rstrip('/')}/{canonicalize_name(file.partition('-')[0])}/")
+            except FetchError as error:
+                problems.append(str(error))
+                continue
+            files = json.loads(page.content).get("files") if _is_json(page) else None
+            for row in files if isinstance(files, list) else ():
+                if isinstance(row, dict) and row.get("filename") == file and isinstance(row.get("provenance"), str):
+                    url = urljoin(page.link.url, row["provenance"])
+                    if not is_url(url):
+                        raise FetchError(f"{page.link.redacted}: provenance at {url!r}, expected http or https")
+                    return read(url)
+    if problems:
+        raise FetchError(problems[-1])
+    return None
+
+
 def all_links_to_files(url: str) -> tuple[Link, ...]:
     """The files that the page at *url* links to, yanked ones too; those of all projects of a simple index.
 

@@ -38,6 +38,7 @@ class VerifyRule(StrEnum):
     """The promise that a finding is about."""
 
     ARCHIVE = "archive"
+    ATTESTATION = "attestation"
     VARIANT = "variant"
     CLAIM = "claim"
     ELF = "elf"
