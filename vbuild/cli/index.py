@@ -31,5 +31,8 @@ def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], verify:
         raise click.UsageError("--remove goes with --simple, the index that has the release")
     indexed = verb(folder, simple=simple, remove=remove, verify=verify)
     data = {"variants": [item.data() for item in indexed], "simple": str(simple) if simple else None}
-    lines = [f"{item.path.name}: {', '.join(item.labels)}" for item in indexed] or [f"{folder}: no variant wheels"]
+    lines = []
+    for item in indexed:
+        lines += [f"{item.path.name}: {', '.join(item.labels)}", *(f"  note: {note}" for note in item.notes)]
+    lines = lines or [f"{folder}: no variant wheels"]
     terminal.show(data, [*lines, *([str(simple)] if simple else [])], as_json=as_json)

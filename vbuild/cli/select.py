@@ -220,6 +220,7 @@ def _choose(name: str, asked: Mapping[str, Any], machine: "Machine", *, as_json:
     for place, candidate in enumerate(selection.ranking, 1):
         lines += [f"{place:3}. {candidate.file.name}", f"     {candidate.why}"]
     lines += [line for answer in selection.plugin_features for line in answer.lines()]
+    lines += [f"note: {note}" for note in selection.notes]
     terminal.show(selection.data(), lines, as_json=as_json)
 
 

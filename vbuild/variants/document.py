@@ -5,8 +5,8 @@
     providers            {namespace: provider}
     variants             {label: {namespace: {feature: [values, sorted]}}}; in a wheel exactly one label
 
-The format is a draft: its URLs and versions are here and nowhere else. In pyproject.toml, or in a ``variant.toml``, a
-project declares what its variants may be:
+The format is a draft: its URLs and versions are here, and those of earlier drafts in `vbuild.variants.earlier`. In
+pyproject.toml, or in a ``variant.toml``, a project declares what its variants may be:
 
     [variant.default-priorities]
     namespace = ["x86_64", "blas_lapack"]
@@ -33,6 +33,7 @@ from msgspec.structs import replace
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, VariantError, at
 from vbuild.files.json_text import json_object
+from vbuild.variants.earlier import current
 from vbuild.variants.metadata import VariantMetadata, placed, read_namespaces, read_providers, refuse_unread
 from vbuild.variants.model import Property, Variant, checked_name, checked_value
 from vbuild.variants.providers import check_values, metadata_for
@@ -75,11 +76,12 @@ class Schema(Enum):
 
 
 class Document(Struct, frozen=True):
-    """Variants, by label, and the metadata they share."""
+    """Variants, by label, and the metadata they share; *notes* say what is to be known of how it was read."""
 
     schema: Schema
     metadata: VariantMetadata
     variants: tuple[Variant, ...]
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse variants that contradict one another (V1) or the metadata (V4), or a schema without its providers."""
@@ -111,10 +113,14 @@ class Document(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """The document in *data*; `VariantError` for anything that is not as the PEPs say, with its place."""
+        """The document in *data*; `VariantError` for anything that is not as the PEPs say, with its place.
+
+        Documents of other tools and of earlier drafts are read as what they would be today, with notes.
+        """
         if len(data) > _LARGEST:
             raise VariantError(f"{len(data)} bytes of JSON; expected {_LARGEST} at most")
-        table = Table(json_object(data, VariantError))
+        values, notes = current(json_object(data, VariantError))
+        table = Table(values)
         try:
             schema = table.parsed("$schema", Schema.parse)
             metadata = VariantMetadata.read(table)
@@ -122,7 +128,7 @@ class Document(Struct, frozen=True):
             table.finish()
         except RecipeError as error:
             raise VariantError(str(error)) from error
-        return cls(schema, metadata, variants)
+        return cls(schema, metadata, variants, notes)
 
     @classmethod
     def of_wheel(cls, label: str | None, data: bytes | None) -> "Document | None":

@@ -24,12 +24,16 @@ _MODE = 0o644
 
 
 class Indexed(Struct, frozen=True):
-    """The variants.json of one release: its path, the labels it lists, how many wheels they have, and if it is new."""
+    """The variants.json of one release: its path, the labels it lists, how many wheels they have, and if it is new.
+
+    *notes* say which wheels other tools have made, or an earlier draft, and what that means.
+    """
 
     path: Path
     labels: tuple[str, ...]
     wheels: int
     is_changed: bool
+    notes: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
         """The result as JSON holds it."""
@@ -38,6 +42,7 @@ class Indexed(Struct, frozen=True):
             "labels": list(self.labels),
             "wheels": self.wheels,
             "changed": self.is_changed,
+            "notes": list(self.notes),
         }
 
 
@@ -74,9 +79,26 @@ def index(
     if simple:
         write_simple(folder, simple, remove=remove)
     return tuple(
-        Indexed(path, tuple(variant.label for variant in document.variants), len(releases[path.name]), path in changed)
+        Indexed(
+            path,
+            tuple(variant.label for variant in document.variants),
+            len(releases[path.name]),
+            path in changed,
+            tuple(_notes(releases[path.name])),
+        )
         for path, document in documents.items()
     )
+
+
+def _notes(documents: Sequence[tuple[str, Document]]) -> Iterator[str]:
+    """Yield each note once, with the first wheel that it is about and how many there are."""
+    wheels: dict[str, list[str]] = {}
+    for wheel, document in documents:
+        for note in document.notes:
+            wheels.setdefault(note, []).append(wheel)
+    for note, named in wheels.items():
+        more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+        yield f"{named[0]}{more}: {note}"
 
 
 @contextmanager

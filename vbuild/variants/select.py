@@ -58,7 +58,8 @@ class Selection(Struct, frozen=True):
 
     *url* is where the wheel is, empty for a file of this machine, of which *wheel* is the path.
 
-    *plugin_features* are what plugins answered about the machine for the wheel's release, if they were asked.
+    *plugin_features* are what plugins answered about the machine for the wheel's release, if they were asked. *notes*
+    say of documents of other tools and earlier drafts how they were read.
     """
 
     wheel: Path
@@ -66,6 +67,7 @@ class Selection(Struct, frozen=True):
     ranking: tuple[Candidate, ...]
     plugin_features: tuple[PluginFeatures, ...] = ()
     url: str = ""
+    notes: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
         """The selection as JSON holds it."""
@@ -79,6 +81,7 @@ class Selection(Struct, frozen=True):
                 {"wheel": one.file.name, "label": one.name.variant, "fits": one.fits, "why": one.why}
                 for one in self.ranking
             ],
+            **({"notes": list(self.notes)} if self.notes else {}),
             **({"plugins": [answer.data() for answer in self.plugin_features]} if self.plugin_features else {}),
         }
 
@@ -108,11 +111,13 @@ def select(
         raise VariantError(f"{wanted}: no wheel of it in {places}{near}")
     ranking: list[Candidate] = []
     asked: list[PluginFeatures] = []
+    notes: list[str] = []
     known = set(BUILT_IN)
     # the final ones, then the pre-releases
     for found in sorted(releases, key=lambda release: (not release.is_prerelease, release), reverse=True):
         index, document = _document(WheelName.parse(releases[found][0].name), listed)
         known.update(document.metadata.namespaces if document else ())
+        notes += (f"{index}: {note}" for note in (document.notes if document else ()))
         answers = ask(document, machine) if ask and document else ()
         variants = ranked(document, informed(machine, answers)) if document else None
         candidates = _ranked(releases[found], index, variants, machine)
@@ -120,7 +125,7 @@ def select(
         asked += answers
         if (best := candidates[0]).fits:
             _check_policy(machine, known)
-            return Selection(best.path, best.name, tuple(ranking), answers, best.file.url)
+            return Selection(best.path, best.name, tuple(ranking), answers, best.file.url, tuple(notes))
     _check_policy(machine, known)
     reasons = "; ".join((*(f"{candidate.file.name}: {candidate.why}" for candidate in ranking), *map(str, asked)))
     raise VariantError(f"{name}: none of {len(ranking)} wheels fits this machine: {reasons}")

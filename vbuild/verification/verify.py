@@ -311,6 +311,10 @@ class _Claims(Struct, frozen=True):
         except (VariantError, HardwareError) as error:
             return cls(default, findings=(Finding(Severity.ERROR, VerifyRule.VARIANT, (path,), str(error)),))
         gpus, findings = GpuClaim.of(variant)
+        findings = (
+            *(Finding(Severity.NOTE, VerifyRule.VARIANT, (path,), note) for note in document.notes),
+            *findings,
+        )
         if level is None:
             return cls(default, gpus, findings)
         if cpu and level != cpu:

@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from posixpath import basename
 
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -271,6 +272,7 @@ def _reached(project: str, linked: Mapping[str, set[str]]) -> set[str]:
 
 
 _AGAIN = "write it again: vbuild index"
+_STAMP = "stamp the wheel again: vbuild stamp"
 _MANY_PYTHONS = frozenset({"abi3", "none"})
 
 
@@ -283,11 +285,13 @@ def label_problems(release: LintedRelease) -> Iterator[Finding]:
                 document = Document.of_wheel(wheel.name.variant, wheel.variant_json)
             if document:
                 documents.append((wheel.file, document))
+                for note in document.notes:
+                    what = f"{VARIANT_JSON}: {note}; installers may not"
+                    yield Finding(Severity.WARNING, PublishRule.VARIANT, (wheel.file,), what, _STAMP)
                 for variant in document.variants:
                     refuse_unread(variant)
         except VariantError as error:
-            advice = "stamp the wheel again: vbuild stamp"
-            yield Finding(Severity.ERROR, PublishRule.VARIANT, (wheel.file,), str(error), advice)
+            yield Finding(Severity.ERROR, PublishRule.VARIANT, (wheel.file,), str(error), _STAMP)
     if documents:
         yield from _documented(release, documents)
     yield from _without_plain(release)
@@ -311,7 +315,10 @@ def _documented(release: LintedRelease, documents: Sequence[tuple[str, Document]
         what = str(error).removeprefix(f"{release.index.path}: ")
         yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index.name,), what, _AGAIN)
     else:
-        if actual != expected:
+        for note in actual.notes:
+            what = f"{note}; installers may not"
+            yield Finding(Severity.WARNING, PublishRule.INDEX, (release.index.name,), what, _AGAIN)
+        if replace(actual, notes=()) != expected:
             yield Finding(Severity.ERROR, PublishRule.INDEX, (release.index.name,), _stale(actual, expected), _AGAIN)
 
 
