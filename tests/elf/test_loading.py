@@ -298,3 +298,16 @@ def test_a_changed_byte_gives_no_other_error(place: int, byte: int) -> None:
 def test_a_file_cut_short_gives_no_other_error(end: int) -> None:
     with suppress(BinaryError):
         Loading.parse(SMALL[:end])
+
+
+@pytest.mark.parametrize("is_stripped", [False, True], ids=["sections", "no sections"])
+def test_what_asks_for_its_own_place_is_told_by_functions_and_files(*, is_stripped: bool) -> None:
+    asks = (
+        "int dladdr(void *, void *), dl_iterate_phdr(void *, void *), mydladdr(void);"
+        'const char *maps = "/proc/self/maps"; int ask(void) { return dladdr(0, 0) + dl_iterate_phdr(0, 0); }'
+    )
+    data = shared_object(asks)
+    found = Loading.parse(without_sections(data) if is_stripped else data)
+    assert found.own_place == ("dl_iterate_phdr", "dladdr", "/proc/self/maps")
+    gives = "int dladdr(void *a, void *b) { return 0; } int my_dlinfo(void); int f(void) { return my_dlinfo(); }"
+    assert Loading.parse(shared_object(gives)).own_place == ()

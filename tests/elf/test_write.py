@@ -11,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import elf
-from tests.factories.extensions import laid_out
+from tests.factories.arm import arm_object
+from tests.factories.extensions import laid_out, library
 from tests.factories.hwcaps_wheels import module, program_output, shared
 from tests.factories.tools import needs
 from vbuild.elf.code import Elf
 from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface
 from vbuild.elf.read import Loading
+from vbuild.elf.records import ElfMachine
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.elf.write import loader_stub
 from vbuild.errors import BinaryError
@@ -26,6 +28,7 @@ from vbuild.files.edited import EditedFile
 NAME, RUNPATH = "libvb__c-01234567.so", "$ORIGIN/../demo.libs"
 STUB = loader_stub(NAME, RUNPATH)
 SCRIPT = "ONE { global: x_level; local: *; };"
+FORTY_TWO = "int deep(void) { return 42; }"
 names = st.text(st.characters(codec="ascii", exclude_characters="\0:"), min_size=1)
 
 
@@ -130,6 +133,42 @@ def test_ldd_names_what_it_leads_to(tmp_path: Path) -> None:
     )
     run = subprocess.run(["ldd", tmp_path / "_c.so"], capture_output=True, text=True, check=True)
     assert f"libvb_x.so => {tmp_path}/libs/" in run.stdout
+
+
+def test_what_it_leads_to_finds_its_own_libraries_by_an_rpath_alone(tmp_path: Path) -> None:
+    top = library("libvb_x.so", ("libdeep.so",), source="int deep(void); int top(void) { return deep(); }")
+    laid_out(tmp_path, {"libs/libvb_x.so": top, "libs/libdeep.so": library("libdeep.so", source=FORTY_TWO)})
+    stubs = {f"{flag}.so": loader_stub("libvb_x.so", "$ORIGIN/libs", is_inherited=flag) for flag in (True, False)}
+    laid_out(tmp_path, stubs)
+    assert program_output(tmp_path, "import ctypes; print(ctypes.CDLL(sys.path[0] + '/True.so').top())") == "42"
+    run = subprocess.run(["ldd", tmp_path / "False.so"], capture_output=True, text=True, check=True)
+    assert "libdeep.so => not found" in run.stdout
+
+
+def test_a_path_in_its_place_is_not_taken_for_a_library_that_is_loaded(tmp_path: Path) -> None:
+    laid_out(tmp_path, {"libx.so": loader_stub("$ORIGIN/libs/libx.so", "$ORIGIN/libs")})
+    laid_out(tmp_path, {"libs/libx.so": library("libx.so", source=FORTY_TWO)})
+    laid_out(tmp_path, {"other/libx.so": library("libx.so", source="int deep(void) { return 7; }")})
+    program = "import ctypes; print([ctypes.CDLL(sys.path[0] + p + '/libx.so').deep() for p in ('/other', '')])"
+    assert program_output(tmp_path, program) == "[7, 42]"
+
+
+@needs("aarch64-linux-gnu-gcc", "qemu-aarch64")
+def test_aarch64_loads_it_with_pages_of_64_kilobytes(tmp_path: Path) -> None:
+    stub = loader_stub("libvb_x.so", "$ORIGIN/libs", machine=ElfMachine.AARCH64, is_inherited=True)
+    laid_out(tmp_path, {"libx.so": stub, "libs/libvb_x.so": arm_object(FORTY_TWO, "-Wl,-soname,libvb_x.so")})
+    opens = """
+    #include <dlfcn.h>
+    int main(int count, char **words) {
+        void *it = dlopen(words[1], RTLD_NOW);
+        return it ? ((int (*)(void))dlsym(it, "deep"))() : 1;
+    }
+    """
+    compiler = ["aarch64-linux-gnu-gcc", "-x", "c", "-", "-o", str(tmp_path / "opens")]
+    subprocess.run(compiler, input=opens.encode(), check=True)
+    command = ["qemu-aarch64", "-p", "65536", "-L", "/usr/aarch64-linux-gnu", tmp_path / "opens", tmp_path / "libx.so"]
+    assert subprocess.run([*map(str, command)], check=False).returncode == 42
+    assert elf.complaints("readelf", stub, "-aW") == set()
 
 
 @pytest.mark.parametrize(

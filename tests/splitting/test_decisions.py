@@ -14,7 +14,7 @@ from vbuild.errors import RepackageError
 from vbuild.splitting.decisions import DecisionKind, Decisions, check_drivers, decide
 from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, OfficialWheel, Provenance, Unproved
 from vbuild.splitting.pools import pool_of
-from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.request import SplitRequest, StubPolicy
 
 pytestmark = needs("gcc")
 
@@ -76,7 +76,8 @@ def test_a_wheel_that_keeps_a_library_leaves_it_to_the_others(look: BundleReader
     names = (NAME, OTHER, NAME.replace("311", "313"))
     more = [{}, {}, {"demo/a.py": f"CDLL('{NAMES['libthree.so']}')"}]
     bundles = [look.at({**FILES, **extra}, name) for name, extra in zip(names, more, strict=True)]
-    assert [set(found.values()) for found in kinds(decide(bundles, ASKED))] == [{"share"}, {"share"}, {"keep"}]
+    asked = SplitRequest(smallest=0, stubs=StubPolicy.NEVER)
+    assert [set(found.values()) for found in kinds(decide(bundles, asked))] == [{"share"}, {"share"}, {"keep"}]
 
 
 def test_what_a_frozen_file_needs_stays(look: BundleReader) -> None:

@@ -10,7 +10,7 @@ from tests.factories.tools import needs
 from vbuild.cli.render import split_lines
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
-from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.request import SplitRequest, StubPolicy
 from vbuild.splitting.split import CompanionResult, EditedLibrary, LibraryMove, Split, SplitWheel, split
 
 pytestmark = needs("gcc")
@@ -33,7 +33,7 @@ def one(folder: Path) -> Split:
     files: dict[str, bytes | str] = {"demo/_c.so": module("libbig.so", "libsmall.so", runpath="/opt/lib")}
     named = {"demo/a.py": f"CDLL('{hashed('libsmall.so', SMALL)}')"}
     given = [*release(folder, files, libraries), *release(folder, {**files, **named}, libraries, names=(THIRD,))]
-    request = SplitRequest(smallest=0, drop_unneeded=True)
+    request = SplitRequest(smallest=0, drop_unneeded=True, stubs=StubPolicy.NEVER)
     return split(given, None, request=request, indexes=lambda: Indexes(no_index=True))
 
 

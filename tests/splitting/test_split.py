@@ -17,7 +17,7 @@ from vbuild.elf.read import Loading
 from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
-from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.request import SplitRequest, StubPolicy
 from vbuild.splitting.split import LibraryMove, Split, split
 from vbuild.variants.index import index
 from vbuild.variants.stamp import stamped
@@ -343,13 +343,14 @@ def test_a_library_that_has_its_own_name_in_it_is_opened_by_nobody_for_that(tmp_
     result = thinned(tmp_path / "a", *(wheel(tmp_path / "a", wheel_, files) for wheel_ in (NAME, OTHER)))
     assert result.companions
     opens = {**files, "demo/more.so": shared_object(f'const char *opened = "{name}";')}
-    result = thinned(tmp_path / "b", *(wheel(tmp_path / "b", wheel_, opens) for wheel_ in (NAME, OTHER)))
+    opened = (wheel(tmp_path / "b", wheel_, opens) for wheel_ in (NAME, OTHER))
+    result = thinned(tmp_path / "b", *opened, stubs=StubPolicy.NEVER)
     assert kept(result)["demo/lib/libdeep.so.2"] == "demo/more.so names it, and may open it by its path"
 
 
 @pytest.mark.parametrize("where", NAMED)
 def test_a_library_that_somebody_opens_by_name_stays(tmp_path: Path, where: str) -> None:
-    result = thinned(tmp_path, *release(tmp_path, {**FILES, **NAMED[where]}, LIBRARIES))
+    result = thinned(tmp_path, *release(tmp_path, {**FILES, **NAMED[where]}, LIBRARIES), stubs=StubPolicy.NEVER)
     (file,) = NAMED[where]
     reason = kept(result)[f"demo.libs/{hashed('libdeep.so.2', DEEP)}"]
     assert reason == f"{file} names it, and may open it by its path"

@@ -16,7 +16,7 @@ from vbuild.elf.catalogue import is_official
 from vbuild.elf.read import Loading
 from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.request import SplitRequest, StubPolicy
 from vbuild.splitting.split import Split, split
 
 pytestmark = needs("gcc", "ldd")
@@ -52,7 +52,8 @@ def test_a_folder_that_only_documentation_names_can_go(tmp_path: Path, where: st
     source, goes = CODE[where]
     files: dict[str, bytes | str] = {"demo/about.py": source, "demo/_c.so": module("libtop.so.1")}
     fat = release(tmp_path, files, {"libtop.so.1": TOP})
-    result = split(fat, tmp_path / "thin", request=SplitRequest(smallest=0), indexes=lambda: Indexes(no_index=True))
+    request = SplitRequest(smallest=0, stubs=StubPolicy.NEVER)
+    result = split(fat, tmp_path / "thin", request=request, indexes=lambda: Indexes(no_index=True))
     assert len(result.companions) == goes
     if not goes:
         assert {move.reason for move in result.libraries} == {"demo/about.py names it, and may open it by its path"}

@@ -24,7 +24,7 @@ from vbuild.splitting.decisions import DecisionKind, decide
 from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, Officials, OfficialWheel, Provenance
 from vbuild.splitting.other_packages import PackageFinder
 from vbuild.splitting.patches import PatchMaker
-from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.request import SplitRequest, StubPolicy
 from vbuild.splitting.split import Split, split
 
 pytestmark = needs("gcc", "ldd")
@@ -128,7 +128,7 @@ def test_a_library_stays_beside_what_it_opens(tmp_path: Path, soname: str) -> No
         "demo/lib/libtop.so.1": top,
         f"demo/lib/{soname}": PLUGIN,
     }
-    result = thinned(tmp_path, files)
+    result = thinned(tmp_path, files, stubs=StubPolicy.NEVER)
     assert fates(result) == {
         "demo/lib/libtop.so.1": ("keep", f"may open {soname}, which stays in the wheel"),
         f"demo/lib/{soname}": ("keep", "demo/lib/libtop.so.1 names it, and may open it by its path"),
@@ -264,7 +264,9 @@ def _program(folder: Path, name: str, data: bytes | str) -> bytes:
 
 @pytest.mark.parametrize("kind", ["-F", "-f"], ids=["DT_FILTER", "DT_AUXILIARY"])
 @pytest.mark.parametrize("asked", [{}, {"drop_unneeded": True}], ids=["share", "drop"])
-def test_a_filter_stays_with_the_library_behind_it(tmp_path: Path, kind: str, asked: dict[str, Any]) -> None:
+def test_a_filter_stays_with_the_library_behind_it_or_goes_with_it(
+    tmp_path: Path, kind: str, asked: dict[str, Any]
+) -> None:
     behind = library("libbehind.so.1", source="int count(void) { return 42; }")
     flags = (f"-Wl,{kind},libbehind.so.1",)
     top = library("libtop.so.1", source="int count(void) { return 0; }", flags=flags, rpath_="$ORIGIN")
@@ -274,9 +276,10 @@ def test_a_filter_stays_with_the_library_behind_it(tmp_path: Path, kind: str, as
         "demo.libs/libtop.so.1": top,
         "demo.libs/libbehind.so.1": behind,
     }
-    result = thinned(tmp_path, files, **asked)
-    assert {kind for kind, _ in fates(result).values()} == {"keep"}
-    assert program_output(installed(tmp_path, result), ASKS) == "42"
+    for fate, stubs in (("keep", StubPolicy.NEVER), ("share", StubPolicy.AUTO)):
+        result = thinned(tmp_path / fate, files, **asked, stubs=stubs)
+        assert {kind for kind, _ in fates(result).values()} == {fate}
+        assert program_output(installed(tmp_path / fate, result), ASKS) == "42"
 
 
 @pytest.mark.parametrize("asked", [{}, {"drop_unneeded": True}], ids=["share", "drop"])
@@ -311,7 +314,7 @@ NAMED: Mapping[str, Files] = {
 
 @pytest.mark.parametrize("where", NAMED)
 def test_a_library_stays_that_is_named_in(tmp_path: Path, where: str) -> None:
-    result = thinned(tmp_path, {**repaired(FILES, LIBRARIES), **NAMED[where]})
+    result = thinned(tmp_path, {**repaired(FILES, LIBRARIES), **NAMED[where]}, stubs=StubPolicy.NEVER)
     (file,) = NAMED[where]
     reason = f"{file} names it, and may open it by its path"
     assert fates(result)[f"demo.libs/{DEEP_NAME}"] == ("keep", reason)
@@ -351,7 +354,7 @@ def test_a_projects_own_library_stays_that_python_opens(tmp_path: Path, how: str
         "demo/_c.so": module("engine.so.1", source=COUNTS, rpath_="$ORIGIN/lib"),
         "demo/lib/engine.so.1": engine,
     }
-    result = thinned(tmp_path, files)
+    result = thinned(tmp_path, files, stubs=StubPolicy.NEVER)
     reason = "demo/__init__.py names it, and may open it by its path"
     assert fates(result) == {"demo/lib/engine.so.1": ("keep", reason)}
     assert program_output(installed(tmp_path, result), ASKS) == "42"
@@ -398,8 +401,12 @@ def compiled(folder: Path, source: str) -> bytes:
 def test_bytecode_counts_where_there_is_no_source(tmp_path: Path, source: str) -> None:
     code = compiled(tmp_path, source)
     for number, extra in enumerate(({"demo/__pycache__/a.cpython-311.pyc": code}, {"demo/a.pyc": code})):
-        alone = thinned(tmp_path / f"alone{number}", {**repaired(FILES, LIBRARIES), **extra})
-        beside = thinned(tmp_path / f"beside{number}", {**repaired(FILES, LIBRARIES), **extra, "demo/a.py": ""})
+        alone = thinned(tmp_path / f"alone{number}", {**repaired(FILES, LIBRARIES), **extra}, stubs=StubPolicy.NEVER)
+        beside = thinned(
+            tmp_path / f"beside{number}",
+            {**repaired(FILES, LIBRARIES), **extra, "demo/a.py": ""},
+            stubs=StubPolicy.NEVER,
+        )
         (file,) = extra
         reason = f"{file} names it, and may open it by its path"
         assert fates(alone)[f"demo.libs/{DEEP_NAME}"] == ("keep", reason)
@@ -412,7 +419,7 @@ def test_bytecode_may_have_the_start_of_a_name(tmp_path: Path) -> None:
         "demo/_c.so": module("libtop.so.1", rpath_="$ORIGIN/lib"),
         "demo/lib/libtop.so.1": library("libtop.so.1"),
     }
-    result = thinned(tmp_path / "wheels", files)
+    result = thinned(tmp_path / "wheels", files, stubs=StubPolicy.NEVER)
     assert fates(result)["demo/lib/libtop.so.1"] == ("keep", "demo/a.pyc names it, and may open it by its path")
 
 

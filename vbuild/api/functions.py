@@ -230,7 +230,7 @@ def split(
     result says what would be. `RepackageError` if libraries cannot be taken out as asked, `WheelError` if a wheel is
     damaged, `FetchError` if an official wheel cannot be downloaded.
     """
-    from vbuild.splitting.request import SMALLEST, OfficialPin, SplitRequest, cuda_version, place_of
+    from vbuild.splitting.request import SMALLEST, OfficialPin, SplitRequest, cuda_version, place_of, stub_policy
     from vbuild.splitting.split import split as verb
 
     asked = known(options, SplitOptions)
@@ -241,6 +241,8 @@ def split(
         pin=OfficialPin(pin) if pin else None,
         cuda=value_of(cuda, cuda_version) or (),
         keep=texts_of(asked.get("keep")),
+        move=texts_of(asked.get("move")),
+        stubs=stub_policy(asked.get("stubs", "auto")),
         smallest=asked.get("min_size", SMALLEST),
         fetch=asked.get("fetch_official", False),
         against=value_of(asked.get("against"), place_of),

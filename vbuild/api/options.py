@@ -116,6 +116,8 @@ class SplitOptions(TypedDict, total=False):
     pin             how official wheels are required: "exact" or "compatible"; exact for what is replaced
     cuda            the CUDA version that needed libraries are from, as in "12" or "12.6"
     keep            globs of libraries that stay where they are
+    move            globs of libraries that move whatever may open them by their paths
+    stubs           "auto" leaves a stub where a library was that something may open by its path; "never" the library
     libs            the name of the wheel of shared libraries, with ==VERSION or without; PROJECT-libs
     against         a folder or a simple index: a wheel of shared libraries there is required if it has the same
     min_size        share libraries only if that saves this many bytes; 1,000,000
@@ -137,6 +139,8 @@ class SplitOptions(TypedDict, total=False):
     pin: Literal["exact", "compatible"] | None
     cuda: str | tuple[int, ...] | None
     keep: Iterable[str]
+    move: Iterable[str]
+    stubs: Literal["auto", "never"]
     libs: str | None
     against: StrPath | None
     min_size: int

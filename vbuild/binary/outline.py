@@ -188,7 +188,8 @@ class BinaryLoading(Struct, frozen=True, kw_only=True):
 
     *base* is the SONAME that the linker wrote into the version definitions: it stays when a tool changes the SONAME.
     *modules* are the names of Python modules, without ``PyInit_``. *mentioned* are file names of libraries in its data,
-    without those that it NEEDs and its own. Symbols have versions in ELF files only.
+    without those that it NEEDs and its own. *own_place* are the functions and files by which it may find out where it
+    is itself. Symbols have versions in ELF files only.
     """
 
     outline: BinaryOutline
@@ -198,3 +199,4 @@ class BinaryLoading(Struct, frozen=True, kw_only=True):
     modules: tuple[str, ...]
     is_program: bool
     mentioned: frozenset[str]
+    own_place: tuple[str, ...] = ()

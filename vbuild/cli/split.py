@@ -41,6 +41,14 @@ if TYPE_CHECKING:
 )
 @click.option("--keep", multiple=True, metavar="GLOB", help="Leave these libraries where they are. Repeatable.")
 @click.option(
+    "--stubs",
+    type=options.Choice(["auto", "never"]),
+    default="auto",
+    show_default=True,
+    help="Leave a stub where a library was that something may open by its path.",
+)
+@click.option("--move", multiple=True, metavar="GLOB", help="Move these libraries whatever opens them. Repeatable.")
+@click.option(
     "--libs",
     type=options.Value("name", "vbuild.splitting.request:libs_name"),
     metavar="NAME[==VERSION]",
@@ -85,12 +93,13 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
     wheel that all of them require.
     """
     from vbuild.api.arguments import cut_of
-    from vbuild.splitting.request import OfficialPin, SplitRequest
+    from vbuild.splitting.request import OfficialPin, SplitRequest, StubPolicy
     from vbuild.splitting.sources import divided
     from vbuild.splitting.split import split as verb
     from vbuild.wheel.deflate import Codec
 
     dry_run, check, provenance, as_json = (asked.pop(name) for name in ("dry_run", "check", "provenance", "as_json"))
+    asked["stubs"] = StubPolicy(asked["stubs"])
     rpath_only, fast, gpus, pin, verify = (asked.pop(name) for name in ("rpath_only", "fast", "gpus", "pin", "verify"))
     if folder is None and not (dry_run or check):
         raise click.UsageError("expected --output-dir FOLDER, --dry-run or, for wheels that are split, --check")

@@ -7,6 +7,7 @@
                DT_VERDEF                     the versions it gives; the base one is the SONAME at link time
                DT_SYMTAB                     PyInit_demo: it is the Python module demo
                PROGBITS without code         "libcuda.so.1": what it may open with dlopen
+                                             "/proc/self/maps", and dladdr in DT_SYMTAB: it may ask where it is
                DT_FILTER, DT_AUDIT ...       what the loader opens along with it
 
 Files of 32 and 64 bits and of either byte order are read; a file whose tables cannot be read is a `BinaryError`.
@@ -85,6 +86,9 @@ _SUFFIX = re.compile(rb"\.so")
 # what begins otherwise is a library's name only if it is all of a string, or the last part of a path
 _LIBRARY = re.compile(rb"(?<![\w.+-])lib[\w.+-]*?\.so(?:\.\w+)*(?![\w+-])|(?<![^\0/])\w[\w.+-]*?\.so(?:\.\w+)*(?=\0)")
 _LONGEST = 255  # bytes, NAME_MAX
+# by these a library finds out where it is, its own path in the process among others
+_PLACE_FUNCTIONS = re.compile(rb"(?:dladdr1?|dlinfo|dl_iterate_phdr|_dl_find_object)\0")
+_PLACES = re.compile(rb"/proc/self/(?:maps|smaps|numa_maps|map_files)\b")
 # what it is a filter for, and what is to audit it: names with colons between them, which glibc looks for as for NEEDED
 _OPENED_ALONG = frozenset({DynamicTag.FILTER, DynamicTag.AUXILIARY, DynamicTag.AUDIT, DynamicTag.DEPAUDIT})
 
@@ -119,7 +123,8 @@ class Loading(BinaryLoading, frozen=True, kw_only=True):
             # libc.so.6 and libcap.so.2 have an interpreter as well: they can be run, but they are libraries by SONAME
             has_interpreter = any(segment.p_type == SegmentType.INTERP for segment in image.segments)
             along = (path for value in _texts(dynamic, *_OPENED_ALONG) for path in value.split(":"))
-            opened = {*_mentioned(dynamic), *(path.rpartition("/")[2] for path in along)} - {""}
+            mentioned, place_files = _in_constants(dynamic)
+            opened = {*mentioned, *(path.rpartition("/")[2] for path in along)} - {""}
             return cls(
                 outline=outline,
                 taken=tuple(LoadedName(each.library, tuple(name for *_, name in each.versions)) for each in required),
@@ -128,6 +133,7 @@ class Loading(BinaryLoading, frozen=True, kw_only=True):
                 modules=tuple(_modules(dynamic)),
                 is_program=outline.type == "ET_EXEC" or (has_interpreter and not outline.soname),
                 mentioned=frozenset(opened) - {*outline.needed, outline.soname},
+                own_place=(*_place_functions(dynamic), *place_files),
             )
 
 
@@ -225,6 +231,17 @@ def _modules(dynamic: Dynamic) -> Iterator[str]:
             yield wanted.pop(offset)
 
 
+def _place_functions(dynamic: Dynamic) -> list[str]:
+    """The functions among those it takes from others that say which file an address is in."""
+    with dynamic.image.view(dynamic.strings) as names:
+        wanted = {match.start(): match[0][:-1].decode() for match in _PLACE_FUNCTIONS.finditer(names)}
+    if not wanted:
+        return []
+    return sorted(
+        {wanted[name] for name, _, _, section, *_ in _dynamic_symbols(dynamic) if not section and name in wanted}
+    )
+
+
 def _dynamic_symbols(dynamic: Dynamic) -> Iterator[tuple[int, ...]]:
     """The rows of the table of dynamic symbols; without section headers, of all up to the next table."""
     image, encoding = dynamic.image, dynamic.image.encoding
@@ -238,8 +255,10 @@ def _dynamic_symbols(dynamic: Dynamic) -> Iterator[tuple[int, ...]]:
     return SymbolEntry.tuples(image.view(range(start, start + size)), encoding)
 
 
-def _mentioned(dynamic: Dynamic) -> Iterator[str]:
-    """The file names of libraries in its constants."""
+def _in_constants(dynamic: Dynamic) -> tuple[set[str], list[str]]:
+    """The file names of libraries in its constants, and the files in them that say where libraries are."""
+    names: set[str] = set()
+    places: dict[str, None] = {}
     for span in _constants(dynamic):
         with dynamic.image.view(span) as text:
             for found in [match.start() for match in _SUFFIX.finditer(text)]:
@@ -247,7 +266,9 @@ def _mentioned(dynamic: Dynamic) -> Iterator[str]:
                 around = bytes(text[first : found + _LONGEST])
                 for match in _LIBRARY.finditer(around):
                     if match.start() < found - first < match.end():
-                        yield match[0].decode()
+                        names.add(match[0].decode())
+            places |= {match[0].decode(): None for match in _PLACES.finditer(text)}
+    return names, sorted(places)
 
 
 def _constants(dynamic: Dynamic) -> Iterator[range]:

@@ -176,6 +176,8 @@ DF_1_PIE = 0x08000000
 # st_info, its lower four bits: the symbol stands for a section
 STT_SECTION = 3
 STT_FILE = 4
+# its value is an offset in PT_TLS, no address
+STT_TLS = 6
 # section numbers from here on have other meanings; with SHN_XINDEX, section 0 has the number
 SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
 # with this number of program headers, section 0 has the number

@@ -10,7 +10,7 @@
     .gnu.hash         no bucket is filled: no symbol is here
     .dynsym           the null symbol alone
     .dynstr           the strings of .dynamic
-    .dynamic          NEEDED, RUNPATH, and SONAME if the library had one
+    .dynamic          NEEDED, RUNPATH or RPATH, and SONAME if the library had one
 
 Whoever opens it, by whatever path, gets a handle in whose dependencies dlsym finds everything, ``PyInit_…`` as well.
 The dependency is NEEDED by name, so the loader looks for it in the folders of glibc-hwcaps, which it does not do for
@@ -44,8 +44,8 @@ from vbuild.elf.records import (
 )
 from vbuild.errors import BinaryError
 
-# 4 KB: x86-64 has no other pages
-_PAGE = 0x1000
+# the largest pages that a kernel for the machine may have
+_PAGES = {ElfMachine.X86_64: 0x1000, ElfMachine.AARCH64: 0x10000}
 _WORD = 8
 _EV_CURRENT = 1
 # buckets, first symbol that is hashed, words of the filter, shift; a filter that lets nothing pass; an empty bucket
@@ -123,12 +123,25 @@ def elf_file(machine: ElfMachine, sections: Sequence[NewSection], segments: Sequ
     return bytes(data) + b"".join(each.pack() for each in headers)
 
 
-def loader_stub(needed: str, runpath: str, *, soname: str | None = None) -> bytes:
-    """An x86-64 ELF file that needs *needed*, looked for in the folder *runpath* (``$ORIGIN/../demo.libs``).
+STUB_SECTIONS = (".gnu.hash", ".dynsym", ".dynstr", ".dynamic", ".shstrtab")
+"""The sections of a `loader_stub`, by which it is known again."""
 
-    The loader takes it for the library *soname*, if one is given. `BinaryError` for a name that no library can have.
+
+def loader_stub(
+    needed: str,
+    folder: str,
+    *,
+    soname: str | None = None,
+    machine: ElfMachine = ElfMachine.X86_64,
+    is_inherited: bool = False,
+) -> bytes:
+    """An ELF file that needs *needed*, looked for in *folder* (``$ORIGIN/../demo.libs``), its RUNPATH.
+
+    If that *is_inherited*, it is an RPATH instead, where what *needed* needs is looked for as well. The loader takes
+    the file for the library *soname*, if one is given. `BinaryError` for a name that no library can have.
     """
-    texts = [(DynamicTag.NEEDED, needed), (DynamicTag.SONAME, soname), (DynamicTag.RUNPATH, runpath)]
+    path_tag = DynamicTag.RPATH if is_inherited else DynamicTag.RUNPATH
+    texts = [(DynamicTag.NEEDED, needed), (DynamicTag.SONAME, soname), (path_tag, folder)]
     given = [(tag, text) for tag, text in texts if text is not None]
     for _, name in given:
         if not name or "\0" in name or ":" in name:
@@ -152,7 +165,7 @@ def loader_stub(needed: str, runpath: str, *, soname: str | None = None) -> byte
     dynamic = b"".join(DynamicEntry(tag, value).pack() for tag, value in rows)
     both, writable = SegmentFlag.R | SegmentFlag.W, SectionFlag.ALLOC | SectionFlag.WRITE
     return elf_file(
-        ElfMachine.X86_64,
+        machine,
         (
             NewSection(".gnu.hash", SectionType.GNU_HASH, _GNU_HASH, link=2),
             NewSection(".dynsym", SectionType.DYNSYM, null, link=3, info=1, entry=len(null)),
@@ -160,7 +173,7 @@ def loader_stub(needed: str, runpath: str, *, soname: str | None = None) -> byte
             NewSection(".dynamic", SectionType.DYNAMIC, dynamic, link=3, entry=entry, flags=writable),
         ),
         (
-            ProgramHeader(SegmentType.LOAD, both, 0, 0, 0, table + size, table + size, _PAGE),
+            ProgramHeader(SegmentType.LOAD, both, 0, 0, 0, table + size, table + size, _PAGES[machine]),
             ProgramHeader(SegmentType.DYNAMIC, both, table, table, table, size, size, _WORD),
             ProgramHeader(SegmentType.GNU_STACK, both, 0, 0, 0, 0, 0, 2 * _WORD),
         ),

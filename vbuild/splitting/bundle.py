@@ -100,14 +100,22 @@ class Bundle:
 
     def namer(self, binary: WheelBinary) -> str | None:
         """Return a file of the wheel that names *binary* or its folder, and may open it, or None."""
-        return min(self._namers(binary), default=None)
+        return min(self.namers(binary), default=None)
+
+    def namers(self, binary: WheelBinary) -> frozenset[str]:
+        """Return all files of the wheel that name *binary* or its folder."""
+        return self._namers_of[binary.path]
+
+    @cached_property
+    def _namers_of(self) -> Mapping[str, frozenset[str]]:
+        return {path: frozenset(self._namers(binary)) for path, binary in self.binaries.items()}
 
     @cached_property
     def opened_by(self) -> Mapping[str, tuple[WheelBinary, ...]]:
         """The binaries that each file of the wheel names."""
         found: dict[str, list[WheelBinary]] = {}
         for binary in self.binaries.values():
-            for file in self._namers(binary):
+            for file in self.namers(binary):
                 found.setdefault(file, []).append(binary)
         return {file: tuple(binaries) for file, binaries in found.items()}
 

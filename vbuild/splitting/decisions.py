@@ -1,6 +1,7 @@
 """Decide what becomes of every bundled library, for all wheels together, before a byte is written.
 
-named, kept, unneeded, needed from where no RPATH leads     stays, with the reason
+kept, unneeded, needed from where no RPATH leads            stays, with the reason
+named, and no stub can take its place (`stubs`)             stays
 names or needs one that stays                               stays
 an official library, by its hash (`OfficialEvidence`)       replaced by a requirement
 the same file in several wheels, and all it needs moves     shared
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.binary.linkage import Via
 from vbuild.config.requirements import required_project
@@ -25,7 +27,8 @@ from vbuild.splitting.companion import libs_project
 from vbuild.splitting.official import Provenance
 from vbuild.splitting.other_packages import conflict
 from vbuild.splitting.pools import Key, Pool, planned_pools, pool_of
-from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.request import SplitRequest, StubPolicy
+from vbuild.splitting.stubs import stub_doubt, stub_obstacle
 from vbuild.wheel.metadata import LIBS
 
 # toolkits keep stand-ins for the driver's libraries in this folder, to link against
@@ -42,12 +45,16 @@ class DecisionKind(StrEnum):
 
 
 class LibraryDecision(Struct, frozen=True):
-    """What becomes of one library; *reason* says why it is not replaced, or not moved at all."""
+    """What becomes of one library; *reason* says why it is not replaced, or not moved at all.
+
+    If it *leaves_stub*, *reason* says what may open it by its path.
+    """
 
     kind: DecisionKind
     reason: str = ""
     provenance: Provenance | None = None
     pool: Pool | None = None
+    leaves_stub: bool = False
 
     @property
     def is_gone(self) -> bool:
@@ -118,13 +125,19 @@ class _WheelDecisions:
     copies: Mapping[Key, int]
     decided: dict[str, LibraryDecision] = field(default_factory=dict)
     movable: dict[str, WheelBinary] = field(default_factory=dict)
+    # by path, what may open those of the movable ones in whose place a stub has to stay
+    openers: dict[str, str] = field(default_factory=dict)
 
     def decide_alone(self) -> None:
         """Decide all that does not depend on other wheels."""
         for library in self.bundle.libraries:
             if (obstacle := self._obstacle(library)) is not None:
                 self.decided[library.path] = LibraryDecision(DecisionKind.KEEP, obstacle)
-            elif isinstance(library.origin, Provenance) and not self._conflict(library, library.origin):
+            elif (
+                isinstance(library.origin, Provenance)
+                and library.path not in self.openers
+                and not self._conflict(library, library.origin)
+            ):
                 self.decided[library.path] = self._official(library, library.origin)
             elif (why := self.uneditable.get((self.bundle, library.path))) is not None:
                 self.decided[library.path] = LibraryDecision(DecisionKind.KEEP, f"it cannot be edited: {why}")
@@ -147,13 +160,39 @@ class _WheelDecisions:
             return "kept as asked"
         if not self.bundle.platforms:
             return "the wheel's tag names no machine"
-        if namer := self.bundle.namer(library):
-            return f"{namer} names it, and may open it by its path"
         if base := replaced_library(library.path):
             return f"newer CPUs load it instead of {base}"
-        if not self.bundle.graph.consumers(library.path):
-            return "nothing in the wheel needs it"
-        return next(self._consumer_obstacles(library), None)
+        is_asked = self.request.moves(library.path)
+        opener = self._opener(library)
+        if opener is None and not self.bundle.graph.consumers(library.path):
+            opener = "nothing in the wheel needs it"
+            if not is_asked:
+                return opener
+        obstacle = next(self._consumer_obstacles(library), None)
+        if opener is None or obstacle is not None:
+            return obstacle or opener
+        return self._path_obstacle(library, opener, is_asked=is_asked)
+
+    def _opener(self, library: WheelBinary) -> str | None:
+        """Return what may open *library* by its path, or None if nothing does."""
+        if namer := self.bundle.namer(library):
+            return f"{namer} names it, and may open it by its path"
+        for edge in self.bundle.graph.consumers(library.path):
+            if edge.via is Via.NAME:
+                return f"{edge.consumer} needs it, and finds it only where something has opened it before"
+        return None
+
+    def _path_obstacle(self, library: WheelBinary, opener: str, *, is_asked: bool) -> str | None:
+        """Return why *library*, which *opener* may open by its path, cannot leave it, and if it can, plan a stub."""
+        if self.request.stubs is StubPolicy.NEVER:
+            return None if is_asked else opener
+        why = stub_obstacle(self.bundle, library)
+        if why is None and not is_asked and self.bundle.namer(library):
+            why = stub_doubt(self.bundle, library)
+        if why is not None:
+            return f"{opener}; a stub would not do: {why}"
+        self.openers[library.path] = opener
+        return None
 
     def _consumer_obstacles(self, library: WheelBinary) -> Iterator[str]:
         """Yield why a file that needs *library* could not find it elsewhere."""
@@ -162,7 +201,7 @@ class _WheelDecisions:
         if copy := self.bundle.hwcaps_copies.get(library.path):
             yield f"newer CPUs load {copy} instead"
         for edge in self.bundle.graph.consumers(library.path):
-            if edge.via is Via.NAME:
+            if edge.via is Via.NAME and edge.name != library.name:
                 yield f"{edge.consumer} needs it, and finds it only where something has opened it before"
             if why := self.uneditable.get((self.bundle, edge.consumer)):
                 yield f"{edge.consumer} cannot be edited: {why}"
@@ -215,21 +254,35 @@ class _WheelDecisions:
         """Yield what may be shared and needs or opens something that stays, with the reason to keep it."""
         for path in self.movable:
             for edge in self.bundle.graph.needs(path):
-                decision = self.decided.get(edge.provider or "")
-                is_gone = edge.provider in self.movable or (decision is not None and decision.is_gone)
-                if edge.provider and not is_gone:
+                if edge.provider and not self._leaves(edge.provider):
                     yield path, f"needs {edge.name}, which stays in the wheel"
                 if not edge.provider and edge.name.startswith("$"):
                     yield path, f"needs {edge.name}, a path from where it is"
-            # a library that is named always stays
             for library in self.bundle.opened_by.get(path, ()):
-                yield path, f"may open {library.name}, which stays in the wheel"
+                if not self._leaves(library.path):
+                    yield path, f"may open {library.name}, which stays in the wheel"
+                elif (places := self.movable[path].loading.own_place) and not self.request.moves(path):
+                    asks = f"may ask where it is itself ({', '.join(places)})"
+                    yield path, f"may open {library.name}, and {asks}"
+
+    def _leaves(self, path: str) -> bool:
+        """Whether the library at *path* leaves the wheel, as far as is decided."""
+        decision = self.decided.get(path)
+        return path in self.movable or (decision is not None and decision.is_gone)
 
     def unshared(self, found: Sequence[Pool]) -> dict[str, str]:
         """Return the movable libraries that are in none of the pools *found*, with the reasons."""
         pool = pool_of(self.bundle, found)
         keys = {library.key for library in pool.libraries.values()} if pool else set()
-        return {path: self._why_unshared(one) for path, one in self.movable.items() if one.key not in keys}
+        reasons = {path: self._why_unshared(one) for path, one in self.movable.items() if one.key not in keys}
+        # the folder of the pool comes before the one in which a stub is
+        staying = {one.name: one for path, one in self.bundle.binaries.items() if not self._leaves(path)}
+        others = pool.libraries if pool and not self.openers.keys().isdisjoint(self.movable) else {}
+        hidden = next((name for name, one in others.items() if name in staying and staying[name].key != one.key), None)
+        if hidden:
+            why = f"a stub would not do: the wheel of shared libraries has another {hidden}"
+            reasons |= {path: f"{opener}; {why}" for path, opener in self.openers.items() if path in self.movable}
+        return reasons
 
     def _why_unshared(self, library: WheelBinary) -> str:
         if not self.request.share:
@@ -252,8 +305,10 @@ class _WheelDecisions:
         pool = pool_of(self.bundle, found)
         decisions = dict(self.decided)
         for path, library in self.movable.items():
+            opener = self.openers.get(path)
+            reason = f"a stub stays, because {opener}" if opener else ""
             decisions[path] = (
-                LibraryDecision(DecisionKind.SHARE, pool=pool)
+                LibraryDecision(DecisionKind.SHARE, reason, pool=pool, leaves_stub=opener is not None)
                 if pool
                 else LibraryDecision(DecisionKind.KEEP, self._why_unshared(library))
             )
@@ -267,5 +322,5 @@ class _WheelDecisions:
                 else f"not replaced: {origin.reason}"
             ):
                 reason = "; ".join(filter(None, (why, decision.reason)))
-                decisions[library.path] = LibraryDecision(decision.kind, reason, pool=decision.pool)
+                decisions[library.path] = replace(decision, reason=reason)
         return dict(sorted(decisions.items()))

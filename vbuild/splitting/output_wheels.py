@@ -4,6 +4,7 @@ OutputWheel -> for each part WheelWriter.copy or .write
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from hashlib import sha256
 
 from msgspec import Struct
 
@@ -102,19 +103,22 @@ def thin_wheel(
     metadata = wheel.metadata()
     lines = merged(metadata, requires)
     has_new_lines = lines != metadata.requires_dist
-    left_out = gone.union(removed)
-    if not (left_out or patched or has_new_lines or new_files):
+    stubs = plan.stubs(bundle)
+    left_out = (gone - stubs.keys()).union(removed)
+    if not (left_out or stubs or patched or has_new_lines or new_files):
         return None
     changed: dict[str, Buffer] = {path: one.data for path, one in patched.items() if one.data is not None}
-    changed |= new_files or {}
+    changed |= {**stubs, **(new_files or {})}
     if has_new_lines:
         changed[f"{wheel.dist_info}/METADATA"] = str(metadata.replacing("Requires-Dist", lines)).encode()
-    if (carries(wheel) and (left_out or patched or new_files)) or (bill and (patched or gone)):
+    if (carries(wheel) and (left_out or stubs or patched or new_files)) or (bill and (patched or gone)):
         bill_changes = Changes(
             {path: BillChange(one.patch.binary.sha256, _HOW) for path, one in patched.items()},
             gone=tuple(_gone(bundle, plan, companion)),
         )
-        changed[path_of(wheel.dist_info)] = _bill(wheel, patched, bill_changes, left_out=left_out)
+        hashes = {path: one.sha256 for path, one in patched.items()}
+        hashes |= {path: sha256(data).hexdigest() for path, data in stubs.items()}
+        changed[path_of(wheel.dist_info)] = _bill(wheel, hashes, bill_changes, left_out=left_out)
     return OutputWheel(wheel.name, wheel, tuple(_parts(wheel, changed, left_out)))
 
 
@@ -134,12 +138,12 @@ def _parts(wheel: Wheel, changed: Mapping[str, Buffer], left_out: set[str]) -> I
             yield NewMember(path, data)
 
 
-def _bill(wheel: Wheel, patched: Mapping[str, PatchedFile], changes: Changes, *, left_out: set[str]) -> bytes:
-    """Return the bill of materials of the thin wheel, with what the bill of *wheel* had."""
+def _bill(wheel: Wheel, hashes: Mapping[str, str], changes: Changes, *, left_out: set[str]) -> bytes:
+    """Return the bill of materials of the thin wheel, with what that of *wheel* had and new *hashes* of files."""
     rows = []
     for row in (wheel.row(member) for member in wheel.members if member.path not in left_out):
-        new = patched.get(row.path)
-        rows.append(RecordRow(row.path, f"sha256={unpadded(bytes.fromhex(new.sha256))}") if new else row)
+        new = hashes.get(row.path)
+        rows.append(RecordRow(row.path, f"sha256={unpadded(bytes.fromhex(new))}") if new else row)
     earlier = bill_of(wheel)
     return revised(wheel.name, rows, earlier=[earlier] if earlier else [], changes=changes)
 
@@ -169,8 +173,10 @@ def _gone(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Itera
             yield Gone(binary.member.path, binary.sha256, binary.name, Treatment.DROPPED)
 
 
-def libs_wheel(companion: Companion, files: Iterable[PatchedFile]) -> OutputWheel:
-    """Return the -libs wheel with the libraries *files*.
+def libs_wheel(
+    companion: Companion, files: Iterable[PatchedFile], *, stubs: Mapping[str, bytes] | None = None
+) -> OutputWheel:
+    """Return the -libs wheel with the libraries *files*, and *stubs* by path.
 
     Its version is a hash of its contents, so it has no time and no bill of materials of the wheels they come from.
     """
@@ -181,5 +187,5 @@ def libs_wheel(companion: Companion, files: Iterable[PatchedFile]) -> OutputWhee
             parts.append(CopiedMember(file.patch.bundle.wheel, file.patch.binary.member, path))
         else:
             parts.append(NewMember(path, file.data))
-    parts += (NewMember(path, data) for path, data in companion.members)
+    parts += (NewMember(path, data) for path, data in (*(stubs or {}).items(), *companion.members))
     return OutputWheel(companion.name, None, tuple(parts))

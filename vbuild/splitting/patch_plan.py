@@ -26,9 +26,10 @@ from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import libs_folder
 from vbuild.splitting.decisions import Decisions, decide
 from vbuild.splitting.other_packages import PackageFinder
-from vbuild.splitting.patches import FilePatch, PatchMaker
+from vbuild.splitting.patches import FilePatch, PatchMaker, rpath_to
 from vbuild.splitting.pools import Pool
 from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.stubs import second_name, second_stub, stub
 from vbuild.wheel.paths import installed_path
 
 # applied to every library first: takes its path and its bytes, returns the edited file
@@ -130,6 +131,26 @@ class PatchPlan(Struct, frozen=True, eq=False):
     staying: Mapping[Bundle, tuple[PatchedFile, ...]]
     moving: Mapping[Pool, tuple[PatchedFile, ...]]
     uneditable: Mapping[tuple[Bundle, str], str]
+
+    def stubs(self, bundle: Bundle) -> dict[str, bytes]:
+        """Return the stubs that stay in the wheel of *bundle*, by member."""
+        found = {}
+        for path, decision in self.decisions.by_bundle[bundle].items():
+            if decision.pool and decision.leaves_stub:
+                library = bundle.binaries[path]
+                found[library.member.path] = stub(library, rpath_to(path, self.libs_folders[decision.pool]))
+        return found
+
+    def second_stubs(self, pool: Pool) -> dict[str, bytes]:
+        """Return what stubs lead to in the -libs wheel of *pool*, by path."""
+        found = {}
+        for library in pool.libraries.values():
+            copies = (
+                (bundle, one.path) for bundle in pool.bundles for one in bundle.libraries if one.key == library.key
+            )
+            if any(self.decisions.of(bundle, path).leaves_stub for bundle, path in copies):
+                found[f"{self.libs_folders[pool]}/{second_name(library)}"] = second_stub(library)
+        return found
 
 
 def plan_patches(

@@ -2,6 +2,7 @@
 
     edge to a library that is replaced   its official SONAME; the folders of the official wheel and of what that needs
     edge to one that is shared           the folder of the -libs wheel; none if the file is in that folder itself
+         and in whose place a stub stays the same, before the file's own entries: one of them leads to the stub
     edge by a path to what moves         its file name instead
     edge to another package's library    its folder, if RPATHs are requested
     edge to one here that no path finds  its folder, if RPATHs are requested
@@ -80,6 +81,7 @@ def rpath_of(
     loading: Loading,
     folders: Sequence[str],
     *,
+    first: Sequence[str] = (),
     alive: Collection[str],
     there: Collection[str] | None = None,
     written_at: str | None = None,
@@ -87,6 +89,7 @@ def rpath_of(
 ) -> tuple[str, ...]:
     """Return the whole DT_RPATH of the file at *path*: its own entries that stay, then those that lead to *folders*.
 
+    Entries that lead to the folders *first* come before its own.
     An own entry stays if it leads to one of the folders *alive*, which have libraries, or out of site-packages. If
     *there*, the folders that had libraries before, is given, an entry that leads to none of them stays, too: it leads
     to another project. For a file that moves to *path*, its entries were *written_at* its old path. Without *cleans*,
@@ -96,11 +99,12 @@ def rpath_of(
     # a library of the wheel that was found before one of a foreign folder must still be found before it
     own = next((place for place, entry in enumerate(entries) if not entry.is_foreign), len(entries))
     last = next((place for place, entry in enumerate(entries) if entry.is_foreign and place > own), len(entries))
-    before, after = (
+    foreign, before, after = (
         [entry.moved_to(path) for entry in some if not entry.dropped or (entry.is_foreign and not cleans)]
-        for some in (entries[:last], entries[last:])
+        for some in (entries[:own], entries[own:last], entries[last:])
     )
-    return tuple(dict.fromkeys([*before, *(rpath_to(path, _normal(folder)) for folder in folders), *after]))
+    ahead, behind = ([rpath_to(path, _normal(folder)) for folder in some] for some in (first, folders))
+    return tuple(dict.fromkeys([*foreign, *ahead, *before, *behind, *after]))
 
 
 def removed_entries(
@@ -182,7 +186,8 @@ class PatchMaker(Struct, frozen=True, eq=False):
     def for_bundle(self, bundle: Bundle) -> tuple[FilePatch, ...]:
         """Return a patch for each file of *bundle* that stays in it."""
         staying = [one for one in bundle.binaries.values() if not self.decisions.of(bundle, one.path).is_gone]
-        alive = frozenset(one.folder for one in staying)
+        stubs = (one for one in bundle.binaries.values() if self.decisions.of(bundle, one.path).leaves_stub)
+        alive = frozenset(one.folder for one in (*staying, *stubs))
         return tuple(self._patch(_Destination(bundle, one, one.path, alive)) for one in staying)
 
     def for_pool(self, pool: Pool) -> tuple[FilePatch, ...]:
@@ -197,6 +202,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
         bundle, binary = place.bundle, place.binary
         if (bundle, binary.path) in self.uneditable:
             return FilePatch(bundle, binary, place.path, Relink())
+        first: dict[str, None] = {}
         folders: dict[str, None] = {}
         renamed: list[tuple[str, str]] = []
         official: dict[OfficialWheel, None] = {}
@@ -216,15 +222,23 @@ class PatchMaker(Struct, frozen=True, eq=False):
                 folder = self.libs_folders[decision.pool]
                 # a file in that folder without RUNPATH is found by the RPATH of the file that loads it
                 if place.path.rpartition("/")[0] != folder or binary.loading.outline.runpath:
-                    folders[folder] = None
+                    (first if decision.leaves_stub else folders)[folder] = None
             elif self.cleans and edge.provider is None and edge.via in {Via.MISSING, Via.OUTSIDE}:
                 if package := self.packages.find(bundle, edge.name):
                     packages[package] = None
                     folders |= dict.fromkeys(package.folders)
             elif self.cleans and edge.via is Via.NAME and edge.provider:
                 folders[edge.provider.rpartition("/")[0]] = None
-        relink = self._relink(place, tuple(renamed), tuple(folders))
+        folders |= dict.fromkeys(self._opened_folders(place))
+        relink = self._relink(place, tuple(renamed), tuple(folders), first=tuple(first))
         return FilePatch(bundle, binary, place.path, relink, tuple(official), tuple(packages))
+
+    def _opened_folders(self, place: "_Destination") -> Iterator[str]:
+        """Yield the folders in which a file that moves finds what it opens by a name: that moves with it."""
+        if place.path != place.binary.path:
+            for opened in place.bundle.opened_by.get(place.binary.path, ()):
+                if pool := self.decisions.of(place.bundle, opened.path).pool:
+                    yield self.libs_folders[pool]
 
     def _replaced(self, bundle: Bundle, path: str) -> Iterator[Provenance]:
         """Yield the origin of the replaced library at *path*, and of the replaced libraries that it loads in turn."""
@@ -235,21 +249,29 @@ class PatchMaker(Struct, frozen=True, eq=False):
                 needs = (edge.provider for edge in bundle.graph.needs(here))
                 left += (other for other in needs if other and other not in left)
 
-    def _relink(self, place: "_Destination", renamed: tuple[tuple[str, str], ...], folders: tuple[str, ...]) -> Relink:
+    def _relink(
+        self,
+        place: "_Destination",
+        renamed: tuple[tuple[str, str], ...],
+        folders: tuple[str, ...],
+        *,
+        first: tuple[str, ...],
+    ) -> Relink:
         outline = place.binary.loading.outline
         before = outline.search_path
         rpath = rpath_of(
             place.path,
             place.binary.loading,
             folders,
-            alive=place.alive.union(folders),
+            first=first,
+            alive=place.alive.union(first, folders),
             there=place.bundle.folders,
             written_at=place.binary.path,
             cleans=self.cleans,
         )
         # in another folder the same entry leads elsewhere
         leads_elsewhere = place.path != place.binary.path and not {*rpath} <= {*before}
-        if not (folders or renamed or self.cleans or leads_elsewhere) or not outline.is_loadable:
+        if not (first or folders or renamed or self.cleans or leads_elsewhere) or not outline.is_loadable:
             return Relink()
         return Relink(renamed=renamed, rpath=rpath if rpath != before else None)
 

@@ -17,6 +17,7 @@ different: an installer reads the metadata of the variant it installs, and one w
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from hashlib import sha256
 from itertools import chain
 
 from msgspec import Struct
@@ -76,9 +77,11 @@ class MachinePlan(Struct, frozen=True, eq=False):
             folder = f"{bundle.wheel.name.project}/" if len(wheels) > 1 else ""
             for path, text in licence_texts(bundle.wheel, named=named).items():
                 texts.setdefault(f"{folder}{path}", text)
+        files = {file.patch.path: file.sha256 for file in patched}
+        stubs = self.patches.second_stubs(pool)
         return LibsContents(
             project=self.patches.owners[pool],
-            files={file.patch.path: file.sha256 for file in patched},
+            files=files | {path: sha256(data).hexdigest() for path, data in stubs.items()},
             platform=pool.platform,
             licence=licence_lines(wheel.metadata() for wheel in wheels.values()),
             texts=texts,
@@ -338,7 +341,9 @@ class SplitPlan:
     def libs_wheels(self) -> Mapping[Pool, OutputWheel]:
         """The -libs wheels to write, without those that are published."""
         return {
-            pool: libs_wheel(self.companions[pool], machine.patches.moving[pool])
+            pool: libs_wheel(
+                self.companions[pool], machine.patches.moving[pool], stubs=machine.patches.second_stubs(pool)
+            )
             for machine in self.machines
             for pool in machine.patches.decisions.pools
             if not self._choices[pool].is_published

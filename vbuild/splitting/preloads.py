@@ -40,6 +40,7 @@ from vbuild.splitting.official import OfficialWheel
 from vbuild.splitting.package_init import MODULE, hooked, is_namespace, package_of
 from vbuild.splitting.patch_plan import PatchPlan
 from vbuild.splitting.patches import FilePatch
+from vbuild.splitting.stubs import second_name
 from vbuild.wheel.paths import installed_path
 
 _SOURCE = '''\
@@ -305,7 +306,10 @@ def _moved(bundle: Bundle, plan: PatchPlan, companion: Companion | None) -> Iter
             yield PreloadedLibrary(library.path, decision.provenance.wheel.project, _pathfinder(library.soname))
         elif decision.pool and companion:
             folder = plan.libs_folders[decision.pool]
-            yield PreloadedLibrary(f"{folder}/{bundle.binaries[path].name}", companion.requirement)
+            binary = bundle.binaries[path]
+            yield PreloadedLibrary(f"{folder}/{binary.name}", companion.requirement)
+            if decision.leaves_stub:
+                yield PreloadedLibrary(f"{folder}/{second_name(binary)}", companion.requirement)
 
 
 def _of_other_packages(patches: Iterable[FilePatch]) -> Iterable[PreloadedLibrary]:

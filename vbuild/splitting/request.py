@@ -1,6 +1,7 @@
 """What to take out of wheels, and how the results require it, as values."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -25,6 +26,13 @@ class OfficialPin(StrEnum):
 
     EXACT = "exact"
     COMPATIBLE = "compatible"
+
+
+class StubPolicy(StrEnum):
+    """Whether a library may move though something may open it by its path, because a stub stays at that path."""
+
+    AUTO = "auto"
+    NEVER = "never"
 
 
 def cuda_version(text: str) -> tuple[int, ...]:
@@ -55,6 +63,13 @@ def place_of(text: str) -> str | Path:
     return text if "://" in text else Path(text)
 
 
+def stub_policy(text: str) -> StubPolicy:
+    """Return ``auto`` or ``never`` as a value; raises `RepackageError` for anything else."""
+    if text not in list(StubPolicy):
+        raise RepackageError(f"found {text!r}; expected {' or '.join(map(repr, map(str, StubPolicy)))}")
+    return StubPolicy(text)
+
+
 def _pin(text: str) -> OfficialPin:
     if text not in list(OfficialPin):
         raise RepackageError(f"found {text!r}; expected {' or '.join(map(repr, map(str, OfficialPin)))}")
@@ -75,6 +90,8 @@ class SplitRequest:
     majors     the CUDA major that a wheel is known to be built with, by its file name
     preload    packages load their libraries first where no RPATH leads to them
     keep       globs over file names and paths of libraries that stay
+    move       globs of libraries that move whatever code may do with their paths
+    stubs      whether stubs stay where libraries were that something may open by their paths
     fetch      whole official libraries are downloaded if nothing less proves what a library is
     bill       wheels that lost or changed libraries get a bill of materials
     """
@@ -86,6 +103,8 @@ class SplitRequest:
     cuda: tuple[int, ...] = ()
     majors: tuple[tuple[str, int], ...] = ()
     keep: tuple[str, ...] = ()
+    move: tuple[str, ...] = ()
+    stubs: StubPolicy = StubPolicy.AUTO
     libs: str | None = None
     against: str | Path | None = None
     smallest: int = SMALLEST
@@ -123,6 +142,8 @@ class SplitRequest:
             pin=table.optional_parsed("pin", _pin),
             cuda=table.optional_parsed("cuda", cuda_version) or (),
             keep=table.texts("keep", ()),
+            move=table.texts("move", ()),
+            stubs=table.optional_parsed("stubs", stub_policy) or StubPolicy.AUTO,
             libs=table.optional_parsed("libs", libs_name),
             against=table.optional_parsed("against", place_of),
             smallest=smallest,
@@ -136,4 +157,12 @@ class SplitRequest:
 
     def keeps(self, path: str) -> bool:
         """Whether the user asked to keep the library at *path*."""
-        return any(fnmatchcase(path, glob) or fnmatchcase(path.rpartition("/")[2], glob) for glob in self.keep)
+        return _matches(path, self.keep)
+
+    def moves(self, path: str) -> bool:
+        """Whether the user asked to move the library at *path*."""
+        return _matches(path, self.move)
+
+
+def _matches(path: str, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(path, glob) or fnmatchcase(path.rpartition("/")[2], glob) for glob in globs)

@@ -61,7 +61,7 @@ class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "p
     """What became of one library in the *wheels* that had it; *target* is what they require instead.
 
     *size* and *packed* are those of all copies together. *evidence* says what proves that it is an official library,
-    and *reason* why it stays, or is not replaced.
+    and *reason* why it stays, is not replaced, or leaves a *stub* where it was.
     """
 
     name: str
@@ -73,6 +73,7 @@ class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "p
     target: str | None = None
     evidence: OfficialEvidence | None = None
     reason: str = ""
+    stub: bool = False
 
 
 class EditedLibrary(Struct, frozen=True):
@@ -437,4 +438,5 @@ def _move(plan: SplitPlan, path: str, decision: LibraryDecision, bundles: Sequen
         target=target,
         evidence=decision.provenance.evidence if decision.provenance else None,
         reason=decision.reason,
+        stub=decision.leaves_stub,
     )

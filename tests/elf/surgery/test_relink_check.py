@@ -269,3 +269,18 @@ def test_a_file_in_which_something_leads_to_what_patchelf_moves_is_refused(what:
 
 def test_every_invariant_was_broken() -> None:
     assert INVARIANTS.keys() - {"nothing leads to what moved"} <= {invariant for invariant, _ in BROKEN.values()}
+
+
+def test_the_place_of_a_variable_of_threads_is_no_address() -> None:
+    """Its value counts from PT_TLS: a large one may be the number of an address of what moved."""
+    source = "__thread char before[0x400], after[8] = {1}; int f(void) { return before[0] + after[0]; }"
+    image = ElfImage.parse(elf.linked(source, "-Wl,-soname,libthreads.so", "-Wl,-z,noseparate-code"))
+    strings = next(section for section in image.sections if section.name == ".dynstr")
+    place = strings.header.sh_addr
+    symbols = next(section for section in image.sections if section.name == ".dynsym")
+    data = bytearray(image.data)
+    for start in range(symbols.span.start, symbols.span.stop, 24):
+        if data[start + 4] & 0xF == 6:
+            data[start + 8 : start + 16] = place.to_bytes(8, "little")
+    with relinked(EditedFile.whole(bytes(data)), Relink(rpath=("$ORIGIN/../a/folder/far/away",))) as new:
+        assert Dynamic.of(ElfImage.parse(bytes(new))).texts(DynamicTag.RPATH) == ("$ORIGIN/../a/folder/far/away",)

@@ -28,6 +28,7 @@ from vbuild.elf.records import (
     RELATIVE,
     STRING_TAGS,
     STT_SECTION,
+    STT_TLS,
     DynamicTag,
     FileHeader,
     FileType,
@@ -294,11 +295,11 @@ def _nothing_leads_to_moved(case: _RelinkCase) -> None:
 
 
 def _exported(image: ElfImage) -> Iterator[int]:
-    """The values of the symbols that other files can use."""
+    """The addresses of the symbols that other files can use."""
     for section in image.sections:
         if section.header.sh_type == SectionType.DYNSYM:
             for _, info, _, index, value, _ in _rows(image.view(section.span)):
-                if index and info & 0xF != STT_SECTION:
+                if index and info & 0xF not in {STT_SECTION, STT_TLS}:
                     yield value
 
 
