@@ -360,6 +360,23 @@ def test_a_projects_own_library_stays_that_python_opens(tmp_path: Path, how: str
     assert program_output(installed(tmp_path, result), ASKS) == "42"
 
 
+PUT_TOGETHER = ['f"{here}/lib/lib{name}.so.1"', '"lib/lib{}.so.1".format(name)', '"lib/lib%s.so.%d" % (name, 1)']
+
+
+@pytest.mark.parametrize("name", PUT_TOGETHER)
+def test_a_name_whose_middle_is_inserted_is_that_of_a_library_below(tmp_path: Path, name: str) -> None:
+    files: Files = {
+        "demo/__init__.py": f"here = 'demo'\nopened = lambda name: {name}\n",
+        "demo/_c.so": module("libengine.so.1", source=COUNTS, rpath_="$ORIGIN/lib"),
+        "demo/lib/libengine.so.1": library("libengine.so.1", source="int count(void) { return 42; }"),
+    }
+    reason = "demo/__init__.py names it, and may open it by its path"
+    result = thinned(tmp_path, files, stubs=StubPolicy.NEVER)
+    assert fates(result) == {"demo/lib/libengine.so.1": ("keep", reason)}
+    elsewhere: Files = {**files, "demo/__init__.py": "", "other/__init__.py": files["demo/__init__.py"]}
+    assert fates(thinned(tmp_path / "other", elsewhere)) == {"demo/lib/libengine.so.1": ("share", "")}
+
+
 ELSEWHERE: Mapping[str, str] = {
     "macOS, by the end of the name": 'ctypes.CDLL(f"{here}/lib/libengine.dylib")',
     "macOS, by a pattern": 'glob.glob(os.path.join(here, "lib", "libengine*.dylib"))',

@@ -213,6 +213,14 @@ def test_a_stub_is_found_where_wheels_are_in_different_folders(tmp_path: Path) -
     assert program_output(thin, COUNT, beside=[libs]) == "42"
 
 
+def test_so_it_is_for_a_package_that_only_opens_libraries_by_their_paths(tmp_path: Path) -> None:
+    alone: Files = {path: data for path, data in FILES.items() if path != "demo/_c.so"}
+    result = thinned(tmp_path, alone)
+    thin = site_packages(tmp_path / "one", result.wheels[0].path or tmp_path)
+    libs = site_packages(tmp_path / "another", *result.companion_paths)
+    assert program_output(thin, COUNT, beside=[libs]) == "42"
+
+
 DOUBTS: Mapping[str, tuple[Files, str]] = {
     "dladdr": (
         {

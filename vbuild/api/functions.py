@@ -242,6 +242,7 @@ def split(
         cuda=value_of(cuda, cuda_version) or (),
         keep=texts_of(asked.get("keep")),
         move=texts_of(asked.get("move")),
+        tries=texts_of(asked.get("tries")),
         stubs=stub_policy(asked.get("stubs", "auto")),
         smallest=asked.get("min_size", SMALLEST),
         fetch=asked.get("fetch_official", False),

@@ -117,6 +117,7 @@ class SplitOptions(TypedDict, total=False):
     cuda            the CUDA version that needed libraries are from, as in "12" or "12.6"
     keep            globs of libraries that stay where they are
     move            globs of libraries that move whatever may open them by their paths
+    tries           commands to run before and after: what stays only because of its path moves if they do the same
     stubs           "auto" leaves a stub where a library was that something may open by its path; "never" the library
     libs            the name of the wheel of shared libraries, with ==VERSION or without; PROJECT-libs
     against         a folder or a simple index: a wheel of shared libraries there is required if it has the same
@@ -140,6 +141,7 @@ class SplitOptions(TypedDict, total=False):
     cuda: str | tuple[int, ...] | None
     keep: Iterable[str]
     move: Iterable[str]
+    tries: str | Iterable[str]
     stubs: Literal["auto", "never"]
     libs: str | None
     against: StrPath | None

@@ -49,6 +49,13 @@ if TYPE_CHECKING:
 )
 @click.option("--move", multiple=True, metavar="GLOB", help="Move these libraries whatever opens them. Repeatable.")
 @click.option(
+    "--try",
+    "tries",
+    multiple=True,
+    metavar="COMMAND",
+    help="Run this before and after, and move what does not change it. Repeatable.",
+)
+@click.option(
     "--libs",
     type=options.Value("name", "vbuild.splitting.request:libs_name"),
     metavar="NAME[==VERSION]",

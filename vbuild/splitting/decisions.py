@@ -28,7 +28,7 @@ from vbuild.splitting.official import Provenance
 from vbuild.splitting.other_packages import conflict
 from vbuild.splitting.pools import Key, Pool, planned_pools, pool_of
 from vbuild.splitting.request import SplitRequest, StubPolicy
-from vbuild.splitting.stubs import stub_doubt, stub_obstacle
+from vbuild.splitting.stubs import asks_own_place, stub_doubt, stub_obstacle
 from vbuild.wheel.metadata import LIBS
 
 # toolkits keep stand-ins for the driver's libraries in this folder, to link against
@@ -47,7 +47,8 @@ class DecisionKind(StrEnum):
 class LibraryDecision(Struct, frozen=True):
     """What becomes of one library; *reason* says why it is not replaced, or not moved at all.
 
-    If it *leaves_stub*, *reason* says what may open it by its path.
+    If it *leaves_stub*, *reason* says what may open it by its path. One that *can_be_tried* stays only for something
+    of which a run can show that it does not matter.
     """
 
     kind: DecisionKind
@@ -55,6 +56,7 @@ class LibraryDecision(Struct, frozen=True):
     provenance: Provenance | None = None
     pool: Pool | None = None
     leaves_stub: bool = False
+    can_be_tried: bool = False
 
     @property
     def is_gone(self) -> bool:
@@ -127,6 +129,9 @@ class _WheelDecisions:
     movable: dict[str, WheelBinary] = field(default_factory=dict)
     # by path, what may open those of the movable ones in whose place a stub has to stay
     openers: dict[str, str] = field(default_factory=dict)
+    # by path, what a run has shown of those that move therefore; and those of which one could
+    proofs: dict[str, str] = field(default_factory=dict)
+    triable: set[str] = field(default_factory=set)
 
     def decide_alone(self) -> None:
         """Decide all that does not depend on other wheels."""
@@ -188,10 +193,28 @@ class _WheelDecisions:
             return None if is_asked else opener
         why = stub_obstacle(self.bundle, library)
         if why is None and not is_asked and self.bundle.namer(library):
-            why = stub_doubt(self.bundle, library)
+            why = self._doubted(library)
         if why is not None:
             return f"{opener}; a stub would not do: {why}"
         self.openers[library.path] = opener
+        return None
+
+    def _doubted(self, library: WheelBinary) -> str | None:
+        """Return why *library* may not work if a stub takes its place, or None; so too if a run has shown it to."""
+        doubt = stub_doubt(self.bundle, library)
+        if doubt is None:
+            return None
+        return self._tried(library, doubt.what) if doubt.can_be_tried else doubt.what
+
+    def _tried(self, library: WheelBinary, doubt: str) -> str | None:
+        """Return the *doubt* about *library* with what a run has shown, or None if that is that it works."""
+        evidence = self.request.evidence.get(library.sha256)
+        if evidence is None:
+            self.triable.add(library.path)
+            return doubt
+        if not evidence.is_harmless:
+            return f"{doubt}; {evidence.what}"
+        self.proofs[library.path] = evidence.what
         return None
 
     def _consumer_obstacles(self, library: WheelBinary) -> Iterator[str]:
@@ -261,9 +284,12 @@ class _WheelDecisions:
             for library in self.bundle.opened_by.get(path, ()):
                 if not self._leaves(library.path):
                     yield path, f"may open {library.name}, which stays in the wheel"
-                elif (places := self.movable[path].loading.own_place) and not self.request.moves(path):
-                    asks = f"may ask where it is itself ({', '.join(places)})"
-                    yield path, f"may open {library.name}, and {asks}"
+                elif (
+                    (asking := asks_own_place(self.movable[path]))
+                    and not self.request.moves(path)
+                    and (doubt := self._tried(self.movable[path], f"may open {library.name}, and {asking}"))
+                ):
+                    yield path, doubt
 
     def _leaves(self, path: str) -> bool:
         """Whether the library at *path* leaves the wheel, as far as is decided."""
@@ -307,6 +333,7 @@ class _WheelDecisions:
         for path, library in self.movable.items():
             opener = self.openers.get(path)
             reason = f"a stub stays, because {opener}" if opener else ""
+            reason = "; ".join(filter(None, (reason, self.proofs.get(path))))
             decisions[path] = (
                 LibraryDecision(DecisionKind.SHARE, reason, pool=pool, leaves_stub=opener is not None)
                 if pool
@@ -323,4 +350,6 @@ class _WheelDecisions:
             ):
                 reason = "; ".join(filter(None, (why, decision.reason)))
                 decisions[library.path] = replace(decision, reason=reason)
+        for path in self.triable:
+            decisions[path] = replace(decisions[path], can_be_tried=decisions[path].kind is DecisionKind.KEEP)
         return dict(sorted(decisions.items()))

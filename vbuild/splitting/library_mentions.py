@@ -1,7 +1,8 @@
 """Find the names of libraries in the code and the data of a wheel, which may open them by path.
 
     *.py, *.pth, .data/scripts      libx.so.1, engine.so, libx (code appends the rest); in strings also
-                                    demo.libs, .libs (appended to a package's name), *.so* (a pattern)
+                                    demo.libs, .libs (appended to a package's name), *.so* (a pattern);
+                                    lib*.so.1 for f"lib{name}.so.1"
     *.pyc without its *.py          the names that are wanted, anywhere: strings have no ends there
     *.json, *.toml, *.cfg, *.txt    libx.so.1, engine.so
 
@@ -51,6 +52,9 @@ _PATTERN = re.compile(rb"[*?\]][\w.-]{0,250}\.so|\.so[\w.]{0,250}[*?\[]|\.so\.[\
 _IS_PATTERN = re.compile(r"[*?\]][\w.-]{0,250}\.so|\.so[\w.]{0,250}[*?\[]")
 # code appends a version here: f"libx.so.{major}" and the like
 _OPEN_END = re.compile(r"(?<=\.so\.)(?:%\w|\{[^{}]*\})?$")
+# put together: f"lib{name}.so.1", "lib{}.so".format(name), "lib%s.so" % name
+_COMPOSED = re.compile(rb"\blib(?:\{[^{}\s]{0,80}\}|%s)[\w.-]{0,80}\.so(?:[\w.]|\{[^{}\s]{0,80}\}|%[sd]){0,80}")
+_INSERTED = re.compile(r"\{[^{}]*\}|%[sd]")
 _FOLDER = re.compile(r"(?<![\w-])[\w-][\w.-]{0,250}\.libs\b")
 # after a name that is inserted: f"{__name__}.libs", "%s.libs", __name__ + ".libs"
 _OWN_FOLDER = re.compile(r"(?:^|[^\w./-]|%s)\.libs\b")
@@ -144,6 +148,7 @@ def _in_text(text: bytes) -> Iterator[str]:
 def _in_code(source: bytes) -> Iterator[str]:
     """Yield the beginnings of names, and patterns."""
     yield from (match.decode(errors="replace") for match in _START.findall(source))
+    yield from (_INSERTED.sub("*", match.decode(errors="replace")) for match in _COMPOSED.findall(source))
     if OWN_FOLDER.encode() in source or _PATTERN.search(source):
         for text in _strings(source):
             yield from _FOLDER.findall(text)

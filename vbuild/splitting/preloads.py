@@ -251,6 +251,8 @@ def preload_files(
     patches = [file.patch for file in plan.staying[bundle]]
     libraries = [*_moved(bundle, plan, companion), *_of_other_packages(patches)]
     roots = [one.binary.path for one in patches if one.relink.rpath is not None and not one.binary.is_bundled]
+    stubs = {path for path, decision in plan.decisions.by_bundle[bundle].items() if decision.leaves_stub}
+    roots += [path for path in stubs if not bundle.binaries[path].is_bundled]
     if not (libraries and roots):
         return PreloadFiles({})
     members = {path: member for member in bundle.wheel.members if (path := installed_path(member.path))}
@@ -259,7 +261,7 @@ def preload_files(
     namespaces = {path.rpartition("/")[0] for path, text in sources.items() if is_namespace(text)}
     packages, unserved = hooks(roots, members.keys(), namespaces=namespaces, sources=sources)
     others = [*_possible_dependencies(patches, closure)]
-    user = next((path for path in sorted(roots) if _needs_moved(bundle, plan, path)), None)
+    user = next((path for path in sorted(roots) if path in stubs or _needs_moved(bundle, plan, path)), None)
     warnings = [f"{path}: in no package whose __init__.py could preload its libraries" for path in unserved]
     files: dict[str, bytes] = {}
     for package in packages:

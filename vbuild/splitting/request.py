@@ -1,13 +1,14 @@
 """What to take out of wheels, and how the results require it, as values."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Self
 
+from msgspec import Struct
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -33,6 +34,13 @@ class StubPolicy(StrEnum):
 
     AUTO = "auto"
     NEVER = "never"
+
+
+class RunEvidence(Struct, frozen=True):
+    """What a run has shown about a library: a sentence, and whether it works from where it moves."""
+
+    what: str = ""
+    is_harmless: bool = False
 
 
 def cuda_version(text: str) -> tuple[int, ...]:
@@ -91,6 +99,8 @@ class SplitRequest:
     preload    packages load their libraries first where no RPATH leads to them
     keep       globs over file names and paths of libraries that stay
     move       globs of libraries that move whatever code may do with their paths
+    tries      commands that do the same before and after the split
+    evidence   what runs have shown, by the SHA-256 of libraries that may not work from where they move
     stubs      whether stubs stay where libraries were that something may open by their paths
     fetch      whole official libraries are downloaded if nothing less proves what a library is
     bill       wheels that lost or changed libraries get a bill of materials
@@ -104,6 +114,8 @@ class SplitRequest:
     majors: tuple[tuple[str, int], ...] = ()
     keep: tuple[str, ...] = ()
     move: tuple[str, ...] = ()
+    tries: tuple[str, ...] = ()
+    evidence: Mapping[str, RunEvidence] = field(default_factory=dict)
     stubs: StubPolicy = StubPolicy.AUTO
     libs: str | None = None
     against: str | Path | None = None
@@ -143,6 +155,7 @@ class SplitRequest:
             cuda=table.optional_parsed("cuda", cuda_version) or (),
             keep=table.texts("keep", ()),
             move=table.texts("move", ()),
+            tries=table.texts("try", ()),
             stubs=table.optional_parsed("stubs", stub_policy) or StubPolicy.AUTO,
             libs=table.optional_parsed("libs", libs_name),
             against=table.optional_parsed("against", place_of),

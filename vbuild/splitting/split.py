@@ -36,6 +36,7 @@ from vbuild.splitting.patches import removed_entries
 from vbuild.splitting.plan import MachinePlan, SplitPlan, plan_machine
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.sources import SourceFiles, divided
+from vbuild.splitting.trial import with_evidence
 from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater
 from vbuild.wheel.metadata import is_companion
@@ -61,7 +62,8 @@ class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "p
     """What became of one library in the *wheels* that had it; *target* is what they require instead.
 
     *size* and *packed* are those of all copies together. *evidence* says what proves that it is an official library,
-    and *reason* why it stays, is not replaced, or leaves a *stub* where it was.
+    and *reason* why it stays, is not replaced, or leaves a *stub* where it was. *to_try* has the SHA-256 of each copy
+    if a run may show that it can move.
     """
 
     name: str
@@ -74,6 +76,7 @@ class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "p
     evidence: OfficialEvidence | None = None
     reason: str = ""
     stub: bool = False
+    to_try: tuple[str, ...] = ()
 
 
 class EditedLibrary(Struct, frozen=True):
@@ -230,6 +233,14 @@ def split(
     """
     request = request or SplitRequest()
     given, sdists = divided(paths)
+    if request.tries:
+
+        def split_as(asked: SplitRequest, place: Path | None) -> Split:
+            return split(given, place, request=asked, cut=cut, codec=Codec.ISAL, verify=False, indexes=indexes)
+
+        request = with_evidence(
+            gathered(given), request, split_as, indexes=indexes, on_progress=lambda what: on_progress(what, 0, 1)
+        )
     with ExitStack() as stack:
         wheels = [stack.enter_context(open_wheel(path)) for path in gathered(given)]
         sources = tuple(_sources(sdists, [wheel.name for wheel in wheels], named=paths))
@@ -439,4 +450,5 @@ def _move(plan: SplitPlan, path: str, decision: LibraryDecision, bundles: Sequen
         evidence=decision.provenance.evidence if decision.provenance else None,
         reason=decision.reason,
         stub=decision.leaves_stub,
+        to_try=tuple(dict.fromkeys(copy.sha256 for copy in copies)) if decision.can_be_tried else (),
     )

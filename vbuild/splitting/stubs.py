@@ -24,6 +24,8 @@ glibc, elf/dl-load.c: _dl_map_object; elf/dl-deps.c: expand_dst
 
 from pathlib import PurePosixPath
 
+from msgspec import Struct
+
 from vbuild.elf.catalogue import is_shared_object
 from vbuild.elf.records import ElfMachine
 from vbuild.elf.write import STUB_SECTIONS, loader_stub
@@ -74,17 +76,28 @@ def stub_obstacle(bundle: Bundle, library: WheelBinary) -> str | None:
     return None
 
 
-def stub_doubt(bundle: Bundle, library: WheelBinary) -> str | None:
+class Doubt(Struct, frozen=True):
+    """What may not work if a stub takes the place of a library; *can_be_tried* if a run can show that it does."""
+
+    what: str
+    can_be_tried: bool = True
+
+
+def stub_doubt(bundle: Bundle, library: WheelBinary) -> Doubt | None:
     """Return what may not work if a stub takes the place of *library*, or None."""
+    if not library.is_bundled and (header := _header(bundle)):
+        return Doubt(f"others may link with it, because the wheel has headers ({header})", can_be_tried=False)
     for path in sorted(bundle.namers(library)):
         member = bundle.wheel.find(path) if path.endswith(".py") else None
         if member and _NO_LOAD in bundle.wheel.read(member):
-            return f"{path} asks with RTLD_NOLOAD whether a library is loaded"
-    if not library.is_bundled and (header := _header(bundle)):
-        return f"others may link with it, because the wheel has headers ({header})"
-    if library.loading.own_place:
-        return f"it may ask where it is itself ({', '.join(library.loading.own_place)})"
-    return None
+            return Doubt(f"{path} asks with RTLD_NOLOAD whether a library is loaded")
+    return Doubt(f"it {asking}") if (asking := asks_own_place(library)) else None
+
+
+def asks_own_place(library: WheelBinary) -> str:
+    """Return the words that say how *library* may find out where it is, or none if it does not."""
+    places = library.loading.own_place
+    return f"may ask where it is itself ({', '.join(places)})" if places else ""
 
 
 def is_stub(library: WheelBinary) -> bool:

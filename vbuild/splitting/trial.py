@@ -1,0 +1,253 @@
+"""Evidence from a run: whether commands do the same after libraries moved that nothing else lets move.
+
+    wheels for this Python -> an environment -> each command, twice       has to succeed, and to say the same
+    split with all doubtful libraries moved -> an environment -> each     the same: what was loaded from its new place
+                                                                          may move; what was not loaded stays
+    not the same: half of them, and half of those                         the last one left is named, and stays
+
+A run is compared by its exit status, what it prints, and which data files of the packages it opens: a library that
+finds its data beside itself no longer opens them. What is loaded is told by the loader (``LD_DEBUG=files``), what is
+opened by inotify.
+https://man7.org/linux/man-pages/man8/ld.so.8.html
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from vbuild.elf.catalogue import is_shared_object
+from vbuild.errors import RepackageError
+from vbuild.index_client.configuration import Indexes
+from vbuild.splitting.request import RunEvidence, SplitRequest
+from vbuild.verification.environments import WheelSources, is_native, make_environment, variables
+from vbuild.verification.opened_files import opened_files
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.paths import installed_path
+
+if TYPE_CHECKING:
+    from vbuild.splitting.split import Split
+
+# seconds
+_PATIENCE = 600.0
+_LOADED = re.compile(r"calling init: (?P<path>/.*?)(?: \[\w+\])?$", re.MULTILINE)
+_CODE = (".py", ".pyc", ".pth")
+_ENVIRONMENT = "<environment>"
+
+# splits as a request says, and writes to a folder, or only says what would be
+Splitter = Callable[[SplitRequest, Path | None], "Split"]
+
+
+class Run(Struct, frozen=True):
+    """What a command did: its exit *status*, what it *said*, the data files it *opened*, and what it *loaded*."""
+
+    status: int
+    said: str
+    opened: frozenset[str]
+    loaded: frozenset[str] = frozenset()
+
+    def difference(self, before: "Run") -> str | None:
+        """Return how this run differs from the one *before* the split, or None if it does the same."""
+        if self.status != before.status:
+            return f"it ends with status {self.status}, not {before.status}: {_last_line(self.said)}"
+        if self.said != before.said:
+            return f"it prints {_first_change(self.said, before.said)}"
+        if missed := sorted(before.opened - self.opened):
+            return f"it no longer opens {missed[0]}"
+        return None
+
+
+@dataclass(slots=True)
+class _Trial:
+    """The runs of the *commands* with *wheels*, in groups that can be installed together."""
+
+    groups: Sequence[Sequence[Path]]
+    request: SplitRequest
+    splitter: Splitter
+    indexes: Callable[[], Indexes]
+    on_progress: Callable[[str], None]
+    refused: dict[str, str] = field(default_factory=dict)
+    loaded: frozenset[str] = frozenset()
+    _before: list[Run] = field(default_factory=list)
+
+    def run_before(self) -> None:
+        """Run all commands with the wheels as they are; raises `RepackageError` if that shows nothing."""
+        for first, second in zip(self._runs({}), self._runs({}), strict=True):
+            if first.status:
+                raise RepackageError(
+                    f"--try: fails before the split, with status {first.status}: {_last_line(first.said)}; "
+                    "expected a command that works"
+                )
+            if first.said != second.said:
+                raise RepackageError(
+                    f"--try: prints {_first_change(second.said, first.said)} when it runs again; "
+                    "expected a command that prints the same each time"
+                )
+            # a cache is filled by the first run
+            self._before.append(second)
+
+    def find_harmless(self, doubtful: Sequence[str]) -> None:
+        """Find out which of the libraries *doubtful* may move; raises `RepackageError` if all is not well without."""
+        if (change := self._change(doubtful)) is None:
+            return
+        if not doubtful or (change := self._change(())) is not None:
+            raise RepackageError(f"--try: not the same after the split: {change}; --keep leaves libraries out of it")
+        self._halve((), doubtful)
+
+    def _accepted(self, proved: Sequence[str], rest: Sequence[str]) -> Sequence[str]:
+        """Return *proved*, with which all is well, and what of the libraries *rest* may move as well."""
+        if (change := self._change([*proved, *rest])) is None:
+            return [*proved, *rest]
+        if len(rest) == 1:
+            self.refused[rest[0]] = change
+            return proved
+        return self._halve(proved, rest)
+
+    def _halve(self, proved: Sequence[str], rest: Sequence[str]) -> Sequence[str]:
+        middle = len(rest) // 2
+        for half in filter(None, (rest[:middle], rest[middle:])):
+            proved = self._accepted(proved, half)
+        return proved
+
+    def _change(self, moved: Sequence[str]) -> str | None:
+        """Return how the runs differ after a split that moves the libraries *moved*, too, or None."""
+        trusted = {digest: RunEvidence(is_harmless=True) for digest in moved}
+        with TemporaryDirectory(prefix="vbuild-try-") as folder:
+            result = self.splitter(replace(self.request, tries=(), evidence=trusted), Path(folder))
+            thin = {one.wheel: one.path for one in result.wheels if one.path}
+            companions = frozenset(WheelName.parse(path.name).project for path in result.companion_paths)
+            runs = self._runs(thin, links=(Path(folder),), companions=companions)
+            changes = (run.difference(before) for run, before in zip(runs, self._before, strict=True))
+            found = next((change for change in changes if change), None)
+        if found is None:
+            self.loaded = frozenset().union(*(run.loaded for run in runs))
+        return found
+
+    def _runs(
+        self, thin: Mapping[Path, Path], *, links: tuple[Path, ...] = (), companions: frozenset[str] = frozenset()
+    ) -> list[Run]:
+        """Run each command in an environment for each group of wheels, or of the *thin* ones in their stead."""
+        found = []
+        for group in self.groups:
+            first, *others = (thin.get(wheel, wheel) for wheel in group)
+            self.on_progress(f"trying {first.name}")
+            with TemporaryDirectory(prefix="vbuild-try-") as folder:
+                sources = WheelSources(links, self.indexes(), companions)
+                environment = make_environment(
+                    first, Path(sys.executable), requires=[*map(str, others)], sources=sources, folder=Path(folder)
+                )
+                found += [_run(command, environment.folder, environment.packages) for command in self.request.tries]
+        return found
+
+
+def with_evidence(
+    wheels: Sequence[Path],
+    request: SplitRequest,
+    splitter: Splitter,
+    *,
+    indexes: Callable[[], Indexes],
+    on_progress: Callable[[str], None] = lambda _what: None,
+) -> SplitRequest:
+    """Return *request* with what its commands show about libraries of *wheels* that may not work where they move.
+
+    *splitter* splits the wheels. Raises `RepackageError` if no wheel is for this Python, a command fails or says
+    something else each time before the split, or does not do the same after it.
+    """
+    native = [wheel for wheel in wheels if is_native(WheelName.parse(wheel.name))]
+    if not native:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise RepackageError(f"--try: none of the wheels is for this Python, {version}, on this machine; expected one")
+    doubtful: dict[str, str] = {}
+    for move in splitter(replace(request, tries=()), None).libraries:
+        doubtful |= dict.fromkeys(move.to_try, move.name)
+    trial = _Trial(_groups(native), request, splitter, indexes, on_progress)
+    trial.run_before()
+    names = " and ".join(f"`{command}`" for command in request.tries)
+    trial.find_harmless([*doubtful])
+    evidence = {}
+    for digest, name in doubtful.items():
+        if digest in trial.refused:
+            evidence[digest] = RunEvidence(f"{names} does not do the same if it moves: {trial.refused[digest]}")
+        elif name not in trial.loaded:
+            evidence[digest] = RunEvidence(f"{names} does not load it")
+        else:
+            evidence[digest] = RunEvidence(f"{names} does the same with it there", is_harmless=True)
+    return replace(request, tries=(), evidence=evidence)
+
+
+def _groups(wheels: Sequence[Path]) -> list[list[Path]]:
+    """Return *wheels* in groups that can be installed together: of different projects, with different files."""
+    files: dict[Path, frozenset[str]] = {}
+    for wheel in wheels:
+        with open_wheel(wheel) as source:
+            files[wheel] = frozenset(filter(None, (installed_path(member.path) for member in source.members)))
+    groups: list[list[Path]] = []
+    for wheel in wheels:
+        group = next((one for one in groups if all(files[wheel].isdisjoint(files[other]) for other in one)), None)
+        if group is None:
+            groups.append([wheel])
+        else:
+            group.append(wheel)
+    return groups
+
+
+def _run(command: str, root: Path, packages: Path) -> Run:
+    """Run *command* in the environment in *root*, whose site-packages is *packages*."""
+    with TemporaryDirectory(prefix="vbuild-try-") as folder:
+        clean = variables()
+        environment = {
+            **clean,
+            "PATH": os.pathsep.join([str(root / "bin"), clean.get("PATH", os.defpath)]),
+            "VIRTUAL_ENV": str(root),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "LD_DEBUG": "files",
+            "LD_DEBUG_OUTPUT": f"{folder}/loader",
+        }
+        here = Path(folder, "here")
+        here.mkdir()
+        try:
+            with opened_files(packages) as opened:
+                ran = subprocess.run(
+                    shlex.split(command),
+                    cwd=here,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    encoding="utf-8",
+                    errors="replace",
+                    timeout=_PATIENCE,
+                    check=False,
+                )
+        except subprocess.TimeoutExpired as error:
+            raise RepackageError(f"--try: {command}: took more than {_PATIENCE:g} s") from error
+        except (OSError, ValueError) as error:
+            raise RepackageError(f"--try: {command}: cannot be run: {error}") from error
+        logs = [log.read_text(encoding="utf-8", errors="replace") for log in Path(folder).glob("loader.*")]
+        said = ran.stdout.replace(str(root), _ENVIRONMENT).replace(folder, _ENVIRONMENT)
+    loaded = {match["path"].rpartition("/")[2] for log in logs for match in _LOADED.finditer(log)}
+    data = {path for path in opened if not path.endswith(_CODE) and not is_shared_object(path)}
+    return Run(ran.returncode, said, frozenset(path for path in data if ".dist-info/" not in path), frozenset(loaded))
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it says nothing")
+
+
+def _first_change(now: str, before: str) -> str:
+    """Return the first line that differs."""
+    lines, others = now.splitlines(), before.splitlines()
+    place = next((number for number, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
+    if place is None:
+        place = min(len(lines), len(others))
+    line, other = (repr(some[place]) if place < len(some) else "nothing" for some in (lines, others))
+    return f"{line} instead of {other}"
