@@ -6,14 +6,14 @@
 The wheels of one environment are in different folders in the user site, with --target, with one folder per wheel (PEX,
 Bazel), with editable installs, and on Fedora, where wheels with Root-Is-Purelib, such as NVIDIA's, are not in lib64.
 
-The module checks whether each library is where the RPATHs lead, by the unresolved path that the loader would use: for
-both, ``..`` after a linked folder is the parent of the link's target. If all are there, it does nothing more. Otherwise
-it loads all of them, dependencies first, because a library in another place has RPATHs that may lead nowhere. If one
-needs a library that is not listed, the loader's error names it: libcusparse alone does not find libnvJitLink. The
-module looks among the loaded libraries, at the expected place, in the files of the distribution that has the library,
-and asks cuda-pathfinder if that is installed, which also knows conda and toolkits. cuda-pathfinder is not asked first,
-because it takes the newest CUDA that it finds, and libcufft.so.12 is useless to a file that needs libcufft.so.11; and
-it is not enough, because of the folders on sys.path it knows only site-packages.
+The module checks whether a library of each wheel is where the RPATHs lead, by the unresolved path that the loader would
+use: for both, ``..`` after a linked folder is the parent of the link's target. If all are there, it does nothing more.
+Otherwise it loads all of them, dependencies first, because a library in another place has RPATHs that may lead nowhere.
+If one needs a library that is not listed, the loader's error names it: libcusparse alone does not find libnvJitLink.
+The module looks among the loaded libraries, at the expected place, in the files of the distribution that has the
+library, and asks cuda-pathfinder if that is installed, which also knows conda and toolkits. cuda-pathfinder is not
+asked first, because it takes the newest CUDA that it finds, and libcufft.so.12 is useless to a file that needs
+libcufft.so.11; and it is not enough, because of the folders on sys.path it knows only site-packages.
 
 RTLD_LOCAL is enough: for a NEEDED name, glibc takes any loaded library with that SONAME, in whatever scope, and adds it
 to the scope of the file that needs it; RTLD_GLOBAL would show its symbols to all others. This does not work for a
@@ -47,15 +47,16 @@ _SOURCE = '''\
 # Made by vbuild split.
 """Load libraries of other packages first, where they are not at the places that this package's RPATHs lead to."""
 
-from __future__ import annotations
-
 import os
 
+# a path of each wheel in each folder: all of its files are there, or none
+_EXPECTED = (
+{expected})
 # path from here, what brings it, its name in cuda-pathfinder; first what others need
-_LIBRARIES: tuple[tuple[str, str, str], ...] = (
+_LIBRARIES: "tuple[tuple[str, str, str], ...]" = (
 {libraries})
 # the same of libraries that those may turn out to need
-_OTHERS: tuple[tuple[str, str, str], ...] = ({others})
+_OTHERS: "tuple[tuple[str, str, str], ...]" = ({others})
 # path of a file that needs what left the package
 _USER = {user}
 
@@ -64,7 +65,7 @@ def _load(
     path: str,
     requirement: str,
     pathfinder: str,
-    others: dict[str, tuple[str, str, str]],
+    others: "dict[str, tuple[str, str, str]]",
 ) -> bool:
     """Load one library, unless it is loaded; return False if it is nowhere."""
     import ctypes
@@ -99,7 +100,7 @@ def _load(
     return False
 
 
-def _refuse(missing: dict[str, str], user: str) -> None:
+def _refuse(missing: "dict[str, str]", user: str) -> None:
     """Raise ImportError if the loader misses one of the libraries for the file *user*, too."""
     import ctypes
     from contextlib import suppress
@@ -120,17 +121,17 @@ def _refuse(missing: dict[str, str], user: str) -> None:
 
 def _preload() -> None:
     folder = os.path.dirname(__file__)
-    known = (*_LIBRARIES, *_OTHERS)
-    rows = [(os.path.join(folder, row[0]), row[1], row[2]) for row in known]
-    if all(os.path.exists(row[0]) for row in rows):
+    if all(os.path.exists(f"{{folder}}/{{path}}") for path in _EXPECTED):
         return
+    known = (*_LIBRARIES, *_OTHERS)
+    rows = [(f"{{folder}}/{{row[0]}}", row[1], row[2]) for row in known]
     others = {{os.path.basename(row[0]): row for row in rows[len(_LIBRARIES) :]}}
     missing: dict[str, str] = {{}}
     for row in rows[: len(_LIBRARIES)]:
         if not _load(*row, others):
             missing[os.path.basename(row[0])] = row[1]
     if missing and _USER:
-        _refuse(missing, os.path.join(folder, _USER))
+        _refuse(missing, f"{{folder}}/{{_USER}}")
 
 
 _preload()
@@ -163,9 +164,12 @@ def preload_source(
     metadata says which official libraries need each other.
     """
     up = "../" * len(package.split("/"))
-    first, more = _rows(up, libraries), _rows(up, sorted(others, key=lambda other: other.path))
+    rest = sorted(others, key=lambda other: other.path)
+    first, more = _rows(up, libraries), _rows(up, rest)
+    places = {(one.path.rpartition("/")[0], one.requirement): one.path for one in (*libraries, *rest)}
     more = [row for row in more if row not in first]
     return _SOURCE.format(
+        expected="".join(f"    {_quoted(up + path)},\n" for path in places.values()),
         libraries="".join(first),
         others="".join(["\n" * bool(more), *more]),
         user=_quoted(up + user if user else ""),
