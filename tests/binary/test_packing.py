@@ -78,6 +78,19 @@ def test_zeros_shorter_than_the_alignment_are_padding_and_others_stay() -> None:
     assert packed(section, short, alignment=256, is_padding=lambda _: False).starts == (0x1000, 0x1900)
 
 
+@pytest.mark.parametrize("packer", [packed, spread])
+@pytest.mark.parametrize(("unit", "kept"), [(0x1000, 0x1000), (0x4000, 0x1000)])
+def test_starts_keep_the_alignment_that_all_had_up_to_a_page(
+    packer: Callable[..., Packing], unit: int, kept: int
+) -> None:
+    """Of a section that says 8: a linker script or a tool may have put each piece at a page."""
+    pieces = [Chunk(range(unit * 4 * number, unit * 4 * (number + 1)), 24) for number in range(1, 4)]
+    section = range(unit * 4, unit * 16)
+    starts = packer(section, pieces, alignment=8, is_padding=lambda _: True).starts
+    assert [start % kept for start in starts] == [0, 0, 0]
+    assert max(starts) < pieces[-1].span.start
+
+
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [

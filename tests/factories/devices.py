@@ -164,10 +164,13 @@ def library(
     features: bool = True,
     gap: bytes = b"",
     count: int = BLOBS,
+    writable: bool = False,
+    exports: bool = True,
 ) -> bytes:
     """A library with *count* blobs, each *align*-ed, and *gap* after the third; *functions* more are exported.
 
-    With *features*: an ifunc and C++ exceptions.
+    With *features*: an ifunc and C++ exceptions. Blobs that are *writable* lie before the zeros; without *exports* no
+    symbol is for others.
     """
     rng = random.Random(3)
     names = ", ".join(f"{{0x1DE1, blob{number}}}" for number in range(count))
@@ -178,12 +181,13 @@ def library(
     source += "".join(f"int exported_{number}(int a) {{ return a + {number}; }}\n" for number in range(functions))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        lines = ['.section .dev, "a", %progbits']
+        lines = [f'.section .dev, "{"aw" if writable else "a"}", %progbits']
         for number in range(count):
             content = ENTRIES.to_bytes(8, "little") + number.to_bytes(8, "little") + rng.randbytes(ENTRY * ENTRIES)
             (folder / f"{number}.bin").write_bytes(content)
             label = f"blob{number}"
             lines += [f".balign {align}", f".hidden {label}", f".globl {label}", f'{label}: .incbin "{number}.bin"']
+            lines += [f".type {label}, %object", f".size {label}, . - {label}"]
             if number == 2 and gap:
                 lines.append(".byte " + ", ".join(map(str, gap)))
         (folder / "dev.s").write_text("\n".join([*lines, '.section .note.GNU-stack,"",%progbits', ""]))
@@ -192,6 +196,9 @@ def library(
         sources = ["code.o", "dev.s", *(["raise.cpp"] if features else [])]
         compiler, linker = f"{toolchain.prefix}gcc", f"{toolchain.prefix}{'g++' if features else 'gcc'}"
         options = ["-O1", "-fPIC"]
+        if not exports:
+            (folder / "script").write_text("{ local: *; };")
+            flags = (*flags, "-Wl,--version-script=script")
         commands: tuple[list[str], ...] = (
             [compiler, *options, "-c", "code.c"],
             [linker, *options, "-shared", *flags, "-o", "lib.so", *sources],

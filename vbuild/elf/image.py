@@ -125,7 +125,7 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         relative = RELATIVE[ElfMachine(self.machine)]
         if (size := dynamic.get(DynamicTag.RELAENT, Relocation.layout.size)) != Relocation.layout.size:
             raise BinaryError(f"relocations of {size:#x} bytes each, expected {Relocation.layout.size:#x}")
-        for table in self._tables(dynamic):
+        for table in self.relocation_tables(dynamic):
             low, high = wanted.low, wanted.high
             # a million rows: look at nothing but the addend until it may be one of those asked for
             addends = enumerate(_ADDENDS.iter_unpack(self.view(table)))
@@ -135,8 +135,8 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
                 if found.r_info & 0xFFFFFFFF == relative and found.r_addend in wanted:
                     yield Pointer(found.r_offset, found.r_addend, row)
 
-    def _tables(self, dynamic: dict[int, int]) -> tuple[range, range]:
-        """The file offsets of the RELA tables; DT_RELA may include DT_JMPREL, so no row is in both."""
+    def relocation_tables(self, dynamic: dict[int, int]) -> tuple[range, range]:
+        """The file offsets of the RELA tables of *dynamic*; DT_RELA may include DT_JMPREL, so no row is in both."""
         size = Relocation.layout.size
         rows = self._table(dynamic, DynamicTag.RELA, DynamicTag.RELASZ, size)
         calls = self._table(dynamic, DynamicTag.JMPREL, DynamicTag.PLTRELSZ, size)
@@ -158,13 +158,16 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         return range(start, start + size)
 
     def _relr(self, dynamic: dict[int, int], wanted: Ranges) -> Iterator[Pointer]:
-        table = self._table(dynamic, DynamicTag.RELR, DynamicTag.RELRSZ, WORD.size)
-        for place in self.relr_places(table):
+        for place in self.relr_places(self.relr_table(dynamic)):
             target = self.word(place)
             if target is None:
                 raise BinaryError(f"packed relocation of {place:#x}, where the file has no word")
             if wanted.low <= target < wanted.high and target in wanted:
                 yield Pointer(place, target)
+
+    def relr_table(self, dynamic: dict[int, int]) -> range:
+        """The file offsets of the RELR table that *dynamic* names."""
+        return self._table(dynamic, DynamicTag.RELR, DynamicTag.RELRSZ, WORD.size)
 
     def relr_places(self, table: range) -> Iterator[int]:
         """The addresses that the RELR table at these file offsets lists.

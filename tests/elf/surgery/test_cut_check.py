@@ -47,6 +47,14 @@ def half_led() -> bytes:
     return patched(place, bytes(8))
 
 
+def padding() -> int:
+    """The file offset of a byte that is loaded, and in no section."""
+    section = IMAGE.section(".init")
+    assert section
+    assert not any(section.span.stop in each.span for each in IMAGE.sections)
+    return section.span.stop
+
+
 BROKEN: dict[str, tuple[str, Callable[[], bytes]]] = {
     "cut short": ("the new file can be read", lambda: AFTER[:-100]),
     "pointer to another": ("every pointer leads to the bytes ordered", misled),
@@ -102,6 +110,11 @@ BROKEN: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: flipped(".gnu.hash", -1),
     ),
     "dynamic entry": ("every other byte, relocation and symbol is the same", lambda: flipped(".dynamic", 8)),
+    "byte between two sections": ("everything else in memory is the same", lambda: patched(padding(), b"\1")),
+    "zeros that are none": (
+        "everything else in memory is the same",
+        lambda: with_segment(load(-1), p_filesz=IMAGE.segments[load(-1)].p_filesz + 8),
+    ),
     "PT_TLS": (
         "the other segments cover the same addresses",
         lambda: with_segment(of_type(SegmentType.TLS), p_align=16),

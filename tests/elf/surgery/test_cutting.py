@@ -152,6 +152,30 @@ def test_what_frees_less_than_a_page_leaves_zeros_and_a_file_of_the_same_size() 
     assert program_lines(edited) == [f"{checksum(image, [order, *whole[1:]]):x}", *program_lines(data)[1:]]
 
 
+@pytest.mark.parametrize("edit", [untouched, elf.patchelfed])
+def test_symbols_lead_to_what_was_kept_and_have_its_size(edit: Edit) -> None:
+    data = edit(library())
+    image = ElfImage.parse(data)
+    orders = shortened(image, kept=lambda number: range(number + 1))
+    small = bytes(cut(image, orders))
+    found = [line.split() for line in elf.judged_by("nm", small, "-S").splitlines() if " blob" in line]
+    places = {f"blob{number}": each for number, each in enumerate(blobs(ElfImage.parse(small)))}
+    assert {name: int(start, 16) for start, _, _, name in found} == {
+        name: blob.pointers[0].target for name, blob in places.items()
+    }
+    assert {name: int(size, 16) for _, size, _, name in found} == {
+        name: len(blob.span) for name, blob in places.items()
+    }
+    assert sorted(len(blob.span) for blob in places.values()) == sorted(order.size for order in orders)
+
+
+def test_what_is_cut_from_memory_that_is_written_to_leaves_the_zeros_behind_it() -> None:
+    data = library(writable=True)
+    small = slimmed(data)
+    assert program_lines(small) == expected(data)
+    assert len(data) - len(small) in range(262144, 270336)
+
+
 def test_orders_that_change_nothing_change_no_file() -> None:
     image = ElfImage.parse(library())
     assert cut(image, [Replacement(each.span, (each.span,), each.pointers) for each in shortened(image)]).is_unchanged

@@ -4,7 +4,7 @@ from tests.factories import elf
 from tests.factories.devices import checksum, library, program_lines, shortened
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
-from vbuild.elf.records import SegmentType
+from vbuild.elf.records import DynamicTag, SegmentType
 from vbuild.elf.surgery.cutting import Operation, operated
 from vbuild.elf.surgery.slots import PointerSlot
 
@@ -55,6 +55,18 @@ def test_the_filter_of_the_hash_table_is_shortened() -> None:
     assert len(now.span) < len(before.span)
     notes = {section.name: bytes(image.view(section.span)) for section in image.sections if ".note" in section.name}
     assert {name: bytes(after.view(section.span)) for name in notes if (section := after.section(name))} == notes
+
+
+def test_what_a_tag_points_into_the_middle_of_does_not_slide() -> None:
+    """The loader finds a table by its beginning, and would read this one from its old place."""
+    data = library(functions=400)
+    image = ElfImage.parse(data)
+    hashes = image.section(".gnu.hash")
+    assert hashes
+    place = image.dynamic_offsets()[DynamicTag.VERSYM] + 8
+    pointed = data[:place] + (hashes.addresses.start + 16).to_bytes(8, "little") + data[place + 8 :]
+    assert operation(data)[1].slots == (PointerSlot.GNU_HASH,)
+    assert PointerSlot.GNU_HASH not in operation(pointed)[1].slots
 
 
 def test_neighbouring_read_only_segments_become_one() -> None:

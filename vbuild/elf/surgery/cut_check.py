@@ -19,13 +19,16 @@ from vbuild.elf.image import WORD, ElfImage
 from vbuild.elf.layout import ElfLayout, Section
 from vbuild.elf.records import (
     ADDRESS_TAGS,
+    FileHeader,
     ProgramHeader,
     Relocation,
     SectionFlag,
+    SectionHeader,
     SectionType,
     SegmentFlag,
     SegmentType,
 )
+from vbuild.elf.surgery.memory import Memory, Stretch, page_sizes, without
 from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING, Bloom
 from vbuild.elf.surgery.written import Move, pointer_words, symbol_words
 from vbuild.errors import BinaryError, at
@@ -267,6 +270,67 @@ def _check_hash(case: _Case, old: Section, new: Section) -> None:
         raise BinaryError(f"section {new.name} has another length")
 
 
+def _same_memory(case: _Case) -> None:
+    """Every byte that the loader mapped is mapped with the same permissions and is the same, but for what was ordered.
+
+    Of a segment, code or not is the concern of its sections.
+    """
+    words, ordered = _expected(case), _ordered(case)
+    for page in page_sizes(case.before):
+        old, new = Memory.of(case.before, page=page), Memory.of(case.after, page=page)
+        for load in case.before.loads:
+            for addresses in without(load.addresses, ordered):
+                for was in old.within(addresses):
+                    _check_memory(case, was, new, words)
+        for load in case.after.loads:
+            if load.p_flags & SegmentFlag.W:
+                mapped = [each.addresses for each in old.within(load.addresses)]
+                for addresses in without(load.addresses, mapped):
+                    raise BinaryError(f"{addresses.start:#x} to {addresses.stop:#x} is writable, and was not there")
+
+
+def _check_memory(case: _Case, was: Stretch, new: Memory, words: dict[int, int]) -> None:
+    reached = was.addresses.start
+    for now in new.within(was.addresses):
+        if now.addresses.start != reached:
+            break
+        if (was.flags ^ now.flags) & (SegmentFlag.R | SegmentFlag.W) or bool(was.flags) != bool(now.flags):
+            raise BinaryError(f"{reached:#x} is mapped with {now.flags:#x}, was {was.flags:#x}")
+        old, size = was.within(now.addresses).offset, len(now.addresses)
+        if old is None or now.offset is None:
+            bytes_left = case.before.data[old : old + size] if old is not None else memoryview(b"")
+            bytes_left = case.written[now.offset : now.offset + size] if now.offset is not None else bytes_left
+            if any(bytes_left):
+                raise BinaryError(f"zeros at {reached:#x} of one of the two files are other bytes in the other")
+        else:
+            inside = {at: value for at, value in words.items() if old - WORD.size < at < old + size}
+            place = case.written.differs(range(now.offset, now.offset + size), case.before.data, old, inside)
+            if place is not None:
+                raise BinaryError(f"the byte at {place:#x} of the original is another at {reached + place - old:#x}")
+        reached = now.addresses.stop
+    if reached != was.addresses.stop:
+        raise BinaryError(f"{reached:#x} is not mapped any more")
+
+
+def _ordered(case: _Case) -> list[range]:
+    """The addresses at which something else may be: the headers, what gave room for them, and what was replaced."""
+    found = []
+    for layout in (case.before, case.after):
+        header = layout.header
+        table = range(header.e_phoff, header.e_phoff + ROW * header.e_phnum)
+        # patchelf lets the section headers be mapped, which nobody reads in memory
+        sections = range(header.e_shoff, header.e_shoff + SectionHeader.layout.size * header.e_shnum)
+        spans = [span for span in (range(FileHeader.layout.size), table, sections) if span]
+        starts = [layout.address(span.start) for span in spans]
+        found += [range(at, at + len(span)) for at, span in zip(starts, spans, strict=True) if at is not None]
+    for old, new in case.kept:
+        if old.index in case.replaced:
+            found += without(old.addresses, _unclaimed(case, old))
+        elif old.is_loaded and old.header.sh_addr != new.header.sh_addr:
+            found += [old.addresses, new.addresses]
+    return found
+
+
 def _same_segments(case: _Case) -> None:
     found = [_placed(each, case.after) for each in case.after.segments if each.p_type != SegmentType.LOAD]
     slid = {old.header.sh_addr: new.header.sh_addr - old.header.sh_addr for old, new in case.kept if old.is_loaded}
@@ -298,6 +362,7 @@ INVARIANTS: dict[str, Callable[[_Case], None]] = {
     "the sections are the same": _same_headers,
     "every section is loaded from its place with its permissions": _sections_are_loaded,
     "every other byte, relocation and symbol is the same": _same_bytes,
+    "everything else in memory is the same": _same_memory,
     "the other segments cover the same addresses": _same_segments,
     "the file has not grown": _is_no_larger,
 }

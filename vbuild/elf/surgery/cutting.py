@@ -23,6 +23,7 @@ from vbuild.elf.records import ADDRESS_TAGS, FileHeader, FileType, SectionFlag, 
 from vbuild.elf.surgery.cut_check import prove
 from vbuild.elf.surgery.holes import Holes, dead, page, split, stripped
 from vbuild.elf.surgery.slots import ROW, PointerSlot, SlotTable, roomy
+from vbuild.elf.surgery.tables import check_tables
 from vbuild.elf.surgery.written import Move, exported, pointer_words, symbol_words
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
@@ -69,6 +70,7 @@ def operated(
     plan = _best(image, beds, unneeded, replacements, force=force)
     if not plan.holes.size and not plan.beds:
         return Operation(EditedFile.whole(image.data))
+    check_tables(image, spans)
     edited = spliced(image.data, _edits(image, plan))
     replaced = tuple(each for bed in plan.beds for each in bed.replacements)
     prove(image, edited, replaced, without=unneeded)

@@ -125,8 +125,8 @@ class Holes(Struct, frozen=True):
 def split(layout: ElfLayout, holes: Holes) -> tuple[ProgramHeader, ...]:
     """The program headers with each PT_LOAD cut at its *holes*, offsets still those of the file without holes.
 
-    A piece without code is not mapped as executable any more. `BinaryError` if a hole is anywhere but inside one
-    PT_LOAD, or outside all segments.
+    A piece without code is not mapped as executable any more, if it may be read. `BinaryError` if a hole is anywhere
+    but inside one PT_LOAD, or outside all segments.
     """
     unit = page(layout.machine)
     found: list[ProgramHeader] = []
@@ -167,7 +167,9 @@ def _pieces(segment: ProgramHeader, holes: Sequence[range], layout: ElfLayout) -
             p_filesz=stop - start,
             p_memsz=stop - start + beyond,
         )
-        pieces.append(piece if _has_code(layout, piece) else replace(piece, p_flags=piece.p_flags & ~SegmentFlag.X))
+        # without the right to be run, what has no other could not be read either
+        stays = _has_code(layout, piece) or not piece.p_flags & SegmentFlag.R
+        pieces.append(piece if stays else replace(piece, p_flags=piece.p_flags & ~SegmentFlag.X))
     return pieces
 
 

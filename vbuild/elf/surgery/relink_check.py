@@ -40,6 +40,7 @@ from vbuild.elf.records import (
     SymbolEntry,
 )
 from vbuild.elf.surgery.holes import page
+from vbuild.elf.surgery.memory import without
 from vbuild.elf.surgery.slots import NOTES, ROW, SLIDING
 from vbuild.errors import BinaryError, at
 from vbuild.files.edited import EditedFile
@@ -149,7 +150,7 @@ def _same_memory(case: _RelinkCase) -> None:
         ends = found.p_vaddr + found.p_filesz - load.p_vaddr - load.p_filesz, found.p_memsz - found.p_filesz
         if (load.p_memsz > load.p_filesz and ends != (0, load.p_memsz - load.p_filesz)) or ends[0] < 0:
             raise BinaryError(f"PT_LOAD of {load.p_vaddr:#x} has other bytes in the file")
-        for span in _without(load.span, free):
+        for span in without(load.span, free):
             start = found.p_offset + load.p_vaddr + span.start - load.p_offset - found.p_vaddr
             if (place := _differs(case, span, start)) is not None:
                 raise BinaryError(f"the byte at {place:#x} of the original is another in memory")
@@ -162,17 +163,6 @@ def _table(image: ElfImage) -> range:
 
 def _has_moved(old: Section, new: Section) -> bool:
     return old.is_loaded and old.header.sh_addr != new.header.sh_addr
-
-
-def _without(span: range, free: list[range]) -> Iterator[range]:
-    """What of *span* is in none of *free*."""
-    start = span.start
-    for each in sorted((each for each in free if each), key=lambda each: each.start):
-        if start < min(each.start, span.stop):
-            yield range(start, min(each.start, span.stop))
-        start = max(start, each.stop)
-    if start < span.stop:
-        yield range(start, span.stop)
 
 
 def _loads_lie_apart(case: _RelinkCase) -> None:

@@ -1,0 +1,160 @@
+"""Tables that lead past their end: the loader does not see that, and what is cut away might be what it reads there."""
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from tests.factories import elf
+from tests.factories.damage import Sound
+from tests.factories.devices import blobs, library, shortened
+from vbuild.elf.dynamic import version_needs
+from vbuild.elf.image import ElfImage
+from vbuild.elf.records import DynamicTag, SegmentType
+from vbuild.elf.surgery.cutting import cut
+from vbuild.errors import BinaryError
+
+DATA = library()
+IMAGE = ElfImage.parse(DATA)
+BOTH = library("-Wl,--hash-style=both")
+SOUND = Sound(DATA)
+BEYOND = 0x7FFF
+
+
+def place(section: str, image: ElfImage = IMAGE) -> range:
+    found = image.section(section)
+    assert found
+    return found.span
+
+
+def with_number(at: int, number: int, size: int = 4, data: bytes = DATA) -> bytes:
+    return Sound(data).patched(at, number.to_bytes(size, "little"))
+
+
+def with_row(tag: int, value: int) -> bytes:
+    return with_number(IMAGE.dynamic_offsets()[tag] + 8, value, 8)
+
+
+def of_version(field: int) -> int:
+    """The file offset of a field of the first version that is required, or of its library for 4."""
+    start, need, _ = next(version_needs(IMAGE, IMAGE.offset(IMAGE.dynamic()[DynamicTag.VERNEED])))
+    return start + (field if field == 4 else need.vn_aux + field)
+
+
+def relro() -> int:
+    return next(number for number, each in enumerate(IMAGE.segments) if each.p_type == SegmentType.GNU_RELRO)
+
+
+def buckets(data: bytes) -> range:
+    """The file offsets of the buckets of ``.gnu.hash``."""
+    span = place(".gnu.hash", ElfImage.parse(data))
+    count, _, words, _ = struct.unpack_from("<4I", data, span.start)
+    return range(span.start + 16 + 8 * words, span.start + 16 + 8 * words + 4 * count)
+
+
+def endless() -> bytes:
+    """Without a number that ends a chain of ``.gnu.hash``."""
+    data = bytearray(DATA)
+    for at in range(buckets(DATA).stop, place(".gnu.hash").stop, 4):
+        data[at] &= 0xFE
+    return bytes(data)
+
+
+INIT, FINI, INIT_ARRAY = 12, 13, 25
+BLOB = blobs(IMAGE)[0].pointers[0].target
+SYMBOLS = len(place(".dynsym")) // 24
+STRINGS = len(place(".dynstr"))
+BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
+    "a library's name": (
+        lambda: with_row(DynamicTag.NEEDED, BEYOND),
+        f"string at {BEYOND:#x} has no end in {STRINGS:#x} bytes",
+    ),
+    "the library of a version": (
+        lambda: with_number(of_version(4), BEYOND),
+        f"string at {BEYOND:#x} has no end in {STRINGS:#x} bytes",
+    ),
+    "the name of a version": (
+        lambda: with_number(of_version(8), BEYOND),
+        f"string at {BEYOND:#x} has no end in {STRINGS:#x} bytes",
+    ),
+    "the name of a symbol": (
+        lambda: with_number(place(".dynsym").start + 24, BEYOND),
+        f"string at {BEYOND:#x} has no end in {STRINGS:#x} bytes",
+    ),
+    "the symbol of a relocation": (
+        lambda: with_number(place(".rela.dyn").stop - 12, SYMBOLS),
+        f"relocation with symbol {SYMBOLS:#x}, expected one of {SYMBOLS:#x}",
+    ),
+    "the symbol of a call": (
+        lambda: with_number(place(".rela.plt").start + 12, 0x1000),
+        f"relocation with symbol 0x1000, expected one of {SYMBOLS:#x}",
+    ),
+    "a symbol of a bucket": (
+        lambda: with_number(buckets(DATA).start, BEYOND),
+        "section .gnu.hash: leads to symbols ",
+    ),
+    "a chain without an end": (endless, "section .gnu.hash: leads to symbols "),
+    "a symbol of the old hash table": (
+        lambda: with_number(place(".hash", ElfImage.parse(BOTH)).start + 8, BEYOND, data=BOTH),
+        f"section .hash: leads to symbol {BEYOND:#x}, expected one of ",
+    ),
+    "the size of the old hash table": (
+        lambda: with_number(place(".hash", ElfImage.parse(BOTH)).start, BEYOND, data=BOTH),
+        "section .hash: 0x",
+    ),
+    "the place of the hash table": (
+        lambda: with_row(DynamicTag.GNU_HASH, place(".gnu.hash").start + 8),
+        f"hash table at {place('.gnu.hash').start + 8:#x}: expected a section that begins there",
+    ),
+    "a tag that comes twice": (
+        lambda: with_number(IMAGE.dynamic_offsets()[FINI], INIT, 8),
+        "tag 0xc of PT_DYNAMIC comes 2 times, expected once",
+    ),
+    "functions to be called": (
+        lambda: with_row(INIT_ARRAY, BLOB),
+        f"tag 0x19 of PT_DYNAMIC leads to {BLOB:#x}, which would move away",
+    ),
+    "a table that reaches into what goes": (
+        lambda: with_row(DynamicTag.STRSZ, BLOB + 1 - IMAGE.dynamic()[DynamicTag.STRTAB]),
+        "tag 0x5 of PT_DYNAMIC leads to ",
+    ),
+    "the end of what is protected": (
+        lambda: SOUND.with_segment(relro(), p_memsz=0x200000),
+        f"PT_GNU_RELRO of {IMAGE.segments[relro()].p_vaddr:#x} to ",
+    ),
+    "the beginning of what is protected": (
+        lambda: SOUND.with_segment(relro(), p_vaddr=0x900000),
+        "PT_GNU_RELRO of 0x900000 to ",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_number_that_leads_past_its_table_is_told(what: str) -> None:
+    broken, message = BROKEN[what]
+    image = ElfImage.parse(broken())
+    with pytest.raises(BinaryError) as caught:
+        cut(image, shortened(image))
+    assert str(caught.value).startswith(message)
+
+
+def test_the_place_of_a_relocation_may_not_be_in_what_moves() -> None:
+    data = library(writable=True)
+    image = ElfImage.parse(data)
+    start = image.address(shortened(image)[0].span.start + 8)
+    assert start
+    broken = with_number(place(".rela.dyn", image).stop - 24, start, 8, data)
+    with pytest.raises(BinaryError, match=rf"^relocation of {start:#x}, in what would move away$"):
+        cut(ElfImage.parse(broken), shortened(image))
+
+
+@pytest.mark.parametrize("data", [DATA, BOTH, library("-Wl,--hash-style=sysv"), elf.patchelfed(DATA)])
+def test_sound_tables_are_cut(data: bytes) -> None:
+    image = ElfImage.parse(data)
+    assert not cut(image, shortened(image)).is_unchanged
+
+
+def test_a_library_that_exports_nothing_is_cut() -> None:
+    data = library(exports=False)
+    image = ElfImage.parse(data)
+    assert not cut(image, shortened(image)).is_unchanged

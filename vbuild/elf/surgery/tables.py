@@ -1,0 +1,149 @@
+"""Whether the tables that the loader reads end where they say, and lead nowhere else.
+
+    PT_DYNAMIC                            each tag once
+    DT_NEEDED, DT_SONAME, version names   offsets into the strings of DT_STRTAB, DT_STRSZ bytes
+    rows of DT_RELA and DT_JMPREL         numbers of symbols of DT_SYMTAB
+    .gnu.hash, .hash                      numbers of symbols, too
+    places of relocations                 nothing that is replaced
+    PT_GNU_RELRO                          pages of one PT_LOAD
+
+The loader checks none of that. A number that is too large leads into what lies behind the table, often GPU code. The
+library may load by chance, or with an error, and crash without that code: so it is not cut.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from vbuild.binary.image import Ranges
+from vbuild.binary.packing import up
+from vbuild.elf.dynamic import Dynamic, version_definitions, version_needs
+from vbuild.elf.image import ElfImage
+from vbuild.elf.records import ADDRESS_TAGS, STRING_TAGS, DynamicTag, SectionType, SegmentType, SymbolEntry
+from vbuild.elf.surgery.holes import page
+from vbuild.elf.surgery.slots import Bloom
+from vbuild.errors import BinaryError, at
+
+_PLACE_AND_SYMBOL = struct.Struct("<Q4xI8x")
+_NAME_OF = struct.Struct("<I20x")
+_WORD = 4
+
+# the size of each table whose address has a tag, DT_INIT_ARRAY, DT_FINI_ARRAY and DT_PREINIT_ARRAY among them
+_SIZES: dict[int, int] = {
+    DynamicTag.STRTAB: DynamicTag.STRSZ,
+    DynamicTag.RELA: DynamicTag.RELASZ,
+    DynamicTag.RELR: DynamicTag.RELRSZ,
+    DynamicTag.JMPREL: DynamicTag.PLTRELSZ,
+    25: 27,
+    26: 28,
+    32: 33,
+}
+_CALLED = frozenset({12, 13})  # DT_INIT, DT_FINI
+
+
+def check_tables(image: ElfImage, replaced: Sequence[range]) -> None:
+    """Nothing, if every table of the loader in *image* ends where it says; else a `BinaryError`.
+
+    *replaced* are addresses into which the loader may not write.
+    """
+    _check_relro(image)
+    if not any(segment.p_type == SegmentType.DYNAMIC for segment in image.segments):
+        return
+    dynamic = Dynamic.of(image)
+    _check_rows(dynamic, replaced)
+    for name in _names(dynamic):
+        dynamic.raw(name)
+    found = (each for each in image.sections if each.header.sh_type == SectionType.DYNSYM)
+    symbols = next((each for each in found if each.header.sh_addr == dynamic.value(DynamicTag.SYMTAB)), None)
+    if symbols is None:
+        raise BinaryError("no section .dynsym at DT_SYMTAB, which says how many symbols there are")
+    count = symbols.size // SymbolEntry.layout.size
+    table = image.view(symbols.span)[: count * SymbolEntry.layout.size]
+    dynamic.raw(max((name for (name,) in _NAME_OF.iter_unpack(table)), default=0))
+    _check_relocations(image, replaced, count)
+    for kind, tag, check in _HASHES:
+        if (address := dynamic.value(tag)) is not None:
+            found = (each for each in image.sections if each.header.sh_type == kind)
+            section = next((each for each in found if each.header.sh_addr == address), None)
+            if section is None:
+                raise BinaryError(f"hash table at {address:#x}: expected a section that begins there")
+            with at(f"section {section.name}"):
+                check(image.view(section.span), count)
+
+
+def _check_relro(image: ElfImage) -> None:
+    for segment in image.segments:
+        if segment.p_type == SegmentType.GNU_RELRO and segment.p_memsz:
+            ends = [
+                up(load.addresses.stop, page(image.machine))
+                for load in image.loads
+                if segment.p_vaddr in load.addresses
+            ]
+            if not ends or segment.addresses.stop > ends[0]:
+                raise BinaryError(
+                    f"PT_GNU_RELRO of {segment.p_vaddr:#x} to {segment.addresses.stop:#x}: expected one PT_LOAD"
+                )
+
+
+def _check_rows(dynamic: Dynamic, replaced: Sequence[range]) -> None:
+    """Each tag comes once, for of several the loader takes the last, and no table lies in what is replaced."""
+    tags = Counter(row.tag for row in dynamic.rows if row.tag not in STRING_TAGS)
+    if several := [tag for tag, count in tags.items() if count > 1]:
+        raise BinaryError(f"tag {several[0]:#x} of PT_DYNAMIC comes {tags[several[0]]} times, expected once")
+    for row in dynamic.rows:
+        if row.tag in ADDRESS_TAGS or row.tag in _SIZES or row.tag in _CALLED:
+            size = max(1, dynamic.value(_SIZES[row.tag]) or 0 if row.tag in _SIZES else 1)
+            if any(row.value < span.stop and span.start < row.value + size for span in replaced):
+                raise BinaryError(f"tag {row.tag:#x} of PT_DYNAMIC leads to {row.value:#x}, which would move away")
+
+
+def _names(dynamic: Dynamic) -> Iterator[int]:
+    """Where the names are that the loader reads before it looks for symbols."""
+    yield from (row.value for row in dynamic.rows if row.tag in STRING_TAGS)
+    for _, need, entries in version_needs(dynamic.image, dynamic.offset(DynamicTag.VERNEED)):
+        yield from (need.vn_file, *(entry.vna_name for entry in entries))
+    for _, names in version_definitions(dynamic.image, dynamic.offset(DynamicTag.VERDEF)):
+        yield from names
+
+
+def _check_relocations(image: ElfImage, replaced: Sequence[range], count: int) -> None:
+    dynamic, inside = image.dynamic(), Ranges(replaced)
+    for rows in image.relocation_tables(dynamic):
+        places = list(_PLACE_AND_SYMBOL.iter_unpack(image.view(rows)))
+        if (used := max((symbol for _, symbol in places), default=0)) >= max(count, 1):
+            raise BinaryError(f"relocation with symbol {used:#x}, expected one of {count:#x}")
+        _check_places([place for place, _ in places if inside.low <= place < inside.high], inside)
+    _check_places(image.relr_places(image.relr_table(dynamic)), inside)
+
+
+def _check_places(places: Iterable[int], replaced: Ranges) -> None:
+    for place in places:
+        if place in replaced:
+            raise BinaryError(f"relocation of {place:#x}, in what would move away")
+
+
+def _check_gnu_hash(data: memoryview, count: int) -> None:
+    """Every chain that a bucket begins ends, with an odd number, at a symbol of the table."""
+    bloom = Bloom.parse(data)
+    first, end = bloom.header.symoffset, bloom.size + _WORD * bloom.header.nbuckets
+    begun = [start for start in struct.unpack_from(f"<{bloom.header.nbuckets}I", data, bloom.size) if start]
+    if not begun:
+        return
+    chains = struct.unpack_from(f"<{max(0, min((len(data) - end) // _WORD, count - first))}I", data, end)
+    if min(begun) < first or not any(number & 1 for number in chains[max(begun) - first :]):
+        raise BinaryError(f"leads to symbols {min(begun):#x} to {max(begun):#x} and on, expected {count:#x} at most")
+
+
+def _check_hash(data: memoryview, count: int) -> None:
+    words = bytes(data[: len(data) // _WORD * _WORD]).ljust(2 * _WORD, b"\0")
+    buckets, symbols, *numbers = struct.unpack(f"<{len(words) // _WORD}I", words)
+    if len(numbers) < buckets + symbols:
+        raise BinaryError(f"{len(data):#x} bytes, fewer than it says")
+    if (highest := max(numbers[: buckets + symbols], default=0)) >= max(1, min(count, symbols)):
+        raise BinaryError(f"leads to symbol {highest:#x}, expected one of {count:#x}")
+
+
+_HASHES: tuple[tuple[SectionType, DynamicTag, Callable[[memoryview, int], None]], ...] = (
+    (SectionType.GNU_HASH, DynamicTag.GNU_HASH, _check_gnu_hash),
+    (SectionType.HASH, DynamicTag.HASH, _check_hash),
+)
