@@ -233,6 +233,18 @@ ENDS = {
     "archive in comment, counted": archive(wheel_of(A), comment=archive(wheel_of(EVIL), front=FIRST)[len(FIRST) :]),
     "archive behind": archive(wheel_of(A)) + archive(wheel_of(EVIL)),
     "comment in entry": one(central={"comment": b"a comment"}),
+    "end signature in comment of entry": one(central={"comment": b"PK\5\6 and more text here"}),
+    "directory signature in comment of entry": one(central={"comment": b"PK\1\2 and more text here"}),
+    "local signature in comment of entry": one(central={"comment": b"text PK\3\4"}),
+    "wide end signature in comment of entry": one(central={"comment": b"text PK\6\6"}),
+    "descriptor signature in comment of entry": one(central={"comment": b"text PK\7\x08"}),
+    "end record of nothing in comment of last entry": archive(
+        [*wheel_of(A)[:-1], dataclasses.replace(wheel_of(A)[-1], central={"comment": NO_END})]
+    ),
+    "signature of another record in comment of entry": one(central={"comment": b"text PK\5\5"}),
+    "half a signature in comment of entry": one(central={"comment": b"text PK\1"}),
+    "half a signature in comment": archive(wheel_of(A), comment=b"text PK\7"),
+    "letters of a signature in comment of entry": one(central={"comment": b"PK and more text here"}),
     "count less by one": archive(wheel_of(A), end={"here": 3, "entries": 3}),
     "count more by one": archive(wheel_of(A), end={"here": 5, "entries": 5}),
     "count 0": archive(wheel_of(A), end={"here": 0, "entries": 0}),

@@ -42,7 +42,7 @@ class Indexed(Struct, frozen=True):
             "labels": list(self.labels),
             "wheels": self.wheels,
             "changed": self.is_changed,
-            "notes": list(self.notes),
+            **({"notes": list(self.notes)} if self.notes else {}),
         }
 
 

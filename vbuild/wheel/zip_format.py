@@ -213,7 +213,8 @@ def zip64_extra(values: tuple[int, ...]) -> bytes:
     return _EXTRA.pack(Extra.ZIP64, _WIDE.size * len(values)) + b"".join(_WIDE.pack(value) for value in values)
 
 
-_RECORD_SIGNATURE = re.compile(rb"PK(\x01\x02|\x03\x04|\x05\x06|\x06\x06|\x06\x07|\x07\x08)")
+# uv refuses comments, of the archive and of a member, with what all records begin with: PK and a byte from 1 to 8
+RECORD_SIGNATURE = re.compile(rb"PK[\x01-\x08]")
 
 Read = Callable[[int, int], bytes]
 
@@ -234,7 +235,7 @@ class Directory(Struct, frozen=True):
         place = _end_in(tail)
         end = End.parse(tail, place)
         comment = tail[place + End.layout.size :]
-        if _RECORD_SIGNATURE.search(comment):
+        if RECORD_SIGNATURE.search(comment):
             raise WheelError("a zip record in the archive's comment, where others may look for one")
         boundary = size - tail_size + place
         text: tuple[int, int, int] = (end.entries, end.directory_offset, end.directory_size)

@@ -24,6 +24,7 @@ from vbuild.wheel.zip_format import (
     FULL32,
     LARGEST_DESCRIPTOR,
     LOCAL_SIZE,
+    RECORD_SIGNATURE,
     CentralHeader,
     Directory,
     Extra,
@@ -319,6 +320,8 @@ def _members(directory: bytes, entries: int) -> Iterator[Member]:
             raise WheelError(f"{name!r}: a name that is not UTF-8{missing}") from error
         with at(_shown(path)):
             member = _member(path, packed, directory[middle:end])
+            if RECORD_SIGNATURE.search(directory, end, offset):
+                raise WheelError("a zip record in its comment, where others may look for one")
             if path in paths:
                 raise WheelError("two members of this name")
         paths.add(path)
