@@ -29,7 +29,7 @@ INFO = "demo-1.0.dist-info"
 CONDA = "demo-1.0-py311_0"
 _INSTALLED = ("click", "packaging", "pip", "lz4", "zstandard")
 _ROWS, _LINES = 12, 40
-_ZIP_WORDS = (
+ZIP_WORDS = (
     b"PK\x01\x02",
     b"PK\x03\x04",
     b"PK\x05\x06",
@@ -179,11 +179,11 @@ def _sdists() -> Iterator[bytes]:
 
 
 TARGETS = (
-    Target("wheel", _read_wheel, _wheels, _ZIP_WORDS),
+    Target("wheel", _read_wheel, _wheels, ZIP_WORDS),
     Target("record", _read_record, _records, _RECORD_WORDS),
     Target("metadata", _read_metadata, _metadata_files, _HEADER_WORDS),
     Target("wheel-file", _read_wheel_file, _wheel_files, _HEADER_WORDS),
-    Target("conda", _read_conda, _packages, _ZIP_WORDS),
+    Target("conda", _read_conda, _packages, ZIP_WORDS),
     Target(
         "sdist",
         _read_sdist,

@@ -28,7 +28,7 @@ _NUMBERS = (
     b"\xff" * 8,
     bytes(8),
 )
-_WAYS = ("replace", "insert", "cut", "double", "move", "end")
+WAYS = ("replace", "insert", "cut", "double", "move", "end")
 
 
 def fuzz(name: str, seconds: float, folder: Path, corpus: Path) -> None:
@@ -63,11 +63,11 @@ def fuzz(name: str, seconds: float, folder: Path, corpus: Path) -> None:
 def mutants(target: Target, sound: list[bytes]) -> st.SearchStrategy[bytes]:
     """Inputs of *target* made of *sound* ones."""
     pieces = st.sampled_from((*_NUMBERS, *target.words)) | st.binary(min_size=1, max_size=8)
-    changes = st.tuples(st.sampled_from(_WAYS), st.floats(0, 1), st.floats(0, 1), pieces)
-    return st.builds(_mutant, st.sampled_from(sound), st.lists(changes, min_size=1, max_size=6))
+    changes = st.tuples(st.sampled_from(WAYS), st.floats(0, 1), st.floats(0, 1), pieces)
+    return st.builds(mutant, st.sampled_from(sound), st.lists(changes, min_size=1, max_size=6))
 
 
-def _mutant(data: bytes, changes: list[tuple[str, float, float, bytes]]) -> bytes:
+def mutant(data: bytes, changes: list[tuple[str, float, float, bytes]]) -> bytes:
     for way, first, second, piece in changes:
         start = int(first * len(data))
         # pieces are short more often than not

@@ -213,8 +213,8 @@ def zip64_extra(values: tuple[int, ...]) -> bytes:
     return _EXTRA.pack(Extra.ZIP64, _WIDE.size * len(values)) + b"".join(_WIDE.pack(value) for value in values)
 
 
-# uv refuses comments, of the archive and of a member, with what all records begin with: PK and a byte from 1 to 8
-RECORD_SIGNATURE = re.compile(rb"PK[\x01-\x08]")
+# all signatures of records have one, so uv refuses comments that do, of the archive and of members
+RECORD_BYTE = re.compile(rb"[\x01-\x08]")
 
 Read = Callable[[int, int], bytes]
 
@@ -235,16 +235,16 @@ class Directory(Struct, frozen=True):
         place = _end_in(tail)
         end = End.parse(tail, place)
         comment = tail[place + End.layout.size :]
-        if RECORD_SIGNATURE.search(comment):
-            raise WheelError("a zip record in the archive's comment, where others may look for one")
+        if found := RECORD_BYTE.search(comment):
+            raise WheelError(f"byte {found[0][0]:#04x} in the archive's comment, as zip records have; uv refuses it")
         boundary = size - tail_size + place
         text: tuple[int, int, int] = (end.entries, end.directory_offset, end.directory_size)
         if wide := _zip64_end(read, boundary):
-            boundary, disks, found = wide
+            boundary, disks, stated = wide
             full = (FULL16, FULL32, FULL32)
-            if any(text[part] not in {found[part], full[part]} for part in range(3)):
+            if any(text[part] not in {stated[part], full[part]} for part in range(3)):
                 raise WheelError("the end record and the zip64 end record disagree")
-            text = found
+            text = stated
         else:
             disks = (end.disk, end.directory_disk, end.entries - end.entries_here)
         if any(disks):

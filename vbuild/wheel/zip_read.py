@@ -24,7 +24,7 @@ from vbuild.wheel.zip_format import (
     FULL32,
     LARGEST_DESCRIPTOR,
     LOCAL_SIZE,
-    RECORD_SIGNATURE,
+    RECORD_BYTE,
     CentralHeader,
     Directory,
     Extra,
@@ -155,6 +155,7 @@ class ZipReader:
             local, rest = CentralHeader.parse_local(head[:LOCAL_SIZE]), head[LOCAL_SIZE:]
             if (length := local.name_length + local.extra_length) != len(rest):
                 rest = self._read_at(member.header_offset + LOCAL_SIZE, length)
+            _check_version(local)
             name, extra = rest[: local.name_length], rest[local.name_length :]
             if name != expected:
                 raise WheelError(f"the local header names it {name!r}")
@@ -320,8 +321,8 @@ def _members(directory: bytes, entries: int) -> Iterator[Member]:
             raise WheelError(f"{name!r}: a name that is not UTF-8{missing}") from error
         with at(_shown(path)):
             member = _member(path, packed, directory[middle:end])
-            if RECORD_SIGNATURE.search(directory, end, offset):
-                raise WheelError("a zip record in its comment, where others may look for one")
+            if found := RECORD_BYTE.search(directory, end, offset):
+                raise WheelError(f"byte {found[0][0]:#04x} in its comment, as zip records have; uv refuses it")
             if path in paths:
                 raise WheelError("two members of this name")
         paths.add(path)
@@ -336,6 +337,12 @@ def _shown(path: str) -> str:
     return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"
 
 
+def _check_version(header: CentralHeader) -> None:
+    """`WheelError` if *header* needs a newer version of the format than is known; its upper byte is for systems."""
+    if (version := header.version_needed & 0xFF) > _LAST_VERSION:
+        raise WheelError(f"needs version {version / 10} of the zip format; {_LAST_VERSION / 10} is the last one known")
+
+
 def _member(path: str, packed: bytes, extra: bytes) -> Member:
     """The member at *path*; `WheelError` if it is nothing that may be in a wheel."""
     header = _unpacked(packed)
@@ -348,8 +355,7 @@ def _member(path: str, packed: bytes, extra: bytes) -> Member:
         raise WheelError("encrypted")
     if header.flags & ~_KNOWN:
         raise WheelError(f"general purpose flags {header.flags:#06x} are not known")
-    if (version := header.version_needed & 0xFF) > _LAST_VERSION:
-        raise WheelError(f"needs version {version / 10} of the zip format; {_LAST_VERSION / 10} is the last one known")
+    _check_version(header)
     if header.disk:
         raise WheelError(f"on disk {header.disk} of an archive of several; expected a whole one")
     kind = stat.S_IFMT(member.mode)

@@ -181,6 +181,13 @@ def modern(folder: Path, lines: str, files: Mapping[str, bytes | str] | None = N
     release_wheel(folder, PLAIN, {"demo-1.0.dist-info/METADATA": about, **(files or {})})
 
 
+@pytest.mark.parametrize("value", [">", "=3.8", ">=3.8 License: MIT", "three"])
+def test_a_python_that_cannot_be_read_is_told_for_every_index(tmp_path: Path, value: str) -> None:
+    modern(tmp_path, f"Requires-Python: {value}\n")
+    what = f"warning requirement: {PLAIN}: Requires-Python '{value}' cannot be read: Invalid specifier"
+    assert [problem for problem in problems_found(tmp_path) if problem.startswith(what)]
+
+
 def test_requirements_and_licenses_that_pypi_refuses_are_errors_for_pypi(tmp_path: Path) -> None:
     lines = (
         "Requires-Dist: a @ https://example.org/a.whl\n"

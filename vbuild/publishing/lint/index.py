@@ -5,7 +5,8 @@
     platform tags of one machine only, and those of systems that no specification defines
     a variant label: packaging's parse_wheel_filename does not know PEP 825's file names, and PyPI uses it
     a zip archive with a comment, with members that are not stored or deflated, or that unpacks to 50 times its size
-    requirements that are URLs or cannot be read, License-File without the file (PEP 639), metadata that are invalid
+    requirements, also of Python, that cannot be read, or that are URLs; License-File without the file (PEP 639)
+    metadata that are invalid
 
 Other indexes take most of it. Whether the description renders is left to `twine check`. PyPI takes these platform tags:
 
@@ -41,7 +42,7 @@ from packaging.version import Version
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel
-from vbuild.publishing.lint.metadata import shortened
+from vbuild.publishing.lint.metadata import REQUIRES_DIST, shortened
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.verification.model import Finding, Severity
@@ -172,11 +173,13 @@ def _archive(wheel: ReadyWheel) -> Iterator[Finding]:
 
 
 def _requirements(file: ReadyWheel | ReadySdist, terms: IndexRules) -> Iterator[Finding]:
-    for line, reason in file.metadata.unreadable:
+    for field, line, reason in file.metadata.unreadable:
+        if terms.is_pypi and field != REQUIRES_DIST:
+            continue  # among what PyPI refuses of metadata
         advice = "write it as installers read it (PEP 508)"
         if _OF_VARIANTS in line:
             advice = "write what every installer knows: none of today knows markers of variants (PEP 825)"
-        what = f"Requires-Dist {shortened(line)!r} cannot be read: {reason}"
+        what = f"{field} {shortened(line)!r} cannot be read: {reason}"
         yield Finding(terms.severity, PublishRule.REQUIREMENT, (file.file,), what, advice)
     for line in file.metadata.direct if terms.is_pypi else ():
         what = f"Requires-Dist {shortened(line)!r} is a URL, which PyPI refuses"

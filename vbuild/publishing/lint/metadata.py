@@ -37,7 +37,8 @@ from vbuild.wheel.name import WheelName
 
 REQUIRES_DIST = "Requires-Dist"
 # what installers choose by, and what they install besides
-INSTALLER_FIELDS = (REQUIRES_DIST, "Requires-Python", "Provides-Extra")
+_REQUIRES_PYTHON = "Requires-Python"
+INSTALLER_FIELDS = (REQUIRES_DIST, _REQUIRES_PYTHON, "Provides-Extra")
 _DESCRIPTION = "Description"
 
 # they say which file it is: checked against the file's name instead
@@ -76,9 +77,10 @@ def shown(names: Sequence[object], most: int = 3) -> str:
 class MetadataView(Struct, frozen=True):
     """What a file says of its release; *dynamic* are the fields that may differ from file to file, in lower case.
 
-    *is_static* says that all other fields of an sdist are those of its wheels too. *unreadable* are the lines of
-    Requires-Dist that installers of today cannot read, with the reason, and *direct* those that are URLs. *licenses*
-    are the files that have to be there, and *refused* is what PyPI refuses of all but the requirements.
+    *is_static* says that all other fields of an sdist are those of its wheels too. *unreadable* are the fields
+    that installers of today cannot read, with the value and the reason, and *direct* the lines of Requires-Dist that
+    are URLs. *licenses* are the files that have to be there, and *refused* is what PyPI refuses of all but the
+    requirements.
     """
 
     name: str
@@ -86,7 +88,7 @@ class MetadataView(Struct, frozen=True):
     fields: tuple[tuple[str, tuple[str, ...]], ...]
     dynamic: frozenset[str]
     is_static: bool
-    unreadable: tuple[tuple[str, str], ...] = ()
+    unreadable: tuple[tuple[str, str, str], ...] = ()
     direct: tuple[str, ...] = ()
     licenses: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
@@ -124,12 +126,17 @@ def metadata_view(data: bytes) -> MetadataView:
     description = "\n".join(headers.values("description")) + headers.rest
     if words := " ".join(description.split()):
         fields[_DESCRIPTION] = (hashlib.sha256(words.encode(errors="surrogatepass")).hexdigest(),)
-    unreadable: list[tuple[str, str]] = []
+    unreadable: list[tuple[str, str, str]] = []
     for line in metadata.requires_dist:
         try:
             parsed_requirement(line)
         except InvalidRequirement as error:
-            unreadable.append((line, str(error)))
+            unreadable.append((REQUIRES_DIST, line, str(error)))
+    for value in headers.values("requires-python"):
+        try:
+            SpecifierSet(value)
+        except InvalidSpecifier as error:
+            unreadable.append((_REQUIRES_PYTHON, value, str(error)))
     return MetadataView(
         metadata.name,
         metadata.version,
