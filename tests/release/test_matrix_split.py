@@ -71,7 +71,7 @@ def recipe(folder: Path, text: str) -> Path:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReleaseResult]:
     folder = tmp_path_factory.mktemp("release")
-    source = recipe(folder, LEVELS + TEST + SPLIT)
+    source = recipe(folder, LEVELS + TEST + SPLIT + "try-test = true\n")
     return folder / "dist", matrix(source, folder / "dist", MatrixRequest(jobs=2))
 
 

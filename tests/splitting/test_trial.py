@@ -12,7 +12,8 @@ from tests.factories.repaired_wheels import LINUX
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
 from vbuild.cli.main import main
-from vbuild.errors import RepackageError
+from vbuild.config.table import Table
+from vbuild.errors import RecipeError, RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.split import Split, split
@@ -69,10 +70,10 @@ def fates(result: Split) -> dict[str, tuple[str, str]]:
 
 def test_what_a_run_proves_harmless_moves_and_the_rest_stays_with_what_went_wrong(tmp_path: Path) -> None:
     assert fates(tried(tmp_path, RUN)) == {
-        "libasks.so.1": ("share", f"`{RUN}` does the same with it there"),
-        "libreads.so.1": ("keep", f"`{RUN}` does not do the same if it moves: it prints '1 -1 3' instead of '1 42 3'"),
-        "libtries.so.1": ("keep", f"`{RUN}` does not do the same if it moves: it no longer opens demo/tries.txt"),
-        "libidle.so.1": ("keep", f"`{RUN}` does not load it"),
+        "libasks.so.1": ("share", f"the same with it there: `{RUN}`"),
+        "libreads.so.1": ("keep", f"not the same if it moves: `{RUN}`: it prints '1 -1 3' instead of '1 42 3'"),
+        "libtries.so.1": ("keep", f"not the same if it moves: `{RUN}`: it no longer opens demo/tries.txt"),
+        "libidle.so.1": ("keep", f"not loaded by `{RUN}`"),
     }
 
 
@@ -88,15 +89,9 @@ def test_of_two_runs_both_have_to_do_the_same(tmp_path: Path) -> None:
 
 
 MISTAKES: Mapping[str, tuple[str, str]] = {
-    "it fails": (
-        "python -c 'raise SystemExit(3)'",
-        "--try: fails before the split, with status 3: it says nothing; expected a command that works",
-    ),
-    "it is not there": (
-        "no-such-program",
-        "--try: no-such-program: cannot be run: [Errno 2] No such file or directory: 'no-such-program'",
-    ),
-    "it is not closed": ("python -c 'one", "--try: python -c 'one: cannot be run: No closing quotation"),
+    "it fails": ("python -c 'raise SystemExit(3)'", "with status 3: it says nothing"),
+    "it is not there": ("no-such-program", "with status 127: sh: 1: no-such-program: not found"),
+    "it is killed": ("kill -9 $$", "with status -9: it says nothing"),
 }
 
 
@@ -105,7 +100,7 @@ def test_a_command_that_shows_nothing_is_refused(tmp_path: Path, what: str) -> N
     command, message = MISTAKES[what]
     with pytest.raises(RepackageError) as caught:
         tried(tmp_path, command)
-    assert str(caught.value) == message
+    assert str(caught.value) == f"{command}: fails before the split, {message}; expected a command that works"
     assert not (tmp_path / "thin").exists()
 
 
@@ -128,11 +123,11 @@ def test_a_run_that_another_library_changes_is_refused(tmp_path: Path) -> None:
         "demo/_c.so": module("libplain.so.1", rpath_="$ORIGIN"),
         "demo/libplain.so.1": library("libplain.so.1"),
     }
+    command = f'python -c "import demo; {says}"'
     with pytest.raises(RepackageError) as caught:
-        tried(tmp_path, f'python -c "import demo; {says}"', files=files)
-    assert str(caught.value) == (
-        "--try: not the same after the split: it prints 'False' instead of 'True'; --keep leaves libraries out of it"
-    )
+        tried(tmp_path, command, files=files)
+    what = f"`{command}`: it prints 'False' instead of 'True'"
+    assert str(caught.value) == f"not the same after the split: {what}; --keep leaves libraries out of it"
 
 
 def test_the_command_line_takes_commands(tmp_path: Path) -> None:
@@ -140,4 +135,13 @@ def test_the_command_line_takes_commands(tmp_path: Path) -> None:
     options = ["--no-replace", "--min-size", "0", "-o", str(tmp_path / "thin"), "--try", RUN]
     ran = CliRunner().invoke(main, ["split", *fat, *options], catch_exceptions=False)
     assert ran.exit_code == 0
-    assert "does the same with it there" in " ".join(ran.output.split())
+    assert "the same with it there" in " ".join(ran.output.split())
+
+
+def test_a_recipes_test_is_a_run_with_its_requirements() -> None:
+    request = SplitRequest.read(Table({"try-test": True, "try": ["one"]}), test="two", test_requires=("pytest",))
+    assert (request.tries, request.try_requires) == (("one", "two"), ("pytest",))
+    request = SplitRequest.read(Table({"try": ["one"]}), test="two", test_requires=("pytest",))
+    assert (request.tries, request.try_requires) == (("one",), ())
+    with pytest.raises(RecipeError, match=r"try-test: is true; expected test\.command"):
+        SplitRequest.read(Table({"try-test": True}))

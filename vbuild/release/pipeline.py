@@ -79,7 +79,9 @@ def split_request(recipe: Recipe) -> "SplitRequest | None":
     from vbuild.splitting.request import SplitRequest
 
     with at(recipe.file):
-        return dataclasses.replace(SplitRequest.read(recipe.split), bill=recipe.repair.bill)
+        test = recipe.test
+        request = SplitRequest.read(recipe.split, test=test.command, test_requires=test.requires)
+        return dataclasses.replace(request, bill=recipe.repair.bill)
 
 
 def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:

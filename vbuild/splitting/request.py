@@ -99,7 +99,7 @@ class SplitRequest:
     preload    packages load their libraries first where no RPATH leads to them
     keep       globs over file names and paths of libraries that stay
     move       globs of libraries that move whatever code may do with their paths
-    tries      commands that do the same before and after the split
+    tries      shell commands that do the same before and after the split; *try_requires* are their requirements
     evidence   what runs have shown, by the SHA-256 of libraries that may not work from where they move
     stubs      whether stubs stay where libraries were that something may open by their paths
     fetch      whole official libraries are downloaded if nothing less proves what a library is
@@ -115,6 +115,7 @@ class SplitRequest:
     keep: tuple[str, ...] = ()
     move: tuple[str, ...] = ()
     tries: tuple[str, ...] = ()
+    try_requires: tuple[str, ...] = ()
     evidence: Mapping[str, RunEvidence] = field(default_factory=dict)
     stubs: StubPolicy = StubPolicy.AUTO
     libs: str | None = None
@@ -142,8 +143,14 @@ class SplitRequest:
         return (self.libs or "").partition("==")[2] or None
 
     @classmethod
-    def read(cls, table: Table) -> Self:
-        """Read a recipe's ``[split]`` *table*; raises `RecipeError` or `RepackageError` if it is wrong."""
+    def read(cls, table: Table, *, test: str | None = None, test_requires: tuple[str, ...] = ()) -> Self:
+        """Read a recipe's ``[split]`` *table*; raises `RecipeError` or `RepackageError` if it is wrong.
+
+        *test* is the command that tests wheels, *test_requires* are its requirements.
+        """
+        tries_test = table.flag("try-test", default=False)
+        if tries_test and test is None:
+            raise table.refuse("try-test", "is true; expected test.command, which is what it runs")
         smallest = table.number("min-size", SMALLEST)
         if smallest < 0:
             raise table.refuse("min-size", f"is {smallest}; expected bytes, 0 or more")
@@ -155,7 +162,8 @@ class SplitRequest:
             cuda=table.optional_parsed("cuda", cuda_version) or (),
             keep=table.texts("keep", ()),
             move=table.texts("move", ()),
-            tries=table.texts("try", ()),
+            tries=(*table.texts("try", ()), *([test] if tries_test and test else [])),
+            try_requires=test_requires if tries_test else (),
             stubs=table.optional_parsed("stubs", stub_policy) or StubPolicy.AUTO,
             libs=table.optional_parsed("libs", libs_name),
             against=table.optional_parsed("against", place_of),

@@ -13,7 +13,6 @@ https://man7.org/linux/man-pages/man8/ld.so.8.html
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from vbuild.elf.catalogue import is_shared_object
-from vbuild.errors import RepackageError
+from vbuild.errors import RepackageError, at
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import RunEvidence, SplitRequest
 from vbuild.verification.environments import WheelSources, is_native, make_environment, variables
@@ -48,8 +47,9 @@ Splitter = Callable[[SplitRequest, Path | None], "Split"]
 
 
 class Run(Struct, frozen=True):
-    """What a command did: its exit *status*, what it *said*, the data files it *opened*, and what it *loaded*."""
+    """What a *command* did: its exit *status*, what it *said*, the data files it *opened*, and what it *loaded*."""
 
+    command: str
     status: int
     said: str
     opened: frozenset[str]
@@ -82,16 +82,13 @@ class _Trial:
     def run_before(self) -> None:
         """Run all commands with the wheels as they are; raises `RepackageError` if that shows nothing."""
         for first, second in zip(self._runs({}), self._runs({}), strict=True):
-            if first.status:
-                raise RepackageError(
-                    f"--try: fails before the split, with status {first.status}: {_last_line(first.said)}; "
-                    "expected a command that works"
-                )
-            if first.said != second.said:
-                raise RepackageError(
-                    f"--try: prints {_first_change(second.said, first.said)} when it runs again; "
-                    "expected a command that prints the same each time"
-                )
+            with at(first.command):
+                if first.status:
+                    what = f"fails before the split, with status {first.status}: {_last_line(first.said)}"
+                    raise RepackageError(f"{what}; expected a command that works")
+                if first.said != second.said:
+                    what = f"prints {_first_change(second.said, first.said)} when it runs again"
+                    raise RepackageError(f"{what}; expected a command that prints the same each time")
             # a cache is filled by the first run
             self._before.append(second)
 
@@ -100,7 +97,7 @@ class _Trial:
         if (change := self._change(doubtful)) is None:
             return
         if not doubtful or (change := self._change(())) is not None:
-            raise RepackageError(f"--try: not the same after the split: {change}; --keep leaves libraries out of it")
+            raise RepackageError(f"not the same after the split: {change}; --keep leaves libraries out of it")
         self._halve((), doubtful)
 
     def _accepted(self, proved: Sequence[str], rest: Sequence[str]) -> Sequence[str]:
@@ -126,8 +123,9 @@ class _Trial:
             thin = {one.wheel: one.path for one in result.wheels if one.path}
             companions = frozenset(WheelName.parse(path.name).project for path in result.companion_paths)
             runs = self._runs(thin, links=(Path(folder),), companions=companions)
-            changes = (run.difference(before) for run, before in zip(runs, self._before, strict=True))
-            found = next((change for change in changes if change), None)
+            pairs = zip(runs, self._before, strict=True)
+            changes = (f"`{run.command}`: {what}" for run, before in pairs if (what := run.difference(before)))
+            found = next(changes, None)
         if found is None:
             self.loaded = frozenset().union(*(run.loaded for run in runs))
         return found
@@ -143,7 +141,11 @@ class _Trial:
             with TemporaryDirectory(prefix="vbuild-try-") as folder:
                 sources = WheelSources(links, self.indexes(), companions)
                 environment = make_environment(
-                    first, Path(sys.executable), requires=[*map(str, others)], sources=sources, folder=Path(folder)
+                    first,
+                    Path(sys.executable),
+                    requires=[*map(str, others), *self.request.try_requires],
+                    sources=sources,
+                    folder=Path(folder),
                 )
                 found += [_run(command, environment.folder, environment.packages) for command in self.request.tries]
         return found
@@ -162,7 +164,11 @@ def with_evidence(
     *splitter* splits the wheels. Raises `RepackageError` if no wheel is for this Python, a command fails or says
     something else each time before the split, or does not do the same after it.
     """
-    native = [wheel for wheel in wheels if is_native(WheelName.parse(wheel.name))]
+    names = {wheel: WheelName.parse(wheel.name) for wheel in wheels}
+    native = [wheel for wheel, name in names.items() if is_native(name)]
+    # not every machine runs a variant, but the plain wheel of its release
+    plain = {name.release for wheel, name in names.items() if wheel in native and name.variant is None}
+    native = [wheel for wheel in native if names[wheel].variant is None or names[wheel].release not in plain]
     if not native:
         version = ".".join(map(str, sys.version_info[:2]))
         raise RepackageError(f"--try: none of the wheels is for this Python, {version}, on this machine; expected one")
@@ -171,16 +177,16 @@ def with_evidence(
         doubtful |= dict.fromkeys(move.to_try, move.name)
     trial = _Trial(_groups(native), request, splitter, indexes, on_progress)
     trial.run_before()
-    names = " and ".join(f"`{command}`" for command in request.tries)
+    all_runs = " and ".join(f"`{command}`" for command in request.tries)
     trial.find_harmless([*doubtful])
     evidence = {}
     for digest, name in doubtful.items():
         if digest in trial.refused:
-            evidence[digest] = RunEvidence(f"{names} does not do the same if it moves: {trial.refused[digest]}")
+            evidence[digest] = RunEvidence(f"not the same if it moves: {trial.refused[digest]}")
         elif name not in trial.loaded:
-            evidence[digest] = RunEvidence(f"{names} does not load it")
+            evidence[digest] = RunEvidence(f"not loaded by {all_runs}")
         else:
-            evidence[digest] = RunEvidence(f"{names} does the same with it there", is_harmless=True)
+            evidence[digest] = RunEvidence(f"the same with it there: {all_runs}", is_harmless=True)
     return replace(request, tries=(), evidence=evidence)
 
 
@@ -217,7 +223,7 @@ def _run(command: str, root: Path, packages: Path) -> Run:
         try:
             with opened_files(packages) as opened:
                 ran = subprocess.run(
-                    shlex.split(command),
+                    ["sh", "-c", command],
                     cwd=here,
                     env=environment,
                     stdin=subprocess.DEVNULL,
@@ -229,14 +235,13 @@ def _run(command: str, root: Path, packages: Path) -> Run:
                     check=False,
                 )
         except subprocess.TimeoutExpired as error:
-            raise RepackageError(f"--try: {command}: took more than {_PATIENCE:g} s") from error
-        except (OSError, ValueError) as error:
-            raise RepackageError(f"--try: {command}: cannot be run: {error}") from error
+            raise RepackageError(f"{command}: took more than {_PATIENCE:g} s") from error
         logs = [log.read_text(encoding="utf-8", errors="replace") for log in Path(folder).glob("loader.*")]
         said = ran.stdout.replace(str(root), _ENVIRONMENT).replace(folder, _ENVIRONMENT)
     loaded = {match["path"].rpartition("/")[2] for log in logs for match in _LOADED.finditer(log)}
-    data = {path for path in opened if not path.endswith(_CODE) and not is_shared_object(path)}
-    return Run(ran.returncode, said, frozenset(path for path in data if ".dist-info/" not in path), frozenset(loaded))
+    others = (path for path in opened if not path.endswith(_CODE) and not is_shared_object(path))
+    data = frozenset(path for path in others if ".dist-info/" not in path)
+    return Run(command, ran.returncode, said, data, frozenset(loaded))
 
 
 def _last_line(text: str) -> str:
