@@ -24,6 +24,18 @@ PACKAGES = (
     ("h5py==3.16.0", "h5py", "numpy"),
     ("psycopg2-binary==2.9.13", "psycopg2", "re"),
 )
+# the module alone, again and again in one process
+ALONE = """
+import importlib, statistics, sys, time
+importlib.import_module("{0}")
+times = []
+for _ in range({1}):
+    del sys.modules["{0}._preload_libraries"]
+    began = time.process_time()
+    importlib.import_module("{0}._preload_libraries")
+    times.append(time.process_time() - began)
+print(statistics.median(times))
+"""
 # of the processor: other processes do not count
 TIMED = "import {0}, ctypes, os, time; began = time.process_time(); import {1}; print(time.process_time() - began)"
 

@@ -154,6 +154,35 @@ def test_the_same_version_with_other_contents_is_refused(tmp_path: Path) -> None
     assert required(stated) == {"demo-libs==1.0.1"}
 
 
+def test_a_platform_that_follows_later_contradicts_what_is_published(tmp_path: Path) -> None:
+    folder = tmp_path / "published"
+    thinned(folder, fat(tmp_path, number=1))
+    late = thinned(tmp_path / "late", fat(tmp_path, number=2, names=ARM), against=folder)
+    (warning,) = {warning for one in late.wheels for warning in one.warnings}
+    assert warning == (
+        f"{folder} has {OTHER}, which does not require demo-libs==1.0: a tool that locks by it leaves the libraries "
+        "out; split all wheels of a release at once"
+    )
+    more = fat(tmp_path, number=1, names=(NAME.replace("311", "313"), NAME.replace("311", "314")))
+    assert not [warning for one in thinned(tmp_path / "more", more, against=folder).wheels for warning in one.warnings]
+
+
+def test_wheels_that_another_tool_split_keep_what_they_have(tmp_path: Path) -> None:
+    metadata = "Requires-Dist: demo-libs>=3\n"
+    wheels = release(tmp_path / "a", FILES, deep(1), names=(NAME, OTHER), metadata=metadata)
+    result = thinned(tmp_path / "thin", wheels)
+    (move,) = result.libraries
+    assert (str(move.kind), move.reason) == (
+        "keep",
+        "METADATA requires demo-libs>=3 already; say with --libs what else to call it",
+    )
+    others = wheel(tmp_path, "demo_libs-3.0-py3-none-any.whl", {"demo_libs/__init__.py": ""})
+    with pytest.raises(
+        RepackageError, match=r"^demo-libs: demo_libs-3\.0-py3-none-any\.whl in what is split was not made"
+    ):
+        thinned(tmp_path / "again", [*fat(tmp_path), others])
+
+
 @pytest.mark.parametrize("file", ["demo_libs-9.0-py3-none-any.whl", "demo_libs-9.0.tar.gz"])
 def test_a_name_that_belongs_to_somebody_else_is_refused(tmp_path: Path, file: str) -> None:
     folder = tmp_path / "published"
@@ -196,6 +225,33 @@ def family(folder: Path, one: str, other: str) -> list[Path]:
             libs=f"{start.partition('-')[0]}.libs",
         )
     ]
+
+
+NEWER = NAME.replace("2_17", "2_28")
+
+
+def flavours(folder: Path, *platforms: tuple[str, int]) -> list[Path]:
+    """Of two projects a wheel for each of *platforms*, names with the number that the library there says."""
+    return [
+        path
+        for project in ("alpha", "beta")
+        for name, number in platforms
+        for path in release(
+            folder / f"{project}-{number}",
+            {f"{project}/_c.so": module("libdeep.so.2")},
+            deep(number),
+            names=(name.replace("demo", project),),
+            libs=f"{project}.libs",
+        )
+    ]
+
+
+def test_flavours_for_an_old_and_a_new_libc_share_one_version(tmp_path: Path) -> None:
+    """A machine takes both for the new one, or both for the old one."""
+    result = thinned(tmp_path / "thin", flavours(tmp_path, (NAME, 1), (NEWER, 2)), libs="shared")
+    tags = ["manylinux_2_17_x86_64", "manylinux_2_28_x86_64"]
+    assert [one.name for one in result.companions] == [f"shared_libs-1.0-py3-none-{tag}.whl" for tag in tags]
+    assert required(result) == {"shared-libs==1.0"}
 
 
 def test_projects_without_a_common_version_are_told_to_state_one(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ and by their hash in WHEEL, a field that installers ignore.
 https://peps.python.org/pep-0440/
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -72,7 +73,7 @@ class PublishedLibs(Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Publications:
-    """The -libs wheels that are there already: those *given*, and those *against* which a release is split.
+    """The wheels that are there already: those *given*, and those *against* which a release is split.
 
     *against* is the URL of a simple index or a folder; *indexes* says how an index is reached.
     """
@@ -110,11 +111,7 @@ class Publications:
     def read(self, name: WheelName) -> PublishedLibs:
         """Return what the published wheel *name* has; only its directory and texts are transferred."""
         if name not in self._read:
-            from vbuild.index_client.ranged import ranged
-
-            listed = self._listed[name.project][name]
-            with ranged(listed, indexes=self._places) as file, at(self._shown):
-                distant = Distant(cast("BinaryIO", file), name)
+            with self._opened(self._listed[name.project][name]) as distant:
                 about = WheelFile.parse(b"".join(distant.chunks(f"{name.dist_info}/WHEEL")).decode(errors="replace"))
                 self._read[name] = PublishedLibs.of(name, self._shown, distant.record, distant.metadata, about)
         return self._read[name]
@@ -123,17 +120,45 @@ class Publications:
         if self.against is None:
             return ()
         if project not in self._listed:
-            from vbuild.index_client.packages import files_of
-
-            files = [one for one in files_of(project, indexes=self._places) if not one.is_yanked]
-            wheels = [one for one in files if one.is_wheel]
-            if files and not wheels:
+            files = self._files(project)
+            self._listed[project] = {WheelName.parse(one.file): one for one in files if one.is_wheel}
+            if files and not self._listed[project]:
                 raise RepackageError(
                     f"{project}: {self._shown} has no wheel of it, but {files[0].file}: the name belongs to another "
                     "project; say with --libs what else to call the wheel of shared libraries"
                 )
-            self._listed[project] = {WheelName.parse(one.file): one for one in wheels}
         return self._listed[project]
+
+    def _files(self, project: str) -> Sequence[ListedFile]:
+        from vbuild.index_client.packages import files_of
+
+        return [one for one in files_of(project, indexes=self._places) if not one.is_yanked]
+
+    def contradiction(self, release: WheelName, lines: Sequence[str], *, given: Collection[str]) -> str | None:
+        """Return what is wrong with publishing wheels of *release* that require *lines* with those that are published.
+
+        Wheels *given* are published again, or for the first time. Only the first of the others is looked at.
+        """
+        if self.against is None or not lines:
+            return None
+        files = [one for one in self._files(release.project) if one.is_wheel and one.file not in given]
+        other = next((one for one in files if one.version == Version(release.version)), None)
+        if other is None:
+            return None
+        with self._opened(other) as distant:
+            stated = frozenset(map(spelled, distant.metadata.requires_dist))
+        lacking = next((line for line in lines if spelled(line) not in stated), None)
+        return lacking and (
+            f"{self._shown} has {other.file}, which does not require {lacking.partition(';')[0]}: a tool that locks by "
+            "it leaves the libraries out; split all wheels of a release at once"
+        )
+
+    @contextmanager
+    def _opened(self, listed: ListedFile) -> Iterator[Distant]:
+        from vbuild.index_client.ranged import ranged
+
+        with ranged(listed, indexes=self._places) as file, at(self._shown):
+            yield Distant(cast("BinaryIO", file), WheelName.parse(listed.file))
 
     @property
     def _places(self) -> Indexes:

@@ -27,7 +27,7 @@ from vbuild.splitting.companion import libs_folder
 from vbuild.splitting.decisions import Decisions, decide
 from vbuild.splitting.other_packages import PackageFinder
 from vbuild.splitting.patches import FilePatch, PatchMaker, rpath_to
-from vbuild.splitting.pools import Pool
+from vbuild.splitting.pools import Pool, are_rivals
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.stubs import second_name, second_stub, stub
 from vbuild.wheel.paths import installed_path
@@ -223,7 +223,8 @@ def libs_owner(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) ->
 def _check_versions(folders: Mapping[Pool, str]) -> None:
     """Raise `RepackageError` if two projects would require different versions of one -libs wheel in one environment."""
     for pool, other in combinations(folders, 2):
-        for one, two in product(pool.bundles, other.bundles) if folders[pool] == folders[other] else ():
+        is_shared = folders[pool] == folders[other] and are_rivals(pool, other)
+        for one, two in product(pool.bundles, other.bundles) if is_shared else ():
             if one.wheel.name.project != two.wheel.name.project and not _pythons(one).isdisjoint(_pythons(two)):
                 raise RepackageError(
                     f"{one.wheel.path.name} and {two.wheel.path.name} share libraries with other wheels, and not the "

@@ -381,6 +381,16 @@ class SplitPlan:
         """The wheels that are copied unchanged."""
         return tuple(bundle.wheel for bundle, output in self.thin_wheels.items() if output is None)
 
+    @cached_property
+    def _contradictions(self) -> Mapping[str, str]:
+        """What contradicts the wheels of each release where they are to be published."""
+        given = {bundle.wheel.path.name for _, bundle in self._bundles}
+        lines = {bundle.wheel.name.release: (bundle.wheel.name, self.requires(bundle)) for _, bundle in self._bundles}
+        found = {
+            release: self.publications.contradiction(name, its, given=given) for release, (name, its) in lines.items()
+        }
+        return {release: warning for release, warning in found.items() if warning}
+
     def warnings(self, machine: MachinePlan, bundle: Bundle) -> Iterator[str]:
         """Yield what publishers of the wheel of *bundle* should know."""
         yield from (f"{path}: cannot be read: {why}" for path, why in bundle.damaged.items())
@@ -390,5 +400,7 @@ class SplitPlan:
             if owner is bundle
         )
         yield from self.preloads[bundle].warnings
+        if warning := self._contradictions.get(bundle.wheel.name.release):
+            yield warning
         if warning := self._agreed[1].get(bundle):
             yield warning

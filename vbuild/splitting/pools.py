@@ -137,12 +137,12 @@ def _compatible(pools: Iterable[Pool]) -> list[Pool]:
     """
     kept: list[Pool] = []
     for pool in sorted(pools, key=lambda pool: -pool.saved):
-        if not any(pool.families & other.families and _are_rivals(pool, other) for other in kept):
+        if not any(pool.families & other.families and are_rivals(pool, other) for other in kept):
             kept.append(pool)
     return kept
 
 
-def _are_rivals(pool: Pool, other: Pool) -> bool:
+def are_rivals(pool: Pool, other: Pool) -> bool:
     """Whether a machine may install a wheel of one and the libraries of the other.
 
     Libraries for a newer libc are preferred to others, and so are the wheels that need them, if there are such for the

@@ -39,7 +39,6 @@ from vbuild.splitting.sources import SourceFiles, divided
 from vbuild.splitting.trial import with_evidence
 from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
 from vbuild.wheel.deflate import Codec, Deflater
-from vbuild.wheel.metadata import is_companion
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.sdist import write_changed
 from vbuild.wheel.write import WheelWriter, write_wheels
@@ -277,8 +276,7 @@ def split(
             )
             for machine, same_machine in by_machine.items()
         )
-        made = [wheel for wheel in wheels if is_companion(wheel.metadata(), wheel.wheel_file())]
-        plan = SplitPlan(machines, codec, sources, Publications(made, request.against, indexes))
+        plan = SplitPlan(machines, codec, sources, Publications(wheels, request.against, indexes))
         if verify and folder:
             for wheel in wheels:
                 wheel.check()
