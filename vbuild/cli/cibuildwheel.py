@@ -50,15 +50,16 @@ def cibuildwheel(
         return
     if folder is None:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
-    release = verb.cibuildwheel(
-        folder,
-        arguments,
-        variants=labels,
-        compare=compare,
-        schema=schema,
-        fresh=fresh,
-        echo=None if as_json else terminal.pass_on,
-    )
+    with terminal.passing_on() as echo:
+        release = verb.cibuildwheel(
+            folder,
+            arguments,
+            variants=labels,
+            compare=compare,
+            schema=schema,
+            fresh=fresh,
+            echo=None if as_json else echo,
+        )
     show_release(release, as_json=as_json)
 
 

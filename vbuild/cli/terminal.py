@@ -1,6 +1,13 @@
-"""What the user sees: results on stdout, errors and progress on stderr. No other module prints."""
+"""What the user sees: results on stdout, errors and progress on stderr. No other module prints.
+
+Anybody chooses the names in a wheel, and what a build says. So no line from here moves the cursor, or is a command:
+
+    ::error::, ::add-mask::     GitHub, at the beginning of a line; groups of lines stay those of cibuildwheel
+    ##[, ##vso[, ##teamcity[    GitHub, Azure Pipelines, TeamCity, anywhere
+"""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +16,13 @@ from typing import Any
 import click
 
 from vbuild.errors import VbuildError
+
+_TO_GITHUB = re.compile(r"^(\s*):(?=:)(?!:(?:end)?group::)")
+_TO_OTHERS = re.compile(r"##(?=(?:\w+)?\[)")
+# what colours a line, as many commands do; other sequences move the cursor, or speak to the terminal
+_COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
+# bytes of a line that has no end yet
+_LONGEST = 1 << 16
 
 
 class Refusal(click.ClickException):
@@ -44,7 +58,11 @@ class UsageMistake(click.ClickException):
 
 def show(data: Any, lines: Iterable[str], *, as_json: bool) -> None:  # noqa: ANN401 - whatever JSON holds
     """Print *data* as JSON, or *lines* for people."""
-    click.echo(json.dumps(data, indent=2) if as_json else "\n".join(map(_printable, lines)))
+    if as_json:
+        # the same JSON, in which a command to a CI system is none
+        click.echo(_TO_OTHERS.sub(r"#\\u0023", json.dumps(data, indent=2)))
+    else:
+        click.echo("\n".join(map(_printable, lines)))
 
 
 def write(text: str) -> None:
@@ -57,15 +75,48 @@ def note(line: str) -> None:
     click.echo(_printable(line), err=True)
 
 
-def pass_on(output: bytes) -> None:
-    """Show the *output* of a command while it runs, on stderr: stdout is for results."""
-    sys.stderr.buffer.write(output)
-    sys.stderr.buffer.flush()
+@contextmanager
+def passing_on() -> Iterator[Callable[[bytes], None]]:
+    """Show the output of a command while it runs, line by line, on stderr: stdout is for results."""
+    held = b""
+
+    def pass_on(output: bytes) -> None:
+        nonlocal held
+        whole, end, held = (held + output).rpartition(b"\n")
+        if not end and len(held) > _LONGEST:
+            whole, held = held, b""
+        if whole or end:
+            written("".join(f"{_spoken(line)}\n" for line in whole.decode(errors="replace").split("\n")))
+
+    def written(text: str) -> None:
+        sys.stderr.buffer.write(text.encode())
+        sys.stderr.buffer.flush()
+
+    try:
+        yield pass_on
+    finally:
+        written(_spoken(held.decode(errors="replace")))
+
+
+def _spoken(line: str) -> str:
+    """A *line* of a command's output: with its colours, and nothing else that speaks to a terminal or a CI system."""
+    parts = _COLOUR.split(line.rstrip("\r"))
+    return _mute("".join(part if place % 2 else _shown(part) for place, part in enumerate(parts)))
 
 
 def _printable(line: str) -> str:
-    """*line* without characters that control a terminal: anybody chooses the names in a wheel."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+    """*line* without characters that control a terminal, and without commands to CI systems."""
+    return _mute(_shown(line, blanks=" "))
+
+
+def _shown(text: str, *, blanks: str = " \t") -> str:
+    return "".join(
+        letter if letter.isprintable() or letter in blanks else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+
+
+def _mute(line: str) -> str:
+    return _TO_OTHERS.sub("# #", _TO_GITHUB.sub(r"\1: ", line))
 
 
 @contextmanager

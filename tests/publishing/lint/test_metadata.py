@@ -76,12 +76,12 @@ def test_what_differs_is_named_what_installers_go_by_first(one: str, other: str,
 
 def test_requirements_that_nobody_can_read_stay_as_they_are() -> None:
     line = "a ; variant_label == 'x86_64_v3'"
-    said = of(f"Requires-Dist: {line}\nRequires-Dist: b @ https://example.org/b.whl\nRequires-Python: 3\n")
+    said = of(f"Requires-Dist: {line}\nRequires-Dist: b @ https://example.org/b.whl\nRequires-Python: >=3\n")
     [(_, unreadable, why)] = said.unreadable
     assert unreadable == line
     assert why.startswith("Expected a marker variable or quoted string")
     assert said.direct == ("b @ https://example.org/b.whl",)
-    assert dict(said.fields)["Requires-Python"] == ("3",)
+    assert dict(said.fields)["Requires-Python"] == (">=3",)
 
 
 def test_a_field_is_dynamic_where_it_says_so() -> None:
