@@ -101,6 +101,24 @@ COPY = "cp {wheel} {dest_dir}/demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 PROJECT = f'[tool.vbuild.repair]\ncommand = "{COPY}"\n'
 
 
+def test_a_fault_of_auditwheel_is_told_in_one_line_without_its_traceback(tmp_path: Path) -> None:
+    """What auditwheel reads with raises an error of its own, which auditwheel does not expect."""
+    whole = built(tmp_path)
+    files = contents(whole)
+    path, data = next((path, data) for path, data in files.items() if ".so" in path)
+    name = "cut-1.0-cp311-cp311-linux_x86_64.whl"
+    cut = wheel(tmp_path, name, {path: data[: len(data) // 3]})
+    with pytest.raises(BuildError) as caught:
+        repair(cut, tmp_path / "out")
+    said = str(caught.value)
+    assert said.startswith(f"{name}: auditwheel ended with ELFParseError: ")
+    assert "repair.skip = true leaves auditwheel out; its log is " in said
+    assert "\n" not in said
+    assert "File " not in said
+    assert "Traceback" in Path(said.rpartition(" ")[2]).read_text()
+    assert left(tmp_path / "out") == []
+
+
 def test_the_project_in_the_current_folder_says_how(tmp_path: Path) -> None:
     tree(tmp_path / "here", {"pyproject.toml": PROJECT})
     result = repair(built(tmp_path), tmp_path / "out")

@@ -260,5 +260,23 @@ WRITING_COMMANDS = (
         closed=("hwcaps", "local"),
         sweeps=True,
     ),
+    *(
+        WritingCommand(
+            f"publish-{layout}",
+            _levels,
+            ("publish", "in", "--layout", layout, *more, "-o", "out"),
+            closed=(layout,),
+            sweeps=True,
+        )
+        for layout, more in (
+            ("suffix", ()),
+            ("extras", ()),
+            ("oci", ()),
+            ("conda", ()),
+            ("variants", ()),
+            ("redirect", ("--url", "https://wheels.example/")),
+        )
+    ),
+    WritingCommand("collect", _levels, ("collect", "in", "-o", "out"), sweeps=True),
     WritingCommand("matrix", _project, ("matrix", "in/demo.toml", "-o", "out"), sweeps=True, takes=2),
 )

@@ -2,13 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.factories.processes import is_running, state_of, until
 from tests.factories.tools import needs
 from tests.factories.variants import variant
 from tests.factories.workdir import mounted
-from tests.factories.writing_commands import WRITING_COMMANDS
+from tests.factories.writing_commands import WRITING_COMMANDS, CommandFolder
 from vbuild.variants.stamp import stamped
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - another file system than that of any test's folder
@@ -39,18 +40,83 @@ def test_two_runs_into_one_folder_at_once_give_what_one_gives(undisturbed: Undis
         two = [begin(*place.arguments, folder=place.folder, variables=place.variables) for _ in range(2)]
         ends = [ended(process, begun) for process in two]
         for end in ends:
-            # what needs an empty folder says that it is none; all others give the same twice
-            assert end.status == 0 or (undisturbed.command.closed and end.refusal.endswith(IN_USE)), end
+            # what needs an empty folder says that it is none any more; all others give the same twice
+            assert end.status == 0 or (
+                undisturbed.command.name.startswith("publish") and end.refusal.endswith(IN_USE)
+            ), end
         assert any(end.status == 0 for end in ends)
         assert place.results() == undisturbed.whole
         assert place.left() == []
 
 
-IN_USE = (
-    "exists and is not an empty folder; choose another one",
-    "exists and is not an empty folder; remove it, or choose another output folder",
-    "cannot be written: Directory not empty",
-)
+IN_USE = "exists and is not an empty folder; remove it, or choose another output folder"
+
+
+@contextmanager
+def stopped_in_its_turn(undisturbed: UndisturbedRun, place: CommandFolder) -> Iterator[subprocess.Popen[str]]:
+    """A run of the command that has its turn, stopped when it writes its first file."""
+    (writing, *_) = (
+        call
+        for call in undisturbed.calls
+        if (call.name in {"write", "mkdir"} and re.search(r"/out/.*\.(part|new)/", call.path))
+        or (call.name == "mkdir" and re.search(r"/out/\.vbuild-\w+/\w+", call.path))
+    )
+    stopping = Fault(writing.number, Kind.SIGSTOP).variables(place.folder, place.log)
+    process = begin(*place.arguments, folder=place.folder, variables={**place.variables, **stopping})
+    until(lambda: state_of(process.pid) == "T")
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+taking_turns = pytest.mark.parametrize("undisturbed", [named["index"], named["publish"]], ids=str, indirect=True)
+
+
+@taking_turns
+def test_a_run_says_for_which_other_it_waits(undisturbed: UndisturbedRun) -> None:
+    with undisturbed.place() as place, stopped_in_its_turn(undisturbed, place) as slow:
+        begun = time.monotonic()
+        quick = begin(*place.arguments, folder=place.folder, variables=place.variables)
+        with suppress(subprocess.TimeoutExpired):
+            quick.wait(4)
+        assert quick.poll() is None
+        slow.send_signal(signal.SIGCONT)
+        slow.wait()
+        end = ended(quick, begun)
+        first, *rest = end.err.splitlines()
+        assert re.fullmatch(rf"vbuild: out(/\w+)?: waiting for process {slow.pid}, which writes there", first)
+        assert (end.status, rest) == (0, []) or " ".join(rest).endswith(IN_USE)
+        assert place.results() == undisturbed.whole
+        assert place.left() == []
+
+
+@pytest.mark.nightly
+@taking_turns
+def test_a_run_that_is_stopped_does_not_hold_others_for_ever(undisturbed: UndisturbedRun) -> None:
+    with undisturbed.place() as place, stopped_in_its_turn(undisturbed, place) as slow:
+        begun = time.monotonic()
+        end = ended(begin(*place.arguments, folder=place.folder, variables=place.variables), begun)
+        assert end.status == 1
+        assert end.err.splitlines()[-1].endswith(
+            f"process {slow.pid}, which writes there, is stopped; let it go on ('kill -CONT {slow.pid}') or end it, "
+            "and try again"
+        )
+        assert 10 < end.seconds < 60
+
+
+@each
+def test_what_gets_its_name_is_on_the_disk_before(undisturbed: UndisturbedRun) -> None:
+    """So that no power cut leaves a name with zeros: all that is there has been waited for."""
+    waited = [call.number for call in undisturbed.calls if call.name == "fsync"]
+    assert len(waited) >= len([path for path in undisturbed.whole if not path.startswith("dist/demo")])  # its inputs
+    final = [
+        call.number
+        for call in undisturbed.calls
+        if call.name == "rename" and "/out/" in call.path and "/." not in call.path.partition("/out/")[2].join("//")
+    ]
+    assert all(any(number < named for number in waited) for named in final)
 
 
 @pytest.mark.nightly

@@ -23,6 +23,9 @@ from tests.fuzz.target import Target, folder, written
 from vbuild.config.table import Table
 from vbuild.errors import VbuildError
 from vbuild.hardware.conda import machine_of
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.driver import Dotted
+from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import Problems, client_of, finders, listed_in, packages_at
 from vbuild.publishing.oci.model import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE, ImageFolder
@@ -132,6 +135,12 @@ def _read_machine(data: bytes) -> None:
     machine_of(data.decode(errors="replace"))
 
 
+def _read_machine_file(data: bytes) -> None:
+    """*data* as the machine.toml that select and lock take."""
+    machine = Machine.parse(data.decode(errors="replace"))
+    assert Machine.parse(str(machine)) == machine, "another machine after it was written"
+
+
 def _read_name(data: bytes) -> None:
     name = WheelName.parse(data.decode(errors="surrogateescape"))
     assert WheelName.parse(str(name)) == name, "another name after it was written"
@@ -207,6 +216,17 @@ def _machines() -> Iterator[bytes]:
     yield json.dumps({"virtual_packages": ["=".join(each) for each in packages], "platform": "linux-64"}).encode()
 
 
+def _machine_files() -> Iterator[bytes]:
+    cpu = Cpu.parse("x86-64-v3")
+    yield str(Machine.described(cpu, [Dotted(9, 0), Dotted(8, 6)], driver="570", glibc="2.28", python="3.12")).encode()
+    yield str(Machine.described(cpu, glibc="2.17", python="3.11.4", processors=["gfx942"])).encode()
+    yield (
+        b'python = "3.12"\nglibc = "2.28"\ncpu = "x86-64-v3"\nwithout = ["a"]\nnamespace-order = ["b", "nvidia"]\n'
+        b'[nvidia]\ndriver = "12.8"\ncapabilities = ["9.0"]\n[supported.toaster]\narch = ["k2", "k1"]\n'
+    )
+    yield b'python = "3.13"\nplatforms = ["manylinux_2_28_x86_64", "any"]\ntags = ["cp313-cp313", "py3-none-any"]\n'
+
+
 def _reports() -> Iterator[bytes]:
     yield json.dumps(report_of(entry())).encode()
     yield json.dumps(report_of(entry(), failures=[failure("x86_64_v4", "gcc: no")])).encode()
@@ -224,5 +244,6 @@ TARGETS = (
     Target("oci", _read_image, _images, _JSON_WORDS),
     Target("report", _read_report, _reports, _JSON_WORDS),
     Target("machine", _read_machine, _machines, _JSON_WORDS),
+    Target("machine-file", _read_machine_file, _machine_files, (*_TOML_WORDS, b"[nvidia]\n", b"[supported.", b'"9.0"')),
     Target("name", _read_name, _names, (b"-", b".whl", b"+", b"!", b"_", b"none-any")),
 )

@@ -81,7 +81,7 @@ def repaired(
             variables |= reached
 
         def attempt(tried: Repair) -> None:
-            with _advised(log):
+            with _advised(log, wheel, tried):
                 run(_command(wheel, Path(folder), tried, reached), log=log, environment=variables, name=name)
 
         try:
@@ -122,7 +122,7 @@ def _text(log: Path) -> str:
 
 
 @contextmanager
-def _advised(log: Path) -> Iterator[None]:
+def _advised(log: Path, wheel: Path, settings: Repair) -> Iterator[None]:
     """Behind the error of a repair whose output goes to *log*: the line of a recipe that may help."""
     try:
         yield
@@ -132,6 +132,12 @@ def _advised(log: Path) -> Iterator[None]:
             advice = f"The machine that installs the wheel has it: repair.exclude = {sorted(set(missing))}"
         elif "too-recent versioned symbols" in text:
             advice = "This machine's C library is newer than that: leave out repair.plat, or build.host = 'zig'"
+        elif fault := None if settings.command else _FAULT.search(text):
+            raise BuildError(
+                f"{wheel.name}: auditwheel ended with {fault['error']}: expected a wheel whose libraries it can read; "
+                f"'vbuild inspect' names those that cannot be read, repair.skip = true leaves auditwheel out; "
+                f"its log is {log}"
+            ) from error
         else:
             raise
         raise BuildError(f"{error}\n{advice}") from error
@@ -163,6 +169,11 @@ def _moved(wheel: Path, into: Path) -> Path:
 _PROJECT = Path("pyproject.toml")
 # auditwheel, of a library that it does not find
 _NO_LIBC = "couldn't detect libc"
+# the line that ends the last traceback of a log, without the package of the error
+_FAULT = re.compile(
+    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:[a-z_]\w*\.)*(?P<error>\S.*)(?![\s\S]*\nTraceback )",
+    re.MULTILINE,
+)
 _MISSING = re.compile(r'required library "([^"]+)" could not be located')
 
 

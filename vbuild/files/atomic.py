@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all, however a run ends.
+"""Files that are whole or not there at all, however a run ends, also where the machine loses its power.
 
 The same file under a second name, without a second copy of its bytes where the file system can.
 
@@ -24,6 +24,9 @@ from vbuild.process.signals import uninterrupted
 # what file systems say that have no locks: some network ones
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 
+# what file systems say that have nothing to wait for
+_UNSYNCED = NO_LOCKS | {errno.EINVAL, errno.EROFS, errno.EBADF}
+
 # of renameat2(2)
 _HERE, _EXCHANGE = -100, 2
 
@@ -42,6 +45,37 @@ def unmade(error: OSError) -> OSError:
     return NotADirectoryError(errno.ENOTDIR, error.strerror, str(folder))
 
 
+def settle(path: Path) -> None:
+    """Wait until the disk has all of *path*, a file, or a folder with all that is in it.
+
+    A file has to be there before its name is: after a power cut there may be the new name, and zeros. `OSError` if the
+    disk is broken, or turns out to be full.
+    """
+    if path.is_symlink() or (path.is_dir() and os.name == "nt"):  # Windows opens no folders
+        return
+    if path.is_dir():
+        for one in path.iterdir():
+            settle(one)
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _UNSYNCED:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def settle_names(folder: Path) -> None:
+    """Wait until the disk has the names of what is in *folder*, but not what they name."""
+    with suppress(OSError):  # all is renamed, and nothing can be taken back; Windows opens no folders
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """The path of a new file in *path*'s folder, which takes the place of *path* if the block ends well.
@@ -52,7 +86,9 @@ def replacing(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         yield part
+        settle(part)
         part.replace(path)
+        settle_names(path.parent)
     except OSError as error:
         if error.filename == str(part):
             raise unmade(error) from error

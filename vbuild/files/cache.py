@@ -16,6 +16,7 @@ import glob
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -130,7 +131,9 @@ class Cache(Struct, frozen=True):
 
     @classmethod
     def of(cls, part: Part, folder: Path | None = None) -> Self:
-        """The *part* in *folder*, or in the user's cache."""
+        """The *part* in *folder*, or in the user's cache; `BuildError` if others could put programs into that."""
+        if folder is None and (why := _strange(cache_folder())):
+            raise BuildError(f"{cache_folder()}: {why}; point XDG_CACHE_HOME at a folder of yours")
         return cls(part, folder or cache_folder() / part)
 
     @property
@@ -319,11 +322,26 @@ def cache_folder() -> Path:
     return user_cache_path("vbuild")
 
 
+def _strange(folder: Path) -> str | None:
+    """Why nobody should run what is in *folder*; None if nobody but this user and root can write there."""
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        status = folder.stat()
+        if os.name != "nt" and status.st_uid not in {os.geteuid(), 0}:
+            return f"belongs to another user, {status.st_uid}, and builds run programs from there"
+        if os.name != "nt" and status.st_mode & stat.S_IWOTH:
+            return "everybody may write there, and builds run programs from there"
+    return None
+
+
 def sweep_daily() -> None:
     """Sweep the user's cache unless that was done within a day; what cannot be removed stays."""
     stamp = cache_folder() / _SWEPT
     with suppress(OSError):
-        if not cache_folder().is_dir() or (stamp.exists() and stamp.stat().st_mtime > time.time() - DAY):
+        if (
+            not cache_folder().is_dir()
+            or _strange(cache_folder())
+            or (stamp.exists() and stamp.stat().st_mtime > time.time() - DAY)
+        ):
             return
         stamp.touch()
         prune()

@@ -18,10 +18,11 @@ from msgspec.structs import asdict, replace
 from vbuild.elf.catalogue import is_shared_object
 from vbuild.elf.surgery.relink import relinked
 from vbuild.errors import RepackageError, at
-from vbuild.files.atomic import linked
+from vbuild.files.atomic import linked, settle, settle_names
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
 from vbuild.files.staging import staging
+from vbuild.files.turns import turn
 from vbuild.publishing.model import (
     Copied,
     LinkedFile,
@@ -216,7 +217,10 @@ def publish(
             raise _taken(there)
     if verify:
         check_wheels({*(wheel.path for release in found for wheel in release.wheels), *_passed_on(plans)})
-    with staging(folder) as stage, Digests() as digests:
+    with staging(folder) as stage, turn(folder), Digests() as digests:
+        for there in (folder / plan.layout for plan in plans):
+            if not _is_free(there):  # any more: another run had its turn before
+                raise _taken(there)
         laid = []
         for plan in plans:
             with at(plan.layout):
@@ -243,9 +247,11 @@ def _is_free(place: Path) -> bool:
 
 def _replace(made: Path, target: Path) -> None:
     try:
+        settle(made)
         if target.exists():
             target.rmdir()
         made.rename(target)
+        settle_names(target.parent)
     except OSError as error:
         if _is_free(target):
             raise

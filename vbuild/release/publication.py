@@ -23,7 +23,7 @@ from packaging.tags import compatible_tags, cpython_tags, generic_tags
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import HardwareError, VariantError, VbuildError, at
-from vbuild.files.atomic import linked
+from vbuild.files.atomic import linked, settle, settle_names
 from vbuild.files.cache import sweep_daily
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.cpu import Cpu
@@ -141,8 +141,12 @@ def published(
             asked = {"recipe": context.inputs[0].name} if context.inputs else {}
             path.write_bytes(statement(wheels, inputs=context.inputs, earlier=earlier, asked=asked))
             files.append(path)
-        for file in dict.fromkeys(files):  # a dependency wheel may be given, and be made again
+        files = list(dict.fromkeys(files))  # a dependency wheel may be given, and be made again
+        for file in files:
+            settle(file)
+        for file in files:
             file.replace(folder / file.name)
+        settle_names(folder)
         for name in gone:
             (folder / name).unlink(missing_ok=True)
     sweep_daily()

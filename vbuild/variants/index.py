@@ -6,14 +6,15 @@ Nothing is written unless every release is consistent. https://peps.python.org/p
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from vbuild.errors import VariantError, at
-from vbuild.files.atomic import locked, replacing
+from vbuild.files.atomic import replacing
+from vbuild.files.turns import turn
 from vbuild.variants.document import Document, combine
 from vbuild.wheel.archive import check_wheels, peek, wheels_in
 from vbuild.wheel.metadata import VARIANT_JSON
@@ -107,9 +108,7 @@ def indexing(folder: Path) -> Iterator[None]:
 
     Else the one that looked first may write last, and what came between is in no index.
     """
-    with ExitStack() as stack:
-        with suppress(OSError):  # some network file systems have no locks
-            stack.enter_context(locked(folder))
+    with turn(folder):
         yield
 
 

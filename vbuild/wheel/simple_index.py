@@ -12,10 +12,11 @@ import glob
 import hashlib
 import html
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -25,8 +26,9 @@ from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist
 from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import WheelError, at
-from vbuild.files.atomic import exchange, linked, locked
+from vbuild.files.atomic import exchange, linked, locked, settle, settle_names, unmade
 from vbuild.files.hashing import Digests
+from vbuild.files.turns import turn
 from vbuild.wheel.archive import open_wheel, wheels_in
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
@@ -107,14 +109,29 @@ def write_simple(folder: Path, out: Path, *, remove: Iterable[str] = ()) -> tupl
     meanwhile sees the old index or the new one, and so does who looks after this was killed. `WheelError`, and nothing
     written, if *out* holds something else, a wheel is damaged, or *out* has nothing of what is to be removed.
     """
-    with Digests() as digests, ExitStack() as stack:
-        if out.is_dir():
-            with suppress(OSError):  # some network file systems have no locks
-                stack.enter_context(locked(out))
+    with Digests() as digests, _own(out):
         there = _read(out)
         gone = {release for text in remove for release in _releases(text, there, out)}
         files = [*wheels_in(folder), *_sdists(folder), *sorted(folder.glob(f"*{_VARIANTS}"))]
         return _write(files, out, there, gone, digests=digests)
+
+
+@contextmanager
+def _own(out: Path) -> Iterator[None]:
+    """In the block no other run writes *out*, a new folder if nothing is there, which goes again if it stays empty."""
+    is_new = not os.path.lexists(out)
+    try:
+        if is_new:
+            out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WheelError(f"{out}: cannot be written: {unmade(error).strerror}") from error
+    try:
+        with turn(out) if out.is_dir() else nullcontext():
+            yield
+    finally:
+        if is_new:
+            with suppress(OSError):  # there is something in it, as there should be
+                out.rmdir()
 
 
 def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tuple[str, ...]:
@@ -333,12 +350,14 @@ def _complete(out: Path) -> Iterator[Path]:
                     if is_dead:
                         shutil.rmtree(left, ignore_errors=True)
             yield folder
+            settle(folder)
             if out.exists() and any(out.iterdir()):
                 exchange(folder, out)
             else:
                 if out.exists():
                     out.rmdir()
                 folder.rename(out)
+            settle_names(place.parent)
         except OSError as error:
             raise WheelError(f"{out}: cannot be written: {error.strerror}") from error
         finally:  # what was never finished, or the index of before

@@ -11,7 +11,7 @@ import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from vbuild.errors import WheelError, at
 from vbuild.files.archives import OLDEST, source_date_epoch
+from vbuild.files.atomic import settle, settle_names
 from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
 from vbuild.process.signals import uninterrupted
@@ -226,10 +227,12 @@ def write_wheels(
             for writer in writers:
                 with at(writer.name):
                     writer.finish()
+        _settle(parts, targets)
         is_placing = True
         for part, target in zip(parts, targets, strict=True):
             with at(target), _writing():
                 part.replace(target)
+        settle_names(folder)
     except BaseException:
         with uninterrupted():
             # an interrupt may come between any two steps: a part that is gone is at its target
@@ -301,15 +304,24 @@ def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tup
             with at(target), _writing():
                 _refuse_own(target, made_from)
                 part.write_bytes(data)
+        _settle(parts, targets)
         for part, target in zip(parts, targets, strict=True):
             with at(target), _writing():
                 part.replace(target)
+        settle_names(folder)
     finally:
         with uninterrupted():
             for part in parts:
                 with suppress(OSError):
                     part.unlink(missing_ok=True)
     return tuple(targets)
+
+
+def _settle(parts: Iterable[Path], targets: Iterable[Path]) -> None:
+    """Wait until the disk has *parts*, which are to be *targets*."""
+    for part, target in zip(parts, targets, strict=True):
+        with at(target), _writing():
+            settle(part)
 
 
 def _refuse_folder(target: Path) -> None:

@@ -28,7 +28,7 @@ from msgspec import Struct
 from vbuild.errors import RepackageError, at
 from vbuild.files import zstd
 from vbuild.files.archives import BoundedInfo
-from vbuild.files.atomic import linked
+from vbuild.files.atomic import linked, settle, settle_names
 from vbuild.files.json_text import json_object
 from vbuild.files.staging import STAGE, staging
 from vbuild.hardware.cpu import available_cores
@@ -119,11 +119,14 @@ def slim_images(
             (stage / "index.json").write_bytes(packed_json({**index, "manifests": manifests}))
             (stage / "oci-layout").write_bytes((folder / "oci-layout").read_bytes())
             (output / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
+            for made in (writer.blobs, stage / "oci-layout", stage / "index.json"):
+                settle(made)
             for blob in writer.blobs.iterdir():
                 blob.rename(output / "blobs" / "sha256" / blob.name)
             # index.json is last: what has none is no layout
             for name in ("oci-layout", "index.json"):
                 (stage / name).rename(output / name)
+            settle_names(output)
     return tuple(writer.images)
 
 
