@@ -7,10 +7,7 @@ of compilers, flags without paths. A project folder has no hash there: nothing p
 """
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -22,6 +19,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Debian, Git, NativeSource, Sdist
 from vbuild.recipe.target import Target
+from vbuild.release.masked import masked_words
 from vbuild.sbom.keeping import Changes, bill_of, path_of, revised
 from vbuild.sbom.model import Making, Material, MaterialRole, package_url
 from vbuild.toolchain.toolkit import Toolkit
@@ -30,9 +28,6 @@ from vbuild.wheel.write import edited
 
 # variables that decide what code compilers make
 _FLAGS = re.compile(r"(C|CXX|CPP|LD|F|FC|RUST|NVCC_APPEND_|CUDA)FLAGS|CUDAARCHS|TORCH_CUDA_ARCH_LIST")
-# a macro with a value, as in -DTOKEN=abc, "-D TOKEN=a b", and -Wp,-DTOKEN=abc
-_MACRO = re.compile(r"(?P<name>(?:.*,)?(?:-D\s*)?\w+(?:\([^)]*\))?=)(?P<value>.+)", re.DOTALL)
-_NUMBER = re.compile(r"\d{1,4}")  # which no secret is
 _VERSION = re.compile(r"rustc (\d\S*)")
 
 
@@ -116,20 +111,8 @@ def making(
 
 
 def _public_words(flags: str) -> Iterator[str]:
-    """The words of *flags* without paths; of the value of a macro, which may be a secret, only the start of a hash."""
-    try:
-        words = shlex.split(flags)
-    except ValueError:  # a quotation mark alone
-        words = flags.split()
-    for before, word in pairwise(("", *words)):
-        if "/" in word:
-            continue  # a hash would be of this machine, too
-        is_macro = before == "-D" or word.startswith("-D") or ",-D" in word
-        match = _MACRO.fullmatch(word) if is_macro else None
-        if match and not _NUMBER.fullmatch(match["value"]):
-            yield f"{match['name']}sha256:{sha256(match['value'].encode()).hexdigest()[:16]}"
-        else:
-            yield word
+    """The words of *flags* without paths, of which a hash would be of this machine, too."""
+    yield from (shown for word, shown in masked_words(flags) if "/" not in word)
 
 
 def _source(source: NativeSource, role: MaterialRole, name: str) -> Material:

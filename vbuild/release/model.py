@@ -21,6 +21,7 @@ from vbuild.recipe.matrix import local_label
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildCache
+from vbuild.release.masked import masked
 from vbuild.release.report import (
     FailureEntry,
     MachineChoice,
@@ -106,7 +107,7 @@ class Product(Struct, frozen=True):
             seconds=round(self.seconds, 3),
             test=self.trial,
             emulation_data=self.emulation.data() if self.emulation else None,
-            environment=dict(self.plan.environment),
+            environment={name: masked(value) for name, value in self.plan.environment},
             config_settings=dict(self.plan.config_settings),
             toolkit=ToolkitEntry(str(toolkit.version), toolkit.identity, toolkit.pins) if toolkit else None,
             profile=self.profile,
