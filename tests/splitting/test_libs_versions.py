@@ -277,6 +277,16 @@ def test_a_release_of_one_project_joins_the_pool_of_several(tmp_path: Path) -> N
     assert (required(result), result.companion_paths) == ({"shared-libs==3.1"}, ())
 
 
+def test_a_version_is_stated_for_that_name_alone(tmp_path: Path) -> None:
+    """Each of the projects shares among its own wheels, and none with the other."""
+    names = tuple(name.replace("demo-1.0-", "other-2.0-") for name in (NAME, OTHER))
+    more: dict[str, bytes | str] = {"other/_c.so": module("libdeep.so.2")}
+    wheels = [*fat(tmp_path), *release(tmp_path / "b", more, deep(2), names=names, libs="other.libs")]
+    result = thinned(tmp_path / "thin", wheels, libs="shared==7")
+    assert required(result) == {"demo-libs==1.0", "other-libs==2.0"}
+    assert required(thinned(tmp_path / "own", wheels[:2], libs="shared-libs==7")) == {"shared-libs==7"}
+
+
 @pytest.mark.parametrize("text", ["shared==one", "a b==1", "shared=="])
 def test_a_name_or_version_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(RepackageError, match="expected"):

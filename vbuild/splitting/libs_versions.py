@@ -189,10 +189,10 @@ def libs_choices(
     libs: Mapping[Pool, LibsContents],
     publications: Publications,
     *,
-    stated: str | None = None,
+    stated: Mapping[str, str] | None = None,
     needs_empty: Callable[[Sequence[Pool]], bool] = lambda _pools: False,
 ) -> Mapping[Pool, LibsChoice]:
-    """Return the -libs wheel of each pool; *stated* is the version that was asked for.
+    """Return the -libs wheel of each pool; *stated* are the versions that were asked for, by project.
 
     Where *needs_empty* is true of pools, they need a wheel without libraries beside theirs. Raises `RepackageError` if
     a published wheel would get other contents, or nothing says which version to take.
@@ -204,7 +204,8 @@ def libs_choices(
     _check_one_release(libs)
     found: dict[Pool, LibsChoice] = {}
     for (project, _), group in groups.items():
-        own = Version(stated) if stated else _common_version(project, group)
+        asked = (stated or {}).get(project)
+        own = Version(asked) if asked else _common_version(project, group)
         published = _Group(group, publications, needs_empty(tuple(group)))
         if names := published.newest(project, own):
             for pool, one in group.items():

@@ -243,7 +243,7 @@ class SplitPlan:
 
     @cached_property
     def _choices(self) -> Mapping[Pool, LibsChoice]:
-        stated = next((one.request.libs_version for one in self.machines), None)
+        stated = {name: version for one in self.machines for name, version in one.request.libs_versions.items()}
         return libs_choices(
             self._libs, self.publications, stated=stated, needs_empty=lambda pools: any(self._empty_users(pools))
         )

@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from vbuild.config.table import Table
 from vbuild.errors import RepackageError
+from vbuild.wheel.metadata import LIBS
 
 # a smaller -libs wheel costs more to publish and to install than it saves
 SMALLEST = 1_000_000
@@ -138,9 +139,10 @@ class SplitRequest:
         return self.libs.partition("==")[0] if self.libs else None
 
     @property
-    def libs_version(self) -> str | None:
-        """The version that *libs* states, or None."""
-        return (self.libs or "").partition("==")[2] or None
+    def libs_versions(self) -> dict[str, str]:
+        """The version in *libs* by the name of the -libs wheel; empty if it states none."""
+        name, _, version = (self.libs or "").partition("==")
+        return {name.removesuffix(LIBS) + LIBS: version} if version else {}
 
     @classmethod
     def read(cls, table: Table, *, test: str | None = None, test_requires: tuple[str, ...] = ()) -> Self:
