@@ -20,6 +20,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.sbom.keeping import contradictions
 from vbuild.splitting.request import SplitRequest, StubPolicy
 from vbuild.splitting.split import Split, split
+from vbuild.verification.install_check import check
 from vbuild.wheel.archive import open_wheel
 
 pytestmark = needs("gcc", "ldd")
@@ -328,3 +329,15 @@ def test_installers_take_an_upgrade_back_and_leave_nothing(tmp_path: Path) -> No
         subprocess.run(gone, check=True, env=here.environment, capture_output=True)
         left = [path.relative_to(here.site).as_posix() for path in here.site.rglob("*") if path.is_file()]
         assert not [path for path in left if "demo" in path]
+
+
+def test_the_check_of_what_is_installed_follows_stubs(tmp_path: Path) -> None:
+    """A library of the -libs wheel finds others by the RPATH of what loads it, and nobody opens it by its path."""
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    engine = library("libengine.so.1", ("libdeep.so.2",), source="int deep(void); int count(void) { return deep(); }")
+    files: Files = {**FILES, PATH: engine, "demo/_c.so": module("libengine.so.1", source=COUNTS, rpath_="$ORIGIN/lib")}
+    result = thinned(tmp_path, files, names=(f"demo-1.0-{tag}-{tag}-{LINUX}.whl", OTHER.replace("312", "39")))
+    found = check(result.paths, indexes=lambda: ALONE)
+    assert [one.failures for one in found if one.is_installed] == [()] * len(found)
+    (loaded,) = {one.loaded for one in found if one.loaded}
+    assert PATH in loaded

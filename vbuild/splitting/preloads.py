@@ -266,6 +266,9 @@ def preload_files(
     packages, unserved = hooks(roots, members.keys(), namespaces=namespaces, sources=sources)
     others = [*_possible_dependencies(patches, closure)]
     user = next((path for path in sorted(roots) if path in stubs or _needs_moved(bundle, plan, path)), None)
+    if packages:
+        # what opens a stub belongs to the packages, wherever the stub is
+        unserved = tuple(path for path in unserved if path not in stubs)
     warnings = [f"{path}: in no package whose __init__.py could preload its libraries" for path in unserved]
     files: dict[str, bytes] = {}
     for package in packages:

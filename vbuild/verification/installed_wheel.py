@@ -39,8 +39,9 @@ _MODULE = re.compile(r"(?P<name>[^\W\d]\w*)(?:\.py|(?:\.[\w-]+)?\.so)")
 class InstalledWheel(Struct, frozen=True):
     """The ELF files of a wheel and its companion wheels by path from site-packages, and those that are *damaged*.
 
-    *named* are libraries whose names stand in Python code or another file, which may open them; *imports* are the
-    top-level packages and modules of the wheel; *projects* are all projects installed.
+    *named* are libraries of the wheel itself whose names stand in Python code or another file, which may open them;
+    those of a companion wheel have a stub where code looks for them. *imports* are the top-level packages and modules
+    of the wheel; *projects* are all projects installed.
     """
 
     files: Mapping[str, Loading]
@@ -77,6 +78,7 @@ class InstalledWheel(Struct, frozen=True):
         named.update(_named_in_code(packages, paths, files))
         projects = frozenset(filter(None, map(_project, found)))
         own_paths = sorted({path for one in own for path in _paths(one)})
+        named.intersection_update(own_paths)
         return cls(files, frozenset(named), tuple(_imports(own_paths)), tuple(damaged), projects)
 
     def roots(self) -> tuple[str, ...]:
