@@ -40,10 +40,10 @@ TORCHCODEC = Release(
     "torchcodec==0.17.0",
     ("3.10", *NEW),
     22.5,
-    (("libnvjpeg-1a359ba7", "nvidia-nvjpeg==13.0.1.86"), ("libavif-e4168294", "torchcodec-libs==0.")),
+    (("libnvjpeg-1a359ba7", "nvidia-nvjpeg==13.0.1.86"), ("libavif-e4168294", "torchcodec-libs==0.17.0")),
 )
 # there is nothing of NVIDIA's in it
-PILLOW = Release("pillow==13.0.0", NEW[:3], 11, (("libjpeg-", "pillow-libs==0."), ("libavif-", "pillow-libs==0.")))
+PILLOW = Release("pillow==13.0.0", NEW[:3], 11, (("libjpeg-", "pillow-libs==13.0.0"), ("libavif-", "pillow-libs==13.0.0")))
 MUMAXPLUS = Release(
     "mumaxplus==1.2.2",
     (*NEW, "3.15"),
@@ -54,7 +54,7 @@ FAISS = Release(
     "faiss-gpu-cu12==1.14.1.post1",
     ("3.10", *NEW[:3]),
     56,
-    (("libfaiss-", "faiss-gpu-cu12-libs==0."), ("libopenblas-", "faiss-gpu-cu12-libs==0.")),
+    (("libfaiss-", "faiss-gpu-cu12-libs==1.14.1.post1"), ("libopenblas-", "faiss-gpu-cu12-libs==1.14.1.post1")),
 )
 # its module ends the process where nothing has imported the package, in the published wheel as well
 GENAI = Release("onnxruntime-genai-cuda==0.18.0", NEW, 67, (), SplitRequest(replace=False, share=False, rpath=True))
