@@ -29,6 +29,18 @@ def test_wheel_whose_code_is_not_understood_is_not_checked(tmp_path: Path) -> No
     assert found.what == "instruction sets: not checked: no segment __TEXT, which each program and library has"
 
 
+@needs_mingw
+def test_code_for_a_system_on_which_the_wheel_is_not_installed_is_named_and_not_judged(tmp_path: Path) -> None:
+    files = {"demo/a.dll": device(90)}
+    there = verify(wheel(tmp_path / "windows", "demo-1.0-py3-none-win_amd64.whl", files))
+    assert [one.member for one in there.libraries] == ["demo/a.dll"]
+    verdict = verify(wheel(tmp_path / "linux", "demo-1.0-py3-none-manylinux_2_28_x86_64.whl", files))
+    assert (verdict.outcome, verdict.libraries, verdict.gpus) == ("ok", (), ())
+    (note,) = (one for one in verdict.findings if one.rule is VerifyRule.ISA_UNCHECKED)
+    assert note.places == ("demo/a.dll",)
+    assert note.what == "Windows files (PE) in a wheel for other systems, which load none of them: not checked"
+
+
 def test_level_that_nobody_can_check_is_an_error(tmp_path: Path) -> None:
     verdict = verify(macos_wheel(tmp_path), cpu=Cpu.parse("x86-64-v3"))
     assert verdict.outcome == "failed"

@@ -30,10 +30,10 @@ from vbuild.build.headers import (
     looked_in_vain,
     missing_header,
     missing_source,
-    older_numpy,
     older_python,
 )
 from vbuild.build.job import Job
+from vbuild.build.numpy_api import older_numpy
 from vbuild.build.plan import BuildBackend
 from vbuild.build.requiring import check_cuda, pins
 from vbuild.build.resources import job_variables
@@ -339,7 +339,12 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
             raise BuildError(
                 f"{error}\nThe headers of Python are missing; install them: apt-get install python3-dev"
             ) from error
-        if advice := _advice(first or "") or missing_source(text):
+        if (
+            advice := missing_header(first or "")
+            or older_python(first or "")
+            or older_numpy(text)
+            or missing_source(text)
+        ):
             raise BuildError(f"{error}\n{advice}") from error
         if job.compilers.cxx is None and "++" in text:
             raise BuildError(f"{error}\nThere is no C++ compiler on PATH; install g++ or clang") from error
@@ -351,10 +356,6 @@ def _in_vain(job: Job, log: Path) -> Iterator[FailedCall]:
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     programs, libraries = job.watch.in_vain() if job.watch else ((), ())
     yield from (FailedCall(name, (), why) for name, why in looked_in_vain(text, programs, libraries))
-
-
-def _advice(first: str) -> str | None:
-    return missing_header(first) or older_python(first) or older_numpy(first)
 
 
 def _first_failure(wrappers: CompilerWrappers) -> str | None:

@@ -191,10 +191,6 @@ ASSEMBLERS = frozenset({"nasm", "yasm"})
 # the first error is in a header of Python, which has changed since the source was written
 _IN_PYTHON = re.compile(r"/include/python(?P<version>3\.\d+)\w*/[\w/]+\.h:\d+:\d+: error: ")
 # macros of numpy's C that 2.2 is the last release to have; some write them of their own accord where they are missing
-_NUMPY_NAME = re.compile(
-    r"\b(?P<name>NPY_(?:(?:IN|OUT|INOUT)_ARRAY|[CF]_CONTIGUOUS|CONTIGUOUS|FORTRAN|[CF]ARRAY(?:_RO)?|ALIGNED|WRITEABLE"
-    r"|OWNDATA|FORCECAST|ENSURECOPY|DEFAULT))\b[^\n]*(?:undefined|undeclared|not declared)"
-)
 # of cudafe++, which compiles the C++ of nvcc's sources
 _OF_NVCC = re.compile(r"^(?P<error>\S+\(\d+\): (?:catastrophic )?error: [^\n]+)$", re.MULTILINE)
 _LEFT_OUT = re.compile(
@@ -390,15 +386,6 @@ def older_python(text: str) -> str | None:
         return None
     what = f"its sources do not compile with the headers of Python {match['version']}, and are for an older one"
     return f"{what}, most likely: --python 3.8, or matrix.python = ['3.8'], takes another that is installed"
-
-
-def older_numpy(text: str) -> str | None:
-    """What to do about a first error *text* that is about a name numpy no longer has; None if it is another."""
-    if "PyArray_FromDims" in text:
-        return "numpy 2 removed PyArray_FromDims: build.requires = ['numpy<2'], whose wheel runs with numpy 1 alone"
-    if not (match := _NUMPY_NAME.search(text)):
-        return None
-    return f"numpy 2.3 removed {match['name']}: build.requires = ['numpy<2.3'] takes an older one"
 
 
 def first_of_nvcc(log: str) -> str | None:

@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.build.headers import is_of_cuda, toolkit_library
 from vbuild.build.job import recognised, wanted_python
+from vbuild.build.numpy_api import NumpyBound, numpy_bound, oldest
 from vbuild.build.own_library import made_before, text_of
 from vbuild.build.plan import BuildBackend
 from vbuild.build.setup_imports import PLACES, setup_imports
@@ -182,6 +183,11 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
     imported = imports.required
     if any(header.startswith("numpy/") for header in found.headers) and "numpy" not in {*requires, *imported}:
         imported = (*imported, "numpy")
+    is_made_again = "cython" in {*requires, *imported}
+    added = [(_BEFORE_RENAMING, _RENAMED)] if is_renamed else []
+    bound = oldest({*found.numpy[False], *(() if is_made_again else found.numpy[True])})
+    if bound and bound.is_admitted_by(lines):
+        added.append((bound.line, bound.why))
     before = made_before(project, files)
     return ProjectSurvey(
         backend=recognised(project),
@@ -201,8 +207,8 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         unknown=imports.unknown,
         tried=tuple(each for each in imports.tried if each not in imported),
         decisive=tuple(each for each in imports.decisive if each not in imported),
-        generated="" if "cython" in {*requires, *imported} else min(found.generated, key=_release, default=""),
-        added=((_BEFORE_RENAMING, _RENAMED),) if is_renamed else (),
+        generated="" if is_made_again else min(found.generated, key=_release, default=""),
+        added=tuple(added),
         majors=tuple(sorted(found.majors)),
         before=before,
         has_extensions=found.has_extensions,
@@ -228,6 +234,7 @@ class _Found:
         self.linked: set[str] = set()
         self.majors: set[str] = set()
         self.generated: set[str] = set()
+        self.numpy: dict[bool, set[NumpyBound]] = {True: set(), False: set()}
         self.has_extensions = self.has_kernels = self.has_others = False
 
     def look(self, path: Path, name: str) -> None:
@@ -248,6 +255,8 @@ class _Found:
         if not is_script and language != "Cython":
             if match := _GENERATED.match(text):
                 self.generated.add(match["version"])
+            if bound := numpy_bound(text):
+                self.numpy[match is not None].add(bound)
             self.headers |= {match["header"] for match in _INCLUDE.finditer(text)}
             if _DISPATCH.search(text):
                 self.dispatch.add(name)

@@ -190,19 +190,21 @@ def pattern(text: str | re.Pattern[str]) -> re.Pattern[str]:
 HALF = " ("
 _FATBIN = re.compile(re.escape(MAGIC_BYTES))
 _SYSTEMS = {Format.PE: "Windows files (PE)", Format.MACHO: "macOS files (Mach-O)"}
+_LOADED_BY = {Format.PE: "windows", Format.MACHO: "macos"}
 
 
 @dataclass(slots=True)
 class _Contents:
     """The ELF files of a wheel by path, the code of *others*, the GPU code in both, and what was not understood.
 
-    What is *unread* has a reason by path.
+    What is *unread* has a reason by path. *foreign* files are for systems on which the wheel is not installed.
     """
 
     libraries: dict[str, Elf] = field(default_factory=dict)
     others: dict[str, Format] = field(default_factory=dict)
     images: dict[str, CodeFile] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
+    foreign: dict[str, Format] = field(default_factory=dict)
     gpu_codes: dict[str, LibraryCode] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
@@ -218,7 +220,9 @@ class _Contents:
                         pass
                     continue
                 with wheel.mapped(member) as data:
-                    if kind is Format.ELF:
+                    if wheel.name.systems and _LOADED_BY.get(kind) not in {None, *wheel.name.systems}:
+                        contents.foreign[member.path] = kind
+                    elif kind is Format.ELF:
                         contents._read(member.path, data)
                     else:
                         contents._read_other(member.path, data, kind)
@@ -248,6 +252,10 @@ class _Contents:
             reasons.setdefault(reason, []).append(path)
         for reason, paths in reasons.items():
             yield Finding(severity, VerifyRule.ISA_UNCHECKED, tuple(paths), f"instruction sets: not checked: {reason}")
+        for kind in sorted(set(self.foreign.values())):
+            places = tuple(path for path, other in self.foreign.items() if other is kind)
+            what = f"{_SYSTEMS[kind]} in a wheel for other systems, which load none of them: not checked"
+            yield Finding(Severity.NOTE, VerifyRule.ISA_UNCHECKED, places, what)
         for kind in sorted(set(self.others.values())):
             what = f"what {_SYSTEMS[kind]} link to is not checked; vbuild inspect --closure shows it"
             yield Finding(Severity.NOTE, VerifyRule.NEEDED, (), what)

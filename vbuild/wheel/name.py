@@ -120,6 +120,13 @@ class WheelName(Struct, frozen=True):
         return tuple(machine for machine in ("x86_64", "aarch64") if re.search(rf"_{machine}(?:\.|$)", self.platform))
 
     @property
+    def systems(self) -> frozenset[str]:
+        """Those of linux, windows and macos that its platform tags are for; none for any platform, or others."""
+        starts = {"linux": ("linux", "manylinux", "musllinux"), "windows": ("win",), "macos": ("macosx",)}
+        tags = self.platform.split(".")
+        return frozenset(name for name, start in starts.items() if any(tag.startswith(start) for tag in tags))
+
+    @property
     def build_order(self) -> tuple[int, str] | tuple[()]:
         """The build tag as it sorts: its leading number, then the rest; a wheel without one comes first."""
         if self.build is None:
