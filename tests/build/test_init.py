@@ -15,6 +15,7 @@ from vbuild.build.headers import (
     looked_in_vain,
     missing_header,
     missing_source,
+    older_cuda,
     older_python,
 )
 from vbuild.build.init import init
@@ -265,6 +266,19 @@ def test_what_a_build_goes_on_without_is_named_with_its_package() -> None:
 )
 def test_what_a_build_says_of_cuda_that_it_leaves_out_is_found(log: str, line: str | None) -> None:
     assert left_out(log) == line
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'a.cu(18): error: class "cudaDeviceProp" has no member "clockRate"',
+        "'cudaDeviceProp' has no member named 'clockRate'",
+    ],
+)
+def test_fields_that_cuda_removed_ask_for_an_older_one(said: str) -> None:
+    advice = older_cuda(f"x\n{said}\n") or ""
+    assert advice.startswith("no CUDA from 13 on has cudaDeviceProp.clockRate: install CUDA 12")
+    assert older_cuda('class "Demo" has no member "clockRate"') is None
 
 
 def test_the_first_error_of_nvcc_is_found() -> None:

@@ -24,7 +24,11 @@ CUDA = 'a.cu(1): error: identifier "%s" is undefined'
         ("x = PyArray_FromDims(1, dims, NPY_DOUBLE);", "numpy<2", "PyArray_FromDims"),
         ("x = PyArray_DATA(y) + (NPY_IN_ARRAY | NPY_OWNDATA);", "numpy<2.3", "NPY_IN_ARRAY"),
         ("NPY_IN_ARRAY; PyArray_GetNumericOps();", "numpy<2", "PyArray_GetNumericOps"),
-        ("__Pyx_INCREF(((PyObject*)__pyx_v_d->subarray->shape));", "numpy<2", "PyArray_Descr.subarray"),
+        (
+            "__Pyx_INCREF(((PyObject*)__pyx_v_d->subarray->shape));\n#ifdef NPY_FEATURE_VERSION\n#endif",
+            "numpy<2",
+            "PyArray_Descr.subarray",
+        ),
     ],
 )
 def test_what_a_source_uses_says_which_numpy_compiles_it(code: str, line: str, name: str) -> None:

@@ -30,6 +30,7 @@ from vbuild.build.headers import (
     looked_in_vain,
     missing_header,
     missing_source,
+    older_cuda,
     older_python,
 )
 from vbuild.build.job import Job
@@ -339,12 +340,14 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
             raise BuildError(
                 f"{error}\nThe headers of Python are missing; install them: apt-get install python3-dev"
             ) from error
-        if (
-            advice := missing_header(first or "")
-            or older_python(first or "")
-            or older_numpy(text)
-            or missing_source(text)
-        ):
+        asked = (
+            (missing_header, first),
+            (older_python, first),
+            (older_numpy, text),
+            (older_cuda, text),
+            (missing_source, text),
+        )
+        if advice := next((said for about, what in asked if (said := about(what or ""))), None):
             raise BuildError(f"{error}\n{advice}") from error
         if job.compilers.cxx is None and "++" in text:
             raise BuildError(f"{error}\nThere is no C++ compiler on PATH; install g++ or clang") from error

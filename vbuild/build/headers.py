@@ -189,6 +189,8 @@ _TRIED = re.compile(
 # of assembly that is chosen at run time
 ASSEMBLERS = frozenset({"nasm", "yasm"})
 # the first error is in a header of Python, which has changed since the source was written
+# of cudafe++ and of gcc; the release notes of CUDA 13.0 list what went
+_NO_FIELD = re.compile(r"cudaDeviceProp\W+ has no member (?:named )?\W(?P<name>\w+)")
 _IN_PYTHON = re.compile(r"/include/python(?P<version>3\.\d+)\w*/[\w/]+\.h:\d+:\d+: error: ")
 # macros of numpy's C that 2.2 is the last release to have; some write them of their own accord where they are missing
 # of cudafe++, which compiles the C++ of nvcc's sources
@@ -386,6 +388,14 @@ def older_python(text: str) -> str | None:
         return None
     what = f"its sources do not compile with the headers of Python {match['version']}, and are for an older one"
     return f"{what}, most likely: --python 3.8, or matrix.python = ['3.8'], takes another that is installed"
+
+
+def older_cuda(text: str) -> str | None:
+    """What to do about a compiler's *text* of errors, if these are about fields that CUDA 13 removed; or None."""
+    if not (match := _NO_FIELD.search(text)):
+        return None
+    what = f"no CUDA from 13 on has cudaDeviceProp.{match['name']}"
+    return f"{what}: install CUDA 12, set CUDA_HOME to its folder, and ask for it: --toolkit 12.9"
 
 
 def first_of_nvcc(log: str) -> str | None:

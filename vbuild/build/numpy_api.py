@@ -42,21 +42,27 @@ _FLAGS = (
     r"(?:IN|OUT|INOUT)_F?ARRAY|[CF]_CONTIGUOUS|CONTIGUOUS|FORTRAN|[CF]ARRAY(?:_RO)?|ALIGNED|WRITEABLE|OWNDATA"
     r"|FORCECAST|ENSURECOPY|ENSUREARRAY|NOTSWAPPED|ELEMENTSTRIDES|BEHAVED(?:_NS)?|DEFAULT|UPDATE_ALL"
 )
-# oldest first; what Cython before 3 writes looks into a structure that numpy 2 hides
+# oldest first
 _REMOVED = (
-    (_ONE, "2", re.compile(rf"\bPyArray_(?:{_FUNCTIONS})\b|\bNPY_MAX_ELSIZE\b|(?<=__pyx_v_d)->subarray\b")),
+    (_ONE, "2", re.compile(rf"\bPyArray_(?:{_FUNCTIONS})\b|\bNPY_MAX_ELSIZE\b")),
     ("numpy<2.3", "2.3", re.compile(rf"\bNPY_(?:{_FLAGS})\b")),
 )
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # what sources ask that compile with several releases
 _ASKS = re.compile(r"\bNPY_(?:API|FEATURE|ABI|TARGET)_VERSION\b|\bNPY_2_\d+_API_VERSION\b|\bnpy_2_compat\.h\b")
+# what Cython writes by the .pxd of an older numpy: it asks for versions, and looks into what numpy 2 hides all the same
+_LOOKS_INSIDE = re.compile(r"\b__pyx_v_d->subarray->shape\b")
 _LACKS = re.compile(r"undefined|undeclared|not declared")
 _HIDDEN = re.compile(r"_PyArray_Descr\b[^\n]* no member named \W(?P<name>\w+)")
 
 
 def numpy_bound(text: str) -> NumpyBound | None:
     """The oldest bound that the C or C++ in *text* needs; None if it uses no such name, or asks which numpy it is."""
-    if "numpy" not in text or _ASKS.search(text):
+    if "numpy" not in text:
+        return None
+    if _LOOKS_INSIDE.search(text):
+        return NumpyBound(_ONE, "PyArray_Descr.subarray", "2")
+    if _ASKS.search(text):
         return None
     code = _COMMENT.sub("", text)
     for line, since, names in _REMOVED:
@@ -64,7 +70,7 @@ def numpy_bound(text: str) -> NumpyBound | None:
             if not re.search(
                 rf"#\s*(?:define|ifn?def)\s+{re.escape(found)}\b|defined\s*\(?\s*{re.escape(found)}\b", code
             ):
-                return NumpyBound(line, found.replace("->", "PyArray_Descr."), since)
+                return NumpyBound(line, found, since)
     return None
 
 

@@ -51,7 +51,7 @@ _LACKING = ("No such file", "file not found", "cannot find -l", "unrecognized", 
 
 
 # names that tools read in the place of CUDA_HOME
-_HOMES = ("CUDA_HOME", "CUDA_PATH", "CUDAHOME", "CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR")
+_HOMES = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDAToolkit_ROOT", "CUDA_TOOLKIT_ROOT_DIR")
 # torch puts ccache before the compilers that it calls: before a wrapper, whose bytes and folder are new in every build,
 # it finds nothing again, and its key takes an nvcc more; the wrapper has one behind it
 _UNCACHED = {"TORCH_NO_COMPILER_WRAPPER": "1"}
