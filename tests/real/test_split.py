@@ -43,7 +43,9 @@ TORCHCODEC = Release(
     (("libnvjpeg-1a359ba7", "nvidia-nvjpeg==13.0.1.86"), ("libavif-e4168294", "torchcodec-libs==0.17.0")),
 )
 # there is nothing of NVIDIA's in it
-PILLOW = Release("pillow==13.0.0", NEW[:3], 11, (("libjpeg-", "pillow-libs==13.0.0"), ("libavif-", "pillow-libs==13.0.0")))
+PILLOW = Release(
+    "pillow==13.0.0", NEW[:3], 11, (("libjpeg-", "pillow-libs==13.0.0"), ("libavif-", "pillow-libs==13.0.0"))
+)
 MUMAXPLUS = Release(
     "mumaxplus==1.2.2",
     (*NEW, "3.15"),
