@@ -275,6 +275,15 @@ def test_what_a_library_opens_stays_beside_it_if_it_asks_where_it_is(tmp_path: P
     assert fate[PATH] == ("keep", "may open libplugin.so.3, and may ask where it is itself (dladdr)", False)
 
 
+def test_a_library_that_opens_what_stays_moves_if_asked(tmp_path: Path) -> None:
+    engine = library("libengine.so.1", source=BY_NAME, runpath="$ORIGIN")
+    files: Files = {**FILES, "demo/__init__.py": "", PATH: engine, "demo/lib/libplugin.so.3": PLUGIN}
+    result = thinned(tmp_path, files, keep=("libplugin*",))
+    assert fates(result)[PATH] == ("keep", "may open libplugin.so.3, which stays in the wheel", False)
+    result = thinned(tmp_path / "asked", files, keep=("libplugin*",), move=("libengine*",))
+    assert fates(result)[PATH] == ("share", "", False)
+
+
 def test_what_nothing_needs_moves_if_asked(tmp_path: Path) -> None:
     files = {**FILES, "demo/plugins/libplugin.so.3": PLUGIN}
     assert fates(thinned(tmp_path, files))["demo/plugins/libplugin.so.3"][1] == "nothing in the wheel needs it"

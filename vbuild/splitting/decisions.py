@@ -281,13 +281,11 @@ class _WheelDecisions:
                     yield path, f"needs {edge.name}, which stays in the wheel"
                 if not edge.provider and edge.name.startswith("$"):
                     yield path, f"needs {edge.name}, a path from where it is"
-            for library in self.bundle.opened_by.get(path, ()):
+            for library in () if self.request.moves(path) else self.bundle.opened_by.get(path, ()):
                 if not self._leaves(library.path):
                     yield path, f"may open {library.name}, which stays in the wheel"
-                elif (
-                    (asking := asks_own_place(self.movable[path]))
-                    and not self.request.moves(path)
-                    and (doubt := self._tried(self.movable[path], f"may open {library.name}, and {asking}"))
+                elif (asking := asks_own_place(self.movable[path])) and (
+                    doubt := self._tried(self.movable[path], f"may open {library.name}, and {asking}")
                 ):
                     yield path, doubt
 
