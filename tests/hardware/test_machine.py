@@ -95,6 +95,8 @@ def test_a_machine_is_written_in_one_way() -> None:
     ("old", "new", "message"),
     [
         ('python = "3.11.7"', "", "python: missing; expected a string"),
+        ('"3.11.7"', '"3"', "python: no Python version '3'; expected one as in 3.12.4"),
+        ('"3.11.7"', '"3.99999999"', "python: no Python version '3.99999999'; expected one as in 3.12.4"),
         ('"3.11.7"', '"three"', "python: no Python version 'three'; expected one as in 3.12.4"),
         (
             "cpu = ",

@@ -60,6 +60,7 @@ _DRIVERS = {
         *((555, "12.5"), (560, "12.6"), (565, "12.7"), (570, "12.8"), (575, "12.9"), (580, "13.0"), (590, "13.1")),
     )
 }
+_HIGHEST = 999  # minor version
 _LEAST_DRIVER = 100  # CUDA's versions are lower
 _SPELLINGS = {"x86_64": "x86-64", "aarch64": "armv8-a"}
 # packaging is pure Python and may be missing in the other interpreter, so it is taken along; packaging 26.4 does not
@@ -288,9 +289,13 @@ def _asked(python: Path) -> tuple[str, tuple[str, ...]]:
 
 def _version(text: str) -> str:
     try:
-        return str(Version(text))
+        version = Version(text)
     except InvalidVersion as error:
         raise HardwareError(f"no Python version {text!r}; expected one as in 3.12.4") from error
+    # each older minor version has tags, too
+    if len(version.release) == 1 or max(version.release[:2]) > _HIGHEST:
+        raise HardwareError(f"no Python version {text!r}; expected one as in 3.12.4")
+    return str(version)
 
 
 def _supported(table: Table) -> Iterator[tuple[str, Features]]:
