@@ -91,6 +91,47 @@ def test_starts_keep_the_alignment_that_all_had_up_to_a_page(
     assert max(starts) < pieces[-1].span.start
 
 
+@pytest.mark.parametrize("packer", [packed, spread])
+@pytest.mark.parametrize(
+    ("stop", "is_padding", "free"),
+    [
+        (0x4000, False, range(0x1018, 0x4000)),  # nothing is behind the last piece
+        (0x4FFF, True, range(0x1018, 0x4FFF)),
+        (0x4FFF, False, range(0x1018, 0x4000)),
+        (0x5000, True, range(0x1018, 0x4000)),  # as long as the alignment: not there for it
+    ],
+)
+def test_what_lies_behind_the_last_piece_is_free_if_it_is_padding(
+    packer: Callable[..., Packing], stop: int, is_padding: object, free: range
+) -> None:
+    pieces = [Chunk(range(0x1000, 0x4000), 0x18)]
+    found = packer(range(0x1000, stop), pieces, alignment=0x1000, is_padding=lambda _: is_padding)
+    assert found == Packing((0x1000,), (free,))
+
+
+@pytest.mark.parametrize("packer", [packed, spread])
+@pytest.mark.parametrize(
+    ("gap", "is_padding", "joined"), [(0xFFF, True, True), (0xFFF, False, False), (0x1000, True, False)]
+)
+def test_what_lies_between_two_pieces_is_free_if_it_is_padding(
+    packer: Callable[..., Packing], gap: int, is_padding: object, joined: object
+) -> None:
+    pieces = [Chunk(range(0x1000, 0x3000 - gap), 0), Chunk(range(0x3000, 0x5000), 0)]
+    found = packer(range(0x1000, 0x5000), pieces, alignment=0x1000, is_padding=lambda _: is_padding)
+    free = [at for each in found.free for at in each]
+    assert (0x3000 - gap in free, 0x2FFF in free) == (joined, joined)
+
+
+def test_pieces_that_fit_into_no_gap_are_refused() -> None:
+    """Three of 3 pages and two of 5 were in gaps of 9 and 10; those of 5 are placed first, and one takes from the 9."""
+    page, at, pieces = 0x1000, 0x1000, []
+    for pages in (3, 3, 3, 1, 5, 5):
+        pieces.append(Chunk(range(at, at + pages * page), pages * page, stays=pages == 1))
+        at += pages * page
+    with pytest.raises(BinaryError, match=r"^0x3000 bytes fit into no gap between what stays$"):
+        spread(range(page, at), pieces, alignment=page, is_padding=lambda _: False)
+
+
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [

@@ -7,9 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from vbuild.elf.layout import ElfLayout
-from vbuild.elf.records import ElfMachine, FileHeader, ProgramHeader, SegmentFlag, SegmentType
-from vbuild.elf.surgery.holes import Holes, split
+from vbuild.binary.edits import Strip
+from vbuild.elf.image import ElfImage
+from vbuild.elf.layout import ElfLayout, Section
+from vbuild.elf.records import (
+    ElfMachine,
+    FileHeader,
+    ProgramHeader,
+    SectionFlag,
+    SectionHeader,
+    SectionType,
+    SegmentFlag,
+    SegmentType,
+)
+from vbuild.elf.surgery.holes import Holes, dead, split, stripped
 from vbuild.errors import BinaryError
 
 PAGE = 0x1000
@@ -87,6 +98,78 @@ def test_a_hole_in_another_segment_is_refused_and_beside_it_is_not() -> None:
     for hole in (range(FIRST, FIRST + PAGE + 1), range(FIRST + 2 * PAGE - 1, FIRST + 3 * PAGE)):
         with pytest.raises(BinaryError, match=r"^hole at 0x\w+ in a segment of type 0x4$"):
             split(layout(LOAD, note), Holes.of([hole]))
+
+
+def test_the_alignment_stays_where_nothing_that_is_loaded_moves_in_the_file() -> None:
+    large = structs.replace(LOAD, p_align=0x200000)
+    assert split(layout(large), Holes.of([])) == (large,)
+    assert split(layout(large), Holes.of([range(FIRST + SIZE, FIRST + SIZE + PAGE)])) == (large,)
+    assert split(layout(large), Holes.of([range(0x1000)]))[0].p_align == PAGE
+    small = structs.replace(LOAD, p_align=0x800)
+    assert split(layout(small), Holes.of([range(0x1000)]))[0].p_align == 0x800
+
+
+def section(index: int, kind: SectionType, start: int, size: int, *, align: int = 1, flags: int = 0) -> Section:
+    return Section(index, f".s{index}", SectionHeader(0, kind, flags, 0, start, size, 0, 0, align, 0))
+
+
+def image(*sections: Section, segments: tuple[ProgramHeader, ...] = (), data: bytes = bytes(0x10000)) -> ElfImage:
+    header = structs.replace(HEADER, e_shoff=0xF000, e_shnum=len(sections))
+    return ElfImage(len(data), header, segments, sections, memoryview(data))
+
+
+def note(index: int, start: int, size: int, *, align: int = 1) -> Section:
+    return section(index, SectionType.PROGBITS, start, size, align=align)
+
+
+def test_what_lies_behind_a_hole_keeps_its_alignment() -> None:
+    """The hole is as long as that allows: of a section, of the section headers, of a page for what is loaded."""
+    gone = note(0, 0x1001, 0x1001)
+    load = structs.replace(LOAD, p_offset=0x4000)
+    for others, segments, unit in (
+        ((), (), 8),
+        ((note(1, 0x2002, 16, align=64),), (), 64),  # at once behind it
+        ((note(1, 0x3000, 16, align=64), note(2, 0x3100, 16, align=32)), (), 64),
+        ((note(1, 0x100, 16, align=64),), (), 8),  # before it
+        ((note(1, 0x3000, 16, align=0),), (), 8),
+        ((), (load,), PAGE),
+    ):
+        found = dead(image(gone, *others, segments=segments), [gone])
+        assert found == (range(0x1001, 0x1001 + 0x1001 // unit * unit),)
+    headers_before = structs.replace(image(gone), header=structs.replace(HEADER, e_shoff=0x40, e_shnum=1))
+    assert dead(headers_before, [gone]) == (range(0x1001, 0x2002),)
+
+
+def test_holes_beside_each_other_are_one_if_only_padding_is_between() -> None:
+    one, other = note(0, 0x1000, 0x100), note(1, 0x1108, 0x100)
+    assert dead(image(one, other), [one, other]) == (range(0x1000, 0x1208),)
+    marked = bytearray(0x10000)
+    marked[0x1104] = 1
+    assert dead(image(one, other, data=bytes(marked)), [one, other]) == (range(0x1000, 0x1100), range(0x1108, 0x1208))
+    marked[0x1104], marked[0x20] = 0, 1
+    assert dead(image(one, other, data=bytes(marked)), [one, other]) == (range(0x1000, 0x1208),)
+    between = note(2, 0x1104, 2)
+    assert dead(image(one, other, between), [one, other]) == (range(0x1000, 0x1100), range(0x1108, 0x1208))
+    far = note(1, 0x1110, 0x100)
+    assert dead(image(one, far), [one, far]) == (range(0x1000, 0x1100), range(0x1110, 0x1210))
+    near = note(1, 0x110F, 0x100)
+    assert dead(image(one, near), [one, near]) == (range(0x1000, 0x1208),)
+
+
+def test_debug_sections_that_the_loader_sees_or_the_header_names_stay() -> None:
+    names = note(0, 0x5000, 16)
+    for start, segments, flags, index, goes in (
+        (0x1000, (), 0, 1, True),
+        (0x1000, (), SectionFlag.ALLOC, 1, False),
+        (0x1000, (structs.replace(LOAD, p_offset=0x10FF, p_filesz=1),), 0, 1, False),
+        (0x1000, (structs.replace(LOAD, p_offset=0x1100, p_filesz=1),), 0, 1, True),
+        (0x1000, (structs.replace(LOAD, p_offset=0xFFF, p_filesz=1),), 0, 1, True),
+    ):
+        debug = structs.replace(section(index, SectionType.PROGBITS, start, 0x100, flags=flags), name=".debug_info")
+        found = stripped(image(names, debug, segments=segments), Strip.DEBUG)
+        assert (debug in found) == goes
+    header = structs.replace(image(names, debug).header, e_shstrndx=1)
+    assert stripped(structs.replace(image(names, debug), header=header), Strip.DEBUG) == ()
 
 
 def test_what_can_be_read_only_because_it_may_run_stays_so() -> None:

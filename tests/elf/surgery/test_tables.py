@@ -138,6 +138,31 @@ def test_a_number_that_leads_past_its_table_is_told(what: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+def test_tables_without_a_section_for_the_symbols_are_told() -> None:
+    found = IMAGE.section(".dynsym")
+    assert found
+    broken = with_number(IMAGE.header.e_shoff + 64 * found.index + 4, 1, data=DATA)
+    image = ElfImage.parse(broken)
+    with pytest.raises(BinaryError, match=r"^no section \.dynsym at DT_SYMTAB, which says how many symbols there are$"):
+        cut(image, shortened(image))
+
+
+def test_the_last_symbol_and_the_last_name_are_in_their_tables() -> None:
+    """One more is not: the edges of what is allowed."""
+    last = with_number(place(".rela.dyn").stop - 12, SYMBOLS - 1)
+    assert not cut(ElfImage.parse(last), shortened(ElfImage.parse(last))).is_unchanged
+    named = with_number(place(".dynsym").start + 24, STRINGS - 1)
+    assert not cut(ElfImage.parse(named), shortened(ElfImage.parse(named))).is_unchanged
+    both = ElfImage.parse(BOTH)
+    at, count = place(".hash", both).start, len(place(".dynsym", both)) // 24
+    allowed = with_number(at + 8, count - 1, data=BOTH)
+    assert not cut(ElfImage.parse(allowed), shortened(both)).is_unchanged
+    with pytest.raises(BinaryError, match=rf"^section \.hash: leads to symbol {count:#x}, expected one of {count:#x}$"):
+        cut(ElfImage.parse(with_number(at + 8, count, data=BOTH)), shortened(both))
+    with pytest.raises(BinaryError, match=r"^section \.hash: 0x\w+ bytes, fewer than it says$"):
+        cut(ElfImage.parse(with_number(at + 4, count + 1, data=BOTH)), shortened(both))
+
+
 def test_the_place_of_a_relocation_may_not_be_in_what_moves() -> None:
     data = library(writable=True)
     image = ElfImage.parse(data)
