@@ -340,6 +340,13 @@ def test_an_error_in_pythons_own_headers_is_of_sources_for_an_older_one() -> Non
         ),
         (
             {
+                "pyproject.toml": '[build-system]\nbuild-backend = "scikit_build_core.build"\n',
+                "CMakeLists.txt": "pybind11_add_module(k k.cu)\nset_property(TARGET k CUDA_SEPARABLE_COMPILATION ON)\n",
+            },
+            {"config-settings": {"cmake.define.CMAKE_INTERPROCEDURAL_OPTIMIZATION": "OFF"}},
+        ),
+        (
+            {
                 "pyproject.toml": '[build-system]\nbuild-backend = "mesonpy"\n',
                 "meson.options": "option('cuda', type: 'boolean',\n  value: false)\noption('tests', value: false)\n",
             },

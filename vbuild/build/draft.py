@@ -115,10 +115,14 @@ def _majors(survey: ProjectSurvey, entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"env": dict.fromkeys(survey.majors, major)} if survey.majors else {}
 
 
+# which pybind11 takes for the project's own choice
+_WITHOUT_LTO = (("CMAKE_INTERPROCEDURAL_OPTIMIZATION", "OFF"),)
+
+
 def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
     switches = {name: value for name, value in survey.switches if "cuda" in matrix or not name.endswith("FORCE_CUDA")}
-    options = survey.options if "cuda" in matrix and "gpus" in matrix["cuda"][0] else ()
-    by_option, by_variable = _turned_on(survey, options)
+    has_gpus = "cuda" in matrix and "gpus" in matrix["cuda"][0]
+    by_option, by_variable = _turned_on(survey, survey.options if has_gpus else ())
     switches |= by_variable
     made = survey.before if "cuda" in matrix else ""
     if made:
@@ -129,8 +133,12 @@ def _build(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKe
         switches |= {"LDFLAGS": LDFLAGS} if made else {}
         what = "or it takes a finished wheel from elsewhere, leaves CUDA out where there is no GPU, or compiles nothing"
         yield DraftKey("build", "env", switches, what)
+    why = ["or it leaves CUDA out"] if by_option else []
+    if survey.has_lto and has_gpus and survey.backend is BuildBackend.SCIKIT_BUILD_CORE:
+        by_option |= _turned_on(survey, _WITHOUT_LTO)[0]
+        why.append("link-time optimization, which pybind11 turns on, loses fatbins of separable compilation")
     if by_option:
-        yield DraftKey("build", "config-settings", by_option, "or it leaves CUDA out")
+        yield DraftKey("build", "config-settings", by_option, "; ".join(why))
     decisive = survey.decisive if survey.has_cuda and "cuda" in matrix else ()
     if requires := [*survey.imported, *decisive, *(line for line, _ in survey.added)]:
         said = (

@@ -67,6 +67,8 @@ _COMPILERS = frozenset(
 _NATIVE = re.compile(r"-m(?:arch|tune|cpu)=native")
 # that nvcc compiles something, be it called .cu or not
 _KERNELS = re.compile(r"CUDAExtension|enable_language\s*\(\s*CUDA|LANGUAGES[^)]*\bCUDA\b|cuda_add_|\.cu\b|-x cu\b")
+_PYBIND11, _SEPARABLE = re.compile(r"\bpybind11_add_module\b"), re.compile(r"\bCUDA_SEPARABLE_COMPILATION\s+ON\b")
+_OWN_LTO = re.compile(r"\bINTERPROCEDURAL_OPTIMIZATION\b|\bNO_EXTRAS\b")
 _AS_CUDA = re.compile(r"-x cu\b|\bLANGUAGE\s+CUDA\b")  # sources whose names do not say so
 # how scripts name the toolkit's libraries; and variables that take its major version
 _LINKED = re.compile(
@@ -113,6 +115,7 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     nothing makes again, or "". *added* holds a requirement to
     releases that take the project, each with the reason. *majors* are variables that want the major version of CUDA.
     *before* makes a library of kernels that setup.py links, and nothing else makes.
+    It *has_lto* where pybind11 adds link-time optimization to CUDA code that is compiled separately.
     *dispatch* are files that ask the CPU, *native* those that build for the building machine. *headers* are those in
     angle brackets that are not its own.
     """
@@ -138,6 +141,7 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
     added: tuple[tuple[str, str], ...] = ()
     majors: tuple[str, ...] = ()
     before: str = ""
+    has_lto: bool = False
     has_extensions: bool = False
     has_kernels: bool = False
     calls_cuda: bool = False
@@ -211,6 +215,7 @@ def surveyed(project: Path, name: str) -> ProjectSurvey:
         added=tuple(added),
         majors=tuple(sorted(found.majors)),
         before=before,
+        has_lto=found.has_lto,
         has_extensions=found.has_extensions,
         # some have the script of a kernel that they no longer have
         has_kernels=bool(before) or (found.has_kernels and ("CUDA" in found.languages or found.has_others)),
@@ -235,7 +240,7 @@ class _Found:
         self.majors: set[str] = set()
         self.generated: set[str] = set()
         self.numpy: dict[bool, set[NumpyBound]] = {True: set(), False: set()}
-        self.has_extensions = self.has_kernels = self.has_others = False
+        self.has_extensions = self.has_kernels = self.has_others = self.has_lto = False
 
     def look(self, path: Path, name: str) -> None:
         is_script = path.name.endswith(_SCRIPTS)
@@ -272,6 +277,7 @@ class _Found:
         if not (name.endswith(".py") and "/" in name):
             self.has_kernels |= bool(_KERNELS.search(text))
             self.has_others |= bool(_AS_CUDA.search(text))
+            self.has_lto |= bool(_PYBIND11.search(text) and _SEPARABLE.search(text) and not _OWN_LTO.search(text))
             for match in _OPTION.finditer(text) if "/" not in name else ():
                 self._add_option(match)
             for match in _LINKED.finditer(text):
