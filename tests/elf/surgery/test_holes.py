@@ -100,6 +100,22 @@ def test_a_hole_in_another_segment_is_refused_and_beside_it_is_not() -> None:
             split(layout(LOAD, note), Holes.of([hole]))
 
 
+def test_a_piece_beside_code_is_not_code() -> None:
+    runs = structs.replace(LOAD, p_flags=SegmentFlag.R | SegmentFlag.X)
+    found = layout(runs)
+    for start, flags in (
+        (FIRST + SIZE - PAGE, [SegmentFlag.R, runs.p_flags]),  # from the end of a hole on
+        (FIRST + PAGE, [SegmentFlag.R, SegmentFlag.R]),  # from the end of the first piece on, in the hole
+        (FIRST, [runs.p_flags, SegmentFlag.R]),
+    ):
+        code = section(1, SectionType.PROGBITS, start, PAGE, flags=SectionFlag.EXECINSTR)
+        pieces = split(structs.replace(found, sections=(code,)), Holes.of([range(FIRST + PAGE, FIRST + SIZE - PAGE)]))
+        assert [piece.p_flags for piece in pieces] == flags
+    before = section(1, SectionType.PROGBITS, FIRST + SIZE - 2 * PAGE, PAGE, flags=SectionFlag.EXECINSTR)
+    pieces = split(structs.replace(found, sections=(before,)), Holes.of([range(FIRST + PAGE, FIRST + SIZE - PAGE)]))
+    assert [piece.p_flags for piece in pieces] == [SegmentFlag.R, SegmentFlag.R]
+
+
 def test_the_alignment_stays_where_nothing_that_is_loaded_moves_in_the_file() -> None:
     large = structs.replace(LOAD, p_align=0x200000)
     assert split(layout(large), Holes.of([])) == (large,)
@@ -124,20 +140,22 @@ def note(index: int, start: int, size: int, *, align: int = 1) -> Section:
 
 def test_what_lies_behind_a_hole_keeps_its_alignment() -> None:
     """The hole is as long as that allows: of a section, of the section headers, of a page for what is loaded."""
-    gone = note(0, 0x1001, 0x1001)
+    gone = note(0, 0x1001, 0x1FFF)
     load = structs.replace(LOAD, p_offset=0x4000)
     for others, segments, unit in (
         ((), (), 8),
-        ((note(1, 0x2002, 16, align=64),), (), 64),  # at once behind it
-        ((note(1, 0x3000, 16, align=64), note(2, 0x3100, 16, align=32)), (), 64),
+        ((note(1, 0x3000, 16, align=64),), (), 64),  # at once behind it
+        ((note(1, 0x3001, 16, align=64), note(2, 0x3100, 16, align=32)), (), 64),
         ((note(1, 0x100, 16, align=64),), (), 8),  # before it
-        ((note(1, 0x3000, 16, align=0),), (), 8),
+        ((note(1, 0x3001, 16, align=0),), (), 8),
         ((), (load,), PAGE),
     ):
         found = dead(image(gone, *others, segments=segments), [gone])
-        assert found == (range(0x1001, 0x1001 + 0x1001 // unit * unit),)
+        assert found == (range(0x1001, 0x1001 + 0x1FFF // unit * unit),)
     headers_before = structs.replace(image(gone), header=structs.replace(HEADER, e_shoff=0x40, e_shnum=1))
-    assert dead(headers_before, [gone]) == (range(0x1001, 0x2002),)
+    assert dead(headers_before, [gone]) == (range(0x1001, 0x3000),)
+    unaligned = structs.replace(image(gone, note(1, 0x3001, 16, align=0)), header=headers_before.header)
+    assert dead(unaligned, [gone]) == (range(0x1001, 0x3000),)
 
 
 def test_holes_beside_each_other_are_one_if_only_padding_is_between() -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.factories import elf
 from tests.factories.damage import Sound
 from tests.factories.devices import blobs, library, shortened
+from vbuild.binary.edits import Strip
 from vbuild.elf.dynamic import version_needs
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import DynamicTag, SegmentType
@@ -163,10 +164,53 @@ def test_the_last_symbol_and_the_last_name_are_in_their_tables() -> None:
         cut(ElfImage.parse(with_number(at + 4, count + 1, data=BOTH)), shortened(both))
 
 
-def test_the_place_of_a_relocation_may_not_be_in_what_moves() -> None:
+def test_what_ends_where_something_else_begins_is_no_part_of_it() -> None:
+    last = blobs(IMAGE)[-1].pointers[0].target + len(blobs(IMAGE)[-1].span)
+    load = next(each for each in IMAGE.loads if IMAGE.segments[relro()].p_vaddr in each.addresses)
+    end = -(-load.addresses.stop // 0x1000) * 0x1000 - IMAGE.segments[relro()].p_vaddr
+    for allowed in (
+        with_row(DynamicTag.STRSZ, BLOB - IMAGE.dynamic()[DynamicTag.STRTAB]),
+        with_row(INIT_ARRAY, last),
+        SOUND.with_segment(relro(), p_memsz=end),
+    ):
+        assert not cut(ElfImage.parse(allowed), shortened(ElfImage.parse(allowed))).is_unchanged
+    beyond = ElfImage.parse(SOUND.with_segment(relro(), p_memsz=end + 1))
+    with pytest.raises(BinaryError, match=r"^PT_GNU_RELRO of 0x\w+ to 0x\w+: expected one PT_LOAD$"):
+        cut(beyond, shortened(beyond))
+
+
+def test_a_chain_of_the_old_hash_table_may_not_lead_past_the_symbols() -> None:
+    both = ElfImage.parse(BOTH)
+    start = place(".hash", both).start
+    buckets, symbols = struct.unpack_from("<2I", BOTH, start)
+    broken = with_number(start + 8 + 4 * (buckets + symbols - 1), symbols, data=BOTH)
+    with pytest.raises(BinaryError, match=rf"^section \.hash: leads to symbol {symbols:#x}, expected one of "):
+        cut(ElfImage.parse(broken), shortened(both))
+
+
+def test_the_names_of_versions_that_a_library_defines_are_in_their_table() -> None:
+    data = elf.linked("int one(void) { return 1; }", "-g", script="ONE { global: one; local: *; };")
+    image = ElfImage.parse(data)
+    assert not cut(image, [], strip=Strip.DEBUG).is_unchanged
+    start = place(".gnu.version_d", image).start
+    (aux,) = struct.unpack_from("<12xI", data, start)
+    broken = with_number(start + aux, BEYOND, data=data)
+    with pytest.raises(BinaryError, match=rf"^string at {BEYOND:#x} has no end in 0x\w+ bytes$"):
+        cut(ElfImage.parse(broken), [], strip=Strip.DEBUG)
+
+
+def test_a_program_that_loads_nothing_has_no_tables() -> None:
+    program = elf.program("int main(void) { return 3; }", "-g", "-static")
+    small = bytes(cut(ElfImage.parse(program), [], strip=Strip.UNNEEDED))
+    assert len(small) < len(program)
+    assert elf.status(small) == 3
+
+
+@pytest.mark.parametrize("inside", [0, 8])
+def test_the_place_of_a_relocation_may_not_be_in_what_moves(inside: int) -> None:
     data = library(writable=True)
     image = ElfImage.parse(data)
-    start = image.address(shortened(image)[0].span.start + 8)
+    start = image.address(shortened(image)[0].span.start + inside)
     assert start
     broken = with_number(place(".rela.dyn", image).stop - 24, start, 8, data)
     with pytest.raises(BinaryError, match=rf"^relocation of {start:#x}, in what would move away$"):
