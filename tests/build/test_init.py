@@ -17,6 +17,7 @@ from vbuild.build.headers import (
     missing_source,
     older_cuda,
     older_python,
+    other_python,
 )
 from vbuild.build.init import init
 from vbuild.build.plan import BuildBackend
@@ -326,6 +327,15 @@ def test_an_error_in_pythons_own_headers_is_of_sources_for_an_older_one() -> Non
     text = "/usr/include/python3.11/object.h:775:41: error: expected '(' before 'PyType_HasFeature'"
     assert "headers of Python 3.11, and are for an older one" in (older_python(text) or "")
     assert older_python("python.cc:202:13: error: expected ')'") is None
+
+
+def test_headers_that_cmake_takes_of_another_python_are_named() -> None:
+    found = '-- Found PythonInterp: /a/bin/python3 (found suitable version "3.{}.18", minimum required is "3")\n'
+    error = "/usr/include/python3.11/object.h:775:41: error: expected '(' before 'PyType_HasFeature'"
+    advice = other_python(found.format(8) + error) or ""
+    assert advice.startswith("it is built for Python 3.8, and CMake took the headers of Python 3.11: ")
+    assert other_python(found.format(11) + error) is None
+    assert other_python(error) is None
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from vbuild.build.headers import (
     missing_source,
     older_cuda,
     older_python,
+    other_python,
 )
 from vbuild.build.job import Job
 from vbuild.build.numpy_api import older_numpy
@@ -342,6 +343,7 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
             ) from error
         asked = (
             (missing_header, first),
+            (other_python, text),
             (older_python, first),
             (older_numpy, text),
             (older_cuda, text),

@@ -192,6 +192,8 @@ ASSEMBLERS = frozenset({"nasm", "yasm"})
 # of cudafe++ and of gcc; the release notes of CUDA 13.0 list what went
 _NO_FIELD = re.compile(r"cudaDeviceProp\W+ has no member (?:named )?\W(?P<name>\w+)")
 _IN_PYTHON = re.compile(r"/include/python(?P<version>3\.\d+)\w*/[\w/]+\.h:\d+:\d+: error: ")
+# what CMake's FindPythonInterp says of the Python that the build runs in
+_INTERPRETER = re.compile(r"-- Found PythonInterp: \S+ \(found (?:suitable )?version \"(?P<version>3\.\d+)")
 # macros of numpy's C that 2.2 is the last release to have; some write them of their own accord where they are missing
 # of cudafe++, which compiles the C++ of nvcc's sources
 _OF_NVCC = re.compile(r"^(?P<error>\S+\(\d+\): (?:catastrophic )?error: [^\n]+)$", re.MULTILINE)
@@ -380,6 +382,15 @@ def _missing_program(names: Iterable[str]) -> str | None:
         if name == toolkit_library(name):
             return f"{name} is in the CUDA toolkit: matrix.cuda[].libraries = [{name!r}]"
     return None
+
+
+def other_python(log: str) -> str | None:
+    """What to do if the *log* of a build has CMake take the headers of another Python than the build's; or None."""
+    headers, built = _IN_PYTHON.search(log), _INTERPRETER.search(log)
+    if not headers or not built or headers["version"] == built["version"]:
+        return None
+    what = f"it is built for Python {built['version']}, and CMake took the headers of Python {headers['version']}"
+    return f"{what}: build.env.CMAKE_PREFIX_PATH = the folder of the right include/ and lib/"
 
 
 def older_python(text: str) -> str | None:
