@@ -95,11 +95,13 @@ def _facts(outline: BinaryOutline) -> Iterator[str]:
 
 
 def shortened(path: str, width: int) -> str:
-    """*path* in *width* columns, cut in its middle: its end tells more than its start, so more of that stays."""
+    """*path* in *width* columns, cut in its middle: the name stays whole if it fits, and then its folder."""
     if len(path) <= width:
         return path
-    # the end says more than the start: the name, and its version
-    head = (width - 1) // 3
+    # the end says more than the start: the name, its version, and the folder of a CPU level
+    folder, _, name = path.rpartition("/")
+    end = len(name) + 1 + len(folder.rpartition("/")[2])
+    head = max(0, min((width - 1) // 3, width - 1 - end)) if len(name) < width else (width - 1) // 3
     return f"{path[:head]}…{path[head + 1 - width :]}"
 
 
