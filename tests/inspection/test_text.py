@@ -108,5 +108,5 @@ def test_a_share_that_is_not_nothing_is_not_shown_as_nothing() -> None:
 def test_a_path_is_cut_in_its_middle() -> None:
     assert (shortened("a/b.so", 6), shortened("long/name.so", 8)) == ("a/b.so", "…name.so")
     assert shortened("demo.libs/glibc-hwcaps/x86-64-v4/libx.so", 22) == "demo…x86-64-v4/libx.so"
-    assert shortened("demo.libs/glibc-hwcaps/x86-64-v4/libx.so", 16) == "…86-64-v4/libx.so"
+    assert shortened("demo.libs/glibc-hwcaps/x86-64-v4/libx.so", 16) == "…6-64-v4/libx.so"
     assert shortened("demo/core.cpython-311-x86_64.so", 22) == "demo/co…-311-x86_64.so"
