@@ -326,9 +326,11 @@ def _strange(folder: Path) -> str | None:
     """Why nobody should run what is in *folder*; None if nobody but this user and root can write there."""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         status = folder.stat()
-        if os.name != "nt" and status.st_uid not in {os.geteuid(), 0}:
+        if not hasattr(os, "geteuid"):  # Windows has other rules
+            return None
+        if status.st_uid not in {os.geteuid(), 0}:
             return f"belongs to another user, {status.st_uid}, and builds run programs from there"
-        if os.name != "nt" and status.st_mode & stat.S_IWOTH:
+        if status.st_mode & stat.S_IWOTH:
             return "everybody may write there, and builds run programs from there"
     return None
 
