@@ -136,7 +136,7 @@ NEWER = LINUX.replace("2_17", "2_28")
 
 
 def test_a_newer_libc_gets_no_other_libraries_than_its_wheels_need(look: BundleReader) -> None:
-    """There, an installer takes the libraries for the newer one, and the older wheel where there is no newer."""
+    """An installer takes the libraries for the newer glibc, and the wheel for the older one if there is no other."""
     older = [a_wheel(look, number, {"demo/libbig.so": BIG}) for number in (10, 11)]
     newer = [a_wheel(look, number, {"demo/liblast.so": LAST}, platform=NEWER) for number in (12, 13)]
     assert [pool.platform for pool in pooled(*older, *newer)] == [LINUX]

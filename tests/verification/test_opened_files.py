@@ -1,4 +1,4 @@
-"""What is opened in a folder is told whoever opens it."""
+"""Which files of a folder are opened, by any process."""
 
 import subprocess
 from pathlib import Path

@@ -6,7 +6,7 @@
     *.pyc without its *.py          the names that are wanted, anywhere: strings have no ends there
     *.json, *.toml, *.cfg, *.txt    libx.so.1, engine.so
 
-Names that end in .dll or .dylib, and what Python code does only on other systems, are no evidence for a Linux wheel.
+Names that end in .dll or .dylib, and what Python code does only on other systems, do not count for a Linux wheel.
 Every file is searched once for all names that look like libraries; most files have none.
 """
 

@@ -32,7 +32,7 @@ from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.zip_read import Member
 
 _LICENCE = re.compile(r"(un)?licen[cs]es?|copying|notice|eula|copyright|authors", re.IGNORECASE)
-# bytes; a larger file is no text, and would be held in memory
+# bytes; licence texts are smaller, and are held in memory
 _LARGEST_TEXT = 1 << 24
 _NOT_A_TEXT = frozenset({".py", ".pyi", ".pyc", ".so", ".c", ".h", ".json"})
 _LICENCE_CLASSIFIER = "License ::"
@@ -48,7 +48,7 @@ _VERSIONED = re.compile(r"(?P<name>[A-Za-z]\w*?)_v?\d[\d._]*", re.ASCII)
 _DECORATION = "=-*#_~ \t"
 _DECORATED = re.compile(r"\s*(?:[=*#~-]{2,}\s*\S.*|#+\s+\S.*)")
 _FIELD = re.compile(r"\s*(?:Name|Files?|Package|Project|Library|Component|Upstream-Name|Source)\s*:", re.IGNORECASE)
-# characters: a longer line is no heading
+# characters; headings are shorter
 _LONGEST = 120
 # what a heading says besides a name
 _SILENT = frozenset(
@@ -133,7 +133,7 @@ def unnamed(
     """Return those of *libraries*, words by file name, that no path, heading or field of *texts* names.
 
     A heading also names the parts of a project: BROTLI libbrotlicommon, and OPENJPEG libopenjp2. The names of the
-    *projects* that the wheels are of name nothing: their own licence is no library's.
+    wheels' *projects* do not count: their own licence is not that of a library.
     """
     own = {word for project in projects for word in _words(project)}
     paths = {word for path in texts for word in _words(path)} - own

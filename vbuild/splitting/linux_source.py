@@ -1,4 +1,4 @@
-"""Python source without what it does on other systems than Linux, which is no evidence for a wheel of Linux.
+"""Python source without what it does on other systems than Linux, which does not count for a Linux wheel.
 
     if sys.platform == "win32":          if sys.platform == "win32":
         ctypes.CDLL("demo.dll")              0

@@ -32,7 +32,7 @@ _KNOWN = ("requires", "plugin-api", _STATIC, _ORDER, "optional")
 def current(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Return the document *values* as one of today, and what is to be known of that; itself if it is none of these.
 
-    What is not as expected in it stays, for whoever reads the result to refuse.
+    What is not as expected stays in it: reading the result refuses that.
     """
     schema = values.get("$schema")
     if schema in _SAME:

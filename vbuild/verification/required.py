@@ -1,7 +1,7 @@
 """The wheels of shared libraries that a thin wheel requires: beside it or fetched, and whether its tags hold with them.
 
     Requires-Dist: demo-libs==1.0    demo_libs-1.0-py3-none-manylinux_2_28_x86_64.whl
-    each platform tag of the wheel   that wheel has one for the same machine that is no newer, so both install there
+    each platform tag of the wheel   that wheel has one as old for the same machine, or older: both install there
     its libraries                    take no symbol that is newer than the tags of the wheel that requires them
 
 `auditwheel show` looks into one wheel only, and calls one whose libraries are in another linux_x86_64.
