@@ -18,13 +18,13 @@ from vbuild.splitting.companion import (
     Companion,
     LibsContents,
     contents_in,
-    dev_companion,
     libs_folder,
     libs_project,
+    output_companion,
 )
 from vbuild.splitting.licences import licence_files, licence_lines, licence_texts
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.metadata import Metadata, WheelFile, is_companion
+from vbuild.wheel.metadata import DEV, Metadata, WheelFile, is_companion
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.write import write_wheel
 
@@ -165,8 +165,12 @@ def test_packaging_and_the_check_for_uploads_are_content(tmp_path: Path, said: s
     files = {path: hashlib.sha256(data).hexdigest()}
     requires = ('nvidia-cufft-cu12==11.2.1.3; platform_system == "Linux"',)
     libs = alone(LibsContents("Foo.Bar", files, PLATFORM, licence_lines([metadata]), texts, requires))
-    dev = dev_companion(
-        WheelName.parse("foo_bar-1.0-1-cp311-cp311-linux_x86_64.whl"), platform="any", like=metadata, licences=texts
+    dev = output_companion(
+        WheelName.parse("foo_bar-1.0-1-cp311-cp311-linux_x86_64.whl"),
+        DEV,
+        platform="any",
+        like=metadata,
+        licences=texts,
     )
     made = [written(tmp_path, libs, {path: data}), written(tmp_path, dev, {"foo/bar.h": b"int x;\n"})]
     twine: list[str | Path] = [Path(sys.executable).with_name("twine"), "check", "--strict", *made]
@@ -192,7 +196,7 @@ def test_installers_put_libraries_where_rpaths_lead(tmp_path: Path, installer: s
     thin = wheel(
         tmp_path, "foo_bar-1.0-py3-none-any.whl", {"foo.py": ""}, metadata=f"Requires-Dist: {libs.requirement}\n"
     )
-    dev = dev_companion(WheelName.parse(thin.name), platform="any", like=like())
+    dev = output_companion(WheelName.parse(thin.name), DEV, platform="any", like=like())
     written(tmp_path, libs, {path: data})
     written(tmp_path, dev, {"foo/include/foo.h": b"int x;\n"})
     target = tmp_path / "site"
@@ -212,15 +216,15 @@ def test_installers_put_libraries_where_rpaths_lead(tmp_path: Path, installer: s
 
 
 def test_a_wheel_for_compilers_is_of_the_same_version_and_build_and_requires_it() -> None:
-    made = dev_companion(
-        WheelName.parse("Foo_Bar-1.0-2-cp311-cp311-linux_x86_64.whl"), platform="linux_x86_64", like=like()
+    made = output_companion(
+        WheelName.parse("Foo_Bar-1.0-2-cp311-cp311-linux_x86_64.whl"), DEV, platform="linux_x86_64", like=like()
     )
     assert str(made.name) == "foo_bar_dev-1.0-2-py3-none-linux_x86_64.whl"
     assert "Requires-Dist: foo-bar==1.0\n" in made.metadata.decode()
     assert made.wheel_file.decode().endswith("Root-Is-Purelib: false\nTag: py3-none-linux_x86_64\nBuild: 2\n")
-    everywhere = dev_companion(WheelName.parse("Foo_Bar-1.0-py3-none-any.whl"), platform="any", like=like())
+    everywhere = output_companion(WheelName.parse("Foo_Bar-1.0-py3-none-any.whl"), DEV, platform="any", like=like())
     assert everywhere.wheel_file.decode().endswith("Root-Is-Purelib: true\nTag: py3-none-any\n")
-    own = dev_companion(everywhere.name, platform="linux_x86_64", like=like(), tag=("cp311", "cp311"))
+    own = output_companion(everywhere.name, DEV, platform="linux_x86_64", like=like(), tag=("cp311", "cp311"))
     assert own.wheel_file.decode().endswith("Tag: cp311-cp311-linux_x86_64\n")
 
 
@@ -287,8 +291,9 @@ def test_a_wheel_of_nothing_is_refused() -> None:
 
 def test_a_version_that_is_none_is_refused() -> None:
     with pytest.raises(RepackageError) as caught:
-        dev_companion(
+        output_companion(
             WheelName.parse("foo-1.0-py3-none-any.whl"),
+            DEV,
             platform="any",
             like=Metadata.parse("Metadata-Version: 2.1\nName: foo\nVersion: one\n"),
         )

@@ -3,8 +3,8 @@
     LibsContents(project, files, platform).wheel(version) -> mumaxplus_libs-1.2.2-py3-none-manylinux_2_28_x86_64.whl
         mumaxplus_libs/lib/libfoo-1a2b3c4d.so.1     not at the old path, which pip removes after it installed this
         mumaxplus_libs-1.2.2.dist-info/licenses/…  texts that the libraries' licences require
-    dev_companion(name, platform=, like=)         -> mumaxplus_dev-1.2.2-py3-none-any.whl
-    bin_companion(name, platform=, like=)         -> mumaxplus_bin-1.2.2-py3-none-manylinux_2_28_x86_64.whl
+    output_companion(name, DEV, platform=, like=) -> mumaxplus_dev-1.2.2-py3-none-any.whl
+    output_companion(name, BIN, platform=, like=) -> mumaxplus_bin-1.2.2-py3-none-manylinux_2_28_x86_64.whl
 
 A -libs wheel has the version of the release that first needs its contents (`vbuild.splitting.libs_versions`). The hash
 of its contents is in its WHEEL, where each platform has its own, and METADATA stays the same for all.
@@ -129,54 +129,34 @@ def contents_in(wheel_file: WheelFile) -> str | None:
     return stated.removeprefix(_SHA256) if stated.startswith(_SHA256) else None
 
 
-def dev_companion(
+# description and summary of the wheels with these suffixes, to be completed by the project's name
+_SAID = {
+    DEV: ("What compilers and build systems read of {}", "Headers, static libraries and build system files of {}"),
+    BIN: ("Programs of {}", "Programs of {}"),
+}
+
+
+def output_companion(
     like_name: WheelName,
+    suffix: str,
     *,
     platform: str,
     like: Metadata,
     licences: Mapping[str, bytes] | None = None,
     tag: tuple[str, str] = ("py3", "none"),
 ) -> Companion:
-    """Return the -dev wheel of the wheel *like_name*, whose METADATA is *like*.
+    """Return the -dev or -bin wheel, by its *suffix*, of the wheel *like_name*, whose METADATA is *like*.
 
     It has the same version and build, and requires exactly that release; *tag* is its Python and ABI tag. Raises
     `RepackageError` if the version is not valid by PEP 440.
     """
-    said = "What compilers and build systems read of {}", "Headers, static libraries and build system files of {}"
-    return _output(like_name, DEV, said, platform=platform, like=like, licences=licences or {}, tag=tag)
-
-
-def bin_companion(
-    like_name: WheelName,
-    *,
-    platform: str,
-    like: Metadata,
-    licences: Mapping[str, bytes] | None = None,
-    tag: tuple[str, str] = ("py3", "none"),
-) -> Companion:
-    """Return the -bin wheel of the wheel *like_name*, as `dev_companion` does the -dev wheel."""
-    said = "Programs of {}", "Programs of {}"
-    return _output(like_name, BIN, said, platform=platform, like=like, licences=licences or {}, tag=tag)
-
-
-def _output(
-    like_name: WheelName,
-    suffix: str,
-    said: tuple[str, str],
-    *,
-    platform: str,
-    like: Metadata,
-    licences: Mapping[str, bytes],
-    tag: tuple[str, str],
-) -> Companion:
-    """Return the wheel with that *suffix*; *said* are its description and its summary, to be completed by a name."""
     project = canonicalize_name(like.name)
     try:
         version = str(Version(like.version))
     except InvalidVersion as error:
         raise RepackageError(f"{like.name}: version {like.version!r}, expected one as PEP 440 writes it") from error
-    texts = dict(licences)
-    description, summary = (text.format(project) for text in said)
+    texts = dict(licences or {})
+    description, summary = (text.format(project) for text in _SAID[suffix])
     body = [
         f"Summary: {summary}",
         *licence_lines([like]),

@@ -39,13 +39,13 @@ from vbuild.elf.catalogue import is_shared_object
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
-from vbuild.splitting.companion import Companion, bin_companion, dev_companion
+from vbuild.splitting.companion import Companion, output_companion
 from vbuild.splitting.library_mentions import parsed_source
 from vbuild.splitting.licences import licence_texts
 from vbuild.splitting.output_wheels import CopiedMember, NewMember, OutputWheel
 from vbuild.splitting.patch_plan import PatchedFile
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import RecordRow, Renaming
+from vbuild.wheel.metadata import BIN, DEV, RecordRow, Renaming
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.zip_read import Member
 
@@ -147,12 +147,10 @@ class Output(Struct, frozen=True, eq=False):
 def outputs_of(wheels: Iterable[Wheel]) -> tuple[Output, ...]:
     """Return the -dev and -bin wheels of *wheels*: one of each for a release and platform if its files are the same."""
     every = tuple(wheels)
-    return (*_outputs(every, _development_members, dev_companion), *_outputs(every, _programs, bin_companion))
+    return (*_outputs(every, _development_members, DEV), *_outputs(every, _programs, BIN))
 
 
-def _outputs(
-    wheels: Iterable[Wheel], choose: Callable[[Wheel], Iterable[Member]], make: Callable[..., Companion]
-) -> Iterator[Output]:
+def _outputs(wheels: Iterable[Wheel], choose: Callable[[Wheel], Iterable[Member]], suffix: str) -> Iterator[Output]:
     found: dict[tuple[str, str], dict[tuple[RecordRow, ...], list[Wheel]]] = {}
     members: dict[Wheel, tuple[Member, ...]] = {}
     for wheel in wheels:
@@ -168,7 +166,9 @@ def _outputs(
                 first = group[0]
                 tag = ("py3", "none") if is_only else (first.name.python, first.name.abi)
                 texts, platform = licence_texts(first), first.name.platform
-                companion = make(first.name, platform=platform, like=first.metadata(), licences=texts, tag=tag)
+                companion = output_companion(
+                    first.name, suffix, platform=platform, like=first.metadata(), licences=texts, tag=tag
+                )
                 made.append(Output(companion, tuple(group), members[first]))
     # variants of one wheel with different files would get wheels of one name, so they keep their files
     names = Counter(str(one.companion.name) for one in made)
