@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from vbuild.slimming.in_place import Undone as Undone
     from vbuild.slimming.results import Slimmed as Slimmed
     from vbuild.slimming.results import SlimmedEnvironment as SlimmedEnvironment
-    from vbuild.splitting.split import Split as Split
+    from vbuild.splitting.results import Split as Split
     from vbuild.variants.doctor import Diagnosis as Diagnosis
     from vbuild.variants.index import Indexed as Indexed
     from vbuild.variants.select import Selection as Selection
@@ -81,7 +81,7 @@ _NAMES = {
     "release.model": "ReleaseResult",
     "slimming.in_place": "Undone",
     "slimming.results": "Slimmed SlimmedEnvironment",
-    "splitting.split": "Split",
+    "splitting.results": "Split",
     "variants.doctor": "Diagnosis",
     "variants.index": "Indexed",
     "variants.select": "Selection",

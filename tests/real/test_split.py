@@ -10,7 +10,8 @@ import pytest
 from tests.factories.published_wheels import Published, PublishedWheels
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
 from vbuild.verification.install_check import CheckStep, InstallCheck, check
 
 pytestmark = [pytest.mark.nightly, pytest.mark.network]

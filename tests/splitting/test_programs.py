@@ -14,7 +14,8 @@ from tests.factories.virtual_environments import VirtualEnvironment
 from tests.factories.wheels import contents
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
 
 pytestmark = needs("gcc")
 

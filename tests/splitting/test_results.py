@@ -11,7 +11,8 @@ from vbuild.cli.render import split_lines
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest, StubPolicy
-from vbuild.splitting.split import CompanionResult, EditedLibrary, LibraryMove, Split, SplitWheel, split
+from vbuild.splitting.results import CompanionResult, EditedLibrary, LibraryMove, Split, SplitWheel
+from vbuild.splitting.split import split
 
 pytestmark = needs("gcc")
 

@@ -18,7 +18,8 @@ from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest, StubPolicy
-from vbuild.splitting.split import LibraryMove, Split, split
+from vbuild.splitting.results import LibraryMove, Split
+from vbuild.splitting.split import split
 from vbuild.variants.index import index
 from vbuild.variants.stamp import stamped
 

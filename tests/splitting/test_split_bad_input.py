@@ -23,7 +23,8 @@ from vbuild.errors import FetchError, RepackageError, VbuildError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
 
 pytestmark = needs("gcc", "ldd")
 

@@ -35,7 +35,8 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.inspection.inspect import inspect, save_page
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
 from vbuild.wheel.archive import open_wheel
 
 pytestmark = needs("gcc")

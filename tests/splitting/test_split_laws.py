@@ -22,7 +22,8 @@ from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError, WheelError
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
 
 pytestmark = needs("gcc", "ldd")
 

@@ -17,7 +17,8 @@ from vbuild.elf.read import Loading
 from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import SplitRequest, StubPolicy
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
 
 pytestmark = needs("gcc", "ldd")
 

@@ -25,7 +25,8 @@ from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, Officia
 from vbuild.splitting.other_packages import PackageFinder
 from vbuild.splitting.patches import PatchMaker
 from vbuild.splitting.request import SplitRequest, StubPolicy
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
 
 pytestmark = needs("gcc", "ldd")
 

@@ -33,7 +33,8 @@ from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import OfficialPin, SplitRequest
-from vbuild.splitting.split import LibraryMove, Split, split
+from vbuild.splitting.results import LibraryMove, Split
+from vbuild.splitting.split import split
 
 pytestmark = needs("gcc", "ldd")
 

@@ -30,7 +30,8 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.slimming.slim import library_cutter
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
 
 pytestmark = needs("gcc", "ldd")
 

@@ -29,7 +29,8 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.process.threads import in_threads
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
 from vbuild.wheel.archive import room_for
 
 pytestmark = needs("gcc", "ldd")

@@ -17,7 +17,8 @@ from tests.factories.wheels import contents, wheel
 from vbuild.elf.read import Loading
 from vbuild.errors import RepackageError
 from vbuild.splitting.request import OfficialPin, SplitRequest
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
 
 pytestmark = needs("gcc", "ldd")
 

@@ -19,7 +19,8 @@ from vbuild.elf.read import Loading
 from vbuild.index_client.configuration import Indexes
 from vbuild.sbom.keeping import contradictions
 from vbuild.splitting.request import SplitRequest, StubPolicy
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
 from vbuild.verification.install_check import check
 from vbuild.wheel.archive import open_wheel
 

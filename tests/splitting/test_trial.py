@@ -16,7 +16,8 @@ from vbuild.config.table import Table
 from vbuild.errors import RecipeError, RepackageError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.results import Split
+from vbuild.splitting.split import split
 
 pytestmark = needs("gcc")
 

@@ -16,8 +16,9 @@ from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.results import Split
 from vbuild.splitting.sources import extended
-from vbuild.splitting.split import Split, split
+from vbuild.splitting.split import split
 from vbuild.wheel.metadata import Metadata
 
 pytestmark = needs("gcc", "ldd")

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from vbuild.release.model import ReleaseResult
     from vbuild.slimming.in_place import Undone
     from vbuild.slimming.results import Slimmed, SlimmedEnvironment
-    from vbuild.splitting.split import Split
+    from vbuild.splitting.results import Split
     from vbuild.variants.doctor import Diagnosis
     from vbuild.variants.index import Indexed
     from vbuild.variants.select import Selection

@@ -11,7 +11,7 @@ from vbuild.files.wording import counted, mb, wrapped
 
 if TYPE_CHECKING:
     from vbuild.release.model import Failure, Product, ReleaseResult
-    from vbuild.splitting.split import CompanionResult, LibraryMove, Split, SplitWheel
+    from vbuild.splitting.results import CompanionResult, LibraryMove, Split, SplitWheel
     from vbuild.verification.model import BenchReport
 
 _LABEL = 22

@@ -43,7 +43,7 @@ from vbuild.verification.model import BenchReport, Verdict
 if TYPE_CHECKING:
     from vbuild.release.report_comparison import Comparison
     from vbuild.splitting.request import SplitRequest
-    from vbuild.splitting.split import Split
+    from vbuild.splitting.results import Split
     from vbuild.toolchain.interpreter import Interpreter
     from vbuild.toolchain.toolkit_provision import Supply
     from vbuild.variants.index import Indexed

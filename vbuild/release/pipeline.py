@@ -39,7 +39,7 @@ from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult
 
 if TYPE_CHECKING:
     from vbuild.splitting.request import SplitRequest
-    from vbuild.splitting.split import Split
+    from vbuild.splitting.results import Split
 
 T = TypeVar("T")
 R = TypeVar("R")

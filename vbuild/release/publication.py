@@ -43,7 +43,7 @@ from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:
     from vbuild.release.release_bench import ReleaseBench
-    from vbuild.splitting.split import Split
+    from vbuild.splitting.results import Split
 
 _INTERPRETER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)", re.ASCII)
 _NVIDIA = "nvidia"

@@ -9,16 +9,12 @@ The wheels of a run appear together or not at all: a thin wheel is useless witho
 result are bytes: packed as in the wheel, unpacked as installed; a packed size is None if nothing was written.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import Any, Self
-
-from msgspec import Struct, to_builtins
-from msgspec.structs import replace
 
 from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.errors import RepackageError, WheelError, at
@@ -26,15 +22,13 @@ from vbuild.files.cache import sweep_daily
 from vbuild.hardware.cpu import available_cores
 from vbuild.index_client.configuration import Indexes
 from vbuild.process.threads import in_threads
-from vbuild.splitting.bundle import Bundle
-from vbuild.splitting.decisions import DecisionKind, LibraryDecision
 from vbuild.splitting.libs_versions import Publications
-from vbuild.splitting.official import OfficialEvidence, Officials
+from vbuild.splitting.official import Officials
 from vbuild.splitting.output_wheels import OutputWheel
 from vbuild.splitting.patch_plan import LibraryCutter, Patcher
-from vbuild.splitting.patches import removed_entries
-from vbuild.splitting.plan import MachinePlan, SplitPlan, plan_machine
+from vbuild.splitting.plan import SplitPlan, plan_machine
 from vbuild.splitting.request import SplitRequest
+from vbuild.splitting.results import Split, split_result
 from vbuild.splitting.sources import SourceFiles, divided
 from vbuild.splitting.trial import with_evidence
 from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
@@ -47,161 +41,6 @@ OnProgress = Callable[[str, int, int], None]
 
 _ANY = "any"
 _MODE = 0o755
-
-# paths of the files that were written, by name
-Written = Mapping[str, Path]
-
-_ORDER = (DecisionKind.REPLACE, DecisionKind.SHARE, DecisionKind.DROP, DecisionKind.KEEP)
-
-# keys in JSON
-_COMPANION_KEYS = {"name": "wheel", "packed": "packed_bytes", "unpacked": "bytes", "wheels": "for"}
-
-
-class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "packed": "packed_bytes"}):
-    """What became of one library in the *wheels* that had it; *target* is what they require instead.
-
-    *size* and *packed* are those of all copies together. *evidence* says what proves that it is an official library,
-    and *reason* why it stays, is not replaced, or leaves a *stub* where it was. *to_try* has the SHA-256 of each copy
-    if a run may show that it can move.
-    """
-
-    name: str
-    path: str
-    size: int
-    packed: int
-    wheels: tuple[str, ...]
-    kind: DecisionKind
-    target: str | None = None
-    evidence: OfficialEvidence | None = None
-    reason: str = ""
-    stub: bool = False
-    to_try: tuple[str, ...] = ()
-
-
-class EditedLibrary(Struct, frozen=True):
-    """A file whose NEEDED or RPATH changed; *removed* are the entries of RPATH that led nowhere on other machines."""
-
-    path: str
-    rpath: tuple[str, ...] | None
-    renamed: Mapping[str, str]
-    removed: tuple[str, ...] = ()
-
-
-class SplitWheel(Struct, frozen=True, kw_only=True):
-    """One wheel before and after; *path* is None if nothing was written, *requires* are the new lines of METADATA."""
-
-    wheel: Path
-    path: Path | None
-    before: int
-    packed: int | None
-    unpacked_before: int
-    unpacked: int
-    edited: tuple[EditedLibrary, ...] = ()
-    requires: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    is_untouched: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.wheel.name
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "wheel": self.name,
-            "path": str(self.path) if self.path else None,
-            "before": {"packed_bytes": self.before, "bytes": self.unpacked_before},
-            "after": {"packed_bytes": self.packed, "bytes": self.unpacked},
-            "edited": to_builtins(self.edited),
-            "requires": list(self.requires),
-            "warnings": list(self.warnings),
-            "untouched": self.is_untouched,
-        }
-
-
-class CompanionResult(Struct, frozen=True, kw_only=True, rename=_COMPANION_KEYS):
-    """A -libs, -dev or -bin wheel that was made for *wheels*; *files* are the paths in it.
-
-    *unlicensed* are the libraries in it that none of its licence texts names.
-    """
-
-    name: str
-    path: Path | None
-    packed: int | None
-    unpacked: int
-    files: tuple[str, ...]
-    wheels: tuple[str, ...]
-    unlicensed: tuple[str, ...] = ()
-
-
-class SplitSource(Struct, frozen=True, kw_only=True, rename={"name": "sdist"}):
-    """An sdist of a release; *requires* are its new requirements, and *reason* says why it has none."""
-
-    name: str
-    path: Path | None
-    requires: tuple[str, ...] = ()
-    reason: str = ""
-
-
-class Split(Struct, frozen=True, kw_only=True):
-    """The result of a whole run; *transferred* are the bytes read from official wheels.
-
-    *absent* are libraries that wheels need and to which no path led before or leads now: something opens them first.
-    *sources* are the sdists of the wheels' releases.
-    """
-
-    wheels: tuple[SplitWheel, ...]
-    companions: tuple[CompanionResult, ...] = ()
-    libraries: tuple[LibraryMove, ...] = ()
-    transferred: int = 0
-    absent: tuple[str, ...] = ()
-    sources: tuple[SplitSource, ...] = ()
-
-    @property
-    def before(self) -> int:
-        """Bytes of the wheels given."""
-        return sum(wheel.before for wheel in self.wheels)
-
-    @property
-    def packed(self) -> int | None:
-        """Bytes of everything that was written, or None if nothing was."""
-        sizes = [wheel.packed for wheel in self.wheels] + [companion.packed for companion in self.companions]
-        return sum(size for size in sizes if size is not None) if None not in sizes else None
-
-    def of(self, names: Collection[str]) -> Self:
-        """Return the result for the wheels of these *names* alone, with the companions that they require."""
-        wheels = tuple(wheel for wheel in self.wheels if wheel.name in names)
-        companions = tuple(one for one in self.companions if any(wheel in names for wheel in one.wheels))
-        return replace(self, wheels=wheels, companions=companions)
-
-    def moved(self, folder: Path) -> Self:
-        """Return the result after all written files moved to *folder*."""
-        wheels = tuple(replace(wheel, path=wheel.path and folder / wheel.path.name) for wheel in self.wheels)
-        companions = tuple(replace(one, path=one.path and folder / one.path.name) for one in self.companions)
-        sources = tuple(replace(one, path=one.path and folder / one.path.name) for one in self.sources)
-        return replace(self, wheels=wheels, companions=companions, sources=sources)
-
-    @property
-    def companion_paths(self) -> tuple[Path, ...]:
-        """The -libs, -dev and -bin wheels that were written."""
-        return tuple(companion.path for companion in self.companions if companion.path)
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """All wheels that were written."""
-        return (*(wheel.path for wheel in self.wheels if wheel.path), *self.companion_paths)
-
-    def data(self) -> dict[str, Any]:
-        """The result for JSON."""
-        return {
-            "before": {"packed_bytes": self.before},
-            "after": {"packed_bytes": self.packed},
-            "libraries": to_builtins(self.libraries),
-            "wheels": [wheel.data() for wheel in self.wheels],
-            "beside": to_builtins(self.companions, enc_hook=str),
-            "sources": to_builtins(self.sources, enc_hook=str),
-            "absent": list(self.absent),
-            "transferred_bytes": self.transferred,
-        }
 
 
 def split(
@@ -356,97 +195,3 @@ def _written_sources(plan: SplitPlan, folder: Path) -> Iterator[list[Path]]:
                 write_changed(source.path, path, changed)
             paths.append(path)
         yield paths
-
-
-def split_result(plan: SplitPlan, written: Written) -> Split:
-    """Return the result of *plan*; nothing is *written* in a dry run."""
-    return Split(
-        wheels=tuple(
-            _split_wheel(plan, machine, bundle, written) for machine in plan.machines for bundle in machine.bundles
-        ),
-        companions=tuple(_companions(plan, written)),
-        libraries=tuple(move for machine in plan.machines for move in _moves(plan, machine)),
-        transferred=sum(machine.transferred for machine in plan.machines),
-        absent=tuple(sorted({name for machine in plan.machines for name in machine.absent})),
-        sources=tuple(_split_source(plan, source, written) for source in plan.sources),
-    )
-
-
-def _split_source(plan: SplitPlan, source: SourceFiles, written: Written) -> SplitSource:
-    lines, name = plan.requires_of(source), source.path.name
-    changed = source.changed(lines) if lines else {}
-    reason = changed if isinstance(changed, str) else "" if changed else "it requires nothing new"
-    return SplitSource(name=name, path=written.get(name), requires=() if reason else lines, reason=reason)
-
-
-def _split_wheel(plan: SplitPlan, machine: MachinePlan, bundle: Bundle, written: Written) -> SplitWheel:
-    wheel, output = bundle.wheel, plan.thin_wheels[bundle]
-    path = written.get(wheel.path.name)
-    record = wheel.find(f"{wheel.dist_info}/RECORD")
-    unpacked_before = sum(member.size for member in wheel.members) - (record.size if record else 0)
-    edited = []
-    for patch in (file.patch for file in machine.patches.staying[bundle] if file.data is not None):
-        rpath, loading = patch.relink.rpath, patch.binary.loading
-        gone = () if rpath is None else removed_entries(patch.binary.path, loading, left=rpath)
-        edited.append(EditedLibrary(patch.path, rpath, dict(patch.relink.renamed), gone))
-    return SplitWheel(
-        wheel=wheel.path,
-        path=path,
-        before=wheel.path.stat().st_size,
-        packed=path.stat().st_size if path else None,
-        unpacked_before=unpacked_before,
-        unpacked=output.unpacked if output else unpacked_before,
-        edited=tuple(edited),
-        requires=plan.requires(bundle) if output else (),
-        warnings=tuple(plan.warnings(machine, bundle)),
-        is_untouched=output is None,
-    )
-
-
-def _companions(plan: SplitPlan, written: Written) -> Iterator[CompanionResult]:
-    made = [(output, [bundle.wheel for bundle in pool.bundles]) for pool, output in plan.libs_wheels.items()]
-    made += [(output, [*one.wheels]) for one, output in plan.outputs_apart.items()]
-    named = [(output, tuple(wheel.path.name for wheel in wheels)) for output, wheels in made]
-    for output, users in (*named, *plan.empty_wheels.items()):
-        path = written.get(str(output.name))
-        yield CompanionResult(
-            name=str(output.name),
-            path=path,
-            packed=path.stat().st_size if path else None,
-            unpacked=output.unpacked,
-            files=output.files,
-            wheels=users,
-            unlicensed=plan.unlicensed.get(output, ()),
-        )
-
-
-def _moves(plan: SplitPlan, machine: MachinePlan) -> Iterator[LibraryMove]:
-    """Yield every library once for each decision about it, the largest first."""
-    found: dict[tuple[str, LibraryDecision], list[Bundle]] = {}
-    for bundle in machine.bundles:
-        for path, decision in machine.patches.decisions.by_bundle[bundle].items():
-            found.setdefault((path, decision), []).append(bundle)
-    moves = (_move(plan, path, decision, bundles) for (path, decision), bundles in found.items())
-    yield from sorted(moves, key=lambda move: (_ORDER.index(move.kind), -move.packed, move.path))
-
-
-def _move(plan: SplitPlan, path: str, decision: LibraryDecision, bundles: Sequence[Bundle]) -> LibraryMove:
-    copies = [bundle.binaries[path] for bundle in bundles]
-    target = None
-    if decision.kind is DecisionKind.REPLACE and decision.provenance:
-        target = f"{decision.provenance.wheel.project}=={decision.provenance.wheel.version}"
-    elif decision.pool:
-        target = plan.companions[decision.pool].requirement
-    return LibraryMove(
-        name=copies[0].name,
-        path=path,
-        size=sum(copy.member.size for copy in copies),
-        packed=sum(copy.member.compressed_size for copy in copies),
-        wheels=tuple(bundle.wheel.path.name for bundle in bundles),
-        kind=decision.kind,
-        target=target,
-        evidence=decision.provenance.evidence if decision.provenance else None,
-        reason=decision.reason,
-        stub=decision.leaves_stub,
-        to_try=tuple(dict.fromkeys(copy.sha256 for copy in copies)) if decision.can_be_tried else (),
-    )

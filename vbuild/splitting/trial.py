@@ -34,7 +34,7 @@ from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import installed_path
 
 if TYPE_CHECKING:
-    from vbuild.splitting.split import Split
+    from vbuild.splitting.results import Split
 
 # seconds
 _PATIENCE = 600.0
