@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -27,14 +26,12 @@ from vbuild.elf.catalogue import is_shared_object
 from vbuild.errors import RepackageError, at
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import RunEvidence, SplitRequest
+from vbuild.splitting.results import Split
 from vbuild.verification.environments import WheelSources, is_native, make_environment, variables
 from vbuild.verification.opened_files import opened_files
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import installed_path
-
-if TYPE_CHECKING:
-    from vbuild.splitting.results import Split
 
 # seconds
 _PATIENCE = 600.0
@@ -43,7 +40,7 @@ _CODE = (".py", ".pyc", ".pth")
 _ENVIRONMENT = "<environment>"
 
 # splits as a request says, and writes to a folder, or only says what would be
-Splitter = Callable[[SplitRequest, Path | None], "Split"]
+Splitter = Callable[[SplitRequest, Path | None], Split]
 
 
 class Run(Struct, frozen=True):
