@@ -103,6 +103,13 @@ def test_what_stays_says_why(fat: Path) -> None:
     assert not (fat / "thin").exists()
 
 
+def test_a_glob_that_names_no_library_is_told(fat: Path) -> None:
+    ran = vbuild("in", "--dry-run", "--keep", "libcount*", "--move", "libcuont*", "--json", folder=fat)
+    hint = "no bundled library is called so; --keep and --move take globs, as in 'libfoo*'"
+    assert (ran.returncode, ran.stderr) == (0, f"warning: 'libcuont*': {hint}\n")
+    assert json.loads(ran.stdout)["libraries"]
+
+
 def test_json_is_all_there_is_and_a_dry_run_says_the_same(fat: Path) -> None:
     before = file_digests(fat)
     dry = vbuild("in", "--dry-run", "--min-size", 0, "--json", folder=fat)

@@ -132,6 +132,10 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
             verify=verify,
             on_progress=on_progress,
         )
+    for glob in request.unmatched([move.path for move in result.libraries]):
+        terminal.note(
+            f"warning: {glob!r}: no bundled library is called so; --keep and --move take globs, as in 'libfoo*'"
+        )
     if provenance:
         options.state_provenance(result.paths, [one.wheel for one in result.wheels])
     checked = _checked(result.paths, result.absent, against, quiet=as_json) if check else ()

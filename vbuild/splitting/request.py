@@ -1,7 +1,7 @@
 """What to take out of wheels, and how the results require it, as values."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -185,6 +185,10 @@ class SplitRequest:
     def moves(self, path: str) -> bool:
         """Whether the user asked to move the library at *path*."""
         return _matches(path, self.move)
+
+    def unmatched(self, paths: Collection[str]) -> tuple[str, ...]:
+        """Return those of its globs that name none of the libraries at *paths*: slips of the pen."""
+        return tuple(glob for glob in (*self.keep, *self.move) if not any(_matches(path, (glob,)) for path in paths))
 
 
 def _matches(path: str, globs: Iterable[str]) -> bool:
