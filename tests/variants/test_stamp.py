@@ -259,10 +259,7 @@ def test_refusals_say_what_is_wrong_and_leave_nothing(tmp_path: Path) -> None:
         ),
         "onto itself": (
             WheelError,
-            (
-                "demo-1.0-py3-none-any-x86_64_v3.whl: DIR/demo-1.0-py3-none-any-x86_64_v3.whl: "
-                "would overwrite the wheel it is made from; choose another folder"
-            ),
+            "DIR/demo-1.0-py3-none-any-x86_64_v3.whl: would overwrite the wheel it is made from; choose another folder",
         ),
         "nothing to remove": (
             VariantError,

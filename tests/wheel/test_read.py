@@ -241,4 +241,4 @@ def test_a_file_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
         for read in (lambda: source.read("demo/a.bin"), lambda: edited(source, tmp_path / "o", source.name, edits={})):
             with pytest.raises(WheelError, match=r"truncated while it was read$"):
                 read()
-    assert list((tmp_path / "o").iterdir()) == []
+    assert not (tmp_path / "o").exists()

@@ -30,6 +30,9 @@ _UNSYNCED = NO_LOCKS | {errno.EINVAL, errno.EROFS, errno.EBADF}
 # of renameat2(2)
 _HERE, _EXCHANGE = -100, 2
 
+# bytes that one system call copies, so that others are not kept waiting, and that Python does
+_AT_ONCE, _BUFFER = 1 << 30, 1 << 20
+
 _PAUSE = 0.05  # seconds between two tries: a thread that waits in the system hears no Ctrl-C
 
 
@@ -103,8 +106,20 @@ def linked(source: Path, target: Path) -> Path:
     try:
         target.hardlink_to(source)
     except OSError:  # another file system, one without hard links, or a file with as many as it can have
-        shutil.copy2(source, target)
+        duplicate(source, target)
+        shutil.copystat(source, target)
     return target
+
+
+def duplicate(source: Path, target: Path) -> None:
+    """Write the bytes of *source* to the new file *target*; file systems that can share them take no room for that."""
+    with source.open("rb") as one, target.open("xb") as other:
+        if hasattr(os, "copy_file_range"):
+            # not between these two file systems, or the disk is full: writing the rest tells which
+            with suppress(OSError):
+                while os.copy_file_range(one.fileno(), other.fileno(), _AT_ONCE):
+                    pass
+        shutil.copyfileobj(one, other, _BUFFER)
 
 
 def exchange(new: Path, old: Path) -> None:

@@ -27,7 +27,8 @@ from vbuild.slimming.library import GpuLibrary, LibraryPlan, check_served
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.slimming.stated import listed_in
-from vbuild.wheel.archive import Wheel, forget
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.unpacking import forget
 from vbuild.wheel.zip_read import Member
 
 

@@ -32,9 +32,10 @@ from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import Saving, Slimmed
 from vbuild.slimming.stated import cuda_major, still_listed
 from vbuild.variants.index import index
-from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
+from vbuild.wheel.archive import Wheel, gathered, open_wheel
 from vbuild.wheel.deflate import Codec, Deflater, estimated
 from vbuild.wheel.licence import Prohibition, prohibitions
+from vbuild.wheel.unpacking import room_for
 from vbuild.wheel.write import passed, placed, write_wheels
 from vbuild.wheel.zip_format import ZipMethod
 from vbuild.workers.cluster import Cluster, Promise, connected

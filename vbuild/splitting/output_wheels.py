@@ -16,9 +16,10 @@ from vbuild.splitting.companion import Companion
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.other_packages import merged
 from vbuild.splitting.patch_plan import PatchedFile, PatchPlan
-from vbuild.wheel.archive import Wheel, forget
+from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import RecordRow, is_dist_info, unpadded
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.unpacking import forget
 from vbuild.wheel.write import WheelWriter
 from vbuild.wheel.zip_read import Member
 

@@ -31,10 +31,11 @@ from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split, split_result
 from vbuild.splitting.sources import SourceFiles, divided
 from vbuild.splitting.trial import with_evidence
-from vbuild.wheel.archive import Wheel, gathered, open_wheel, room_for
+from vbuild.wheel.archive import Wheel, gathered, open_wheel
 from vbuild.wheel.deflate import Codec, Deflater
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.sdist import write_changed
+from vbuild.wheel.unpacking import room_for
 from vbuild.wheel.write import WheelWriter, write_wheels
 
 OnProgress = Callable[[str, int, int], None]
@@ -116,10 +117,8 @@ def split(
             for machine, same_machine in by_machine.items()
         )
         plan = SplitPlan(machines, codec, sources, Publications(wheels, request.against, indexes))
-        if verify and folder:
-            for wheel in wheels:
-                wheel.check()
-        written = _write(folder, plan, on_progress=add_written) if folder else {}
+        checked = wheels if verify else []
+        written = _write(folder, plan, checked=checked, on_progress=add_written) if folder else {}
         sweep_daily()
         return split_result(plan, written)
 
@@ -139,8 +138,10 @@ def _sources(sdists: Sequence[Path], wheels: Sequence[WheelName], *, named: Coll
             raise RepackageError(f"{path.name}: none of the wheels is of this release; give both, or leave it out")
 
 
-def _write(folder: Path, plan: SplitPlan, *, on_progress: Callable[[str, int], None]) -> dict[str, Path]:
-    """Write all wheels of *plan*, and return their paths by file name."""
+def _write(
+    folder: Path, plan: SplitPlan, *, checked: Sequence[Wheel], on_progress: Callable[[str, int], None]
+) -> dict[str, Path]:
+    """Write all wheels of *plan* while those *checked* are compared with RECORD; return their paths by file name."""
     outputs = [*plan.outputs]
     new = {str(output.name) for output in outputs}
     # a companion that is given, and made again, is the same: other contents of its name are refused
@@ -149,7 +150,11 @@ def _write(folder: Path, plan: SplitPlan, *, on_progress: Callable[[str, int], N
         _written_sources(plan, folder) as sources,
         Deflater(plan.codec, folder=folder if folder.is_dir() else None, remembers=False) as deflater,
         write_wheels(
-            folder, [output.name for output in outputs], deflater=deflater, passing=[*unchanged, *sources]
+            folder,
+            [output.name for output in outputs],
+            deflater=deflater,
+            passing=[*unchanged, *sources],
+            checked=checked,
         ) as writers,
     ):
         pairs = [*zip(outputs, writers, strict=True)]

@@ -32,17 +32,18 @@ def stamped(
     """Write into *folder* the copy of *wheel* that is *variant*, and return its path; an older stamp is replaced.
 
     Without *metadata* the namespaces of the variant come in lexical order, with the built-in providers. Unless
-    *verify* is off, every member is compared with RECORD first, else those that are read. `VariantError` if the
+    *verify* is off, every member is compared with RECORD meanwhile, else those that are read. `VariantError` if the
     metadata does not cover the variant or that is for other machines than the wheel, `HardwareError` if it asks for a
     CPU level that does not exist, `WheelError` if the wheel is damaged.
     """
-    with open_wheel(wheel, check=verify) as source, at(wheel.name):
-        refuse_unread(variant)
-        _check_machine(variant, source.name)
-        shared = metadata or metadata_for(_namespaces(variant, source.name))
-        document = Document.of(variant, shared, schema=schema)
-        name = source.name.normalised().labelled(variant.label)
-        return edited(source, folder, name, edits={_path(source): document.pack()})
+    with open_wheel(wheel) as source:
+        with at(wheel.name):
+            refuse_unread(variant)
+            _check_machine(variant, source.name)
+            shared = metadata or metadata_for(_namespaces(variant, source.name))
+            document = Document.of(variant, shared, schema=schema)
+            name = source.name.normalised().labelled(variant.label)
+        return edited(source, folder, name, edits={_path(source): document.pack()}, verify=verify)
 
 
 def unstamped(wheel: Path, folder: Path, *, verify: bool = True) -> Path:
@@ -50,10 +51,12 @@ def unstamped(wheel: Path, folder: Path, *, verify: bool = True) -> Path:
 
     `VariantError` if it is none already.
     """
-    with open_wheel(wheel, check=verify) as source, at(wheel.name):
+    with open_wheel(wheel) as source:
         if not (source.name.variant or source.find(_path(source))):
-            raise VariantError("no variant label and no variant.json; expected a variant wheel to remove them from")
-        return edited(source, folder, source.name.plain(), edits={_path(source): None})
+            raise VariantError(
+                f"{wheel.name}: no variant label and no variant.json; expected a variant wheel to remove them from"
+            )
+        return edited(source, folder, source.name.plain(), edits={_path(source): None}, verify=verify)
 
 
 def described(properties: Iterable[Property], *, label: str | None, declaration: Declaration | None) -> Variant:

@@ -14,17 +14,18 @@ https://packaging.python.org/en/latest/specifications/binary-distribution-format
 """
 
 import hashlib
-import mmap
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
+from threading import Event
 from typing import BinaryIO, TypeVar
 
 from vbuild.errors import WheelError, at
-from vbuild.files.records import Buffer
+from vbuild.hardware.cpu import available_cores
+from vbuild.process.threads import in_threads
 from vbuild.wheel.metadata import (
     Metadata,
     Record,
@@ -38,6 +39,7 @@ from vbuild.wheel.metadata import (
 )
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import check_eggs, check_placing, scripts_in
+from vbuild.wheel.unpacking import fed, mapped
 from vbuild.wheel.zip_format import ZipMethod
 from vbuild.wheel.zip_read import Member, ZipReader
 
@@ -56,6 +58,8 @@ _ROW, _BLANK = 160, 1 << 12
 _SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
 # up to here a member is mapped in memory alone, and hashed by the thread that inflates it
 _SMALL = 1 << 20
+# bytes of members that one thread takes at a time, and what each of them counts at least
+_LOT, _SMALLEST = 1 << 23, 1 << 13
 
 
 class _Members:
@@ -165,15 +169,22 @@ class Wheel(_Members):
                 self._wheel_file = self._text(f"{self.dist_info}/WHEEL", WheelFile.parse)
         return self._wheel_file
 
-    def check(self) -> None:
-        """`WheelError` naming the first member that does not match its CRC-32 or its hash in RECORD.
+    def check(self, *, stop: Event | None = None) -> None:
+        """`WheelError` naming a member that does not match its CRC-32 or its hash in RECORD.
 
-        What has been read to its end has been compared, and is not read again.
+        What has been read to its end has been compared, and is not read again. The largest come first, on all cores;
+        nothing more is read once *stop* is set.
         """
-        for member in self.members:
-            if member.path not in self._sound:
-                for _ in self.chunks(member):
-                    pass
+        left = [member for member in self.members if member.path not in self._sound]
+        in_threads(
+            partial(self._read_all, stop=stop or Event()), lots_of(left), size=lambda _lot: 1, threads=available_cores()
+        )
+
+    def _read_all(self, members: Iterable[Member], *, stop: Event) -> None:
+        for member in members:
+            for _ in self.chunks(member):
+                if stop.is_set():
+                    return
 
     def _digest(self, member: Member) -> str:
         """What RECORD should say of *member* and does not: its hash, by what it holds."""
@@ -229,6 +240,34 @@ def open_wheel(path: Path, *, check: bool = False) -> Iterator[Wheel]:
         if check:
             wheel.check()
         yield wheel
+
+
+def lots_of(members: Iterable[Member]) -> list[list[Member]]:
+    """The *members* as work for threads, the largest first: a large one alone, of others many together."""
+    lots: list[list[Member]] = []
+    room = 0
+    for member in sorted(members, key=lambda member: member.size, reverse=True):
+        if room <= 0:
+            lots.append([])
+            room = _LOT
+        lots[-1].append(member)
+        # inflating costs something for each, too
+        room -= member.size + _SMALLEST
+    return lots
+
+
+@contextmanager
+def checked_meanwhile(wheels: Sequence[Wheel]) -> Iterator[None]:
+    """Check *wheels* in a thread while the block goes on; after it, `WheelError` as `Wheel.check` has it."""
+    stop = Event()
+    with ThreadPoolExecutor(1) as executor:
+        checking = [executor.submit(wheel.check, stop=stop) for wheel in wheels]
+        try:
+            yield
+            for future in checking:
+                future.result()
+        finally:
+            stop.set()
 
 
 def check_wheels(paths: Iterable[Path]) -> None:
@@ -323,57 +362,6 @@ def wheels_in(folder: Path) -> tuple[Path, ...]:
         return tuple(sorted(path for path in folder.iterdir() if path.name.endswith(".whl")))
     except OSError as error:
         raise WheelError(f"{folder}: cannot be read: {error.strerror}") from error
-
-
-def fed(work: Callable[[bytes], object], chunks: Iterable[bytes], *, in_thread: bool = False) -> Iterator[bytes]:
-    """The *chunks*, each after *work* is done on it; or *in_thread*, while another thread does the work in order."""
-    if not in_thread:
-        for chunk in chunks:
-            work(chunk)
-            yield chunk
-        return
-    with ThreadPoolExecutor(1) as executor:
-        last: Future[object] | None = None
-        for chunk in chunks:
-            if last:
-                last.result()
-            last = executor.submit(work, chunk)
-            yield chunk
-        if last:
-            last.result()
-
-
-@contextmanager
-def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryview]:
-    """The *chunks*, together more than none, in a file in *folder* that nobody else sees and that goes with its views.
-
-    `WheelError` if there is no room for it.
-    """
-    try:
-        with TemporaryFile(dir=folder) as file:
-            for _ in fed(file.write, chunks, in_thread=True):
-                pass
-            file.flush()
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise WheelError(f"cannot be unpacked: {error.strerror}") from error
-    try:
-        yield memoryview(mapping)
-    finally:
-        # the last view left closes it
-        with suppress(BufferError):
-            mapping.close()
-
-
-def forget(data: Buffer) -> None:
-    """Let go of the pages of *data* that were read, if it is mapped: what waits or is done need not be in memory."""
-    if isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        data.obj.madvise(mmap.MADV_DONTNEED)
-
-
-def room_for(folder: Path | None) -> Path | None:
-    """Where to unpack what is to end up in *folder*: there or above, for the system's own folder may be in memory."""
-    return next((parent for parent in (folder, *folder.parents) if parent.is_dir()), None) if folder else None
 
 
 # NVIDIA's METADATA has a licence in it, the RECORD of the largest wheels ten thousand lines

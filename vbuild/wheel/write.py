@@ -8,10 +8,9 @@ with one `Deflater` that deflates what they share once.
 """
 
 import secrets
-import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,11 +20,11 @@ from msgspec.structs import replace
 
 from vbuild.errors import WheelError, at
 from vbuild.files.archives import OLDEST, source_date_epoch
-from vbuild.files.atomic import settle, settle_names
+from vbuild.files.atomic import duplicate, settle, settle_names
 from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
 from vbuild.process.signals import uninterrupted
-from vbuild.wheel.archive import Wheel
+from vbuild.wheel.archive import Wheel, checked_meanwhile
 from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.metadata import Record, RecordRow, check_dist_info, is_dist_info, unlisted, unpadded
 from vbuild.wheel.name import WheelName
@@ -196,30 +195,25 @@ def write_wheels(
     like: Wheel | None = None,
     deflater: Deflater | None = None,
     passing: Sequence[Path] = (),
+    checked: Sequence[Wheel] = (),
 ) -> Iterator[tuple[WheelWriter, ...]]:
     """Writers of the wheels *names*, as `write_wheel` gives one; none of the files is there before all are complete.
 
-    Those *passing* come along as they are, byte for byte.
+    Those *passing* come along as they are, byte for byte. The wheels *checked* are compared with their RECORDs
+    meanwhile: `WheelError`, and no file there, if one of them is damaged.
     """
-    with at(folder), _writing():
-        folder.mkdir(parents=True, exist_ok=True)
     copies = [folder / path.name for path in passing]
-    targets = [*(folder / str(name) for name in names), *copies]
-    if twice := min((target for target, count in Counter(targets).items() if count > 1), default=None):
-        raise WheelError(f"{twice}: two wheels of this name would be written; make them apart")
-    parts = [folder / f".{secrets.token_hex(8)}.part" for _ in targets]
-    is_placing = False
-    try:
-        for target in targets:
-            _refuse_folder(target)
-        for path, part in zip(passing, parts[len(names) :], strict=True):
-            with at(folder / path.name), _writing():
-                _refuse_own(folder / path.name, path)
-                shutil.copyfile(path, part)
+    with _placing([*(folder / str(name) for name in names), *copies], folder) as parts, checked_meanwhile(checked):
+        for path, target, part in zip(passing, copies, [*parts.values()][len(names) :], strict=True):
+            with at(target), _writing():
+                _refuse_own(target, path)
+                duplicate(path, part)
         with ExitStack() as stack:
             own = deflater or stack.enter_context(Deflater(remembers=False))
-            files = [stack.enter_context(_part(*pair)) for pair in zip(parts[: len(names)], targets, strict=False)]
-            writers = tuple(WheelWriter(*made, own) for made in zip(targets, names, files, strict=False))
+            writers = tuple(
+                WheelWriter(target, name, stack.enter_context(_part(part, target)), own)
+                for name, (target, part) in zip(names, parts.items(), strict=False)
+            )
             if like:
                 for writer in writers:
                     writer.follow(like)
@@ -227,19 +221,43 @@ def write_wheels(
             for writer in writers:
                 with at(writer.name):
                     writer.finish()
-        _settle(parts, targets)
+        for target, part in parts.items():  # while the last of those checked are
+            with at(target), _writing():
+                settle(part)
+
+
+@contextmanager
+def _placing(targets: Sequence[Path], folder: Path) -> Iterator[Mapping[Path, Path]]:
+    """For each of *targets* the name of a file to write in *folder*, which takes its place if the block ends well.
+
+    Else nothing is left, nor a folder that was not there before.
+    """
+    if twice := min((target for target, count in Counter(targets).items() if count > 1), default=None):
+        raise WheelError(f"{twice}: two wheels of this name would be written; make them apart")
+    is_new = not folder.exists()
+    with at(folder), _writing():
+        folder.mkdir(parents=True, exist_ok=True)
+    parts = {target: folder / f".{secrets.token_hex(8)}.part" for target in targets}
+    is_placing = False
+    try:
+        for target in targets:
+            _refuse_folder(target)
+        yield parts
         is_placing = True
-        for part, target in zip(parts, targets, strict=True):
+        for target, part in parts.items():
             with at(target), _writing():
                 part.replace(target)
         settle_names(folder)
     except BaseException:
         with uninterrupted():
             # an interrupt may come between any two steps: a part that is gone is at its target
-            placed = [target for part, target in zip(parts, targets, strict=True) if is_placing and not part.exists()]
-            for file in (*parts, *placed):
+            placed = [target for target, part in parts.items() if is_placing and not part.exists()]
+            for file in (*parts.values(), *placed):
                 with suppress(OSError):  # the first error is the one to tell
                     file.unlink(missing_ok=True)
+            if is_new:
+                with suppress(OSError):  # others write there, too
+                    folder.rmdir()
         raise
 
 
@@ -266,12 +284,15 @@ def edited(
     *,
     edits: Mapping[str, Buffer | EditedFile | None],
     deflater: Deflater | None = None,
+    verify: bool = False,
 ) -> Path:
     """Write into *folder* a copy of *wheel* called *name* in which the members that *edits* names hold those bytes.
 
-    None leaves a member out; a path that *wheel* does not have becomes a new member.
+    None leaves a member out; a path that *wheel* does not have becomes a new member. To *verify* is to compare all
+    members of *wheel* with RECORD while they are copied.
     """
-    with write_wheel(folder, name, like=wheel, deflater=deflater) as writer:
+    checked = [wheel] if verify else []
+    with write_wheels(folder, [name], like=wheel, deflater=deflater, checked=checked) as (writer,):
         for member in wheel.members:
             if member.path not in edits:
                 writer.copy(wheel, member)
@@ -294,34 +315,13 @@ def placed(wheels: Mapping[str, bytes], folder: Path, *, made_from: Path) -> tup
 
     `WheelError` if they cannot be written there, or one would take the place of what it was made from.
     """
-    with at(folder), _writing():
-        folder.mkdir(parents=True, exist_ok=True)
-    targets = [folder / name for name in wheels]
-    parts = [folder / f".{secrets.token_hex(8)}.part" for _ in targets]
-    try:
-        for target, part, data in zip(targets, parts, wheels.values(), strict=True):
-            _refuse_folder(target)
+    with _placing([folder / name for name in wheels], folder) as parts:
+        for (target, part), data in zip(parts.items(), wheels.values(), strict=True):
             with at(target), _writing():
                 _refuse_own(target, made_from)
                 part.write_bytes(data)
-        _settle(parts, targets)
-        for part, target in zip(parts, targets, strict=True):
-            with at(target), _writing():
-                part.replace(target)
-        settle_names(folder)
-    finally:
-        with uninterrupted():
-            for part in parts:
-                with suppress(OSError):
-                    part.unlink(missing_ok=True)
-    return tuple(targets)
-
-
-def _settle(parts: Iterable[Path], targets: Iterable[Path]) -> None:
-    """Wait until the disk has *parts*, which are to be *targets*."""
-    for part, target in zip(parts, targets, strict=True):
-        with at(target), _writing():
-            settle(part)
+                settle(part)
+    return tuple(parts)
 
 
 def _refuse_folder(target: Path) -> None:

@@ -40,8 +40,9 @@ from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import Dotted
 from vbuild.publishing.conda.reading import LEVEL_PACKAGE, NOARCH, listed, open_package
 from vbuild.publishing.installing import InstalledFile, InstallEnvironment, installed, moment_of, scripts_of
-from vbuild.wheel.archive import Wheel, mapped, open_wheel
+from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import recorded_sha256
+from vbuild.wheel.unpacking import mapped
 from vbuild.wheel.zip_write import PassedStream, write_stored
 
 # what clients replace by the prefix of the environment, in a file that paths.json says to hold it; conda's own choice

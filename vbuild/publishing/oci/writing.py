@@ -53,7 +53,8 @@ from vbuild.publishing.oci.model import (
     OciImage,
     digest_of,
 )
-from vbuild.wheel.archive import Wheel, fed, open_wheel
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.unpacking import fed
 from vbuild.wheel.zip_format import ZipMethod
 
 _LEVEL = 6
