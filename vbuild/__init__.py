@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vbuild.api.functions import inspect as inspect
     from vbuild.api.functions import install_check as install_check
     from vbuild.api.functions import matrix as matrix
+    from vbuild.api.functions import mirror as mirror
     from vbuild.api.functions import publish as publish
     from vbuild.api.functions import run_levels as run_levels
     from vbuild.api.functions import select as select
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from vbuild.api.functions import stamp as stamp
     from vbuild.api.functions import undo_slim as undo_slim
     from vbuild.api.functions import verify as verify
+    from vbuild.api.functions import verify_mirror as verify_mirror
     from vbuild.api.options import MatrixOptions as MatrixOptions
+    from vbuild.api.options import MirrorOptions as MirrorOptions
     from vbuild.api.options import PublishOptions as PublishOptions
     from vbuild.api.options import SlimOptions as SlimOptions
     from vbuild.api.options import SplitOptions as SplitOptions
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine as Machine
     from vbuild.inspection.doctor import Checkup as Checkup
     from vbuild.inspection.model import Contents as Contents
+    from vbuild.mirroring.check import MirrorCheck as MirrorCheck
+    from vbuild.mirroring.mirror import Mirrored as Mirrored
     from vbuild.publishing.check import Checklist as Checklist
     from vbuild.publishing.oci.select import ImageSelection as ImageSelection
     from vbuild.publishing.oci.slimming import SlimmedImage as SlimmedImage
@@ -66,14 +71,17 @@ if TYPE_CHECKING:
 _NAMES = {
     "api.functions": (
         "init matrix collect slim slim_environment slim_images undo_slim split install_check stamp index select "
-        "select_image doctor checkup verify run_levels bench inspect publish check"
+        "select_image doctor checkup verify run_levels bench inspect publish check "
+        "mirror verify_mirror"
     ),
-    "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions",
+    "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions MirrorOptions",
     "build.init": "WrittenRecipe",
     "errors": "VbuildError",
     "hardware.machine": "Machine",
     "inspection.doctor": "Checkup",
     "inspection.model": "Contents",
+    "mirroring.check": "MirrorCheck",
+    "mirroring.mirror": "Mirrored",
     "publishing.check": "Checklist",
     "publishing.oci.select": "ImageSelection",
     "publishing.oci.slimming": "SlimmedImage",

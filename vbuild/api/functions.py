@@ -6,6 +6,7 @@ unit is named; MB are 10^6 bytes.
 """
 
 from collections.abc import Callable, Iterable
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -31,7 +32,16 @@ from vbuild.api.arguments import (
     texts_of,
     value_of,
 )
-from vbuild.api.options import Layout, MatrixOptions, PublishOptions, SlimOptions, SplitOptions, StampOptions, StrPath
+from vbuild.api.options import (
+    Layout,
+    MatrixOptions,
+    MirrorOptions,
+    PublishOptions,
+    SlimOptions,
+    SplitOptions,
+    StampOptions,
+    StrPath,
+)
 from vbuild.errors import RepackageError, VariantError
 
 if TYPE_CHECKING:
@@ -42,6 +52,8 @@ if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine
     from vbuild.inspection.doctor import Checkup
     from vbuild.inspection.model import Contents
+    from vbuild.mirroring.check import MirrorCheck
+    from vbuild.mirroring.mirror import Mirrored
     from vbuild.publishing.check import Checklist
     from vbuild.publishing.oci.select import ImageSelection
     from vbuild.publishing.oci.slimming import SlimmedImage
@@ -537,3 +549,54 @@ def check(
     if layout:
         return check_layout(Path(place), layout)
     return verb(places_of(place)[0], pypi=pypi, limit=limit, verify=verify)
+
+
+def mirror(
+    sources: "StrPath | Iterable[StrPath]", output_dir: StrPath | None = None, **options: Unpack[MirrorOptions]
+) -> "Mirrored":
+    """Make *output_dir* an index of what *sources* come to on a fleet's machines, cut to the GPUs that these have.
+
+    *sources* are requirements.txt, pylock.toml or uv.lock files, or requirements such as "torch==2.9.1". Returns what
+    the site has, with sizes in bytes. Without *output_dir* nothing is written, and what is fetched is thrown away.
+    `HardwareError` for a machine or GPU that is not known, `BuildError` if requirements cannot be resolved,
+    `FetchError` for a file that cannot be had, `WheelError` for one that is damaged, `RepackageError` if *output_dir*
+    is something else: a site that was there is then as it was.
+    """
+    from vbuild.binary.edits import Strip
+    from vbuild.hardware.gpu import Ptx
+    from vbuild.hardware.machine import cpus_asked
+    from vbuild.mirroring.fleet import Common, fleet_of
+    from vbuild.mirroring.mirror import mirror as verb
+    from vbuild.mirroring.model import MirrorRequest
+
+    asked = known(options, MirrorOptions)
+    (cpu, *_) = cpus_asked(str(asked.get("cpu") or "x86-64"))
+    common = Common(cpu, asked.get("driver"), asked.get("glibc") or "2.28", texts_of(asked.get("pythons")))
+    request = MirrorRequest(
+        per_machine=asked.get("per_machine", False),
+        ptx=Ptx(asked.get("ptx", "auto")),
+        recompress=asked.get("recompress"),
+        strip=Strip(asked.get("strip") or Strip.NOTHING),
+        drop=texts_of(asked.get("drop")),
+        accept_license=asked.get("accept_license", False),
+        prune=asked.get("prune", False),
+        url=asked.get("url"),
+        originals=path_of(asked.get("originals")),
+    )
+    return verb(
+        [str(source) for source in ([sources] if isinstance(sources, str | PathLike) else sources)],
+        path_of(output_dir),
+        fleet_of(paths_of(asked.get("machines", ())), texts_of(asked.get("gpus")), common),
+        request,
+        on_progress=asked.get("on_progress") or silent,
+    )
+
+
+def verify_mirror(folder: StrPath) -> "MirrorCheck":
+    """Hold every file, index page and lock of the mirror in *folder* against what its mirror.json says.
+
+    Returns what is wrong, a sentence each. `RepackageError` if *folder* is no mirror.
+    """
+    from vbuild.mirroring.check import checked_mirror
+
+    return checked_mirror(Path(folder))

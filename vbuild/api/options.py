@@ -181,6 +181,45 @@ class StampOptions(TypedDict, total=False):
     schema: "str | Schema"
 
 
+class MirrorOptions(TypedDict, total=False):
+    """Options of `mirror`.
+
+    machines        files that describe the machines of the fleet, as `select` reads them
+    gpus            lists of GPUs, as "H100" or "80,90": a machine for each, with what the next four say
+    cpu             the CPU level of those; "x86-64"
+    driver          NVIDIA's driver there, as "580", or its CUDA, as "12.8"; not known
+    glibc           the glibc there; "2.28"
+    pythons         the Pythons there, a machine for each; the running one
+    per_machine     an index for each machine, cut for it alone
+    ptx             "auto": PTX for GPUs without machine code; "keep": also the newest; "none"
+    recompress      compress GPU code better, or do not; where the drivers of all machines are known to read it
+    strip           "debug": debug data goes; "unneeded": all local symbols
+    drop            globs of files to leave out
+    accept_license  cut wheels whose licence forbids changes
+    prune           remove files that no machine installs any more
+    url             where the site will be served, which locks then name instead of paths
+    originals       a folder that keeps the original files, and is looked into before anything is fetched
+    on_progress     called with the name of a file, the bytes fetched, and those to fetch
+    """
+
+    machines: "StrPath | Iterable[StrPath]"
+    gpus: str | Iterable[str]
+    cpu: "str | Cpu"
+    driver: str | None
+    glibc: str | None
+    pythons: str | Iterable[str]
+    per_machine: bool
+    ptx: Literal["auto", "keep", "none"]
+    recompress: bool | None
+    strip: Literal["debug", "unneeded"] | None
+    drop: str | Iterable[str]
+    accept_license: bool
+    prune: bool
+    url: str | None
+    originals: StrPath | None
+    on_progress: Callable[[str, int, int], None]
+
+
 class PublishOptions(TypedDict, total=False):
     """Options of `publish`. Those after *url* are for the layout that they name, and do nothing in the others.
 

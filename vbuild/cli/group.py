@@ -72,6 +72,15 @@ class Commands(click.Group):
                 raise
 
 
+class DefaultCommand(Commands):
+    """A group whose first command is meant where no command of it is named: its arguments may stand alone."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands:
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
 def summary(command: click.Command) -> str:
     """The first paragraph of a command's help, without its final dot."""
     return " ".join((command.help or "").partition("\n\n")[0].split()).removesuffix(".")

@@ -12,7 +12,7 @@ SECTIONS = {
     "Build": ("init", "matrix", "lock", "cibuildwheel", "collect", "toolkit", "cache"),
     "Repackage": ("slim", "split", "stamp", "repair"),
     "Look": ("inspect", "verify", "bench", "select", "doctor"),
-    "Ship": ("index", "check", "publish"),
+    "Ship": ("index", "check", "publish", "mirror"),
 }
 _COMPLETION = """\b
 Completion in bash (zsh and fish alike; put the line into ~/.bashrc):

@@ -90,12 +90,22 @@ class Digests:
 
     def begin(self, file: Path) -> Future[str]:
         """Read *file*, which is complete, while the caller goes on."""
-        status = file.stat()
-        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        key = _state(file)
         if key not in self._known:
             self._known[key] = self._executor.submit(sha256_of, file)
         return self._known[key]
 
+    def know(self, file: Path, sha256: str) -> None:
+        """Take *sha256* for that of *file*, which is not read."""
+        known: Future[str] = Future()
+        known.set_result(sha256)
+        self._known[_state(file)] = known
+
     def of(self, file: Path) -> str:
         """The SHA-256 of *file*, 64 hex digits; `OSError` if it cannot be read."""
         return self.begin(file).result()
+
+
+def _state(file: Path) -> _Key:
+    status = file.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

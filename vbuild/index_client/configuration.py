@@ -175,6 +175,13 @@ def compile_command(python: Path | str, requirements: Path, output: Path, *optio
     return [find_uv_bin(), "pip", "compile", *_UV_OPTIONS, *options, *files]
 
 
+def export_command(project: Path, output: Path) -> list[str]:
+    """The command that writes what the uv.lock in the folder *project* locks to *output*, without the project."""
+    what = ("--frozen", "--no-default-groups", "--no-emit-project", "--quiet", "--no-header", "--format", "pylock.toml")
+    own = ("--no-python-downloads", "--project", str(project))
+    return [find_uv_bin(), "export", *_UV_OPTIONS, *own, *what, "--output-file", str(output)]
+
+
 def clean_command(project: str) -> list[str]:
     """The command that removes *project* from uv's cache."""
     return [find_uv_bin(), "cache", "clean", *_UV_OPTIONS, project]

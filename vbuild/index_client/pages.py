@@ -35,6 +35,7 @@ _JSON = "application/vnd.pypi.simple.v1+json"
 # what a release has; the last ones are sdists of earlier years
 _RELEASED = (".whl", ".tar.gz", "-variants.json", ".zip", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".tar.Z")
 _MOST_PROJECTS = 1000
+_DEFAULT_INDEX = "https://pypi.org/simple"
 _shared: ContextVar[PyPIClient | None] = ContextVar("_shared", default=None)
 
 
@@ -149,7 +150,9 @@ def provenance_of(file: str) -> bytes | None:
     """
     indexes, problems = Indexes.configured(), list[str]()
     with _client() as client:
-        for index in filter(None, (indexes.index_url, *indexes.extra_index_urls)):
+        # without an index pip asks its own default one
+        own = () if indexes.no_index else (indexes.index_url or _DEFAULT_INDEX,)
+        for index in (*own, *indexes.extra_index_urls):
             try:
                 page = _page(client, f"{index.rstrip('/')}/{canonicalize_name(file.partition('-')[0])}/")
             except FetchError as error:

@@ -24,6 +24,7 @@ from packaging.version import Version
 from vbuild.errors import BuildError, FetchError, VariantError, VbuildError, WheelError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.machine import Machine
+from vbuild.hardware.uv_platform import python_of, uv_platform
 from vbuild.index_client.configuration import Indexes, compile_command
 from vbuild.index_client.located import files_at
 from vbuild.index_client.pages import fetched
@@ -33,9 +34,6 @@ from vbuild.variants.select import Selection, select
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
-_PLATFORM = re.compile(r"(?P<kind>many|musl)linux_(?P<major>\d+)_(?P<minor>\d+)_(?P<machine>x86_64|aarch64)$")
-# those that uv has words for, manylinux_2_x
-_GLIBCS = (17, 28, *range(31, 41))
 _HEADER = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = ">={python}"\n'
 
 
@@ -139,30 +137,19 @@ def _versions(project: str, places: Sequence[str | Path]) -> list[Version]:
 
 def _resolved(lines: Sequence[str], machine: Machine, stage: Path) -> str:
     """The text of the lock of what *lines* require on *machine*; `BuildError`, in uv's words, if that is impossible."""
-    python = ".".join(machine.python.split(".")[:2])
+    python = python_of(machine)
     if not lines:
         return _HEADER.format(python=python)
     wanted, found = stage / "wanted.txt", stage / "pylock.toml"
     wanted.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     options = ["--quiet", "--no-header", "--format=pylock.toml", "--no-python-downloads", "--python-version", python]
-    options += ["--python-platform", _platform(machine)]
+    options += ["--python-platform", uv_platform(machine)]
     command = compile_command(python, wanted, found, *options)
     # the machine's own Python need not be here
     del command[command.index("--python") : command.index("--python") + 2]
     environment = {**for_installers(os.environ, ()), **Indexes.configured().environment()}
     run(command, log=stage / "log", environment=environment, name="uv pip compile", is_kept=False)
     return found.read_text(encoding="utf-8").replace('created-by = "uv"', 'created-by = "vbuild"', 1)
-
-
-def _platform(machine: Machine) -> str:
-    """The platform of *machine* in uv's words: that of its best tag."""
-    for tag in machine.tags:
-        if match := _PLATFORM.search(tag):
-            if match["kind"] == "musl":
-                return f"{match['machine']}-unknown-linux-musl"
-            fitting = [minor for minor in _GLIBCS if minor <= int(match["minor"])]
-            return f"{match['machine']}-manylinux_2_{max(fitting)}" if fitting else f"{match['machine']}-manylinux2014"
-    raise VariantError(f"no tag of Linux among {', '.join(machine.tags[:3])}; locks are for machines with Linux")
 
 
 def _written(found: _Found, folder: Path) -> MachineLock:

@@ -8,27 +8,25 @@
 https://packaging.python.org/en/latest/specifications/simple-repository-api/ (version 1.1; PEP 503, 658, 691, 700, 714)
 """
 
-import glob
 import hashlib
 import html
 import json
-import os
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
 from msgspec import Struct
+from msgspec.structs import replace
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import WheelError, at
-from vbuild.files.atomic import exchange, linked, locked, settle, settle_names, unmade
+from vbuild.files.atomic import linked
 from vbuild.files.hashing import Digests
-from vbuild.files.turns import turn
+from vbuild.files.replaced import completed, turn_for
 from vbuild.wheel.archive import open_wheel, wheels_in
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
@@ -53,7 +51,10 @@ Release = tuple[str, str]
 
 
 class IndexedFile(Struct, frozen=True):
-    """One file of a project as its page lists it; sizes in bytes, hashes SHA-256 in hex."""
+    """One file of a project as its page lists it; sizes in bytes, hashes SHA-256 in hex.
+
+    *uploaded* is when the index that it came from got it, as PEP 700 writes times.
+    """
 
     filename: str
     version: str
@@ -61,6 +62,7 @@ class IndexedFile(Struct, frozen=True):
     sha256: str
     requires_python: str | None = None
     metadata_sha256: str | None = None
+    uploaded: str | None = None
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
@@ -75,6 +77,7 @@ class IndexedFile(Struct, frozen=True):
             sha256=str(data["hashes"]["sha256"]),
             requires_python=data.get("requires-python"),
             metadata_sha256=data["core-metadata"]["sha256"] if "core-metadata" in data else None,
+            uploaded=data.get("upload-time"),
         )
 
     def data(self) -> dict[str, Any]:
@@ -89,6 +92,8 @@ class IndexedFile(Struct, frozen=True):
             data["requires-python"] = self.requires_python
         if self.metadata_sha256:
             data["core-metadata"] = {"sha256": self.metadata_sha256}
+        if self.uploaded:
+            data["upload-time"] = self.uploaded
         return data
 
     def link(self) -> str:
@@ -109,29 +114,11 @@ def write_simple(folder: Path, out: Path, *, remove: Iterable[str] = ()) -> tupl
     meanwhile sees the old index or the new one, and so does who looks after this was killed. `WheelError`, and nothing
     written, if *out* holds something else, a wheel is damaged, or *out* has nothing of what is to be removed.
     """
-    with Digests() as digests, _own(out):
-        there = _read(out)
+    with Digests() as digests, turn_for(out):
+        there = read_index(out)
         gone = {release for text in remove for release in _releases(text, there, out)}
         files = [*wheels_in(folder), *_sdists(folder), *sorted(folder.glob(f"*{_VARIANTS}"))]
         return _write(files, out, there, gone, digests=digests)
-
-
-@contextmanager
-def _own(out: Path) -> Iterator[None]:
-    """In the block no other run writes *out*, a new folder if nothing is there, which goes again if it stays empty."""
-    is_new = not os.path.lexists(out)
-    try:
-        if is_new:
-            out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WheelError(f"{out}: cannot be written: {unmade(error).strerror}") from error
-    try:
-        with turn(out) if out.is_dir() else nullcontext():
-            yield
-    finally:
-        if is_new:
-            with suppress(OSError):  # there is something in it, as there should be
-                out.rmdir()
 
 
 def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tuple[str, ...]:
@@ -145,19 +132,16 @@ def write_index_of(files: Iterable[Path], out: Path, *, digests: Digests) -> tup
 
 def check_index(out: Path) -> None:
     """Refuse, as a `WheelError`, a place for an index that holds something else."""
-    _read(out)
+    read_index(out)
 
 
 def _write(
     files: Iterable[Path], out: Path, there: Mapping[str, list[IndexedFile]], gone: set[Release], *, digests: Digests
 ) -> tuple[str, ...]:
-    new: dict[str, list[IndexedFile]] = {}
-    with _complete(out) as index:
+    with completed(out) as index:
         if there:
             shutil.copytree(out, index, symlinks=True, copy_function=_linked, dirs_exist_ok=True)
-        for path in files:
-            project, file = _added(path, index, digests=digests)
-            new.setdefault(project, []).append(file)
+        new = _all_added(files, index, digests=digests)
         gone |= {(project, file.version) for project, listings in new.items() for file in listings}
         projects = {project: [*listings] for project, listings in new.items()}
         for project, listings in there.items():
@@ -170,18 +154,48 @@ def _write(
                         (index / project / name).unlink(missing_ok=True)
             if project not in projects:
                 shutil.rmtree(index / project)
-        for project, listings in projects.items():
-            listings.sort(key=lambda file: file.filename)
-            links = [file.link() for file in listings]
-            versions = sorted({file.version for file in listings}, key=Version)
-            listed = [file.data() for file in listings]
-            _write_pages(index / project, project, links, name=project, versions=versions, files=listed)
-        links = [project_link(project) for project in sorted(projects)]
-        _write_pages(index, "Simple index", links, projects=[{"name": project} for project in sorted(projects)])
+        _write_all_pages(index, projects)
     return tuple(sorted(projects))
 
 
-def _read(out: Path) -> dict[str, list[IndexedFile]]:
+def fill_index(
+    files: Iterable[Path], index: Path, *, digests: Digests, uploaded: Mapping[str, str] | None = None
+) -> Mapping[str, list[IndexedFile]]:
+    """Make the new folder *index* an index of the wheels, sdists and variants.json *files*; its projects and files.
+
+    *uploaded* has the times of upload, of files by their names. `WheelError` if a file cannot be read.
+    """
+    index.mkdir()
+    times = uploaded or {}
+    projects = {
+        project: [replace(file, uploaded=times.get(file.filename)) for file in listings]
+        for project, listings in _all_added(files, index, digests=digests).items()
+    }
+    _write_all_pages(index, projects)
+    return projects
+
+
+def _all_added(files: Iterable[Path], index: Path, *, digests: Digests) -> dict[str, list[IndexedFile]]:
+    """What *files*, put into *index*, are listed as, by project."""
+    new: dict[str, list[IndexedFile]] = {}
+    for path in files:
+        project, file = _added(path, index, digests=digests)
+        new.setdefault(project, []).append(file)
+    return new
+
+
+def _write_all_pages(index: Path, projects: Mapping[str, list[IndexedFile]]) -> None:
+    for project, listings in projects.items():
+        listings.sort(key=lambda file: file.filename)
+        links = [file.link() for file in listings]
+        versions = sorted({file.version for file in listings}, key=Version)
+        listed = [file.data() for file in listings]
+        _write_pages(index / project, project, links, name=project, versions=versions, files=listed)
+    links = [project_link(project) for project in sorted(projects)]
+    _write_pages(index, "Simple index", links, projects=[{"name": project} for project in sorted(projects)])
+
+
+def read_index(out: Path) -> dict[str, list[IndexedFile]]:
     """The projects of the index in *out* and their files; none if *out* is new or empty.
 
     `WheelError` if it holds anything else.
@@ -328,37 +342,3 @@ def _write_pages(folder: Path, title: str, links: list[str], **data: Any) -> Non
 def _link(text: str, **attributes: str) -> str:
     pairs = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items())
     return f"<a {pairs}>{html.escape(text)}</a>"
-
-
-@contextmanager
-def _complete(out: Path) -> Iterator[Path]:
-    """A folder that becomes *out* when the block ends well, and is gone otherwise; those of killed runs go, too.
-
-    It is locked for as long as its run lives, and gets its name only then, so that no living one looks dead.
-    """
-    place = out.absolute()
-    name = f".{place.name}.{secrets.token_hex(8)}"
-    new, folder = place.with_name(f"{name}.new"), place.with_name(f"{name}.part")
-    with ExitStack() as stack:
-        try:
-            new.mkdir(parents=True)
-            with suppress(OSError):  # some network file systems have no locks
-                stack.enter_context(locked(new))
-            new.rename(folder)
-            for left in place.parent.glob(f".{glob.escape(place.name)}.*.part"):
-                with suppress(OSError), locked(left, wait=False) as is_dead:
-                    if is_dead:
-                        shutil.rmtree(left, ignore_errors=True)
-            yield folder
-            settle(folder)
-            if out.exists() and any(out.iterdir()):
-                exchange(folder, out)
-            else:
-                if out.exists():
-                    out.rmdir()
-                folder.rename(out)
-            settle_names(place.parent)
-        except OSError as error:
-            raise WheelError(f"{out}: cannot be written: {error.strerror}") from error
-        finally:  # what was never finished, or the index of before
-            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,138 @@
+"""`vbuild mirror`: an index of a fleet's own, cut to its GPUs; and `vbuild mirror verify`."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vbuild.cli import options, terminal
+from vbuild.cli.group import DefaultCommand
+from vbuild.files.wording import counted, percent, sized, wrapped
+
+if TYPE_CHECKING:
+    from vbuild.mirroring.mirror import Mirrored
+
+_NAME = 44
+_PLACE = re.compile(r" \([^)]*\)")
+
+
+@click.group(cls=DefaultCommand, epilog=options.example("vbuild mirror requirements.txt -o site --gpu H100,A100"))
+def mirror() -> None:
+    """Make an index of what a fleet installs, with wheels cut to the GPUs that it has."""
+
+
+@mirror.command("make", epilog=options.example("vbuild mirror requirements.txt -o site --machine h100.toml"))
+@click.argument("sources", nargs=-1, required=True)
+@options.folder
+@click.option(
+    "--machine",
+    "machines",
+    type=options.FILE,
+    multiple=True,
+    metavar="FILE",
+    help="Mirror for the machine that this file describes. Repeatable.",
+)
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="LIST",
+    help="Mirror for a machine with these GPUs: H100, 80,90. Repeatable.",
+)
+@click.option("--cpu", default="x86-64", show_default=True, metavar="LEVEL", help="With --gpu: its CPU.")
+@click.option("--driver", metavar="VERSION", help="With --gpu: NVIDIA's driver there, as in 580, or its CUDA: 12.8.")
+@click.option("--glibc", metavar="VERSION", default="2.28", show_default=True, help="With --gpu: its glibc.")
+@click.option("--python", "pythons", multiple=True, metavar="VERSION", help="With --gpu: its Python. Repeatable.")
+@click.option("--per-machine", is_flag=True, help="Make an index for each machine, cut for it alone.")
+@click.option(
+    "--ptx",
+    type=options.Choice(["auto", "keep", "none"]),
+    default="auto",
+    show_default=True,
+    help="Keep PTX for GPUs without machine code (auto), also the newest (keep), or none.",
+)
+@click.option(
+    "--recompress/--no-recompress",
+    default=None,
+    help="Compress GPU code better. [default: where the drivers of all machines are known to read it]",
+)
+@click.option(
+    "--strip", type=options.Choice(["debug", "unneeded"]), help="Also remove debug data, or all local symbols."
+)
+@click.option(
+    "--drop", multiple=True, metavar="GLOB", help="Leave out these files: '*.a', 'torch/include/*'. Repeatable."
+)
+@click.option("--accept-license", is_flag=True, help="Cut wheels whose licence forbids changes: you have permission.")
+@click.option("--prune", is_flag=True, help="Remove files that no machine installs any more.")
+@click.option("--url", metavar="URL", help="Name this, where the site will be served, in locks, instead of paths.")
+@click.option(
+    "--originals", type=options.FOLDER, metavar="DIR", help="Keep the original files here; look here before fetching."
+)
+@options.dry_run
+@options.as_json
+def make(sources: tuple[str, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
+    """Make an index of what a fleet installs, with wheels cut to the GPUs that it has.
+
+    SOURCES are requirements.txt, pylock.toml or uv.lock files, or requirements such as torch==2.9.1. Each --machine,
+    and each --gpu, is a kind of machine of the fleet and gets a lock. A second run fetches what is new.
+    """
+    from vbuild.api import functions
+
+    dry_run, as_json = asked.pop("dry_run"), asked.pop("as_json")
+    if (folder is None) != dry_run:
+        raise click.UsageError("expected either --output-dir FOLDER or --dry-run")
+    with terminal.bar(quiet=as_json) as on_progress:
+        result = functions.mirror(sources, folder, **asked, on_progress=on_progress)
+    terminal.show(result.data(), mirrored_lines(result), as_json=as_json)
+
+
+@mirror.command("verify", epilog=options.example("vbuild mirror verify site"))
+@click.argument("folder", type=options.FOLDER)
+@options.as_json
+def verify(folder: Path, *, as_json: bool) -> None:
+    """Hold every file, index page and lock of a mirror against what its mirror.json says."""
+    from vbuild.api import functions
+    from vbuild.errors import RepackageError
+
+    found = functions.verify_mirror(folder)
+    terminal.show(found.data(), found.lines(), as_json=as_json)
+    if found.problems:
+        raise RepackageError(f"{folder}: {counted(len(found.problems), 'problem')}")
+
+
+def mirrored_lines(result: "Mirrored") -> Iterator[str]:
+    """What changes, what was left and why, the sums, and how to install from the site."""
+    changed = [file for file in result.files if file.is_changed]
+    if changed:
+        yield f"{'package':{_NAME}} {'before':>9} {'after':>9}"
+    for file in sorted(changed, key=lambda file: file.size - file.original.size):
+        index = f"{file.index}/" if file.index else ""
+        name = f"{index}{file.original.project} {file.original.version}"
+        yield f"{_short(name):{_NAME}} {sized(file.original.size):>9} {sized(file.size):>9}"
+    why: dict[str, list[str]] = {}
+    for file in result.files:
+        if file.why_left:
+            # where the licence says so differs from file to file
+            why.setdefault(_PLACE.sub("", file.why_left), []).append(file.original.project)
+    for reason, projects in why.items():
+        yield from wrapped(f"left as it was: {', '.join(dict.fromkeys(projects))}: {reason}", indent=2)
+    data = result.data()
+    before, after = data["download_before"], data["download"]
+    installed, now = data["installed_before"], data["installed"]
+    yield f"download:  {sized(before):>9} -> {sized(after):>9}  {percent(after, before)}"
+    yield f"installed: {sized(installed):>9} -> {sized(now):>9}  {percent(now, installed)}"
+    how = f"{result.fetched} fetched, {result.kept} kept, {result.removed} removed"
+    yield f"{counted(len(result.files), 'file')}: {how}"
+    if result.replaced:
+        one = result.replaced[0].rpartition("/")[2]
+        others = f" and {len(result.replaced) - 1} more" if result.replaced[1:] else ""
+        yield from wrapped(f"note: other bytes than before, which old locks do not install: {one}{others}", indent=2)
+    for name in result.dropped:
+        yield f"note: {name} is no machine of this run: its lock is gone"
+    yield from (line if line.endswith(":") else f"  {line}" for line in result.usage())
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"

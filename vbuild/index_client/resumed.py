@@ -1,0 +1,142 @@
+"""Large files by their hash: what has come of one stays where a run is killed, and the next run asks for the rest.
+
+    <sha256>.part     the first bytes of the file, as many as have come
+    <sha256>          the file, compared with its hash
+
+https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import httpx2
+from unearth import Link
+from unearth.fetchers import PyPIClient
+
+from vbuild.errors import FetchError
+from vbuild.files.atomic import linked, unmade
+from vbuild.files.hashing import sha256_of
+from vbuild.index_client.configuration import Indexes
+from vbuild.index_client.packages import client_of
+
+# connections that may break while one file is fetched, each with some bytes more than the last
+_TRIES = 5
+_BUFFER = 1 << 20
+_RANGE = re.compile(r"bytes (?P<first>\d+)-\d+/(?:\d+|\*)", re.ASCII)
+
+OnBytes = Callable[[int], None]
+
+
+@contextmanager
+def store_of(folder: Path) -> Iterator["Store"]:
+    """The files in *folder*, which is made if it is missing, and one client for those that are fetched into it.
+
+    `FetchError` if it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FetchError(f"{folder}: cannot be written: {unmade(error).strerror}") from error
+    with client_of(Indexes.configured(), lambda _response: None) as client:
+        yield Store(folder, client)
+
+
+class Store:
+    """Files in *folder* by their SHA-256. Several threads may use it, each for another file."""
+
+    def __init__(self, folder: Path, client: PyPIClient) -> None:
+        self.folder = folder
+        self._client = client
+
+    def file(self, url: str, sha256: str, *, on_bytes: OnBytes = lambda _count: None) -> Path:
+        """The file at *url*, of http, https or this machine, with this *sha256*; it is fetched unless it is here.
+
+        *on_bytes* is called with the number of bytes that have come since the last call, also from earlier runs.
+        `FetchError` if it cannot be had or has another hash; what has come of it stays for the next try.
+        """
+        whole = self.folder / sha256
+        if not whole.exists():
+            part = whole.with_name(f"{sha256}.part")
+            try:
+                if url.startswith("file:"):
+                    self._copied(url, part, sha256)
+                else:
+                    self._fetched(url, part, sha256, on_bytes)
+                part.rename(whole)
+            except OSError as error:
+                raise FetchError(f"{self.folder}: cannot be written: {error.strerror}") from error
+        return whole
+
+    def _copied(self, url: str, part: Path, sha256: str) -> None:
+        source = Path(url2pathname(urlsplit(url).path))
+        part.unlink(missing_ok=True)
+        try:
+            found = sha256_of(source)
+        except OSError as error:
+            raise FetchError(f"{source}: cannot be read: {error.strerror}") from error
+        if found != sha256:
+            raise FetchError(f"{source}: has sha256 {found}, expected {sha256}, which the lock has")
+        linked(source, part)
+
+    def _fetched(self, url: str, part: Path, sha256: str, on_bytes: OnBytes) -> None:
+        shown, error = Link(url).redacted, None
+        for _ in range(_TRIES):
+            before = part.stat().st_size if part.exists() else 0
+            try:
+                digest = self._rest(url, part, on_bytes)
+            except httpx2.HTTPStatusError as refusal:
+                answer = refusal.response
+                raise FetchError(f"{shown}: {answer.status_code} {answer.reason_phrase}") from refusal
+            except httpx2.HTTPError as broken:
+                error = broken
+                if not part.exists() or part.stat().st_size == before:
+                    break
+                continue
+            if digest == sha256:
+                return
+            part.unlink()
+            # what an earlier run has left may be the fault
+            if not before:
+                raise FetchError(f"{shown}: has sha256 {digest}, expected {sha256}, which the lock has")
+        have = part.stat().st_size if part.exists() else 0
+        kept = f"; {have} bytes of it are kept, and the next run asks for the rest" if have else ""
+        raise FetchError(f"{shown}: {error or type(error).__name__}{kept}") from error
+
+    def _rest(self, url: str, part: Path, on_bytes: OnBytes) -> str:
+        """Add to *part* what it lacks; the SHA-256 of the whole."""
+        digest, have = hashlib.sha256(), 0
+        if part.exists():
+            with part.open("rb") as file:
+                while data := file.read(_BUFFER):
+                    digest.update(data)
+                    have += len(data)
+        headers = {"Range": f"bytes={have}-"} if have else None
+        with self._client.get_stream(url, headers=headers) as response:
+            if have and response.status_code == httpx2.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+                # it had come to its end, and the run was killed before it knew
+                on_bytes(have)
+                return digest.hexdigest()
+            response.raise_for_status()
+            if not (have and _begins_at(response, have)):
+                digest, have = hashlib.sha256(), 0
+            on_bytes(have)
+            with part.open("r+b" if have else "wb") as out:
+                out.seek(have)
+                for chunk in response.iter_raw():
+                    out.write(chunk)
+                    digest.update(chunk)
+                    on_bytes(len(chunk))
+        return digest.hexdigest()
+
+
+def _begins_at(response: httpx2.Response, first: int) -> bool:
+    """Whether *response* is the bytes from *first* on, which were asked for; else it is the whole file."""
+    if response.status_code != httpx2.codes.PARTIAL_CONTENT:
+        return False
+    match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    return match is not None and int(match["first"]) == first

@@ -1,0 +1,167 @@
+"""`vbuild mirror verify`: whether a site still is what its mirror.json says, without asking anybody.
+
+files          there, with their sizes and hashes, sound by CRC-32 and RECORD; nothing else in the indexes
+unchanged      the original, by the hash that its index stated
+changed        with a bill of materials that agrees with the wheel, and named in provenance.json
+index pages    list each file with its hash; METADATA beside it is that in the wheel
+locks          of each machine, and its constraints: what its files come to
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from vbuild.errors import RepackageError, VbuildError
+from vbuild.files.hashing import Digests
+from vbuild.files.wording import counted, wrapped
+from vbuild.mirroring.locks import constraints_of, lock_of
+from vbuild.mirroring.model import MirroredFile, Site
+from vbuild.mirroring.site import MIRROR, read_site
+from vbuild.sbom.keeping import carries, contradictions
+from vbuild.sbom.statement import PROVENANCE
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.simple_index import read_index
+
+
+class MirrorCheck(Struct, frozen=True):
+    """What is wrong with the mirror in *folder*, a sentence each, and how many of its *files* are changed ones."""
+
+    folder: Path
+    files: int
+    changed: int
+    attested: int
+    problems: tuple[str, ...] = ()
+
+    def data(self) -> dict[str, Any]:
+        """The result as JSON holds it."""
+        return {
+            "folder": str(self.folder),
+            "files": self.files,
+            "changed": self.changed,
+            "attested": self.attested,
+            "problems": [*self.problems],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The result for people."""
+        for problem in self.problems:
+            yield from wrapped(problem, indent=2)
+        whole = self.files - self.changed
+        yield (
+            f"{counted(self.files, 'file')}: {self.changed} changed, {whole} as their index has them; "
+            f"{self.attested} with its attestation"
+        )
+        if not self.problems:
+            yield "ok"
+
+
+def checked_mirror(folder: Path) -> MirrorCheck:
+    """Compare all that the mirror in *folder* has with what its mirror.json says; `RepackageError` if it is none."""
+    site = read_site(folder)
+    if not site.files:
+        raise RepackageError(f"{folder}: no {MIRROR}; expected what `vbuild mirror` wrote")
+    problems = (
+        *_of_files(folder, site),
+        *_of_indexes(folder, site),
+        *_of_locks(folder, site),
+        *_of_provenance(folder, site),
+    )
+    changed = sum(file.is_changed for file in site.files)
+    return MirrorCheck(folder, len(site.files), changed, sum(bool(file.attestation) for file in site.files), problems)
+
+
+def _of_files(folder: Path, site: Site) -> Iterator[str]:
+    with Digests() as digests:
+        for file in site.files:
+            path = folder / file.path
+            try:
+                if path.stat().st_size != file.size or digests.of(path) != file.sha256:
+                    yield f"{file.path}: has other bytes; delete it, and run vbuild mirror again"
+                elif file.original.is_wheel:
+                    yield from (f"{file.path}: {what}" for what in _of_wheel(path, file))
+            except OSError as error:
+                yield f"{file.path}: cannot be read: {error.strerror}; run vbuild mirror again"
+            if file.attestation and not (folder / file.attestation).is_file():
+                yield f"{file.attestation}: is not there"
+    known = {file.path for file in site.files}
+    for index in dict.fromkeys(file.index for file in site.files):
+        for path in sorted((folder / index / "simple").rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            is_ours = path.name in {"index.html", "index.json"} or name.removesuffix(".metadata") in known
+            if path.is_file() and not is_ours:
+                yield f"{name}: nobody knows where it comes from; delete it"
+
+
+def _of_wheel(path: Path, file: MirroredFile) -> Iterator[str]:
+    try:
+        with open_wheel(path, check=True) as wheel:
+            if not file.is_changed:
+                return
+            if not carries(wheel):
+                yield "is changed, and has no bill of materials"
+            yield from (f"its bill of materials {what}" for what in contradictions(wheel))
+            if Path(f"{path}.metadata").read_bytes() != wheel.read(f"{wheel.dist_info}/METADATA"):
+                yield "METADATA beside it is not its own"
+    except VbuildError as error:
+        yield str(error).removeprefix(f"{path.name}: ")
+    except OSError as error:
+        yield f"cannot be read: {error.strerror}"
+
+
+def _of_indexes(folder: Path, site: Site) -> Iterator[str]:
+    for index in dict.fromkeys(file.index for file in site.files):
+        place = "/".join(filter(None, (index, "simple")))
+        try:
+            listed = {
+                (project, one.filename): one for project, files in read_index(folder / place).items() for one in files
+            }
+        except VbuildError as error:
+            yield f"{place}: {error}"
+            continue
+        own = {(file.original.project, file.original.file): file for file in site.files if file.index == index}
+        for key in sorted(own.keys() ^ listed.keys()):
+            yield f"{place}/{'/'.join(key)}: {'is not listed' if key in own else 'is listed, and not known'}"
+        for key in sorted(own.keys() & listed.keys()):
+            if (listed[key].sha256, listed[key].size) != (own[key].sha256, own[key].size):
+                yield f"{place}/{'/'.join(key)}: is listed with another hash or size"
+            if f"#sha256={own[key].sha256}" not in _text(folder / place / key[0] / "index.html"):
+                yield f"{place}/{key[0]}/index.html: does not have the hash of {key[1]}"
+
+
+def _of_locks(folder: Path, site: Site) -> Iterator[str]:
+    files: Mapping[str, MirroredFile] = {file.path: file for file in site.files}
+    for machine in site.machines:
+        if _text(folder / machine.lock) != lock_of(machine, files, url=site.url):
+            yield f"{machine.lock}: is not what the files of {machine.name} come to"
+        if _text(folder / machine.constraints) != constraints_of(machine, files):
+            yield f"{machine.constraints}: is not what the files of {machine.name} come to"
+    others = {machine.lock for machine in site.machines}
+    for path in sorted(folder.glob("pylock.*.toml")):
+        if path.name not in others:
+            yield f"{path.name}: is of no machine that {MIRROR} has"
+
+
+def _of_provenance(folder: Path, site: Site) -> Iterator[str]:
+    changed = {(file.original.file, file.sha256) for file in site.files if file.is_changed}
+    try:
+        stated = json.loads((folder / PROVENANCE).read_bytes())["subject"]
+        named = {(one["name"], one["digest"]["sha256"]) for one in stated}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        yield f"{PROVENANCE}: cannot be read; expected a statement on each changed wheel"
+        return
+    yield from (f"{PROVENANCE}: {_differs(name)}" for name, _ in sorted(changed ^ named))
+
+
+def _differs(name: str) -> str:
+    return f"does not say of {name} what {MIRROR} says"
+
+
+def _text(path: Path) -> str:
+    """What the file at *path* holds; nothing if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,231 @@
+"""`vbuild mirror`: from requirements and descriptions of machines to an index with what these install.
+
+sources -> for each machine the files that it installs                      (uv resolves; nothing is written yet)
+-> each file with the machines that install it, and the cut that serves them
+-> what the site has already stays; the rest is fetched by its hash and cut
+-> the new site takes the place of the old one in one step
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from vbuild import __version__
+from vbuild.errors import RepackageError
+from vbuild.files.replaced import turn_for
+from vbuild.hardware.uv_platform import python_of
+from vbuild.index_client.resumed import store_of
+from vbuild.mirroring.locks import install_lines
+from vbuild.mirroring.making import Made, OnProgress, Wanted, made_in
+from vbuild.mirroring.model import Cut, FleetMachine, MirroredFile, MirrorRequest, Original, Site, SiteMachine
+from vbuild.mirroring.resolution import resolved
+from vbuild.mirroring.site import read_site, write_site
+from vbuild.process.run import supervised
+
+_Key = tuple[str, str]
+"""The index that a file is in, and its name."""
+
+
+class Mirrored(Struct, frozen=True):
+    """What a run made of the mirror in *folder*: the *site*, and how much it was before.
+
+    *fetched* counts the files that came from an index, *kept* those that were there, *removed* those that went, and
+    *replaced* has the names of those that are other bytes now: locks of before do not install them any more.
+    """
+
+    folder: Path | None
+    site: Site
+    files: tuple[MirroredFile, ...]
+    fetched: int = 0
+    kept: int = 0
+    removed: int = 0
+    replaced: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    def usage(self) -> Iterator[str]:
+        """For each machine a line with its name and the commands that install from the site there."""
+        indexes = {file.index for file in self.files}
+        for machine in self.site.machines if self.folder else ():
+            yield f"{machine.name}:"
+            index = machine.name if machine.name in indexes else ""
+            yield from install_lines(str(self.folder), machine, index=index, url=self.site.url)
+
+    def data(self) -> dict[str, Any]:
+        """The result as JSON holds it."""
+        return {
+            "folder": str(self.folder) if self.folder else None,
+            "fetched": self.fetched,
+            "kept": self.kept,
+            "removed": self.removed,
+            "replaced": [*self.replaced],
+            "dropped_machines": [*self.dropped],
+            "download_before": sum(file.original.size for file in self.files),
+            "download": sum(file.size for file in self.files),
+            "installed_before": sum(file.installed_before for file in self.files),
+            "installed": sum(file.installed for file in self.files),
+            "site": self.site.data(),
+        }
+
+
+def mirror(
+    sources: Sequence[str],
+    folder: Path | None,
+    machines: Sequence[FleetMachine],
+    request: MirrorRequest,
+    *,
+    on_progress: OnProgress = lambda _what, _done, _total: None,
+) -> Mirrored:
+    """Make *folder* a mirror of what *sources*, requirements and locks, come to on *machines*.
+
+    Without a folder nothing is written, and what is fetched is thrown away. What a mirror there has already is kept
+    where it is what would come out. `BuildError` if a machine's requirements cannot be resolved, `FetchError` for a
+    file that cannot be had, `WheelError` for one that is damaged, `RepackageError` if *folder* has something else: the
+    site is then as it was, and what has come is found by the next run.
+    """
+    _check(machines, request)
+    run = _Run(tuple(sources), tuple(machines), request, on_progress)
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="vbuild-mirror-") as text:
+            return run.rehearsed(Path(text))
+    with turn_for(folder):
+        return run.written(folder)
+
+
+class _Run(Struct, frozen=True):
+    """One run: what it was asked for, and what it makes of that."""
+
+    sources: tuple[str, ...]
+    machines: tuple[FleetMachine, ...]
+    request: MirrorRequest
+    on_progress: OnProgress
+
+    def rehearsed(self, work: Path) -> Mirrored:
+        """What a site would become; each file is made in *work*, and its size is all that stays."""
+        wanted, installs = self._planned()
+        files = []
+        for one in self._made(work, wanted):
+            one.path.unlink()
+            files.append(one.file)
+        site = self._site(files, installs)
+        return Mirrored(None, site, site.files, fetched=len(files))
+
+    def written(self, folder: Path) -> Mirrored:
+        """What became of the site in *folder*, which no other run writes."""
+        before = read_site(folder)
+        there = {file.path: file for file in before.files}
+        work = folder.absolute().with_name(f".{folder.absolute().name}.mirror")
+        wanted, installs = self._planned()
+        kept, missing = _compared(wanted, there, folder)
+        made = {one.file.path: one for one in self._made(work, missing)}
+        own = (*kept, *(one.file for one in made.values()))
+        mine = {file.path for file in own}
+        others = [replace(file, machines=()) for path, file in there.items() if path not in mine]
+        site = self._site(own, installs, others=() if self.request.prune else others)
+        if site != before:
+            write_site(folder, site, made, before=before, asked=self._asked())
+        shutil.rmtree(work, ignore_errors=True)
+        names = {one.name for one in self.machines}
+        return Mirrored(
+            folder,
+            site,
+            tuple(file for file in site.files if file.path in mine),
+            fetched=len(made),
+            kept=len(kept),
+            removed=len(others) if self.request.prune else 0,
+            replaced=tuple(
+                path for path, one in made.items() if path in there and there[path].sha256 != one.file.sha256
+            ),
+            dropped=tuple(one.name for one in before.machines if one.name not in names),
+        )
+
+    def _planned(self) -> tuple[tuple[Wanted, ...], Mapping[str, frozenset[str]]]:
+        """What the site is to have, and the names of the files that each machine installs of it."""
+        with tempfile.TemporaryDirectory(prefix="vbuild-mirror-") as text, supervised():
+            resolutions = {}
+            for one in self.machines:
+                stage = Path(text, one.name)
+                stage.mkdir()
+                resolutions[one.name] = resolved(self.sources, one, stage)
+        users: dict[_Key, list[FleetMachine]] = {}
+        originals: dict[_Key, Original] = {}
+        for one in self.machines:
+            for original in resolutions[one.name]:
+                key = (one.name if self.request.per_machine else "", original.file)
+                if originals.setdefault(key, original).sha256 != original.sha256:
+                    raise RepackageError(f"{original.file}: two files of this name; expected one for all machines")
+                users.setdefault(key, []).append(one)
+        wanted = (
+            Wanted(original, Cut.for_machines(users[key], self.request), key[0], tuple(one.name for one in users[key]))
+            for key, original in sorted(originals.items())
+        )
+        installs = {name: frozenset(one.file for one in found) for name, found in resolutions.items()}
+        return tuple(wanted), installs
+
+    def _made(self, work: Path, wanted: Sequence[Wanted]) -> Iterator[Made]:
+        """All that is *wanted*, made in *work* or kept there by an earlier run."""
+        if wanted:
+            keeps = self.request.originals is not None
+            with store_of(self.request.originals or work / "originals") as store:
+                yield from made_in(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress)
+
+    def _site(
+        self,
+        own: Iterable[MirroredFile],
+        installs: Mapping[str, frozenset[str]],
+        *,
+        others: Iterable[MirroredFile] = (),
+    ) -> Site:
+        """The site of the files *own*, of which machines install those that *installs* names, and of *others*."""
+        files = tuple(sorted((*own, *others), key=lambda file: file.path))
+        machines = []
+        for one in self.machines:
+            names = installs[one.name]
+            paths = tuple(file.path for file in files if file.original.file in names and one.name in file.machines)
+            machines.append(SiteMachine(one.name, one.gpus, python_of(one.machine), paths))
+        return Site(tuple(machines), files, __version__, self.request.url)
+
+    def _asked(self) -> dict[str, object]:
+        """What the run was asked for, without a path of this machine."""
+        names = [Path(source).name if Path(source).exists() else source for source in self.sources]
+        return {
+            "command": "vbuild mirror",
+            "sources": names,
+            "machines": {one.name: [*one.gpus] for one in self.machines},
+        }
+
+
+def _check(machines: Sequence[FleetMachine], request: MirrorRequest) -> None:
+    names = [one.name for one in machines]
+    if not names:
+        raise RepackageError("no machine; expected a description of one (--machine), or its GPUs (--gpu)")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise RepackageError(f"two machines are called {twice!r}; expected files of other names")
+    if request.per_machine and "simple" in names:
+        raise RepackageError("a machine is called 'simple', as the folder of an index is; expected another name")
+
+
+def _compared(
+    wanted: Iterable[Wanted], there: Mapping[str, MirroredFile], folder: Path
+) -> tuple[list[MirroredFile], list[Wanted]]:
+    """What of *wanted* the site in *folder* has already, as files of it, and the rest."""
+    kept, missing = [], []
+    for one in wanted:
+        new = MirroredFile(one.original, "", 0, 0, 0, one.cut, one.index, one.machines)
+        old = there.get(new.path)
+        if old and old.serves(one.original, one.cut) and _is_there(folder / old.path, old.size):
+            kept.append(replace(old, original=one.original, cut=one.cut, machines=one.machines))
+        else:
+            missing.append(one)
+    return kept, missing
+
+
+def _is_there(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False

@@ -1,0 +1,206 @@
+"""Values of a mirror: the machines of a fleet, files as an index has them, and what a site has of them.
+
+Sizes are bytes, hashes SHA-256 in hex. As JSON they are what a site's mirror.json holds.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from vbuild.binary.edits import Strip
+from vbuild.errors import RepackageError
+from vbuild.hardware.driver import ZSTD_SINCE
+from vbuild.hardware.gpu import GpuList, Ptx
+from vbuild.hardware.machine import Machine
+from vbuild.slimming.request import Cuts, Share
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.sdist import release_of
+
+_AMD = "amd"
+
+
+class FleetMachine(Struct, frozen=True):
+    """A kind of machine of the fleet, by the *name* that its lock gets."""
+
+    name: str
+    machine: Machine
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Its GPUs, as people write them: compute capabilities, and AMD's processors."""
+        processors = [value for _, values in self.machine.features(_AMD) or () for value in values]
+        return (*map(str, self.machine.nvidia.capabilities), *processors)
+
+    @property
+    def reads_zstd(self) -> bool:
+        """Whether its driver reads GPU code that is compressed with zstd; one that is not known may not."""
+        driver = self.machine.nvidia.driver
+        return not self.machine.nvidia.capabilities or (driver is not None and driver >= ZSTD_SINCE)
+
+
+class Cut(Struct, frozen=True):
+    """What is asked of one file: to keep code for *gpus*, all of it where there are none, compressed anew or not.
+
+    *strip* says which symbols go, and *drop* has globs of what is left out.
+    """
+
+    gpus: str = ""
+    recompressed: bool = False
+    ptx: Ptx = Ptx.AUTO
+    strip: Strip = Strip.NOTHING
+    drop: tuple[str, ...] = ()
+    licence_accepted: bool = False
+
+    @classmethod
+    def for_machines(cls, machines: Iterable[FleetMachine], request: "MirrorRequest") -> "Cut":
+        """What the *machines* that install a file need of it."""
+        several = tuple(machines)
+        names = [name for one in several for name in one.gpus]
+        drivers_allow = bool(names) and all(one.reads_zstd for one in several)
+        return cls(
+            gpus=str(GpuList.asked(",".join(names))) if names else "",
+            recompressed=drivers_allow if request.recompress is None else request.recompress,
+            ptx=request.ptx,
+            strip=request.strip,
+            drop=request.drop,
+            licence_accepted=request.accept_license,
+        )
+
+    @property
+    def cuts(self) -> Cuts:
+        """What is done to every library."""
+        return Cuts(ptx=self.ptx, strip=self.strip, drop=self.drop, zstd=self.recompressed)
+
+    @property
+    def share(self) -> Share:
+        """What of the GPU code is kept."""
+        return Share(GpuList.asked(self.gpus) if self.gpus else None)
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.gpus and not self.cuts.more
+
+    def without_gpus(self) -> "Cut":
+        """The same for a file without GPU code."""
+        return replace(self, gpus="", recompressed=False, ptx=Ptx.AUTO)
+
+
+class MirrorRequest(Struct, frozen=True, kw_only=True):
+    """How a mirror is made: one index for all machines or one *per_machine*, what is cut, and what else is kept.
+
+    *recompress* is None to do so where all drivers allow it; *strip* and *drop* are as in `Cuts`. *prune* removes what
+    no machine installs any more. *url* is where the site will be served: locks then name URLs instead of paths.
+    *originals* is a folder that keeps the files as the index has them, and is looked into before anything is fetched.
+    """
+
+    per_machine: bool = False
+    ptx: Ptx = Ptx.AUTO
+    recompress: bool | None = None
+    strip: Strip = Strip.NOTHING
+    drop: tuple[str, ...] = ()
+    accept_license: bool = False
+    prune: bool = False
+    url: str | None = None
+    originals: Path | None = None
+
+
+class Original(Struct, frozen=True):
+    """A file of a release as an index has it: a wheel, or an sdist where a machine gets no wheel.
+
+    *uploaded* is when the index got it, as PEP 700 writes times.
+    """
+
+    project: str
+    version: str
+    file: str
+    url: str
+    sha256: str
+    size: int = 0
+    uploaded: str | None = None
+
+    @property
+    def is_wheel(self) -> bool:
+        return self.file.endswith(".whl")
+
+
+class MirroredFile(Struct, frozen=True):
+    """What the site has of an *original*, in the *index* of one machine, or of all ("").
+
+    *installed* and *installed_before* are the sizes of its contents. *has_gpu_code* says that another *cut* would give
+    another file, *why_left* why it is the original although it was to be cut, and *attestation* where the site keeps
+    what the index attests of the original (PEP 740).
+    """
+
+    original: Original
+    sha256: str
+    size: int
+    installed: int
+    installed_before: int
+    cut: Cut = Cut()
+    index: str = ""
+    machines: tuple[str, ...] = ()
+    has_gpu_code: bool = False
+    why_left: str = ""
+    attestation: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where it is in the site."""
+        return "/".join(filter(None, (self.index, "simple", self.original.project, self.original.file)))
+
+    @property
+    def is_changed(self) -> bool:
+        return self.sha256 != self.original.sha256
+
+    def serves(self, original: Original, cut: Cut) -> bool:
+        """Whether *cut* of *original* would be this file."""
+        if self.original.sha256 != original.sha256:
+            return False
+        return self.cut == cut or (not self.has_gpu_code and self.cut.without_gpus() == cut.without_gpus())
+
+
+class SiteMachine(Struct, frozen=True):
+    """A machine as the site knows it: its *name*, its GPUs, and its files, by their paths."""
+
+    name: str
+    gpus: tuple[str, ...]
+    python: str
+    files: tuple[str, ...]
+
+    @property
+    def lock(self) -> str:
+        """The name of its lock (PEP 751)."""
+        return f"pylock.{self.name}.toml"
+
+    @property
+    def constraints(self) -> str:
+        return f"constraints.{self.name}.txt"
+
+
+class Site(Struct, frozen=True):
+    """All that a site has, as its mirror.json says."""
+
+    machines: tuple[SiteMachine, ...] = ()
+    files: tuple[MirroredFile, ...] = ()
+    vbuild: str = ""
+    url: str | None = None
+
+    def packed(self) -> bytes:
+        """The site as JSON."""
+        return msgspec.json.format(msgspec.json.encode(self, order="deterministic"), indent=2) + b"\n"
+
+    def data(self) -> dict[str, Any]:
+        """The site as Python's `json` takes it."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+def check_name(project: str, file: str) -> None:
+    """`VbuildError` unless *file* is the name of a wheel or an sdist of *project*: it becomes a path."""
+    named = WheelName.parse(file).project if file.endswith(".whl") else release_of(file)[0]
+    if named != project:
+        raise RepackageError(f"{file!r} is not of {project!r}")

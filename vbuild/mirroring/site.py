@@ -1,0 +1,121 @@
+"""The folder of a mirror, which any web server serves: an index, a lock for each machine, and what was done.
+
+    site/simple/...                the index, or one for each machine: site/h100/simple/...
+    site/pylock.h100.toml          what h100 installs (PEP 751); constraints.h100.txt has the versions alone
+    site/attestations/...          what the original's index attests of it (PEP 740)
+    site/mirror.json               where each file came from, and what was done to it
+    site/provenance.json           the same as an in-toto statement, to be signed
+
+Readers see the site of before or the new one, never a part of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from vbuild.errors import RepackageError, at
+from vbuild.files.atomic import linked
+from vbuild.files.hashing import Digests
+from vbuild.files.replaced import completed
+from vbuild.mirroring.locks import constraints_of, lock_of
+from vbuild.mirroring.making import Made
+from vbuild.mirroring.model import MirroredFile, Site, check_name
+from vbuild.sbom.statement import PROVENANCE, statement
+from vbuild.wheel.simple_index import fill_index
+
+MIRROR = "mirror.json"
+
+
+def read_site(folder: Path) -> Site:
+    """What the mirror in *folder* has; nothing if there is none, or an empty folder.
+
+    `RepackageError` if something else is there, or a mirror.json that no mirror has.
+    """
+    path = folder / MIRROR
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RepackageError(f"{folder}: exists and is no mirror; choose another folder") from None
+        return Site()
+    except OSError as error:
+        raise RepackageError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        site = msgspec.json.decode(data, type=Site)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RepackageError(f"{path}: is not what vbuild wrote: {error}") from error
+    with at(path):
+        for file in site.files:
+            _check(file)
+        paths = {file.path for file in site.files}
+        for machine in site.machines:
+            if strange := next((path for path in machine.files if path not in paths), None):
+                raise RepackageError(f"is not what vbuild wrote: {machine.name} installs {strange!r}, which it lacks")
+            _check_name(machine.name)
+    return site
+
+
+def write_site(
+    folder: Path, site: Site, made: Mapping[str, Made], *, before: Site, asked: Mapping[str, object]
+) -> None:
+    """Make *folder* the *site*, of the files *made*, by their paths, and of what it has already, as *before* says.
+
+    *asked* is what the run was asked for, for the provenance. `WheelError` if it cannot be written.
+    """
+    kept = {file.path: file for file in before.files}
+    files = {file.path: file for file in site.files}
+    with completed(folder) as new, Digests() as digests:
+        sources = {}
+        for path, file in files.items():
+            source = made[path].path if path in made else folder / kept[path].path
+            digests.know(source, file.sha256)
+            sources[path] = source
+        for index in dict.fromkeys(file.index for file in site.files):
+            own = [file for file in site.files if file.index == index]
+            times = {file.original.file: file.original.uploaded for file in own if file.original.uploaded}
+            (new / index).mkdir(exist_ok=True)
+            fill_index([sources[file.path] for file in own], new / index / "simple", digests=digests, uploaded=times)
+        for file in site.files:
+            if file.attestation:
+                target = new / file.attestation
+                target.parent.mkdir(exist_ok=True)
+                if not target.exists():
+                    linked(_attestation(file, folder, made), target)
+        for machine in site.machines:
+            (new / machine.lock).write_text(lock_of(machine, files, url=site.url), encoding="utf-8")
+            (new / machine.constraints).write_text(constraints_of(machine, files), encoding="utf-8")
+        (new / MIRROR).write_bytes(site.packed())
+        changed = [file for file in site.files if file.is_changed]
+        wheels = [new / file.path for file in changed]
+        (new / PROVENANCE).write_bytes(_statement(wheels, changed, asked))
+
+
+def _statement(wheels: Sequence[Path], changed: Iterable[MirroredFile], asked: Mapping[str, object]) -> bytes:
+    """The provenance of *wheels*, which were made of the originals of *changed*."""
+    inputs = [
+        {"name": file.original.file, "uri": file.original.url, "digest": {"sha256": file.original.sha256}}
+        for file in changed
+    ]
+    return statement(wheels, earlier=inputs, verb="mirror", asked=asked)
+
+
+def _attestation(file: MirroredFile, folder: Path, made: Mapping[str, Made]) -> Path:
+    one = made.get(file.path)
+    return one.attestation if one and one.attestation else folder / file.attestation
+
+
+def _check(file: MirroredFile) -> None:
+    """`RepackageError` for a file that would not lie where files of a site do."""
+    original = file.original
+    check_name(original.project, original.file)
+    if file.index:
+        _check_name(file.index)
+    if file.attestation not in {"", f"attestations/{original.file}.provenance"}:
+        raise RepackageError(f"{file.attestation!r}: no place of an attestation")
+
+
+def _check_name(name: str) -> None:
+    """`RepackageError` for a name of a machine that its files could not have."""
+    if not name or "/" in name or "." in name or "\\" in name or name == "simple":
+        raise RepackageError(f"{name!r} is no name of a machine")
