@@ -16,6 +16,7 @@ import pytest
 
 import vbuild
 from tests.factories.fatbins import device_library, entry, fatbin
+from tests.factories.mirrors import lock_of
 from tests.factories.projects import c_project
 from tests.factories.tools import needs
 from tests.factories.variants import machine
@@ -37,6 +38,7 @@ MODES = {
     "slim_environment": "slim",
     "slim_images": "slim",
     "undo_slim": "slim",
+    "verify_mirror": "mirror",
 }
 VERBS = [
     "init",
@@ -52,6 +54,7 @@ VERBS = [
     "inspect",
     "publish",
     "check",
+    "mirror",
 ]
 
 
@@ -62,6 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     code = device_library(fatbin(*(entry(arch=arch, code=chance.randbytes(1 << 16)) for arch in (80, 90))))
     wheel(tmp_path, FAT, {"demo/_C.so": code})
     wheel(tmp_path, PURE)
+    lock_of(tmp_path / "pylock.toml", tmp_path / FAT)
     (tmp_path / "speed.py").write_text("print('nothing 2 ms')\n", encoding="utf-8")
     (tmp_path / "machine.toml").write_text(str(machine("x86-64-v3")), encoding="utf-8")
     c_project(tmp_path / "project")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.docs.generate import generated
 from tests.docs.pages import DOCS, QUICK, README, ROOT, examples, options_of_vbuild, pages
+from vbuild.cli.group import DefaultCommand
 from vbuild.cli.main import main
 from vbuild.cli.options import LAYOUTS
 from vbuild.publishing.model import PublishRule
@@ -79,6 +80,8 @@ def test_every_option_of_a_vbuild_command_in_a_shell_block_exists() -> None:
             words = words[words.index("vbuild") + 1 :]
             command: Any = main
             while isinstance(command, click.Group):
+                if isinstance(command, DefaultCommand) and words[0] not in command.commands:
+                    words = [next(iter(command.commands)), *words]
                 assert words[0] in command.commands, f"{page}: {line}"
                 command = command.commands[words.pop(0)]
             known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}

@@ -77,7 +77,9 @@ class _Handler(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         self.serving.asked.append((self.path, dict(self.headers.items())))
         match = _RANGE.fullmatch(self.headers.get("Range", ""))
-        if not match or self.serving.mood == "whole":
+        if self.serving.mood == "cut short" and Path(self.translate_path(self.path)).suffix == ".whl":
+            self._cut_short(Path(self.translate_path(self.path)), int(match["first"]) if match else 0)
+        elif not match or self.serving.mood == "whole":
             super().do_GET()
         elif self.serving.mood == "broken":
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -85,6 +87,17 @@ class _Handler(SimpleHTTPRequestHandler):
             self.send_error(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
         else:
             self._part(Path(self.translate_path(self.path)), match["first"], match["last"])
+
+    def _cut_short(self, path: Path, start: int) -> None:
+        """Half of what there is from *start* on, and the end of the connection."""
+        data = path.read_bytes()
+        self.send_response(HTTPStatus.PARTIAL_CONTENT if start else HTTPStatus.OK)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(data) - start))
+        self.end_headers()
+        self.wfile.write(data[start : start + (len(data) - start) // 2])
+        self.close_connection = True
 
     def _part(self, path: Path, first: str, last: str) -> None:
         size = path.stat().st_size

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -117,7 +118,7 @@ class Store:
                     have += len(data)
         headers = {"Range": f"bytes={have}-"} if have else None
         with self._client.get_stream(url, headers=headers) as response:
-            if have and response.status_code == httpx2.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if have and response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 # it had come to its end, and the run was killed before it knew
                 on_bytes(have)
                 return digest.hexdigest()
@@ -136,7 +137,7 @@ class Store:
 
 def _begins_at(response: httpx2.Response, first: int) -> bool:
     """Whether *response* is the bytes from *first* on, which were asked for; else it is the whole file."""
-    if response.status_code != httpx2.codes.PARTIAL_CONTENT:
+    if response.status_code != HTTPStatus.PARTIAL_CONTENT:
         return False
     match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
     return match is not None and int(match["first"]) == first

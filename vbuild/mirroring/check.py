@@ -98,11 +98,10 @@ def _of_files(folder: Path, site: Site) -> Iterator[str]:
 def _of_wheel(path: Path, file: MirroredFile) -> Iterator[str]:
     try:
         with open_wheel(path, check=True) as wheel:
-            if not file.is_changed:
-                return
-            if not carries(wheel):
-                yield "is changed, and has no bill of materials"
-            yield from (f"its bill of materials {what}" for what in contradictions(wheel))
+            if file.is_changed:
+                if not carries(wheel):
+                    yield "is changed, and has no bill of materials"
+                yield from (f"its bill of materials {what}" for what in contradictions(wheel))
             if Path(f"{path}.metadata").read_bytes() != wheel.read(f"{wheel.dist_info}/METADATA"):
                 yield "METADATA beside it is not its own"
     except VbuildError as error:

@@ -126,7 +126,7 @@ class _Run(Struct, frozen=True):
         mine = {file.path for file in own}
         others = [replace(file, machines=()) for path, file in there.items() if path not in mine]
         site = self._site(own, installs, others=() if self.request.prune else others)
-        if site != before:
+        if made or site != before:
             write_site(folder, site, made, before=before, asked=self._asked())
         shutil.rmtree(work, ignore_errors=True)
         names = {one.name for one in self.machines}
