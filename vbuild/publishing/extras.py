@@ -62,7 +62,6 @@ from vbuild.publishing.model import (
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, releases_with_variants
 from vbuild.splitting.bundle import WheelReader
 from vbuild.variants.model import NULL_LABEL
-from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata, MetadataHeaders, is_dist_info
 from vbuild.wheel.name import escaped
 
@@ -90,7 +89,7 @@ def base_wheel(base: OfferedWheel, roots: Iterable[str], backends: Sequence[Plug
     members = {path: member for path, (member, _) in installed(base).items()}
     build = build_of(base)
     changed: dict[str, Member | None] = {}
-    with open_wheel(base.path) as wheel, at(base.path.name):
+    with base.opened() as wheel, at(base.path.name):
         metadata = _with_extras(base.metadata, backends)
         for root in ordered:
             if f"{root}/{MODULE}.py" in members:

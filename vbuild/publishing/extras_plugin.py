@@ -42,7 +42,6 @@ from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
 from vbuild.splitting.package_init import hooked, is_namespace, package_of
 from vbuild.splitting.patches import rpath_to
 from vbuild.variants.model import Property
-from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import is_dist_info
 from vbuild.wheel.name import escaped
 from vbuild.wheel.paths import installed_path
@@ -120,7 +119,7 @@ def payload(variant: OfferedWheel, base: OfferedWheel, *, reader: WheelReader) -
         differing = {path for path in differing if not path.endswith(_STUB)}
         if not differing:
             raise RepackageError(f"no file differs from {base.path.name}; leave one of them out")
-        with open_wheel(variant.path) as wheel:
+        with variant.opened() as wheel:
             bundle = reader.read(wheel)
             chosen = differing | _dependents(bundle, differing)
             whole = frozenset(posixpath.dirname(path) for path in differing if posixpath.basename(path) == _INIT)

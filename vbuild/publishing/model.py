@@ -30,9 +30,9 @@ from vbuild.errors import RepackageError
 from vbuild.files.hashing import Digests
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
-from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import Metadata, Renaming
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.shared import SharedWheels
 
 
 class LinkedFile(Struct, frozen=True):
@@ -111,8 +111,11 @@ class LayoutOutput(Protocol):
     def files(self) -> tuple[PurePosixPath, ...]:
         """The outputs written before it whose hashes it contains."""
 
-    def write(self, folder: Path, *, digests: Digests) -> None:
-        """Write it into the layout's *folder*; *digests* may know the hashes of *files* already."""
+    def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:
+        """Write it into the layout's *folder*; *digests* may know the hashes of *files* already.
+
+        Members come from *wheels*, where other layouts may have read them.
+        """
 
 
 Output = LinkedFile | Text | NewWheel | SimpleIndex | LayoutOutput
@@ -221,7 +224,7 @@ def _bills(wheel: OfferedWheel, way: Renaming) -> dict[str, Member]:
     paths = [row.path for row in wheel.rows if is_bill(row.path) and (row.size or 0) <= LARGEST]
     if not paths:
         return {}
-    with open_wheel(wheel.path) as opened:
+    with wheel.opened() as opened:
         bills = {way.path(path) or path: renamed_bill(opened.read(path), way.old, way.new) for path in paths}
     return {path: Put(path, data) for path, data in bills.items()}
 

@@ -8,7 +8,7 @@ that belong to one layout write files. The README lists the commands that consum
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,6 +23,8 @@ from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
 from vbuild.files.staging import staging
 from vbuild.files.turns import turn
+from vbuild.hardware.cpu import available_cores
+from vbuild.process.threads import in_threads
 from vbuild.publishing.model import (
     Copied,
     LinkedFile,
@@ -39,10 +41,12 @@ from vbuild.publishing.model import (
 from vbuild.publishing.releases import releases_at
 from vbuild.sbom.keeping import Changes, bill_of, carries, listed, path_of, revised
 from vbuild.sbom.model import BillChange
-from vbuild.wheel.archive import Wheel, check_wheels, open_wheel
+from vbuild.wheel.archive import Wheel
 from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.metadata import is_dist_info
+from vbuild.wheel.shared import SharedWheels
 from vbuild.wheel.simple_index import write_index_of
+from vbuild.wheel.unpacking import room_for
 from vbuild.wheel.write import WheelWriter, write_wheel
 
 README = "README.md"
@@ -69,20 +73,25 @@ class WrittenFile(Struct, frozen=True):
     is_linked: bool
 
 
-def written(plan: PublishPlan, folder: Path, *, digests: Digests | None = None) -> tuple[WrittenFile, ...]:
+def written(
+    plan: PublishPlan, folder: Path, *, digests: Digests | None = None, wheels: SharedWheels | None = None
+) -> tuple[WrittenFile, ...]:
     """Carry out *plan* in *folder*, new and on the file system of the results; what is there then, sorted by path.
 
-    Plans that share *digests* hash the files that they have in common once. `VbuildError` if an output cannot be
-    made; *folder* is then the caller's to remove.
+    Plans that share *digests* hash the files that they have in common once, and those that share *wheels* inflate
+    members once. `VbuildError` if an output cannot be made; *folder* is then the caller's to remove.
     """
     folder.mkdir(parents=True)
     known: set[tuple[int, int]] = set()
     whole = (LinkedFile, Text, NewWheel)
     indexed = {file for output in plan.outputs if not isinstance(output, whole) for file in output.files}
-    with Deflater(remembers=True) as press, nullcontext(digests) if digests else Digests() as hashing:
+    with ExitStack() as stack:
+        press = stack.enter_context(Deflater(remembers=True))
+        hashing = digests or stack.enter_context(Digests())
+        shared = wheels or stack.enter_context(SharedWheels(keeps=False))
         for output in plan.outputs:
             with at(output.target):
-                _make(output, folder, press, hashing)
+                _make(output, folder, press, hashing, shared)
             if output.target in indexed:
                 hashing.begin(folder / output.target)
             if isinstance(output, LinkedFile):
@@ -103,7 +112,7 @@ def _file(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _make(output: Output, folder: Path, press: Deflater, digests: Digests) -> None:
+def _make(output: Output, folder: Path, press: Deflater, digests: Digests, shared: SharedWheels) -> None:
     target = folder / output.target
     target.parent.mkdir(parents=True, exist_ok=True)
     match output:
@@ -112,14 +121,14 @@ def _make(output: Output, folder: Path, press: Deflater, digests: Digests) -> No
         case Text(data=data):
             target.write_bytes(data)
         case NewWheel():
-            _write_wheel(output, target.parent, press)
+            _write_wheel(output, target.parent, press, shared)
         case SimpleIndex(files=files):
             write_index_of([folder / file for file in files], target, digests=digests)
         case _:
-            output.write(folder, digests=digests)
+            output.write(folder, digests=digests, wheels=shared)
 
 
-def _write_wheel(output: NewWheel, folder: Path, press: Deflater) -> None:
+def _write_wheel(output: NewWheel, folder: Path, press: Deflater, shared: SharedWheels) -> None:
     dist_info = next((member.path.partition("/")[0] for member in output.members if is_dist_info(member.path)), "")
     bill = path_of(dist_info)
     with ExitStack() as stack:
@@ -127,7 +136,7 @@ def _write_wheel(output: NewWheel, folder: Path, press: Deflater) -> None:
 
         def opened(path: Path) -> Wheel:
             if path not in wheels:
-                wheels[path] = stack.enter_context(open_wheel(path))
+                wheels[path] = stack.enter_context(shared.open(path))
             return wheels[path]
 
         with write_wheel(folder, output.name, like=opened(output.like), deflater=press) as writer:
@@ -205,28 +214,38 @@ def publish(
     *verify* is off. A `VbuildError`, and nothing written, if wheels do
     not belong together, a layout has no place for one of them, or a layout's folder is there and not empty.
     """
-    found = releases_at(paths)
-    plans = []
-    for layout in layouts:
-        with at(layout.name):
-            plans.append(layout.planned(found))
-    if folder is None:
-        return tuple(PublishedLayout(plan, None, ()) for plan in plans)
-    for plan in plans:
-        if not _is_free(there := folder / plan.layout):
-            raise _taken(there)
-    if verify:
-        check_wheels({*(wheel.path for release in found for wheel in release.wheels), *_passed_on(plans)})
+    # with one layout there is nobody to keep for what members hold
+    with SharedWheels(room_for(folder), keeps=len(layouts) > 1) as wheels:
+        found = releases_at(paths, shared=wheels)
+        plans = []
+        for layout in layouts:
+            with at(layout.name):
+                plans.append(layout.planned(found))
+        if folder is None:
+            return tuple(PublishedLayout(plan, None, ()) for plan in plans)
+        for plan in plans:
+            if not _is_free(there := folder / plan.layout):
+                raise _taken(there)
+        checked = {wheel.path for release in found for wheel in release.wheels} | {*_passed_on(plans)}
+        return _laid(plans, folder, wheels=wheels, checked=checked if verify else ())
+
+
+def _laid(
+    plans: Sequence[PublishPlan], folder: Path, *, wheels: SharedWheels, checked: Iterable[Path]
+) -> tuple[PublishedLayout, ...]:
+    """Carry out *plans*, several at once; what nobody has read of those *checked* is compared then."""
     with staging(folder) as stage, turn(folder), Digests() as digests:
         for there in (folder / plan.layout for plan in plans):
             if not _is_free(there):  # any more: another run had its turn before
                 raise _taken(there)
-        laid = []
-        for plan in plans:
+
+        def lay(plan: PublishPlan) -> PublishedLayout:
             with at(plan.layout):
-                laid.append(
-                    PublishedLayout(plan, folder / plan.layout, written(plan, stage / plan.layout, digests=digests))
-                )
+                made = written(plan, stage / plan.layout, digests=digests, wheels=wheels)
+            return PublishedLayout(plan, folder / plan.layout, made)
+
+        laid = in_threads(lay, plans, size=lambda _plan: 1, threads=available_cores())
+        wheels.check(checked)
         for one in laid:
             _replace(stage / one.plan.layout, folder / one.plan.layout)
     return tuple(laid)

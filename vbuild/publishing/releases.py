@@ -9,6 +9,7 @@ Every wheel is opened once: METADATA, WHEEL, RECORD and variant.json are read, a
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
@@ -22,9 +23,10 @@ from vbuild.errors import RepackageError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
-from vbuild.wheel.archive import gathered, open_wheel
+from vbuild.wheel.archive import Wheel, gathered, open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON, Metadata, RecordRow, WheelFile, is_companion
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.shared import SharedWheels
 
 _BASELINES = {"x86_64": "v1", "aarch64": "8a"}
 
@@ -44,11 +46,15 @@ class OfferedWheel(Struct, frozen=True):
     document: Document | None
     rows: tuple[RecordRow, ...]
     is_companion: bool
+    shared: SharedWheels | None = None
 
     @classmethod
-    def of(cls, path: Path) -> Self:
-        """The wheel at *path*; `VbuildError` if it is damaged or contradicts itself."""
-        with open_wheel(path) as wheel:
+    def of(cls, path: Path, *, shared: SharedWheels | None = None) -> Self:
+        """The wheel at *path*, one of those *shared* by several layouts.
+
+        `VbuildError` if it is damaged or contradicts itself.
+        """
+        with shared.open(path) if shared else open_wheel(path) as wheel:
             document = f"{wheel.dist_info}/{VARIANT_JSON}"
             with at(wheel.path.name), at(VARIANT_JSON):
                 stated = Document.of_wheel(wheel.name.variant, wheel.read(document) if wheel.find(document) else None)
@@ -61,7 +67,12 @@ class OfferedWheel(Struct, frozen=True):
                 document=stated,
                 rows=tuple(map(wheel.row, wheel.members)),
                 is_companion=is_companion(wheel.metadata(), wheel.wheel_file()),
+                shared=shared,
             )
+
+    def opened(self) -> AbstractContextManager[Wheel]:
+        """The same, open for reading in a block."""
+        return self.shared.open(self.path) if self.shared else open_wheel(self.path)
 
     @property
     def label(self) -> str | None:
@@ -129,13 +140,13 @@ class OfferedRelease(Struct, frozen=True):
         return f"{self.project} {self.version}"
 
 
-def releases_at(paths: Sequence[Path]) -> tuple[OfferedRelease, ...]:
-    """The releases whose wheels are at *paths*, files or folders of them, by project and version.
+def releases_at(paths: Sequence[Path], *, shared: SharedWheels | None = None) -> tuple[OfferedRelease, ...]:
+    """The releases whose wheels are at *paths*, files or folders of them, by project and version; opened *shared*.
 
     `VbuildError` for the first wheel that is damaged, or contradicts itself.
     """
     found: dict[tuple[str, Version], list[OfferedWheel]] = {}
-    for wheel in map(OfferedWheel.of, gathered(paths)):
+    for wheel in (OfferedWheel.of(path, shared=shared) for path in gathered(paths)):
         found.setdefault((wheel.name.project, Version(wheel.name.version)), []).append(wheel)
     return tuple(
         OfferedRelease(

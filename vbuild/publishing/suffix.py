@@ -57,7 +57,6 @@ from vbuild.publishing.releases import (
 from vbuild.publishing.suffix_names import hard_wired, suffixed
 from vbuild.splitting.package_init import hooked, is_namespace, package_of
 from vbuild.verification.model import Finding, Severity
-from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import is_dist_info, requirement_of
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.paths import installed_path
@@ -124,7 +123,7 @@ def guarded(wheel: OfferedWheel, name: WheelName, *, family: Iterable[str]) -> d
     members = {path: row.path for row in wheel.rows if (path := installed_path(row.path))}
     others = sorted({*family} - {wheel.name.project})
     found: dict[str, Member] = {}
-    with open_wheel(wheel.path) as opened, at(wheel.path.name):
+    with wheel.opened() as opened, at(wheel.path.name):
         inits = {path: opened.read(member) for path, member in members.items() if path.endswith("/__init__.py")}
         shared = {
             path.rpartition("/")[0] for path, data in inits.items() if is_namespace(data.decode(errors="replace"))

@@ -18,7 +18,6 @@ from packaging.utils import InvalidName, canonicalize_name
 from vbuild.config.requirements import required_project
 from vbuild.errors import RepackageError
 from vbuild.publishing.releases import OfferedWheel
-from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.paths import installed_path
 
 _METADATA = ("version", "metadata", "files", "requires", "distribution", "Distribution.from_name")
@@ -66,7 +65,7 @@ def hard_wired(wheels: Iterable[OfferedWheel]) -> tuple[Wired, ...]:
         seen |= {(row.path, row.hash) for row in rows}
         if not rows:
             continue
-        with open_wheel(wheel.path) as opened:
+        with wheel.opened() as opened:
             for row in rows:
                 path = installed_path(row.path)
                 if path and any(word in (data := opened.read(row.path)) for word in _WORDS):

@@ -29,7 +29,8 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listed import ListedFile
 from vbuild.splitting.companion import Companion, LibsContents, contents_in
 from vbuild.splitting.pools import MOST_FOREIGN, Pool
-from vbuild.wheel.archive import Distant, Wheel
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.distant import Distant
 from vbuild.wheel.metadata import GENERATOR, Metadata, Record, WheelFile, is_dist_info, recorded_sha256
 from vbuild.wheel.name import WheelName
 

@@ -42,7 +42,7 @@ from vbuild.index_client.listed import ListedFile
 from vbuild.process.threads import OncePerKey, several_at_once
 from vbuild.splitting.official_compare import difference
 from vbuild.splitting.official_restore import RestoredFile, head_size, matching, restored
-from vbuild.wheel.archive import Distant
+from vbuild.wheel.distant import Distant
 from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.unpacking import mapped

@@ -3,12 +3,8 @@
     open_wheel(path) -> Wheel -> Member -> .read, .chunks
                                            .mapped -> a view of a large member, to be cut and written
 
-Only this room opens zip archives; `vbuild.wheel.write` makes new ones. `Distant` reads a wheel that is somewhere else:
-its directory, METADATA and RECORD, and what is asked for of the rest. It does not check that members are sound, nor
-that RECORD is right: callers compare the bytes they take with RECORD.
-
-    the end of the file -> central directory -> METADATA, RECORD
-    head(path, 65536)   -> the local header of that member and the start of its data, nothing else
+Only this room opens zip archives; `vbuild.wheel.write` makes new ones, and `vbuild.wheel.distant` reads what lies
+somewhere else.
 
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
@@ -24,8 +20,10 @@ from threading import Event
 from typing import BinaryIO, TypeVar
 
 from vbuild.errors import WheelError, at
+from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
+from vbuild.wheel.kept import KeptMembers
 from vbuild.wheel.metadata import (
     Metadata,
     Record,
@@ -39,9 +37,9 @@ from vbuild.wheel.metadata import (
 )
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import check_eggs, check_placing, scripts_in
-from vbuild.wheel.unpacking import fed, mapped
+from vbuild.wheel.unpacking import fed, forget, mapped
 from vbuild.wheel.zip_format import ZipMethod
-from vbuild.wheel.zip_read import Member, ZipReader
+from vbuild.wheel.zip_read import CHUNK, Member, ZipReader
 
 T = TypeVar("T")
 
@@ -62,8 +60,8 @@ _SMALL = 1 << 20
 _LOT, _SMALLEST = 1 << 23, 1 << 13
 
 
-class _Members:
-    """The members of an open archive, by path."""
+class Members:
+    """The members of an archive that is open as *source*, by path."""
 
     def __init__(self, source: ZipReader) -> None:
         self.source = source
@@ -73,19 +71,24 @@ class _Members:
     def find(self, path: str) -> Member | None:
         return self._by_path.get(path)
 
-    def _known(self, member: Member | str) -> Member:
+    def known(self, member: Member | str) -> Member:
+        """The member itself, or the one of that path; `WheelError` if there is none."""
         found = self.find(member) if isinstance(member, str) else member
         if found is None:
             raise WheelError(f"{member}: no such member")
         return found
 
 
-class Wheel(_Members):
+class Wheel(Members):
     """A wheel open for reading, whose archive is sound and whose RECORD lists exactly its members."""
 
-    def __init__(self, path: Path, source: ZipReader) -> None:
+    def __init__(
+        self, path: Path, source: ZipReader, *, kept: KeptMembers | None = None, sound: set[str] | None = None
+    ) -> None:
         super().__init__(source)
         self.path = path
+        self._kept = kept
+        self._sound = set[str]() if sound is None else sound
         self.name = WheelName.parse(path.name)
         self._metadata: Metadata | None = None
         self._wheel_file: WheelFile | None = None
@@ -99,13 +102,12 @@ class Wheel(_Members):
             raise WheelError(f"no RECORD in {self.dist_info}")
         # every character of a path may be written twice
         most = _BLANK + sum(_ROW + 2 * len(member.path.encode()) for member in self.members)
-        self.record = _parsed(Record.parse, _whole(source, record, most=most), record.path)
+        self.record = parsed(Record.parse, whole(source, record, most=most), record.path)
         for name in ("METADATA", "WHEEL"):
             if not self.find(f"{self.dist_info}/{name}"):
                 raise WheelError(f"no {name} in {self.dist_info}")
         self._rows = {row.path: row for row in self.record.rows}
         self._digests: dict[str, str] = {}
-        self._sound: set[str] = set()
         self._check_record()
         # what installers refuse, or do not agree about
         points = f"{self.dist_info}/entry_points.txt"
@@ -118,15 +120,20 @@ class Wheel(_Members):
         """What *member*, or the member of that path, holds; `WheelError` as `chunks` has it, or if there is none."""
         return b"".join(self.chunks(member))
 
-    def chunks(self, member: Member | str) -> Iterator[bytes]:
+    def chunks(self, member: Member | str) -> Iterator[Buffer]:
         """The same in chunks of 1 MiB or less; `WheelError` after the last one unless CRC-32 and hash agree."""
         with at(self.path.name):
-            yield from self._checked(self._known(member))
+            found = self.known(member)
+            if (view := self._view(found)) is None:
+                yield from self._checked(found)
+            else:
+                yield from (view[start : start + CHUNK] for start in range(0, len(view), CHUNK))
+                forget(view)
 
     def head(self, member: Member | str, size: int) -> bytes:
         """The first *size* bytes of *member*, or all it has, unchecked; none if it cannot be inflated."""
         with at(self.path.name):
-            return self.source.head(self._known(member), size)
+            return self.source.head(self.known(member), size)
 
     @contextmanager
     def mapped(self, member: Member | str, *, folder: Path | None = None) -> Iterator[memoryview]:
@@ -137,11 +144,13 @@ class Wheel(_Members):
         """
         with ExitStack() as stack:
             with at(self.path.name):
-                found = self._known(member)
-                chunks = self._checked(found)
-                small = found.size <= _SMALL
-                view = memoryview(b"".join(chunks)) if small else stack.enter_context(mapped(chunks, folder=folder))
+                found = self.known(member)
+                if (view := self._view(found)) is None:
+                    chunks = self._checked(found)
+                    small = found.size <= _SMALL
+                    view = memoryview(b"".join(chunks)) if small else stack.enter_context(mapped(chunks, folder=folder))
             yield view
+            forget(view)
 
     def packed_digest(self, member: Member) -> str:
         """The SHA-256 of *member* as it lies in the archive, compressed or not, in hexadecimal digits."""
@@ -196,6 +205,12 @@ class Wheel(_Members):
             self._digests[member.path] = f"sha256={unpadded(hashing.digest())}"
         return self._digests[member.path]
 
+    def _view(self, member: Member) -> memoryview | None:
+        """What *member* holds, checked, where that is kept."""
+        if self._kept is None:
+            return None
+        return self._kept.view((self.path, member.path), member.size, partial(self._checked, member))
+
     def _checked(self, member: Member) -> Iterator[bytes]:
         if member.header.method == ZipMethod.ZSTD and not self.name.variant:
             what = "compressed with zstd, which pip cannot read; expected so in variants only"
@@ -222,20 +237,23 @@ class Wheel(_Members):
 
     def _text(self, path: str, parse: Callable[[str], T], *, most: int = _READ_WHOLE) -> T:
         """What *parse* makes of the member at *path*, compared with RECORD; `WheelError` if it is over *most* bytes."""
-        if (member := self._known(path)).size > most:
+        if (member := self.known(path)).size > most:
             raise WheelError(f"{path}: {member.size} bytes, expected {most} at most")
-        return _parsed(parse, b"".join(self._checked(member)), path)
+        return parsed(parse, b"".join(self._checked(member)), path)
 
 
 @contextmanager
-def open_wheel(path: Path, *, check: bool = False) -> Iterator[Wheel]:
+def open_wheel(
+    path: Path, *, check: bool = False, kept: KeptMembers | None = None, sound: set[str] | None = None
+) -> Iterator[Wheel]:
     """The wheel at *path*; with *check*, the contents of every member are checked against RECORD first.
 
+    What its members hold goes to those *kept*, if given; *sound* are the members of it that were compared earlier.
     `WheelError` if the archive is damaged or ambiguous, or if RECORD does not list exactly its members.
     """
     with _opened(path) as file:
         with at(path.name):
-            wheel = Wheel(path, ZipReader(file))
+            wheel = Wheel(path, ZipReader(file), kept=kept, sound=sound)
         wheel.metadata()
         if check:
             wheel.check()
@@ -294,7 +312,7 @@ def peek_into(file: BinaryIO, wheel: str, name: str) -> bytes | None:
         dist_info = _dist_info_in(source)
         check_dist_info(dist_info, WheelName.parse(wheel))
         member = members.get(f"{dist_info}/{name}")
-        return _whole(source, member) if member else None
+        return whole(source, member) if member else None
 
 
 @contextmanager
@@ -329,13 +347,15 @@ def _disagreement(member: Member, row: RecordRow | None) -> str | None:
     return None
 
 
-def _whole(source: ZipReader, member: Member, *, most: int = _READ_WHOLE) -> bytes:
+def whole(source: ZipReader, member: Member, *, most: int = _READ_WHOLE) -> bytes:
+    """What *member* of *source* holds, CRC-32 checked; `WheelError` if it is over *most* bytes."""
     if member.size > most:
         raise WheelError(f"{member.path}: {member.size} bytes, expected {most} at most")
     return b"".join(source.inflated(member))
 
 
-def _parsed(parse: Callable[[str], T], data: bytes, path: str) -> T:
+def parsed(parse: Callable[[str], T], data: bytes, path: str) -> T:
+    """What *parse* makes of the text *data*, which lies at *path*; `WheelError` if it is not UTF-8."""
     with at(path):
         try:
             return parse(data.decode())
@@ -362,39 +382,3 @@ def wheels_in(folder: Path) -> tuple[Path, ...]:
         return tuple(sorted(path for path in folder.iterdir() if path.name.endswith(".whl")))
     except OSError as error:
         raise WheelError(f"{folder}: cannot be read: {error.strerror}") from error
-
-
-# NVIDIA's METADATA has a licence in it, the RECORD of the largest wheels ten thousand lines
-_LARGEST = 1 << 24
-
-
-class Distant(_Members):
-    """The wheel called *name* in *file*; `WheelError` if its directory is not sound, or is not a wheel's."""
-
-    def __init__(self, file: BinaryIO, name: WheelName) -> None:
-        self.name = name
-        with at(name):
-            super().__init__(ZipReader(file, largest=_LARGEST))
-            self._dist_info = dist_info_of(self._by_path)
-            check_dist_info(self._dist_info, name)
-            self.metadata = self._text("METADATA", Metadata.parse)
-            self.record = self._text("RECORD", Record.parse)
-
-    def head(self, path: str, size: int) -> bytes:
-        """The first *size* bytes of the member at *path*, or all it has; `WheelError` if they cannot be inflated."""
-        with at(self.name):
-            member = self._known(path)
-            wanted = min(size, member.size)
-            head = self.source.head(member, wanted) if wanted else b""
-            if len(head) < wanted:
-                raise WheelError(f"{path}: damaged: its first {wanted} bytes cannot be inflated")
-            return head
-
-    def chunks(self, path: str) -> Iterator[bytes]:
-        """What the member at *path* holds, in chunks of 1 MiB or less; `WheelError` unless size and CRC-32 agree."""
-        with at(self.name):
-            yield from self.source.inflated(self._known(path))
-
-    def _text(self, file: str, parse: Callable[[str], T]) -> T:
-        member = self._known(f"{self._dist_info}/{file}")
-        return _parsed(parse, _whole(self.source, member, most=_LARGEST), member.path)

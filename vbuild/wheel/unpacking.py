@@ -11,15 +11,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import TypeVar
 
 from vbuild.errors import WheelError
 from vbuild.files.records import Buffer
+
+T = TypeVar("T", bound=Buffer)
 
 # chunks that wait for a thread: with one alone the two would wait for each other in turn
 _AHEAD = 4
 
 
-def fed(work: Callable[[bytes], object], chunks: Iterable[bytes], *, in_thread: bool = False) -> Iterator[bytes]:
+def fed(work: Callable[[T], object], chunks: Iterable[T], *, in_thread: bool = False) -> Iterator[T]:
     """The *chunks*, each after *work* is done on it; or *in_thread*, while another thread does the work in order."""
     if not in_thread:
         for chunk in chunks:

@@ -16,6 +16,7 @@ from vbuild.publishing.oci.check import problems
 from vbuild.publishing.oci.model import Layer, NewFile
 from vbuild.publishing.oci.plan import Emit
 from vbuild.publishing.oci.writing import write_layer
+from vbuild.wheel.shared import SharedWheels
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
 PROPERTIES, LABEL = "dev.wheelnext.variant.properties", "dev.wheelnext.variant.label"
@@ -211,6 +212,8 @@ def test_something_else_than_an_image_is_a_problem(folder: Path) -> None:
 
 
 def test_a_layer_written_by_hand_is_sound(tmp_path: Path) -> None:
-    written = write_layer(Layer((NewFile("a", 0o644, b"x" * 3_000_000),), "x"), tmp_path, moment=0)
+    written = write_layer(
+        Layer((NewFile("a", 0o644, b"x" * 3_000_000),), "x"), tmp_path, moment=0, wheels=SharedWheels(keeps=False)
+    )
     data = (tmp_path / written.descriptor.digest[7:]).read_bytes()
     assert written.diff_id == f"sha256:{sha256(gzip.decompress(data)).hexdigest()}"

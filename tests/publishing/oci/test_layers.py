@@ -17,6 +17,7 @@ from tests.factories.wheels import everything, hashed, record_of, wheel
 from vbuild.errors import RepackageError, WheelError
 from vbuild.publishing.oci.model import File, Layer, MemberFile, NewFile
 from vbuild.publishing.oci.writing import WrittenBlob, write_layer
+from vbuild.wheel.shared import SharedWheels
 
 MOMENT = 1_700_000_000
 LARGE = "\n".join(str(number**3) for number in range(30_000)).encode()
@@ -37,7 +38,8 @@ def wheel_of(folder: Path, files: dict[str, bytes], compression: int = zipfile.Z
 
 def layer(folder: Path, *files: File) -> tuple[WrittenBlob, bytes]:
     folder.mkdir(exist_ok=True)
-    written = write_layer(Layer(files, "test"), folder, moment=MOMENT)
+    with SharedWheels(keeps=False) as wheels:
+        written = write_layer(Layer(files, "test"), folder, moment=MOMENT, wheels=wheels)
     return written, (folder / written.descriptor.digest.removeprefix("sha256:")).read_bytes()
 
 

@@ -35,13 +35,15 @@ from msgspec.structs import replace
 from vbuild.files import zstd
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
+from vbuild.files.records import Buffer
 from vbuild.hardware.conda import MACHINES
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import Dotted
 from vbuild.publishing.conda.reading import LEVEL_PACKAGE, NOARCH, listed, open_package
 from vbuild.publishing.installing import InstalledFile, InstallEnvironment, installed, moment_of, scripts_of
-from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import recorded_sha256
+from vbuild.wheel.shared import SharedWheels
 from vbuild.wheel.unpacking import mapped
 from vbuild.wheel.zip_write import PassedStream, write_stored
 
@@ -126,11 +128,11 @@ class CondaPackage(Struct, frozen=True):
         """The outputs whose hashes it contains: none."""
         return ()
 
-    def write(self, folder: Path, *, digests: Digests) -> None:  # noqa: ARG002 - every output is written alike
+    def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
         """Write it into the channel *folder*, where its twin is; `VbuildError` if its wheel is damaged."""
         target, record = folder / self.target, self.record
         with ExitStack() as stack:
-            wheel = stack.enter_context(open_wheel(self.wheel)) if self.wheel else None
+            wheel = stack.enter_context(wheels.open(self.wheel)) if self.wheel else None
             moment = moment_of([wheel] if wheel else [])
             if self.twin:
                 twin = stack.enter_context(open_package(folder / self.twin))
@@ -169,7 +171,7 @@ class CondaIndex(Struct, frozen=True):
     target: PurePosixPath
     files: tuple[PurePosixPath, ...]
 
-    def write(self, folder: Path, *, digests: Digests) -> None:
+    def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
         """Write it into the channel *folder*: what its packages say of themselves, and size and hash of each.
 
         All of it is read again from the disk. There is no MD5, for clients that know SHA-256 ask for none.
@@ -211,7 +213,7 @@ def _link(record: CondaRecord, scripts: tuple[str, ...]) -> dict[str, Any]:
 
 def _tarred(
     wheel: Wheel, files: Iterable[InstalledFile], entries: list[dict[str, Any]], moment: int
-) -> Iterator[bytes]:
+) -> Iterator[Buffer]:
     """The tar archive of *files* of *wheel*, a chunk at a time; what paths.json says of each is added to *entries*."""
     for file in files:
         yield _header(file.path, file.size, moment, is_executable=file.is_executable)
@@ -247,7 +249,7 @@ def _header(path: str, size: int, moment: int, *, is_executable: bool) -> bytes:
     return entry.tobuf(tarfile.GNU_FORMAT, "utf-8")
 
 
-def _packed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _packed(chunks: Iterable[Buffer]) -> Iterator[bytes]:
     """*chunks* as one zstd frame, compressed on all cores."""
     # no thread would be another kind of frame than one thread or many
     compressor = zstd.compressor(_LEVEL, threads=min(available_cores(), _MOST_THREADS))

@@ -47,7 +47,6 @@ from vbuild.publishing.model import (
     install_commands,
 )
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
-from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import VARIANT_JSON
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.paths import installed_path
@@ -190,7 +189,7 @@ def opened_join(one: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"
         raise RepackageError(f"allow: {error.pattern!r} is not a regular expression: {error}") from error
     with ExitStack() as stack:
         judge = replace(judge, executor=stack.enter_context(processes()))
-        wheels = [stack.enter_context(open_wheel(offered.path)) for _, offered in pairs]
+        wheels = [stack.enter_context(offered.opened()) for _, offered in pairs]
         added = [offered in one.added for _, offered in pairs]
         with ThreadPoolExecutor(available_cores()) as pool:
             reading = [

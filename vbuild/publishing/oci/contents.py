@@ -46,7 +46,6 @@ from vbuild.publishing.oci.model import (
     placed,
 )
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, required_companions
-from vbuild.wheel.archive import open_wheel
 
 _LINUX = re.compile(r"(?P<libc>manylinux|musllinux|linux)\w*_(?P<machine>x86_64|aarch64)(\.\w+)*|any", re.ASCII)
 BASELINES = {"x86_64": Cpu("x86_64", "v1"), "aarch64": Cpu("aarch64", "8a")}
@@ -234,7 +233,7 @@ def files_of(wheels: Sequence[OfferedWheel], python: Python) -> tuple[File, ...]
 
 
 def _files(wheel: OfferedWheel, python: Python) -> Iterator[File]:
-    with open_wheel(wheel.path) as opened, at(wheel.path.name):
+    with wheel.opened() as opened, at(wheel.path.name):
         for file in installed(opened, python.environment):
             if any(part.startswith(_WHITEOUT) for part in file.path.split("/")):
                 raise RepackageError(

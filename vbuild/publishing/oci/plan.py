@@ -56,7 +56,6 @@ from vbuild.publishing.oci.writing import Images
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, companion_wheels
 from vbuild.variants.document import combine
 from vbuild.variants.model import Variant
-from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import escaped
 
 _KEY = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*", re.ASCII)
@@ -135,7 +134,7 @@ class _Release:
                 blob = self._base.folder.blob(layer)
                 yield LinkedFile(PurePosixPath(self._name) / "blobs" / "sha256" / blob.name, blob)
         with ExitStack() as stack:
-            moment = moment_of([stack.enter_context(open_wheel(wheel.path)) for wheel in self._offer.wheels])
+            moment = moment_of([stack.enter_context(wheel.opened()) for wheel in self._offer.wheels])
         yield Images(
             PurePosixPath(self._name) / "index.json",
             tuple(self._layers),

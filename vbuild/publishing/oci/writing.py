@@ -27,6 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -36,6 +37,7 @@ from msgspec.structs import replace
 
 from vbuild.errors import RepackageError, at
 from vbuild.files.hashing import Digests
+from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.oci.model import (
     CONFIG_TYPE,
@@ -53,7 +55,8 @@ from vbuild.publishing.oci.model import (
     OciImage,
     digest_of,
 )
-from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.shared import SharedWheels
 from vbuild.wheel.unpacking import fed
 from vbuild.wheel.zip_format import ZipMethod
 
@@ -75,8 +78,8 @@ class WrittenBlob(Struct, frozen=True):
     diff_id: str
 
 
-def write_layer(layer: Layer, blobs: Path, *, moment: int) -> WrittenBlob:
-    """Put *layer*, all its files as of *moment*, into the folder *blobs* under its SHA-256.
+def write_layer(layer: Layer, blobs: Path, *, moment: int, wheels: SharedWheels) -> WrittenBlob:
+    """Put *layer*, all its files as of *moment* and out of *wheels*, into the folder *blobs* under its SHA-256.
 
     `VbuildError` if a wheel does not hold what its RECORD says. Large members are never held in memory.
     """
@@ -88,13 +91,13 @@ def write_layer(layer: Layer, blobs: Path, *, moment: int) -> WrittenBlob:
     part = blobs / f".{secrets.token_hex(8)}.part"
     with part.open("xb") as opened, ExitStack() as stack:
         gzip, tar = GzipMembers(opened), hashlib.sha256()
-        wheels: dict[Path, Wheel] = {}
+        opened_wheels: dict[Path, Wheel] = {}
         for path, found in sorted(entries.items(), key=lambda entry: entry[0].split("/")):
             _add(_header(path, found, moment), gzip, tar)
             if isinstance(found, MemberFile):
-                if found.wheel not in wheels:
-                    wheels[found.wheel] = stack.enter_context(open_wheel(found.wheel))
-                _take(wheels[found.wheel], found, gzip, tar)
+                if found.wheel not in opened_wheels:
+                    opened_wheels[found.wheel] = stack.enter_context(wheels.open(found.wheel))
+                _take(opened_wheels[found.wheel], found, gzip, tar)
             elif found:
                 _add(found.data, gzip, tar)
             if found:
@@ -150,7 +153,7 @@ class GzipMembers:
         self._gathered = bytearray()
         self.digest = hashlib.sha256()
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: Buffer) -> None:
         """Put *data* behind what there is."""
         self._gathered += data
         if len(self._gathered) >= _GATHERED:
@@ -198,13 +201,14 @@ class Images(Struct, frozen=True):
         """The outputs whose hashes it contains: none."""
         return ()
 
-    def write(self, folder: Path, *, digests: Digests) -> None:  # noqa: ARG002 - every output is written alike
+    def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
         """Write it into *folder*, but for the blobs of its bases; `VbuildError` if a wheel is damaged."""
         place = (folder / self.target).parent
         blobs = place / "blobs" / "sha256"
         blobs.mkdir(parents=True, exist_ok=True)
+        write = partial(write_layer, blobs=blobs, moment=self.moment, wheels=wheels)
         with ThreadPoolExecutor(available_cores()) as executor:
-            layers = list(executor.map(lambda layer: write_layer(layer, blobs, moment=self.moment), self.layers))
+            layers = list(executor.map(write, self.layers))
         writer = _Writer(self, blobs, layers)
         named = [descriptor for family in self.families for descriptor in writer.family(family)]
         index = packed_json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [one.data() for one in named]})

@@ -71,6 +71,7 @@ from vbuild.publishing.redirect.sdist import (
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, labels_of
 from vbuild.verification.model import Finding
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.shared import SharedWheels
 
 WHEELS = "wheels"
 PINS = "requirements.txt"
@@ -289,10 +290,10 @@ class MergedSdist(Struct, frozen=True):
     files: tuple[PurePosixPath, ...]
     source: RedirectSource
 
-    def write(self, folder: Path, *, digests: Digests) -> None:  # noqa: ARG002 - as all outputs have it
+    def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all have it
         """Write it into *folder*."""
-        wheels = tuple(OfferedWheel.of(folder / file) for file in self.files)
-        offer = replace(self.source.offer, wheels=wheels)
+        offered = tuple(OfferedWheel.of(folder / file) for file in self.files)
+        offer = replace(self.source.offer, wheels=offered)
         (folder / self.target).write_bytes(packed(replace(self.source, offer=offer)))
 
 
@@ -311,7 +312,7 @@ class RedirectPins(Struct, frozen=True):
         """The files whose hashes it has."""
         return tuple(file for _, files in self.pinned for file in files)
 
-    def write(self, folder: Path, *, digests: Digests) -> None:
+    def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all have it
         """Write it into *folder*."""
         lines = (
             " ".join((wanted, *(f"--hash=sha256:{digests.of(folder / file)}" for file in files)))
