@@ -211,7 +211,7 @@ def _examined(
 ) -> LibraryPlan:
     """Examine the library *member*; if it changes, it stays mapped until *stack* closes."""
     with ExitStack() as mapped:
-        data = mapped.enter_context(wheel.mapped(member, folder=room))
+        data = mapped.enter_context(wheel.mapped(member, folder=room, to_edit=True))
         plan = examined(member.path, data, shares, cuts)
         if plan.is_changed:
             forget(data)

@@ -23,6 +23,7 @@ from vbuild.errors import WheelError, at
 from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
+from vbuild.wheel.blocks import Blocks, InflatedFile, Stall
 from vbuild.wheel.kept import KeptMembers
 from vbuild.wheel.metadata import (
     Metadata,
@@ -136,19 +137,20 @@ class Wheel(Members):
             return self.source.head(self.known(member), size)
 
     @contextmanager
-    def mapped(self, member: Member | str, *, folder: Path | None = None) -> Iterator[memoryview]:
+    def mapped(
+        self, member: Member | str, *, folder: Path | None = None, to_edit: bool = False
+    ) -> Iterator[memoryview]:
         """What *member* holds, read-only and checked as `chunks` does, in an unnamed file in *folder* if it is large.
 
         Only the pages looked at take memory, and the system may take them back. Views of it should be gone by the end
-        of the block: the file takes its room on disk until the last one is.
+        of the block: the file takes its room on disk until the last one is. Of one *to_edit*, what stays can be copied
+        into another wheel as it lies in this one.
         """
         with ExitStack() as stack:
             with at(self.path.name):
                 found = self.known(member)
                 if (view := self._view(found)) is None:
-                    chunks = self._checked(found)
-                    small = found.size <= _SMALL
-                    view = memoryview(b"".join(chunks)) if small else stack.enter_context(mapped(chunks, folder=folder))
+                    view = stack.enter_context(self._unpacked(found, folder, to_edit=to_edit))
             yield view
             forget(view)
 
@@ -211,14 +213,26 @@ class Wheel(Members):
             return None
         return self._kept.view((self.path, member.path), member.size, partial(self._checked, member))
 
-    def _checked(self, member: Member) -> Iterator[bytes]:
+    @contextmanager
+    def _unpacked(self, member: Member, folder: Path | None, *, to_edit: bool) -> Iterator[memoryview]:
+        if member.size <= _SMALL:
+            yield memoryview(b"".join(self._checked(member)))
+            return
+        stalls: list[Stall] | None = [] if to_edit else None
+        with mapped(self._checked(member, stalls=stalls), folder=folder) as view:
+            if stalls and isinstance(view.obj, InflatedFile):
+                view.obj.blocks = Blocks(stalls, partial(self.source.packed, member))
+            yield view
+
+    def _checked(self, member: Member, *, stalls: list[Stall] | None = None) -> Iterator[bytes]:
         if member.header.method == ZipMethod.ZSTD and not self.name.variant:
             what = "compressed with zstd, which pip cannot read; expected so in variants only"
             raise WheelError(f"{member.path}: {what}")
         expected = None if member.path in self._unlisted else self._rows[member.path].hash
         algorithm, _, digest = (expected or "sha256=").partition("=")
         hashing = hashlib.new(algorithm)
-        yield from fed(hashing.update, self.source.inflated(member), in_thread=member.size > _SMALL)
+        chunks = self.source.inflated(member, stalls=stalls)
+        yield from fed(hashing.update, chunks, in_thread=member.size > _SMALL)
         if expected and unpadded(hashing.digest()) != digest.rstrip("="):
             raise WheelError(f"{member.path}: does not match its hash in RECORD")
         self._sound.add(member.path)

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from vbuild.errors import WheelError
 from vbuild.files.records import Buffer
+from vbuild.wheel.blocks import InflatedFile
 
 T = TypeVar("T", bound=Buffer)
 
@@ -51,7 +52,7 @@ def mapped(chunks: Iterable[bytes], *, folder: Path | None) -> Iterator[memoryvi
             for _ in fed(file.write, chunks, in_thread=True):
                 pass
             file.flush()
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapping = InflatedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise WheelError(f"cannot be unpacked: {error.strerror}") from error
     try:

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from vbuild.errors import WheelError, at
 from vbuild.files import zstd
+from vbuild.wheel.blocks import Stall, traced
 from vbuild.wheel.paths import check_path, check_places
 from vbuild.wheel.zip_format import (
     FULL32,
@@ -210,15 +211,24 @@ class ZipReader:
         for start in range(offset, offset + size, CHUNK):
             yield self._read_at(start, min(CHUNK, offset + size - start))
 
-    def inflated(self, member: Member) -> Iterator[bytes]:
-        """What *member* holds, in chunks of 1 MiB or less; `WheelError` unless size and CRC-32 are as declared."""
+    def packed(self, member: Member, place: int, size: int) -> bytes:
+        """At most *size* bytes at *place* of what *member* is in the archive; `ValueError` if that is closed."""
+        if self.file.closed:
+            raise ValueError(member.path)
+        return self._read_at(self.data_offset(member) + place, min(size, member.compressed_size - place))
+
+    def inflated(self, member: Member, *, stalls: list[Stall] | None = None) -> Iterator[bytes]:
+        """What *member* holds, in chunks of 1 MiB or less; `WheelError` unless size and CRC-32 are as declared.
+
+        If it is deflated, *stalls* get what `vbuild.wheel.blocks` finds of its blocks; then chunks may be longer.
+        """
         with at(member.path):
             raw = self.raw(self.data_offset(member), member.compressed_size)
             header = member.header
             if header.method == ZipMethod.STORED:
                 chunks = raw
             elif header.method == ZipMethod.DEFLATED:
-                chunks = inflated_stream(raw)
+                chunks = inflated_stream(raw) if stalls is None else traced(raw, stalls)
             elif header.method == ZipMethod.ZSTD:
                 chunks = _inflated_frame(raw)
             else:

@@ -1,0 +1,250 @@
+"""Pieces of a deflate stream that stand in another one as they are: zlib, libdeflate and isal inflate it."""
+
+import random
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import deflate
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from isal import isal_zlib
+
+from tests.factories.wheels import contents, wheel
+from vbuild.errors import WheelError
+from vbuild.files.edited import EditedFile, Part
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.blocks import Blocks, InflatedFile, Stall, filler, traced
+from vbuild.wheel.deflate import Codec, Deflater
+from vbuild.wheel.joining import END, WINDOW, flushed
+from vbuild.wheel.write import edited
+
+MIB = 1 << 20
+RANDOM = random.Random(1)
+WORDS = [bytes(RANDOM.choices(range(256), range(1, 257), k=RANDOM.randint(2, 12))) for _ in range(3000)]
+# what code is like, with what cannot be compressed and is stored in it, and zeros
+TEXT = b"".join(RANDOM.choices(WORDS, k=700_000))
+PLAIN = TEXT[: 2 * MIB] + RANDOM.randbytes(100_000) + TEXT[2 * MIB : 3 * MIB] + bytes(50_000) + TEXT[3 * MIB :]
+
+Deflating = Callable[[bytes], bytes]
+
+
+def zlibs(level: int, strategy: int = zlib.Z_DEFAULT_STRATEGY, *, memory: int = 8) -> Deflating:
+    def deflating(plain: bytes) -> bytes:
+        codec = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS, memory, strategy)
+        return codec.compress(plain) + codec.flush()
+
+    return deflating
+
+
+def isals(level: int) -> Deflating:
+    def deflating(plain: bytes) -> bytes:
+        codec = isal_zlib.compressobj(level, isal_zlib.DEFLATED, -zlib.MAX_WBITS)
+        return codec.compress(plain) + codec.flush()
+
+    return deflating
+
+
+def flushing(*modes: int) -> Deflating:
+    """Returns zlib with a flush of one of *modes* now and then, which leaves empty blocks."""
+
+    def deflating(plain: bytes) -> bytes:
+        codec, draw, made = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS), random.Random(2), []
+        start = 0
+        while start < len(plain):
+            size = draw.choice([1, 100, 5000, 70_000])
+            made += [codec.compress(plain[start : start + size]), codec.flush(draw.choice(modes))]
+            start += size
+        return b"".join([*made, codec.flush()])
+
+    return deflating
+
+
+# by name: how whole streams are made of bytes
+COMPRESSORS: dict[str, Deflating] = {
+    "zlib 6": zlibs(6),
+    "zlib 1": zlibs(1),
+    "zlib 9, short blocks": zlibs(9, memory=1),
+    "zlib without matches": zlibs(6, zlib.Z_HUFFMAN_ONLY),
+    "zlib with fixed codes": zlibs(6, zlib.Z_FIXED),
+    "zlib stored": zlibs(0),
+    "zlib with flushes": flushing(zlib.Z_SYNC_FLUSH, zlib.Z_FULL_FLUSH, zlib.Z_PARTIAL_FLUSH, zlib.Z_BLOCK),
+    "libdeflate 12": lambda plain: bytes(deflate.deflate_compress(plain, 12)),
+    "libdeflate 1": lambda plain: bytes(deflate.deflate_compress(plain, 1)),
+    "isal 0": isals(0),
+    "isal 3": isals(3),
+}
+# zlib's own that have blocks with codes of their own, long enough to be found
+FOUND = {"zlib 6", "zlib 1", "zlib without matches", "zlib with flushes", "libdeflate 12", "libdeflate 1"}
+
+
+def chunks(stream: bytes, size: int = MIB) -> Iterator[bytes]:
+    return (stream[start : start + size] for start in range(0, len(stream), size))
+
+
+def blocks_of(stream: bytes, plain: bytes) -> Blocks:
+    stalls: list[Stall] = []
+    assert b"".join(traced(chunks(stream), stalls)) == plain
+    return Blocks(stalls, lambda place, size: stream[place : place + size])
+
+
+def judged(stream: bytes, size: int) -> set[bytes]:
+    """What three readers make of *stream*, which has to end where it ends."""
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    found = inflate.decompress(stream)
+    assert inflate.eof
+    assert not inflate.unused_data
+    fast = isal_zlib.decompressobj(-zlib.MAX_WBITS)
+    return {found, bytes(deflate.deflate_decompress(stream, size)), fast.decompress(stream) + fast.flush()}
+
+
+@cache
+def stream(name: str) -> bytes:
+    return COMPRESSORS[name](PLAIN)
+
+
+@cache
+def honest(name: str) -> Blocks:
+    return blocks_of(stream(name), PLAIN)
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_all_pieces_stand_behind_what_they_refer_to(name: str) -> None:
+    blocks, plain = honest(name), memoryview(PLAIN)
+    assert bool(blocks.stalls) or name not in FOUND
+    copied = 0
+    for number, (first, last) in enumerate(pairwise(blocks.stalls)):
+        if (piece := blocks.copied(number, number + 1, plain)) is None:
+            continue
+        copied += 1
+        window = plain[first.plain - WINDOW : first.plain]
+        whole = bytes(window) + bytes(plain[first.plain : last.plain])
+        assert judged(flushed(window) + piece + END, len(whole)) == {whole}
+    assert copied or name not in FOUND
+
+
+@settings(max_examples=15)
+@given(
+    name=st.sampled_from(sorted(COMPRESSORS)),
+    places=st.lists(st.integers(0, len(PLAIN)), min_size=2, max_size=6),
+    codec=st.sampled_from(Codec),
+)
+def test_ranges_of_any_stream_are_inflated_to_their_bytes(name: str, places: list[int], codec: Codec) -> None:
+    source = InflatedFile(-1, len(PLAIN))
+    source[:] = PLAIN
+    source.blocks = blocks_of(stream(name), PLAIN)
+    ranges = [range(*sorted(pair)) for pair in pairwise(places)]
+    file = EditedFile.of(memoryview(source), [b"new bytes", *ranges, b"end"])
+    pressed = set()
+    for threads in (1, 3):
+        with Deflater(codec, threads=threads, remembers=threads > 1) as deflater:
+            pressed.add(b"".join(part.data for part in deflater.pressed(file)))
+    assert len(pressed) == 1
+    assert judged(pressed.pop(), file.size) == {bytes(file)}
+
+
+@settings(max_examples=25)
+@given(name=st.sampled_from(sorted(FOUND)), at=st.integers(0, 1 << 40), bit=st.integers(0, 7))
+def test_blocks_that_hold_something_else_give_no_piece(name: str, at: int, bit: int) -> None:
+    begin, end = honest(name).stalls[:2]
+    damaged = bytearray(stream(name))
+    # between the two headers: something else comes out, or the stream breaks
+    damaged[begin.packed + 600 + at % (end.packed - begin.packed - 1200)] ^= 1 << bit
+    lying = Blocks([begin, end], lambda place, size: bytes(damaged[place : place + size]))
+    if found := lying.copied(0, 1, memoryview(PLAIN)):
+        # two codes may spell the same bytes
+        window = PLAIN[begin.plain - WINDOW : begin.plain]
+        assert (
+            zlib.decompress(flushed(window) + found + END, -zlib.MAX_WBITS) == window + PLAIN[begin.plain : end.plain]
+        )
+
+
+@pytest.mark.parametrize(("packed", "plain"), [(200, 0), (-200, 0), (0, 1), (0, -1), (0, 1000)])
+def test_a_stall_that_lies_gives_no_piece(packed: int, plain: int) -> None:
+    begin, end = honest("zlib 6").stalls[:2]
+    for lie in (
+        (Stall(begin.packed + packed, begin.plain + plain), end),
+        (begin, Stall(end.packed + packed, end.plain + plain)),
+    ):
+        blocks = Blocks([*lie], lambda place, size: stream("zlib 6")[place : place + size])
+        assert blocks.copied(0, 1, memoryview(PLAIN)) is None
+
+
+@given(st.integers(0, 70), st.integers(1, 90))
+def test_what_follows_a_stream_is_refused_wherever_it_is_cut(more: int, size: int) -> None:
+    short = zlibs(6)(TEXT[:3000])
+    if more:
+        with pytest.raises(WheelError, match="damaged: bytes after the end of its deflate stream"):
+            list(traced(chunks(short + bytes(more), size), []))
+    else:
+        assert b"".join(traced(chunks(short, size), [])) == TEXT[:3000]
+    with pytest.raises(WheelError, match="damaged: its deflate stream is cut short"):
+        list(traced(chunks(short[:-1], size), []))
+
+
+@pytest.mark.parametrize("more", [1, 31, 32, 33, 64, 100_000])
+def test_what_follows_is_refused_where_blocks_are_looked_for(more: int) -> None:
+    """Where the stream ends while it is read slowly."""
+    for size in range(MIB + 1, MIB + 200_000, 67_123):
+        whole = zlibs(1)(PLAIN[:size])
+        with pytest.raises(WheelError, match="damaged: bytes after the end of its deflate stream"):
+            list(traced(chunks(whole + bytes(more)), []))
+        assert b"".join(traced(chunks(whole), [])) == PLAIN[:size]
+
+
+def test_a_broken_stream_is_refused() -> None:
+    with pytest.raises(WheelError, match="damaged: its deflate stream is broken"):
+        list(traced(iter([b"\xff" * 100]), []))
+
+
+@pytest.mark.parametrize("phase", range(8))
+def test_blocks_of_nothing_fill_a_byte_up_to_any_bit(phase: int) -> None:
+    blocks, bits = filler(phase)
+    assert bits % 8 == phase
+    # a last block of nothing, with fixed codes
+    assert judged((blocks | 0b011 << bits).to_bytes((bits + 10 + 7) // 8, "little"), 0) == {b""}
+
+
+def test_what_stays_of_a_member_is_copied_into_the_new_wheel(tmp_path: Path) -> None:
+    plain = PLAIN * 3
+    fat = wheel(tmp_path, files={"demo/_C.so": plain})
+    with open_wheel(fat) as source, source.mapped("demo/_C.so", folder=tmp_path, to_edit=True) as data:
+        assert isinstance(data.obj, InflatedFile)
+        blocks = data.obj.blocks
+        assert blocks
+        parts: list[Part] = [b"head", range(4, len(plain) - 100_000), b"tail"]
+        cut = EditedFile.of(data, parts)
+        out = edited(source, tmp_path / "out", source.name, edits={"demo/_C.so": cut})
+        pieces = [blocks.copied(number, number + 1, data) for number in range(len(blocks.stalls) - 1)]
+        del data
+    assert contents(out)["demo/_C.so"] == bytes(EditedFile.of(plain, parts))
+    written = out.read_bytes()
+    assert pieces
+    assert all(piece and piece in written for piece in pieces)
+    with zipfile.ZipFile(out) as archive:
+        assert archive.testzip() is None
+
+
+@pytest.mark.parametrize(("name", "is_copied"), [("zlib 6", True), ("zlib without matches", False)])
+def test_what_takes_more_room_is_deflated_anew(name: str, *, is_copied: bool) -> None:
+    whole = PLAIN * 3
+    source = InflatedFile(-1, len(whole))
+    source[:] = whole
+    made = []
+    for blocks in (None, blocks_of(COMPRESSORS[name](whole), whole)):
+        source.blocks = blocks
+        with Deflater() as deflater:
+            made.append(b"".join(part.data for part in deflater.pressed(EditedFile.whole(memoryview(source)))))
+    assert (made[0] != made[1]) == is_copied
+    assert len(made[1]) <= len(made[0]) * 1.005
+
+
+def test_a_closed_archive_is_deflated_anew() -> None:
+    def closed(_place: int, _size: int) -> bytes:
+        raise ValueError
+
+    assert Blocks([Stall(5, 40_000), Stall(9, 80_000)], closed).copied(0, 1, memoryview(PLAIN)) is None
