@@ -8,7 +8,7 @@ import pytest
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import WheelError
 from vbuild.files.edited import EditedFile
-from vbuild.wheel.zip_write import PassedStream, open_stored, write_stored
+from vbuild.wheel.zip_write import PassedStream, StoredStream, open_stored, write_stored
 
 
 def test_members_are_stored_in_the_order_given(tmp_path: Path) -> None:
@@ -55,3 +55,19 @@ def test_an_archive_is_read_by_name_and_refused_where_it_is_damaged(tmp_path: Pa
     with pytest.raises(WheelError) as refusal, open_stored(tmp_path / "c.conda"):
         pass
     assert str(refusal.value) == f"{tmp_path / 'c.conda'}: cannot be read: No such file or directory"
+
+
+def test_a_stream_is_stored_as_the_same_bytes_at_once_are(tmp_path: Path) -> None:
+    chunks: list[bytes | memoryview] = [b"some", b"", b"x" * 100_000, memoryview(b"more")]
+    stream = StoredStream((chunk for chunk in chunks), 200_000)
+    write_stored(tmp_path / "a.conda", [("a", stream), ("b", EditedFile.whole(b"after it"))])
+    write_stored(
+        tmp_path / "b.conda", [("a", EditedFile.whole(b"".join(chunks))), ("b", EditedFile.whole(b"after it"))]
+    )
+    assert (tmp_path / "a.conda").read_bytes() == (tmp_path / "b.conda").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.conda") as archive:
+        assert archive.testzip() is None
+
+
+def test_a_stream_that_may_need_wide_sizes_does_not_fit() -> None:
+    assert [StoredStream.fits(size) for size in (0, 1 << 31, (1 << 32) - 1)] == [True, True, False]

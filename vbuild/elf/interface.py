@@ -11,9 +11,10 @@ https://itanium-cxx-abi.github.io/cxx-abi/abi.html#vague
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
+from isal import isal_zlib
 from msgspec import Struct
 
 from vbuild.elf.dynamic import version_definitions, version_needs
@@ -65,15 +66,15 @@ class Versioned(Struct, frozen=True):
 class Interface(Struct, frozen=True):
     """The symbols that a library gives and takes; files that use *vague* ones give them, too.
 
-    *defaults* are those given that answer to the name alone as well. *digest* is the SHA-256, in hexadecimal digits, of
-    all that is loaded but for the names of libraries, and notes of the build.
+    *defaults* are those given that answer to the name alone as well. *checksum* is the same for files whose `digest` is
+    the same, and rarely for others.
     """
 
     given: frozenset[Versioned]
     vague: frozenset[Versioned]
     defaults: frozenset[str]
     taken: frozenset[Versioned]
-    digest: str
+    checksum: str
 
     @classmethod
     def parse(cls, data: Buffer) -> Self:
@@ -92,8 +93,8 @@ class Interface(Struct, frozen=True):
             (vague if row.is_weak and row.symbol.is_mangled else given).add(row.symbol)
             if not row.is_hidden:
                 defaults.add(row.symbol.name)
-        digest = _digest(image, tables)
-        return cls(frozenset(given), frozenset(vague), frozenset(defaults), frozenset(taken), digest)
+        checksum = _digest(image, tables, lambda content: isal_zlib.crc32(content).to_bytes(4, "little"))
+        return cls(frozenset(given), frozenset(vague), frozenset(defaults), frozenset(taken), checksum)
 
     def answers(self, symbol: Versioned) -> bool:
         """Whether a file that takes *symbol* finds it here, by its version or, taken without one, as the default."""
@@ -105,6 +106,15 @@ class Interface(Struct, frozen=True):
         """What *other* gives and this does not, so that those who use *other* would miss it; vague ones aside."""
         # who takes a name without a version takes the default
         return tuple(sorted((one for one in other.given if not self.answers(one)), key=str))
+
+
+def digest(data: Buffer) -> str:
+    """The SHA-256, in hexadecimal digits, of all that is loaded of the ELF file *data*.
+
+    But for the names of libraries, and notes of the build. `BinaryError` as `Interface.parse` has it.
+    """
+    image = ElfImage.parse(data)
+    return _digest(image, _Tables(image), lambda content: content)
 
 
 class _Row(Struct, frozen=True):
@@ -166,7 +176,8 @@ class _Tables:
         return self._names[index]
 
 
-def _digest(image: ElfImage, tables: _Tables) -> str:
+def _digest(image: ElfImage, tables: _Tables, content: Callable[[memoryview], Buffer]) -> str:
+    """The SHA-256 of what is loaded of *image*, what *content* makes of it in the place of each section's bytes."""
     digest = hashlib.sha256()
     # tools sort sections
     for section in sorted(image.sections, key=lambda section: section.name):
@@ -182,5 +193,6 @@ def _digest(image: ElfImage, tables: _Tables) -> str:
                 kind = index if index >= SHN_LORESERVE else bool(index)
                 digest.update(f"{row.symbol} {info} {other} {kind} {value} {size}\n".encode())
         elif header.sh_type != SectionType.NOBITS:
-            digest.update(image.view(section.span))
+            with image.view(section.span) as view:
+                digest.update(content(view))
     return digest.hexdigest()

@@ -39,6 +39,11 @@ def compressor(level: int, *, threads: int) -> zstd.ZstdCompressor:
     return zstd.ZstdCompressor(options={_LEVEL: level, _WORKERS: _workers(threads)})
 
 
+def most(size: int) -> int:
+    """More bytes than a frame of *size* ones ever takes: a header for each block of 1 KiB or more, and for all."""
+    return size + size // 256 + 1024
+
+
 def writing(file: BinaryIO, *, level: int, threads: int) -> BinaryIO:
     """What compresses into *file* what is written to it, until it is closed."""
     return cast(BinaryIO, zstd.ZstdFile(file, "w", options={_LEVEL: level, _WORKERS: _workers(threads)}))

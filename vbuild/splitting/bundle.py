@@ -212,7 +212,7 @@ class WheelReader:
         if key not in self._known:
             try:
                 with wheel.mapped(member, folder=self.room) as data, at(member.path):
-                    loading = Loading.parse(data)
+                    loading = wheel.learnt(member, data, Loading.parse)
                     sha256 = recorded_sha256(stated) or hashlib.sha256(data).hexdigest()
                     name = PurePosixPath(member.path).name
                     self._known[key] = loading, sha256, self.find_origin(name, loading, data, sha256)

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar, cast
 
 from vbuild.errors import WheelError, at
 from vbuild.files.records import Buffer
@@ -43,6 +43,7 @@ from vbuild.wheel.zip_format import ZipMethod
 from vbuild.wheel.zip_read import CHUNK, Member, ZipReader
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 # PEP 427: SHA-256 or better
 _ALGORITHMS = ("sha256", "sha384", "sha512")
@@ -109,6 +110,7 @@ class Wheel(Members):
                 raise WheelError(f"no {name} in {self.dist_info}")
         self._rows = {row.path: row for row in self.record.rows}
         self._digests: dict[str, str] = {}
+        self._learnt: dict[tuple[str, object], object] = {}
         self._check_record()
         # what installers refuse, or do not agree about
         points = f"{self.dist_info}/entry_points.txt"
@@ -153,6 +155,13 @@ class Wheel(Members):
                     view = stack.enter_context(self._unpacked(found, folder, to_edit=to_edit))
             yield view
             forget(view)
+
+    def learnt(self, member: Member, data: memoryview, learn: Callable[[memoryview], R]) -> R:
+        """What *learn* makes of *data*, which *member* holds; for as long as the wheel is open it is asked once."""
+        key = member.path, learn
+        if key not in self._learnt:
+            self._learnt[key] = learn(data)
+        return cast(R, self._learnt[key])
 
     def packed_digest(self, member: Member) -> str:
         """The SHA-256 of *member* as it lies in the archive, compressed or not, in hexadecimal digits."""

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from vbuild.errors import WheelError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.edited import EditedFile
+from vbuild.files.records import Buffer
 from vbuild.wheel.deflate import DeflatedPart, Deflater, frame
 from vbuild.wheel.paths import check_path
 from vbuild.wheel.zip_format import (
@@ -93,13 +94,26 @@ class ZipWriter:
             crc = isal_zlib.crc32_combine(crc, piece.crc, piece.size)
             for buffer in piece.plain:
                 hashing.update(buffer)
+        self._end(replace(member, compressed_size=compressed_size, packed=replace(header, crc=crc).pack()))
+        return hashing.digest()
+
+    def stream(self, path: str, data: "StoredStream", header: CentralHeader) -> None:
+        """Append a stored file at *path* of *data*, with the time and mode of *header*."""
+        member = Member(path, data.most, data.most, self._file.tell(), header.pack())
+        self._file.write(_header(member, is_local=True))
+        crc = size = 0
+        for chunk in data.chunks:
+            size += self._file.write(chunk)
+            crc = isal_zlib.crc32(chunk, crc)
+        self._end(replace(member, size=size, compressed_size=size, packed=replace(header, crc=crc).pack()))
+
+    def _end(self, member: Member) -> None:
+        """Write the headers of *member*, whose data end here, for the first time or again."""
         end = self._file.tell()
-        member = replace(member, compressed_size=compressed_size, packed=replace(header, crc=crc).pack())
-        self._file.seek(start)
+        self._file.seek(member.header_offset)
         self._file.write(_header(member, is_local=True))
         self._file.seek(end)
         self._entries.append(_header(member, is_local=False))
-        return hashing.digest()
 
     def finish(self, comment: bytes) -> None:
         """Append the central directory and the end record."""
@@ -175,19 +189,33 @@ class PassedStream(Struct, frozen=True):
     member: Member
 
 
-def write_stored(path: Path, members: Iterable[tuple[str, EditedFile | PassedStream]]) -> None:
+class StoredStream(Struct, frozen=True):
+    """Bytes whose number is known when the last of *chunks* is there: *most* of them, and fewer than 4 GiB."""
+
+    chunks: Iterator[Buffer]
+    most: int
+
+    @classmethod
+    def fits(cls, most: int) -> bool:
+        """Whether so many bytes may come: with more, the header in front would have to say how many."""
+        return _longest(most) < FULL32
+
+
+def write_stored(path: Path, members: Iterable[tuple[str, EditedFile | PassedStream | StoredStream]]) -> None:
     """Write the archive *path*, new or in place of another, of *members* by their names; complete or not at all.
 
     `WheelError` if it cannot be written, or a name is not a path below the archive's own folder.
     """
     try:
-        with replacing(path) as part, at(path), part.open("xb") as file, Deflater(remembers=False) as deflater:
+        with replacing(path) as part, part.open("xb") as file, Deflater(remembers=False) as deflater:
             writer = ZipWriter(file)
             for name, data in members:
-                with at(name):
+                with at(path), at(name):
                     check_path(name)
                 if isinstance(data, PassedStream):
                     writer.copy(data.source, data.member, name)
+                elif isinstance(data, StoredStream):
+                    writer.stream(name, data, new_header(method=ZipMethod.STORED))
                 else:
                     writer.write(name, data, new_header(method=ZipMethod.STORED), deflater)
             writer.finish(b"")

@@ -26,6 +26,7 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -45,7 +46,7 @@ from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.shared import SharedWheels
 from vbuild.wheel.unpacking import mapped
-from vbuild.wheel.zip_write import PassedStream, write_stored
+from vbuild.wheel.zip_write import PassedStream, StoredStream, write_stored
 
 # what clients replace by the prefix of the environment, in a file that paths.json says to hold it; conda's own choice
 PLACEHOLDER = "/opt/anaconda1anaconda2anaconda3"
@@ -108,6 +109,10 @@ class CondaRecord(Struct, frozen=True):
 
 # of the files, several hundred MB of code at times; what clients read first is small
 _LEVEL, _SMALL_LEVEL = 3, 19
+# twice as fast and more, and as good where bytes do not repeat: random ones, or what is compressed already
+_FAST_LEVEL, _SAVING = 1, 1.005
+# bytes at the beginning, and which part of them, by which one of the two is taken; with fewer, time does not matter
+_LOOKED_AT, _SAMPLED, _TOO_SMALL = 1 << 25, 16, 1 << 20
 _MOST_THREADS = 8
 _BLOCK = tarfile.BLOCKSIZE
 
@@ -130,39 +135,46 @@ class CondaPackage(Struct, frozen=True):
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
         """Write it into the channel *folder*, where its twin is; `VbuildError` if its wheel is damaged."""
-        target, record = folder / self.target, self.record
         with ExitStack() as stack:
-            wheel = stack.enter_context(wheels.open(self.wheel)) if self.wheel else None
-            moment = moment_of([wheel] if wheel else [])
-            if self.twin:
-                twin = stack.enter_context(open_package(folder / self.twin))
-                files: EditedFile | PassedStream = PassedStream(twin.source, twin.files)
-                information = {name: data for name, data in twin.information().items() if name != "info/index.json"}
-            elif wheel:
-                folder_of_python = f"python{record.python}" if record.python else None
-                prefix_python = f"{PLACEHOLDER}/bin/python"
-                environment = InstallEnvironment("conda", prefix_python, folder_of_python, has_placeholder=True)
-                found = installed(wheel, environment)
-                entries: list[dict[str, Any]] = []
-                packed = _packed(_tarred(wheel, found, entries, moment))
-                files = EditedFile.whole(stack.enter_context(mapped(packed, folder=target.parent)))
-                information = _information(wheel, record, found, entries)
+            write_stored(folder / self.target, self._members(folder, wheels, stack))
+
+    def _members(
+        self, folder: Path, wheels: SharedWheels, stack: ExitStack
+    ) -> Iterator[tuple[str, EditedFile | PassedStream | StoredStream]]:
+        """What is in it, by name: what describes its files is known when these have been taken; *stack* ends later."""
+        record = self.record
+        wheel = stack.enter_context(wheels.open(self.wheel)) if self.wheel else None
+        moment = moment_of([wheel] if wheel else [])
+        yield "metadata.json", EditedFile.whole(_json({"conda_pkg_format_version": 2}))
+        name = f"pkg-{record.stem}.tar.zst"
+        if self.twin:
+            twin = stack.enter_context(open_package(folder / self.twin))
+            yield name, PassedStream(twin.source, twin.files)
+            information = {name: data for name, data in twin.information().items() if name != "info/index.json"}
+        elif wheel:
+            folder_of_python = f"python{record.python}" if record.python else None
+            prefix_python = f"{PLACEHOLDER}/bin/python"
+            found = installed(wheel, InstallEnvironment("conda", prefix_python, folder_of_python, has_placeholder=True))
+            entries: list[dict[str, Any]] = []
+            packed = _packed(_tarred(wheel, found, entries, moment))
+            most = zstd.most(sum(file.size + len(file.path.encode()) + 6 * _BLOCK for file in found) + 2 * _BLOCK)
+            if StoredStream.fits(most):
+                yield name, StoredStream(packed, most)
             else:
-                files = EditedFile.whole(b"".join(_packed(_tar((), moment))))
-                information = {
-                    "info/about.json": _json({}),
-                    "info/files": b"",
-                    "info/link.json": _json(_link(record, ())),
-                    "info/paths.json": _json({"paths": [], "paths_version": 1}),
-                }
-            information["info/index.json"] = _json(record.data())
-            described = zstd.compressed(b"".join(_tar(sorted(information.items()), moment)), level=_SMALL_LEVEL)
-            members = {
-                "metadata.json": EditedFile.whole(_json({"conda_pkg_format_version": 2})),
-                f"pkg-{record.stem}.tar.zst": files,
-                f"info-{record.stem}.tar.zst": EditedFile.whole(described),
+                folder_of_package = (folder / self.target).parent
+                yield name, EditedFile.whole(stack.enter_context(mapped(packed, folder=folder_of_package)))
+            information = _information(wheel, record, found, entries)
+        else:
+            yield name, EditedFile.whole(b"".join(_packed(_tar((), moment))))
+            information = {
+                "info/about.json": _json({}),
+                "info/files": b"",
+                "info/link.json": _json(_link(record, ())),
+                "info/paths.json": _json({"paths": [], "paths_version": 1}),
             }
-            write_stored(target, members.items())
+        information["info/index.json"] = _json(record.data())
+        described = zstd.compressed(b"".join(_tar(sorted(information.items()), moment)), level=_SMALL_LEVEL)
+        yield f"info-{record.stem}.tar.zst", EditedFile.whole(described)
 
 
 class CondaIndex(Struct, frozen=True):
@@ -251,12 +263,28 @@ def _header(path: str, size: int, moment: int, *, is_executable: bool) -> bytes:
 
 def _packed(chunks: Iterable[Buffer]) -> Iterator[bytes]:
     """*chunks* as one zstd frame, compressed on all cores."""
+    first: list[Buffer] = []
+    size = 0
+    rest = iter(chunks)
+    for chunk in rest:
+        first.append(chunk)
+        if (size := size + len(chunk)) >= _LOOKED_AT:
+            break
     # no thread would be another kind of frame than one thread or many
-    compressor = zstd.compressor(_LEVEL, threads=min(available_cores(), _MOST_THREADS))
-    for chunk in chunks:
+    compressor = zstd.compressor(_level(first), threads=min(available_cores(), _MOST_THREADS))
+    for chunk in chain(first, rest):
         if packed := compressor.compress(chunk):
             yield packed
     yield compressor.flush()
+
+
+def _level(chunks: Sequence[Buffer]) -> int:
+    """The level at which to compress what begins with *chunks*: the fast one where the other would save nothing."""
+    if sum(map(len, chunks)) < _TOO_SMALL:
+        return _LEVEL
+    sample = b"".join(bytes(chunk[: len(chunk) // _SAMPLED]) for chunk in chunks)
+    fast, slow = (len(zstd.compressed(sample, level=level)) for level in (_FAST_LEVEL, _LEVEL))
+    return _FAST_LEVEL if fast <= slow * _SAVING else _LEVEL
 
 
 def _json(data: Any) -> bytes:  # noqa: ANN401 - whatever JSON holds

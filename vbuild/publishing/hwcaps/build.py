@@ -28,7 +28,7 @@ from vbuild.binary.linkage import Via
 from vbuild.elf.catalogue import PlatformPolicy, hashed, plain
 from vbuild.elf.code import Elf
 from vbuild.elf.hwcaps_folders import GLIBC_HWCAPS, soname_fault
-from vbuild.elf.interface import Interface, Versioned
+from vbuild.elf.interface import Interface, Versioned, digest
 from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.hardware.cpu import Cpu
@@ -46,6 +46,8 @@ BASELINE = Cpu("x86_64", "v1")
 
 # bytes: of a larger library the code is read again
 _MOST_CODE = 1 << 25
+# bytes: a larger file is hashed only where it may be the same as another
+_MOST_HASHED = 1 << 24
 # a library's name without the rest of its version: libx.so.1
 _SHORT = re.compile(r"(?P<short>.+?\.so(?:\.\d+)?)(?:\.\d+)*")
 
@@ -100,6 +102,14 @@ class LevelBuild(Struct, frozen=True, eq=False):
                 self._seen.interfaces[key] = Interface.parse(data)
         return self._seen.interfaces[key]
 
+    def digest(self, path: str) -> str:
+        """The digest of what is loaded of the compiled file at *path*."""
+        key = self.pieces[path].sha256
+        if key not in self._seen.digests:
+            with self.bundle.wheel.mapped(self.member(path)) as data, at(self), at(path):
+                self._seen.digests[key] = digest(data)
+        return self._seen.digests[key]
+
     def elf(self, path: str) -> Elf:
         """The code of the compiled file at *path*, which is kept no longer."""
         if found := self._seen.elfs.pop(self.pieces[path].sha256, None):
@@ -128,6 +138,7 @@ class _Seen(Struct, frozen=True, eq=False):
     keeps_code: bool
     passed: Collection[str] = ()
     interfaces: dict[str, Interface] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
     elfs: dict[str, Elf] = field(default_factory=dict)
 
     def look(self, _name: str, _loading: Loading, data: memoryview, sha256: str) -> None:
@@ -136,6 +147,8 @@ class _Seen(Struct, frozen=True, eq=False):
             return
         with suppress(BinaryError):
             self.interfaces[sha256] = Interface.parse(data)
+            if len(data) <= _MOST_HASHED:
+                self.digests[sha256] = digest(data)
             if self.keeps_code and (elf := Elf.parse(data)).code_size <= _MOST_CODE:
                 self.elfs[sha256] = elf
 
@@ -163,7 +176,9 @@ class LevelFile(Struct, frozen=True, eq=False):
             return True
         outlines = [copy.piece.loading.outline for copy in (self, other)]
         names = [(outline.soname and plain(outline.soname), *map(plain, outline.needed)) for outline in outlines]
-        return names[0] == names[1] and self.interface.digest == other.interface.digest
+        if names[0] != names[1] or self.interface.checksum != other.interface.checksum:
+            return False
+        return self.build.digest(self.path) == other.build.digest(other.path)
 
 
 class Matching(Struct, frozen=True):

@@ -17,7 +17,7 @@ from pathlib import Path
 from vbuild.binary.linkage import Edge, Via
 from vbuild.elf.code import Elf
 from vbuild.elf.hwcaps_folders import GLIBC_HWCAPS, UNKNOWN_FOLDER, baseline_of, level_of, missing_base, soname_fault
-from vbuild.elf.interface import Interface, Versioned
+from vbuild.elf.interface import Interface, Versioned, digest
 from vbuild.errors import VbuildError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.publishing.hwcaps.build import MOVED, missed
@@ -130,7 +130,8 @@ class _WheelCheck:
             yield from self._judged(path, Cpu("x86_64", level), copy)
 
     def _code(self, path: str) -> tuple[str, tuple[str, ...]]:
-        return self._interface(path).digest, self.bundle.binaries[path].loading.outline.needed
+        with self.bundle.wheel.mapped(self.bundle.binaries[path].member) as data, at(path):
+            return digest(data), self.bundle.binaries[path].loading.outline.needed
 
     @cached_property
     def _lowest(self) -> dict[str, str]:
