@@ -1,48 +1,36 @@
 """annoy for four CPU levels, proved, stamped and indexed, against four plain builds in a row.
 
-    python -m tests.benchmarks.building
-
-`vbuild matrix` with two jobs does more (verification, repair, the tests of the recipe) and should still need at most
-0.7 of the time of ``python -m build --wheel`` four times, which makes its environment anew each time, as it does.
+`vbuild matrix` with two jobs does more (verification, repair, the tests of the recipe). Its peer,
+``python -m build --wheel`` four times, makes its environment anew each time, as it does.
 """
 
-import shlex
-import shutil
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.benchmarks.ratio import paired, verdict
+from tests.benchmarks.figure import Figure, Made, Peer
+from tests.benchmarks.measuring import shell, timed, vbuild
 from vbuild.build.source import fetched, unpacked
 from vbuild.recipe.model import Recipe
 
-REACH = 0.7
-LEVELS = 4
+LEVELS = "1 2 3 4"
 RECIPE = Path(__file__).parents[2] / "recipes" / "annoy.toml"
 
 
-def main() -> None:
-    vbuild = shutil.which("vbuild", path=Path(sys.executable).parent)
-    if vbuild is None:
-        sys.exit("vbuild is not installed beside this Python")
-    source = Recipe.load(RECIPE).source
-    archive = fetched(source)
-    with tempfile.TemporaryDirectory() as folder:
-        tree = unpacked(archive, Path(folder))
-
-        def ours(into: Path) -> Sequence[str | Path]:
-            return [vbuild, "matrix", RECIPE, "-o", into / "dist", "--jobs", "2", "--fresh"]
-
-        def theirs(into: Path) -> Sequence[str | Path]:
-            build = shlex.join([sys.executable, "-m", "build", "--wheel", "--outdir"])
-            fresh = f"cp -r {shlex.quote(str(tree))}"
-            steps = [f"{fresh} tree{n} && {build} dist{n} tree{n}" for n in range(LEVELS)]
-            return ["sh", "-c", f"cd {shlex.quote(str(into))} && {' && '.join(steps)}"]
-
-        result = paired("annoy, four levels", ours, theirs, rounds=2)
-    sys.exit(not verdict(result, reach=REACH))
+def source(folder: Path) -> None:
+    unpacked(fetched(Recipe.load(RECIPE).source), folder / "unpacked").rename(folder / "tree")
 
 
-if __name__ == "__main__":
-    main()
+def figures() -> Iterator[Figure]:
+    made = Made(source)
+    each = f'for n in {LEVELS}; do cp -r "$2/tree" tree$n; "$1" -m build --wheel --outdir dist$n tree$n; done'
+    yield Figure(
+        name="annoy",
+        what="`vbuild matrix recipes/annoy.toml --jobs 2`",
+        measure=timed(vbuild("matrix", RECIPE, "-o", "dist", "--jobs", "2", "--fresh")),
+        peer=Peer("`python -m build --wheel` four times", timed(shell(each, sys.executable, made))),
+        reach=0.7,
+        pairs=3,
+        inputs=(made,),
+        tools=("g++",),
+    )

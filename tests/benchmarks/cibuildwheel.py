@@ -1,24 +1,18 @@
 """`vbuild cibuildwheel` for three CPU levels against cibuildwheel three times in a row, with the same flags.
 
-    python -m tests.benchmarks.cibuildwheel [--bare]
-
 Both build the same generated project in the same container, where a run compiles for most of its time. What vbuild
-does besides, proving, stamping and indexing, should add at most a twentieth. ``--bare`` times cibuildwheel's part
-alone.
+does besides is proving, stamping and indexing.
 """
 
-import os
 import shlex
-import shutil
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.benchmarks.ratio import Command, paired, timed, verdict
+from tests.benchmarks.figure import Figure, Made, Measure, Peer, Sample, Setting, Unavailable
+from tests.benchmarks.measuring import ran
 from tests.factories.containers import made, variables
 
-REACH = 1.05
 LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3")
 FILES, LOOPS = 20, 80
 
@@ -60,25 +54,7 @@ void loop_{file}_{number}(float *restrict a, const float *restrict b, const int 
 """
 
 
-def main(arguments: Sequence[str]) -> int:
-    """0 where the figure is reached."""
-    image = made()
-    if image.returncode:
-        sys.exit(image.stderr.strip())
-    os.environ.update(variables(image))
-    with tempfile.TemporaryDirectory() as folder:
-        project = generated(Path(folder))
-        if "--bare" in arguments:
-            print(f"cibuildwheel, {len(LEVELS)} levels: {timed(theirs(project)).seconds:.3f} s")
-            return 0
-        vbuild = shutil.which("vbuild", path=Path(sys.executable).parent)
-        if vbuild is None:
-            sys.exit("vbuild is not installed beside this Python")
-        title = f"{FILES} files, {len(LEVELS)} levels: vbuild cibuildwheel vs cibuildwheel for each"
-        return 0 if verdict(paired(title, ours(vbuild, project), theirs(project)), reach=REACH) else 1
-
-
-def generated(folder: Path) -> Path:
+def generated(folder: Path) -> None:
     """A project whose extension takes a quarter of a minute to compile."""
     (folder / "src").mkdir()
     files = {"pyproject.toml": PROJECT, "setup.py": SETUP, "src/module.c": MODULE}
@@ -89,32 +65,55 @@ def generated(folder: Path) -> Path:
         files[f"src/loops{file}.c"] = "".join(loops)
     for name, text in files.items():
         (folder / name).write_text(text)
-    return folder
 
 
-def ours(vbuild: str, project: Path) -> Command:
-    # what one run keeps must not help the next
-    return lambda into: _within(
-        project, f"XDG_CACHE_HOME={into / 'cache'}", vbuild, "cibuildwheel", "-o", into / "dist", "--", *ARGUMENTS
+PROJECT_FOLDER = Made(generated)
+
+
+def figures() -> Iterator[Figure]:
+    yield Figure(
+        name="levels",
+        what="`vbuild cibuildwheel` for three levels, 20 files, 14 s of compiling per level",
+        measure=_within(_ours),
+        peer=Peer("cibuildwheel for each, with the same flags", _within(_theirs)),
+        reach=1.05,
+        pairs=3,
+        inputs=(PROJECT_FOLDER,),
+        tools=("podman",),
+        note="One second per run goes to wrappers, checks and the start of Python.",
     )
 
 
-def theirs(project: Path) -> Command:
+def _within(words: Callable[[Setting], Sequence[str | Path]]) -> Measure:
+    """The seconds of a command in the project, with the container of this machine."""
+
+    def measured(setting: Setting) -> Sample:
+        return ran(["env", "-C", setting.inputs[PROJECT_FOLDER], *words(setting)], setting.folder, env=_container())[0]
+
+    return measured
+
+
+def _container() -> Mapping[str, str]:
+    """Raises Unavailable if there is no image to build in."""
+    image = made()
+    if image.returncode:
+        raise Unavailable(image.stderr.strip())
+    return variables(image)
+
+
+def _ours(setting: Setting) -> Sequence[str | Path]:
+    # what one run keeps must not help the next
+    cache = f"XDG_CACHE_HOME={setting.folder / 'cache'}"
+    return [cache, setting.vbuild.vbuild, "cibuildwheel", "-o", setting.folder / "dist", "--", *ARGUMENTS]
+
+
+def _theirs(setting: Setting) -> Sequence[str | Path]:
     """A run for each level, one after the other."""
 
-    def command(into: Path) -> Sequence[str | Path]:
-        return _within(project, "sh", "-c", " && ".join(run(level, into) for level in LEVELS))
-
-    def run(level: str, into: Path) -> str:
+    def run(level: str) -> str:
         told = (f'CIBW_ENVIRONMENT=CFLAGS="-O3 -march={level}"', f"CIBW_REPAIR_WHEEL_COMMAND={REPAIR}")
-        return shlex.join(["env", *told, *CIBUILDWHEEL, *ARGUMENTS, "--output-dir", str(into / "out" / level)])
+        return shlex.join(
+            ["env", *told, *CIBUILDWHEEL, *ARGUMENTS, "--output-dir", str(setting.folder / "out" / level)]
+        )
 
-    return command
-
-
-def _within(folder: Path, *command: str | Path) -> Sequence[str | Path]:
-    return ["env", "-C", folder, *command]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return ["sh", "-c", " && ".join(map(run, LEVELS))]

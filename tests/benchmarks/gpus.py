@@ -1,91 +1,98 @@
 """A release for four groups of GPUs: fat and then slimmed, against one fat build and against four builds.
 
-    python -m tests.benchmarks.gpus [RECIPE]
-
-RECIPE, lightgbm's where none is given, is built for one toolkit and four groups, without a compiler cache:
+The recipe, lightgbm's, is built for one toolkit and four groups, without a compiler cache:
 
 - its plain wheel alone, which is the fat build;
 - then the four variants, for which that build is taken from the store, so that both together are the whole release;
 - then again with nothing changed;
 - then each of the four by a build of its own.
-
-The last line is of a small project with the toolkit in the cache: how long until its first compiler starts.
 """
 
-import os
+import json
 import re
 import shutil
-import stat
-import sys
 import tempfile
-import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from tests.benchmarks.ratio import Run, timed
+from tests.benchmarks.figure import Broken, Figure, Installed, Made, Measure, Peer, Sample, Setting
+from tests.benchmarks.measuring import MB, ran
+from tests.benchmarks.starting import RECIPES
 
-RECIPES = Path(__file__).parents[2] / "recipes"
-PROJECT = Path(__file__).parents[1] / "projects" / "setuptools-cuda"
+RECIPE = RECIPES / "lightgbm.toml"
 GROUPS = {"sm75": "75", "sm80": "80", "sm90": "90", "sm120": "120"}
 KEPT = ("sdists", "commits", "toolkits", "zig")  # what is fetched is no part of it
 
-FAT_REACH = 1.10
-AGAIN_REACH = 2.0  # seconds
-SIZE_REACH = 1.02
-START_REACH = 1.0  # seconds
+
+def builds(folder: Path, vbuild: Installed) -> None:
+    """Write to *folder*/seconds.json what each build takes, in seconds, and the MB of the wheels of both kinds."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        here = Path(name)
+        cache = _cache(here / "cache")
+        fat, separate = (_recipe(RECIPE, here / f"{strategy}.toml", strategy) for strategy in ("fat", "separate"))
+
+        def seconds(file: Path, *only: str) -> float:
+            chosen = [f"--only={label}" for label in only]
+            command: Sequence[str | Path] = [
+                vbuild.vbuild,
+                "matrix",
+                file,
+                "-o",
+                here / file.stem,
+                "--jobs",
+                "2",
+                *chosen,
+            ]
+            return ran(command, here, env={"XDG_CACHE_HOME": str(cache)})[0].value
+
+        found = {"plain": seconds(fat, "plain"), "rest": seconds(fat), "again": seconds(fat)}
+        found |= {"separate": seconds(separate, *GROUPS)}
+        for kind in ("fat", "separate"):
+            sizes = (next((here / kind).glob(f"*-{label}.whl")).stat().st_size for label in GROUPS)
+            found[f"{kind} size"] = sum(sizes) / MB
+    (folder / "seconds.json").write_text(json.dumps(found | {"whole": found["plain"] + found["rest"]}))
 
 
-def main() -> None:
-    vbuild = shutil.which("vbuild", path=Path(sys.executable).parent)
-    if vbuild is None:
-        sys.exit("vbuild is not installed beside this Python")
-    recipe = Path(sys.argv[1]) if len(sys.argv) > 1 else RECIPES / "lightgbm.toml"
-    with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder)
-        os.environ["XDG_CACHE_HOME"] = str(_cache(here / "cache"))
-        reached = [*_release(vbuild, recipe, here), _start(vbuild, here)]
-    sys.exit(not all(reached))
+BUILDS = Made(builds, by_vbuild=True)
 
 
-def _release(vbuild: str, recipe: Path, here: Path) -> list[bool]:
-    fat, separate = (_recipe(recipe, here / f"{strategy}.toml", strategy) for strategy in ("fat", "separate"))
+def figures() -> Iterator[Figure]:
+    release = "lightgbm 4.7.0 for four groups of GPUs: one build, slimmed"
+    for name, what, ours, peer, reach, limit in (
+        ("fat", release, "whole", ("its build for all GPUs alone", "plain"), 1.10, None),
+        ("separate", "the same", "whole", ("a build for each group", "separate"), None, None),
+        ("again", "the same again, nothing changed", "again", None, None, 2.0),
+        (
+            "size",
+            "its four slimmed wheels",
+            "fat size",
+            ("wheels built for their groups alone", "separate size"),
+            1.02,
+            None,
+        ),
+    ):
+        yield Figure(
+            name=name,
+            what=what,
+            measure=_noted(ours),
+            unit="MB" if name == "size" else "s",
+            peer=Peer(peer[0], _noted(peer[1])) if peer else None,
+            reach=reach,
+            limit=limit,
+            pairs=1,
+            inputs=(BUILDS,),
+            tools=("gcc", "g++"),
+            repeatable=False,
+        )
 
-    def matrix(file: Path, *only: str) -> Run:
-        chosen = [f"--only={label}" for label in only]
-        return timed(lambda _: [vbuild, "matrix", file, "-o", here / file.stem, "--jobs", "2", *chosen])
 
-    plain = matrix(fat, "plain")
-    rest = matrix(fat)
-    again = matrix(fat)
-    alone = matrix(separate, *GROUPS)
-    whole = plain.seconds + rest.seconds
-    ratio, sizes = whole / plain.seconds, _sizes(here)
-    print(f"four groups, fat and slimmed, to the fat build: {ratio:.3f} ({whole:.1f} s to {plain.seconds:.1f} s)")
-    print(f"the same to four builds: {whole / alone.seconds:.3f} ({whole:.1f} s to {alone.seconds:.1f} s)")
-    print(f"again with nothing changed: {again.seconds:.2f} s")
-    print(
-        "a slimmed wheel to one built for its GPU:", ", ".join(f"{label} {size:.4f}" for label, size in sizes.items())
-    )
-    return [ratio <= FAT_REACH, again.seconds <= AGAIN_REACH, max(sizes.values()) <= SIZE_REACH]
+def _noted(what: str) -> Measure:
+    def measured(setting: Setting) -> Sample:
+        return Sample(json.loads((setting.inputs[BUILDS] / "seconds.json").read_text())[what])
 
-
-def _start(vbuild: str, here: Path) -> bool:
-    """Whether the first compiler starts soon enough; of two runs the second counts, as the first asks what gcc is."""
-    log = here / "started"
-    real = shutil.which("gcc")
-    wrapper = here / "bin" / "gcc"
-    wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\ndate +%s.%N >> {log}\nexec {real} "$@"\n')
-    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-    path = f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}"
-    for _ in range(2):
-        log.unlink(missing_ok=True)
-        begun = time.time()
-        timed(lambda _: [vbuild, "matrix", PROJECT, "-o", here / "small", "--fresh"], env={"PATH": path})
-    seconds = float(log.read_text().split()[0]) - begun
-    print(f"until the first compiler starts, the toolkit kept: {seconds:.2f} s")
-    return seconds <= START_REACH
+    return measured
 
 
 def _cache(folder: Path) -> Path:
@@ -107,23 +114,10 @@ def _recipe(recipe: Path, file: Path, strategy: str) -> Path:
     text = re.sub(r"^plain = .*$", "", text, flags=re.MULTILINE)
     text, count = re.subn(r"^gpus = .*$", f'gpus = {{ {groups} }}\nstrategy = "{strategy}"', text, flags=re.MULTILINE)
     if count != 1:
-        sys.exit(f"{recipe}: expected one line that begins with gpus")
+        raise Broken(f"{recipe}: expected one line that begins with gpus")
     text, count = re.subn(r"^\[build\].*$", '[build]\ncache = "none"', text, flags=re.MULTILINE)
     text += "" if count else '\n[build]\ncache = "none"\n'
     file.write_text(text, encoding="utf-8")
     for patch in recipe.parent.glob("*.patch"):
         shutil.copy(patch, file.parent)
     return file
-
-
-def _sizes(here: Path) -> dict[str, float]:
-    """The size of each slimmed wheel to that of the one which was built for its group alone."""
-    sizes = {}
-    for label in GROUPS:
-        slimmed, built = (next((here / name).glob(f"*-{label}.whl")).stat().st_size for name in ("fat", "separate"))
-        sizes[label] = slimmed / built
-    return sizes
-
-
-if __name__ == "__main__":
-    main()

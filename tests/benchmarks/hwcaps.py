@@ -1,29 +1,21 @@
 """What a stub costs at import, and what copies for levels cost in bytes.
 
-    python -m tests.benchmarks.hwcaps [PAIRS]
-
-Import: fresh processes in turn, one with the module where it was built, one with the stub in its place; each times
-`import _c` alone, and the difference of the medians counts. Bytes: a joined wheel of three levels against the plain
-wheel and what differs in the others, compressed.
+Import: fresh processes in turn, one with the stub, one with the module where it was built; each times `import _c`
+alone. Bytes: a joined wheel of three levels against the plain wheel and what differs in the others, compressed.
 """
 
-import statistics
-import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.factories.hwcaps_wheels import environment, hwcaps_release, join, module, so, unpacked
-
-Files = dict[str, dict[str, bytes | str]]
+from tests.benchmarks.figure import Comparison, Figure, Installed, Made, Measure, Peer, Sample, Setting
+from tests.benchmarks.inputs import ran
+from tests.benchmarks.measuring import MB, printed
+from tests.factories.hwcaps_wheels import hwcaps_release, module, so, unpacked
 
 LEVELS = ("v1", "v3", "v4")
-PAIRS = 400
-MOST = 0.0003  # seconds
-RATIO = 1.02
-
+FUNCTIONS = 2000
 _TIMED = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
@@ -32,61 +24,73 @@ begun = time.perf_counter()
 import demo._c
 ended = time.perf_counter()
 assert demo._c.level() == sys.argv[2], demo._c.level()
-print(ended - begun)
+print((ended - begun) * 1000)
 """
 
 
-def main(arguments: Sequence[str]) -> int:
-    """0 where both figures are reached."""
-    pairs = int(arguments[0]) if arguments else PAIRS
-    with tempfile.TemporaryDirectory() as text:
-        folder = Path(text)
-        return 0 if all([_importing(folder, pairs), _sized(folder)]) else 1
-
-
-def _importing(folder: Path, pairs: int) -> bool:
-    files: Files = {level: {"demo/__init__.py": "", f"demo/{so('_c')}": module(level)} for level in LEVELS}
-    wheels = hwcaps_release(folder / "modules", files)
-    sites = {
-        "v1": unpacked(wheels[0], folder / "direct"),
-        "v4": unpacked(join(folder / "joined", wheels), folder / "stub"),
-    }
-    found: dict[str, list[float]] = {level: [] for level in sites}
-    for _ in range(pairs):
-        for level, site in sites.items():
-            command = [sys.executable, "-I", "-S", "-c", _TIMED, str(site), level]
-            run = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
-            found[level].append(float(run.stdout))
-    direct, stub = (statistics.median(found[level]) for level in sites)
-    is_reached = stub - direct <= MOST
-    print(
-        f"import through a stub: {stub * 1000:.3f} ms, directly {direct * 1000:.3f} ms, {pairs} pairs of processes: "
-        f"{(stub - direct) * 1000:+.3f} ms; reach +{MOST * 1000:.1f} ms: {'reached' if is_reached else 'MISSED'}"
-    )
-    return is_reached
-
-
-def _sized(folder: Path) -> bool:
-    """Whether the join of wheels with a module of 1 MB, most of it code, is no larger than what it is made of."""
+def release(folder: Path, functions: int) -> None:
+    """The wheels of three levels with a module of so many *functions* more."""
     code = "".join(
         f"void f{n}(float *a, const float *b) {{ for (int i = 0; i < 64; i++) a[i] = a[i] * {n} + b[i * {n} & 63]; }}"
-        for n in range(2000)
+        for n in range(functions)
     )
-    files: Files = {level: {"demo/__init__.py": "", f"demo/{so('_c')}": module(level, more=code)} for level in LEVELS}
-    wheels = hwcaps_release(folder / "sizes", files)
-    expected = wheels[0].stat().st_size
-    for path in wheels[1:]:
+    files: dict[str, dict[str, bytes | str]] = {
+        level: {"demo/__init__.py": "", f"demo/{so('_c')}": module(level, more=code)} for level in LEVELS
+    }
+    hwcaps_release(folder / "dist", files)
+
+
+def joined(folder: Path, vbuild: Installed, made: Path) -> None:
+    """The joined wheel of the release in *made*, in *folder*/site/hwcaps, and the plain and the joined one unpacked."""
+    ran(vbuild.vbuild, "publish", made / "dist", "--layout", "hwcaps", "-o", folder / "site")
+    (wheel,) = (folder / "site" / "hwcaps").glob("*.whl")
+    unpacked(wheel, folder / "v4")
+    unpacked(next(made.glob("dist/*_x86_64.whl")), folder / "v1")
+
+
+SMALL, LARGE = (Made(release, (functions,)) for functions in (0, FUNCTIONS))
+IMPORTED, SIZED = (Made(joined, others=(one,), by_vbuild=True) for one in (SMALL, LARGE))
+
+
+def figures() -> Iterator[Figure]:
+    yield Figure(
+        name="import",
+        what="import an extension behind a stub",
+        measure=_importing("v4"),
+        unit="ms",
+        peer=Peer("the extension itself", _importing("v1")),
+        comparison=Comparison.DIFFERENCE,
+        reach=0.3,
+        pairs=401,
+        inputs=(IMPORTED,),
+        tools=("gcc",),
+    )
+    yield Figure(
+        name="size",
+        what="a wheel of three levels by hwcaps",
+        measure=_joined_size,
+        unit="MB",
+        peer=Peer("the plain wheel and what differs in the others", _parts_size),
+        reach=1.02,
+        pairs=1,
+        inputs=(SIZED,),
+        tools=("gcc",),
+    )
+
+
+def _importing(level: str) -> Measure:
+    return printed(lambda setting: [sys.executable, "-I", "-S", "-c", _TIMED, setting.inputs[IMPORTED] / level, level])
+
+
+def _joined_size(setting: Setting) -> Sample:
+    (wheel,) = (setting.inputs[SIZED] / "site" / "hwcaps").glob("*.whl")
+    return Sample(wheel.stat().st_size / MB)
+
+
+def _parts_size(setting: Setting) -> Sample:
+    plain, *others = sorted((setting.inputs[LARGE] / "dist").glob("*.whl"), key=lambda path: len(path.name))
+    size = plain.stat().st_size
+    for path in others:
         with zipfile.ZipFile(path) as archive:
-            expected += archive.getinfo(f"demo/{so('_c')}").compress_size
-    size = join(folder / "joined sizes", wheels).stat().st_size
-    ratio = size / expected
-    is_reached = ratio <= RATIO
-    print(
-        f"joined wheel of three levels: {size} bytes, the parts {expected}: {ratio:.4f}; reach {RATIO}: "
-        f"{'reached' if is_reached else 'MISSED'}"
-    )
-    return is_reached
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+            size += archive.getinfo(f"demo/{so('_c')}").compress_size
+    return Sample(size / MB)

@@ -1,29 +1,21 @@
-"""Index 1,000 variant wheels: vbuild against `variantlib generate-index-json`, each in a process of its own, in turns.
+"""Index 1,000 variant wheels: vbuild against `variantlib generate-index-json`.
 
-    python tests/benchmarks/indexing.py [wheels]
-
-Prints the best seconds of each and their ratio. tests/variants/test_index.py shows that it reads
-no member but variant.json.
+tests/variants/test_index.py shows that it reads no member but variant.json.
 """
 
 import os
-import subprocess
-import sys
-import tempfile
-import time
+from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
+from tests.benchmarks.figure import Figure, Made, Peer, Setting
+from tests.benchmarks.measuring import BIN, Command, command, inside, timed
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.variants.metadata import VariantProvider
 
-WHEELS, ROUNDS, REACH = 1000, 3, 1.5
-VARIANTLIB = str(Path(sys.executable).with_name("variantlib"))
-VBUILD = "import sys; from pathlib import Path; from vbuild.variants.index import index; index(Path(sys.argv[1]))"
+WHEELS, LIMIT = 1000, 1.5
 MODULE = 1 << 16
 
 
@@ -39,29 +31,28 @@ def write_release(folder: Path, wheels: int) -> None:
         wheel(folder, name, **members)
 
 
-def timed(command: list[str], folder: Path) -> float:
-    """Seconds that *command* takes to index *folder*, where no index is there yet."""
-    index = folder / "demo-1.0-variants.json"
-    index.unlink(missing_ok=True)
-    start = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    seconds = time.perf_counter() - start
-    if not index.is_file():
-        sys.exit(f"{command[0]} wrote no index")
-    return seconds
+RELEASE = Made(write_release, (WHEELS,))
 
 
-def main(wheels: int = WHEELS) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_release(folder, wheels)
-        ours, theirs = [], []
-        for _ in range(ROUNDS):
-            ours.append(timed([sys.executable, "-c", VBUILD, name], folder))
-            theirs.append(timed([VARIANTLIB, "generate-index-json", "-d", name], folder))
-    print(f"index {wheels} variant wheels: vbuild {min(ours):.2f} s (reach: {REACH} s for {WHEELS})")
-    print(f"variantlib {min(theirs):.2f} s; ratio {min(ours) / min(theirs):.2f}")
+def figures() -> Iterator[Figure]:
+    yield Figure(
+        name="release",
+        what="index 1,000 variant wheels",
+        measure=timed(_anew(inside("indexed", RELEASE))),
+        peer=Peer(
+            "`variantlib generate-index-json`",
+            timed(_anew(command(BIN / "variantlib", "generate-index-json", "-d", RELEASE))),
+        ),
+        limit=LIMIT,
+        inputs=(RELEASE,),
+    )
 
 
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+def _anew(indexing: Command) -> Command:
+    """*indexing*, where no index is there yet."""
+
+    def removed(setting: Setting) -> Sequence[str | Path]:
+        (setting.inputs[RELEASE] / "demo-1.0-variants.json").unlink(missing_ok=True)
+        return indexing(setting)
+
+    return removed

@@ -1,6 +1,4 @@
-"""What vbuild takes as its work grows: seconds and memory at half of the load and at the whole, and their growth.
-
-    python -m tests.benchmarks.load [SUBJECT ...]
+"""What vbuild takes as its work grows: seconds and memory at the whole of a load, and the growth from half of it.
 
     wheels     a wheelhouse of 5,000 variant wheels, 50 a release, each with a compiled library
     members    a wheel of 100,000 members
@@ -8,26 +6,24 @@
     fatbins    a library with 5,000 fatbins
     variants   a recipe of 2,000 variants, planned
 
-Each command runs as a process of its own. `GROWTH` bounds the time at the whole load over that at half of it, where 2
-is linear and the rest for a machine that others use, too; each subject bounds its resident memory. Prints one line for
-each command; status 1 where a bound is missed.
+`GROWTH` bounds the time at the whole load over that at half of it, where 2 is linear and the rest for a machine that
+others use, too; each subject bounds its resident memory.
 """
 
 import base64
 import hashlib
+import io
 import random
-import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, product
-from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from tests.benchmarks import emitting
-from tests.benchmarks.ratio import Run, median, timed
+from tests.benchmarks.figure import Figure, Made, Peer, Setting
+from tests.benchmarks.measuring import Command, timed
 from tests.factories.elf import MODULE, shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.projects import setuptools_project
@@ -37,9 +33,9 @@ from tests.factories.wheels import entry as zip_entry
 from vbuild.variants.metadata import VariantProvider
 
 GROWTH = 2.3
-ROUNDS = 3
-VBUILD = str(Path(sys.executable).with_name("vbuild"))
+PAIRS = 3
 MB, GB = 10**6, 10**9
+ZEROS = bytes(16 * MB)
 PROJECT = 'name = "demo"\n[source]\npath = "project"\n'
 NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 
@@ -49,39 +45,17 @@ Arguments = Callable[[Path], Sequence[str | Path]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A load of *whole* units that *make* writes into a folder, and what has to cope with it in *memory* bytes."""
+    """A load of *whole* units, in words *what*, that *make* writes into a folder; what copes with it in *memory* MB.
+
+    *growths* are bounds other than `GROWTH`, by command.
+    """
 
     whole: int
-    unit: str
+    what: str
     make: Callable[[Path, int], None]
     commands: Mapping[str, Arguments]
     memory: int
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """The median run of a command under half of a load, and under all of it."""
-
-    title: str
-    subject: Subject
-    half: Run
-    whole: Run
-
-    @property
-    def factor(self) -> float:
-        return self.whole.seconds / self.half.seconds
-
-    @property
-    def is_reached(self) -> bool:
-        return self.factor <= GROWTH and self.whole.peak <= self.subject.memory
-
-    def __str__(self) -> str:
-        return (
-            f"{self.title}, {self.subject.whole:,} {self.subject.unit}: {self.whole.seconds:.2f} s, "
-            f"{self.factor:.2f} times what half of it takes (reach {GROWTH}), "
-            f"{self.whole.peak / MB:.0f} MB of memory (reach {self.subject.memory / MB:.0f} MB): "
-            f"{'reached' if self.is_reached else 'MISSED'}"
-        )
+    growths: Mapping[str, float] = field(default_factory=dict)
 
 
 def wheelhouse(folder: Path, wheels: int) -> None:
@@ -107,25 +81,53 @@ def many_members(folder: Path, members: int) -> None:
 
 
 def zip64(folder: Path, gigabytes: int) -> None:
-    """A wheel of *gigabytes* GB that deflate would not make smaller, six sevenths of it in one member."""
-    block = random.Random(1).randbytes(16 * MB)
-    weights, blocks = "demo/weights.bin", gigabytes * GB * 6 // 7 // len(block)
-    digest = hashlib.sha256()
-    for _ in range(blocks):
-        digest.update(block)
-    library = device_library(fatbin(*(entry(arch=arch, code=cubin(arch) + block[: 4 * MB]) for arch in (80, 90))))
+    """A wheel of *gigabytes* GB, stored, six sevenths of it in one member of zeros, which take no room on disk."""
+    rest = random.Random(1).randbytes(4 * MB)
+    weights, size = "demo/weights.bin", gigabytes * GB * 6 // 7
+    library = device_library(fatbin(*(entry(arch=arch, code=cubin(arch) + rest) for arch in (80, 90))))
     copies = range(gigabytes * GB // 7 // len(library))
     files = everything(NAME, {f"demo/lib{number}.so": library for number in copies})
     dist_info = dist_info_of(NAME)
-    encoded = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
-    row = f"{weights},sha256={encoded},{blocks * len(block)}\n"
+    row = f"{weights},sha256={_digest_of_zeros(size)},{size}\n"
     files[f"{dist_info}/RECORD"] = (row + record_of(files, dist_info)).encode()
-    with zipfile.ZipFile(folder / NAME, "w") as archive:
+    with (folder / NAME).open("wb") as file, zipfile.ZipFile(SparseFile(file), "w") as archive:
         with archive.open(zip_entry(weights, compression=zipfile.ZIP_STORED), "w", force_zip64=True) as member:
-            for _ in range(blocks):
-                member.write(block)
+            for start in range(0, size, len(ZEROS)):
+                member.write(ZEROS[: size - start])
         for path, data in files.items():
             archive.writestr(zip_entry(path, compression=zipfile.ZIP_STORED), data)
+
+
+def _digest_of_zeros(size: int) -> str:
+    digest = hashlib.sha256()
+    for start in range(0, size, len(ZEROS)):
+        digest.update(ZEROS[: size - start])
+    return base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
+
+
+class SparseFile(io.RawIOBase):
+    """A *file* in which `ZEROS` are holes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        if data is not ZEROS:
+            return self._file.write(data)
+        self._file.seek(len(ZEROS), io.SEEK_CUR)
+        return len(ZEROS)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
 
 
 def many_fatbins(folder: Path, fatbins: int) -> None:
@@ -153,7 +155,7 @@ def on_wheel(*arguments: str) -> Arguments:
 SUBJECTS = {
     "wheels": Subject(
         whole=5000,
-        unit="wheels",
+        what="5,000 wheels",
         make=wheelhouse,
         commands={
             "index": on_wheels("index"),
@@ -164,11 +166,11 @@ SUBJECTS = {
             "slim": on_wheels("slim", "--gpu", "90", "--allow-unsupported", "-o", "out"),
             "publish": on_wheels("publish", "--layout", "local", "--layout", "variants", "-o", "out"),
         },
-        memory=500 * MB,
+        memory=500,
     ),
     "members": Subject(
         whole=100_000,
-        unit="members",
+        what="a wheel of 100,000 members",
         make=many_members,
         commands={
             "inspect": on_wheel("inspect"),
@@ -177,11 +179,11 @@ SUBJECTS = {
             "slim": on_wheel("slim", "--strip", "debug", "-o", "out"),
             "split": on_wheel("split", "-o", "out"),
         },
-        memory=500 * MB,
+        memory=500,
     ),
     "zip64": Subject(
         whole=6,
-        unit="GB",
+        what="a wheel of 6 GB (zip64)",
         make=zip64,
         commands={
             "inspect": on_wheel("inspect"),
@@ -190,58 +192,47 @@ SUBJECTS = {
             "slim": on_wheel("slim", "--gpu", "90", "-o", "out"),
         },
         # libraries that are stored are mapped: their pages count, though the system can take them back at any time
-        memory=900 * MB,
+        memory=900,
+        growths={"slim": 2.1},
     ),
     "fatbins": Subject(
         whole=5000,
-        unit="fatbins",
+        what="a library with 5,000 fatbins",
         make=many_fatbins,
         commands={
             "inspect": on_wheel("inspect"),
             "slim": on_wheel("slim", "--gpu", "90", "-o", "out"),
         },
-        memory=300 * MB,
+        memory=300,
     ),
     "variants": Subject(
         whole=2000,
-        unit="variants",
+        what="a recipe of 2,000 variants",
         make=many_variants,
         commands={"matrix --dry-run": lambda folder: ["matrix", folder / "demo.toml", "--dry-run"]},
-        memory=300 * MB,
+        memory=300,
     ),
 }
 
 
-def measured(subject: Subject) -> Iterator[Growth]:
-    """The growth of each command of *subject*."""
-    runs = [_runs(subject, load) for load in (subject.whole // 2, subject.whole)]
-    for title in subject.commands:
-        half, whole = (each[title] for each in runs)
-        yield Growth(title, subject, half, whole)
+def figures() -> Iterator[Figure]:
+    for name, subject in SUBJECTS.items():
+        half, whole = (Made(subject.make, (load,)) for load in (subject.whole // 2, subject.whole))
+        for title, arguments in subject.commands.items():
+            yield Figure(
+                name=f"{name}-{title.split()[0]}",
+                what=f"{title}, {subject.what}",
+                measure=timed(_on(whole, arguments)),
+                peer=Peer("half of it", timed(_on(half, arguments)), (half,)),
+                reach=subject.growths.get(title, GROWTH),
+                memory=subject.memory,
+                pairs=PAIRS,
+                inputs=(whole,),
+            )
 
 
-def _runs(subject: Subject, load: int) -> Mapping[str, Run]:
-    """The median run of each command under *load*, which is there only meanwhile."""
-    with tempfile.TemporaryDirectory() as name:
-        # apart: the peak of a process counts from its fork, with all that its parent has in memory
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as maker:
-            maker.submit(subject.make, Path(name), load).result()
-        return {title: _run(Path(name), arguments) for title, arguments in subject.commands.items()}
+def _on(load: Made, arguments: Arguments) -> Command:
+    def command(setting: Setting) -> Sequence[str | Path]:
+        return [setting.vbuild.vbuild, *arguments(setting.inputs[load])]
 
-
-def _run(folder: Path, arguments: Arguments) -> Run:
-    return median(timed(lambda _: [VBUILD, *arguments(folder)]) for _ in range(ROUNDS))
-
-
-def main(names: Sequence[str]) -> int:
-    """0 where every bound is kept."""
-    reached = True
-    for name in names or SUBJECTS:
-        for growth in measured(SUBJECTS[name]):
-            print(growth, flush=True)
-            reached &= growth.is_reached
-    return 0 if reached else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return command

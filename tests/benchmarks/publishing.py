@@ -1,31 +1,29 @@
-"""Lay four wheels of 130 MB out in all eight layouts, against copying the bytes that are written, in turns.
+"""Lay four wheels of 130 MB out in all eight layouts, against copying the bytes that are written.
 
-    python -m tests.benchmarks.publishing [ROUNDS] [LAYOUT ...]
-
-Prints the ratio for all layouts in one command, then for each of them alone: what it costs beyond a copy of its files.
 Hard links are no bytes written, neither here nor there. The wheels are of one extension for four CPU levels, each with
 a library of 230 MB of data that deflate makes 130 MB of.
 """
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.benchmarks.ratio import Command, paired, verdict
+from tests.benchmarks.figure import Figure, Installed, Made, Peer, Setting
+from tests.benchmarks.inputs import ran
+from tests.benchmarks.measuring import Command, timed
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.cli.options import LAYOUTS
 from vbuild.variants.stamp import stamped
 
-REACH = 1.3
+REACH = 2.5
 LEVELS = ("v1", "v2", "v3", "v4")
 DIGITS = 230_000_000
-BIN = Path(sys.executable).parent
 URL = "https://wheels.example.org"
 
 MODULE = """
@@ -44,8 +42,8 @@ long level(void) { long sum = 0; for (int at = 0; at < 64; at++) sum += digits[a
 """
 
 
-def release(folder: Path) -> Path:
-    """The folder with the four wheels, made anew in *folder*."""
+def release(folder: Path) -> None:
+    """The four wheels, in *folder*/dist."""
     for number, level in enumerate(LEVELS):
         plain = wheel(folder / level, _name(), _files(folder, number, level))
         if number:
@@ -53,7 +51,7 @@ def release(folder: Path) -> Path:
         else:
             (folder / "dist").mkdir()
             plain.rename(folder / "dist" / plain.name)
-    return folder / "dist"
+        shutil.rmtree(folder / level)
 
 
 def _name() -> str:
@@ -85,43 +83,55 @@ def _gcc(command: Sequence[str | Path], source: str) -> None:
     subprocess.run(list(map(str, command)), input=source.encode(), check=True)
 
 
-def publishing(dist: Path, layouts: Sequence[str]) -> Command:
-    chosen = [word for layout in layouts for word in ("--layout", layout)]
-    # next to the wheels, where hard links can be made
-    return lambda folder: [BIN / "vbuild", "publish", dist, *chosen, "-o", folder / "site", "--url", URL]
+RELEASE = Made(release)
 
 
-def copying(dist: Path, layouts: Sequence[str], folder: Path) -> Command:
-    """The command that copies what `vbuild publish` writes for *layouts*, from a site made in *folder*."""
-    site = folder / "-".join(layouts)
-    command = publishing(dist, layouts)(folder)
-    command = [*command[: command.index("-o")], "-o", site, "--url", URL, "--json"]
-    laid = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+def site(folder: Path, vbuild: Installed, *given: str | Path) -> None:
+    """A site in *folder*, and the list of its files that are no links, as *folder*/files.
+
+    *given* are the layouts, and last the folder of the release.
+    """
+    *layouts, made = given
+    command = [
+        str(vbuild.vbuild),
+        *_arguments(Path(made), list(map(str, layouts))),
+        "-o",
+        str(folder / "site"),
+        "--json",
+    ]
+    laid = json.loads(ran(*command))
     files = [Path(one["folder"]) / file["path"] for one in laid for file in one["files"] if not file["linked"]]
-    size = sum(file.stat().st_size for file in files)
-    print(f"{', '.join(layouts)}: {len(files)} files, {size / 1e6:.0f} MB written")
+    (folder / "files").write_text("".join(f"{file}\n" for file in files))
+
+
+def figures() -> Iterator[Figure]:
+    for layouts in (LAYOUTS, *((layout,) for layout in LAYOUTS)):
+        whole = layouts == LAYOUTS
+        written = Made(site, layouts, others=(RELEASE,), by_vbuild=True)
+        yield Figure(
+            name="layouts" if whole else layouts[0],
+            what="publish four wheels of 130 MB in all eight layouts" if whole else f"in `{layouts[0]}` alone",
+            measure=timed(_publishing(layouts)),
+            peer=Peer("`cp` of the files written, cached", timed(_copying(written)), (written,)),
+            reach=REACH if whole else None,
+            pairs=5 if whole else 3,
+            inputs=(RELEASE,),
+            tools=("gcc",),
+        )
+
+
+def _publishing(layouts: Sequence[str]) -> Command:
+    def command(setting: Setting) -> Sequence[str | Path]:
+        return [setting.vbuild.vbuild, *_arguments(setting.inputs[RELEASE], layouts), "-o", "site"]
+
+    return command
+
+
+def _arguments(made: Path, layouts: Sequence[str]) -> Sequence[str | Path]:
+    return ["publish", made / "dist", *(word for layout in layouts for word in ("--layout", layout)), "--url", URL]
+
+
+def _copying(site: Made) -> Command:
     # one name for each, as the folders have some in common
-    script = 'n=0; for f in "$@"; do n=$((n+1)); cp "$f" "$n"; done'
-    return lambda _folder: ["sh", "-c", script, "cp", *files]
-
-
-def main(arguments: Sequence[str]) -> int:
-    """0 where the figure is reached."""
-    rounds = int(arguments[0]) if arguments else 3
-    asked = tuple(arguments[1:]) or LAYOUTS
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        dist = release(folder)
-        several = [asked, *((layout,) for layout in asked if len(asked) > 1)]
-        reached = [
-            verdict(
-                paired(", ".join(some), publishing(dist, some), copying(dist, some, folder), rounds=rounds),
-                reach=REACH,
-            )
-            for some in several
-        ]
-        return 0 if reached[0] else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    script = 'n=0; while read -r f; do n=$((n+1)); cp "$f" "$n"; done < "$1"'
+    return lambda setting: ["sh", "-euc", script, "sh", setting.inputs[site] / "files"]

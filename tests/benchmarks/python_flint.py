@@ -1,44 +1,32 @@
 """What libflint of higher CPU levels makes of the published wheel of python-flint, joined to it by hwcaps.
 
-    python -m tests.benchmarks.python_flint [CACHE]
-
-fetches the published wheel into CACHE, or into a folder that is removed at the end, builds libflint for x86-64-v3 and
-v4 as recipes/python-flint.toml says (minutes each, once), lets `vbuild publish` join them, and prints for each
-computation the best of five of both wheels, in turn, with the same results; and once more with AVX2 masked.
+libflint is built for x86-64-v3 and v4 as recipes/python-flint.toml says (minutes each, once), and `vbuild publish`
+joins them. Both wheels compute in turn, and have to come to the same results.
 """
 
-import contextlib
 import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from packaging.version import Version
-
-from tests.benchmarks.stamping import BIN
+from tests.benchmarks.figure import Broken, Figure, Made, Measure, Peer, Sample, Setting, Unavailable, Wheel
+from tests.benchmarks.measuring import BIN
 from vbuild.build.environment import Environments
 from vbuild.build.native import NativeBuilder, NativeCache, NativeSettings
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import Wanted
-from vbuild.index_client.packages import download
 from vbuild.recipe.model import Recipe
 from vbuild.toolchain.toolkit_provision import FETCHED
 
-WHEEL = "python_flint-0.9.0-cp310-abi3-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"
-SHA256 = "376b88cacd30612479e839ffdba887599d3f9c8c0e214852bf80bb2b194e4d76"
 RECIPE = Path(__file__).parents[2] / "recipes/python-flint.toml"
 LEVELS = ("x86-64-v3", "x86-64-v4")
 MASKS = {"AVX-512 masked": "-AVX512F", "AVX2 masked": "-AVX512F,-AVX2"}
-ROUNDS = 5
-
 # name -> how many times as fast it has to be; of the third nothing is asked
 REACH = {"fmpz multiplication": 2.0, "nmod_poly squaring": 5.0, "fmpz_poly squaring": 0.0}
 
@@ -73,29 +61,50 @@ print(json.dumps(found))
 """
 
 Found = Mapping[str, tuple[float, str]]
+# the digest of each result, from the first process that had it
+RESULTS: dict[str, str] = {}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """0 where every figure is reached."""
-    with contextlib.ExitStack() as stack:
-        cache = Path(arguments[0]) if arguments else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        published = fetched(cache)
-        levels = [cpu for cpu in map(Cpu.parse, LEVELS) if (here := Machine.here().cpu) and here.runs(cpu)]
-        libraries = libflints(levels, folder / "natives")
-        added = {cpu: swapped(published, library, folder / str(cpu)) for cpu, library in libraries.items()}
-        joined = published_with(published, added, folder / "site")
-        before, after = installed(published, folder / "before"), installed(joined, folder / "after")
-        return 0 if compared(before, after) else 1
+def sites(folder: Path, published: Path) -> None:
+    """The published wheel installed in *folder*/before, and joined with libflint of this machine's levels in after."""
+    here = Machine.here().cpu
+    levels = [cpu for cpu in map(Cpu.parse, LEVELS) if here and here.runs(cpu)]
+    if not levels:
+        raise Unavailable("this processor has no level above the baseline")
+    libraries = libflints(levels, folder / "natives")
+    added = {cpu: swapped(published, library, folder / str(cpu)) for cpu, library in libraries.items()}
+    joined = published_with(published, added, folder / "site")
+    installed(published, folder / "before")
+    installed(joined, folder / "after")
 
 
-def fetched(cache: Path) -> Path:
-    """The published wheel, in *cache*."""
-    cache.mkdir(parents=True, exist_ok=True)
-    wanted = Wanted("python-flint", Version("0.9.0"), SHA256, WHEEL)
-    if not (cache / WHEEL).is_file():
-        download(wanted, cache / WHEEL, indexes=Indexes.configured())
-    return cache / WHEEL
+WHEEL = Wheel("python-flint==0.9.0")
+SITES = Made(sites, others=(WHEEL,))
+
+
+def figures() -> Iterator[Figure]:
+    for name, reach in REACH.items():
+        yield Figure(
+            name=name.replace(" ", "-"),
+            what=f"{name} by python-flint 0.9.0 with libflint for v3 and v4 by hwcaps",
+            measure=_computing("after", name),
+            unit="ms",
+            peer=Peer("the published wheel, equal results", _computing("before", name)),
+            reach=1 / reach if reach else None,
+            inputs=(SITES,),
+            tools=("gcc", "make", "m4", "autoreconf", "automake", "libtoolize"),
+            repeatable=False,
+        )
+
+
+def _computing(site: str, name: str) -> Measure:
+    def measured(setting: Setting) -> Sample:
+        seconds, digest = ran(setting.inputs[SITES] / site)[name]
+        if digest != RESULTS.setdefault(name, digest):
+            raise Broken(f"{name}: the wheels come to different results")
+        return Sample(seconds * 1000)
+
+    return measured
 
 
 def libflints(levels: Sequence[Cpu], folder: Path) -> dict[Cpu, Path]:
@@ -157,8 +166,6 @@ def published_with(published: Path, added: Mapping[Cpu, Path], folder: Path) -> 
     # where the copies need a newer system, the old wheel stays beside the joined one
     wheels = [path for path in (folder / "hwcaps").glob("*.whl") if path.name != published.name]
     [joined] = wheels
-    size, old = joined.stat().st_size / 1e6, published.stat().st_size / 1e6
-    print(f"{published.name} ({old:.1f} MB) -> {joined.name} ({size:.1f} MB)")
     return joined
 
 
@@ -166,36 +173,6 @@ def installed(wheel: Path, folder: Path) -> Path:
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-index", "--no-deps"]
     subprocess.run([*uv, "--target", str(folder), str(wheel)], check=True)
     return folder
-
-
-def compared(before: Path, after: Path) -> bool:
-    """Print the figures of the wheels installed in both folders; whether they reach what they should, and agree."""
-    print(f"{ROUNDS} runs of each in turn, the best of each, in ms; loaded: {chosen(after)}")
-    plain: list[Found] = []
-    joined: dict[str, list[Found]] = {"": [], **{name: [] for name in MASKS}}
-    for _ in range(ROUNDS):
-        plain.append(ran(before))
-        for name, runs in joined.items():
-            runs.append(ran(after, MASKS.get(name)))
-    reached = True
-    for name, reach in REACH.items():
-        old = _best(plain, name)
-        line = [f"{name}: published {old:.1f}"]
-        for mask, runs in joined.items():
-            new = _best(runs, name)
-            line.append(f"{mask or 'joined'} {new:.1f} ({old / new:.1f}x)")
-            if not mask and reach:
-                reached &= old / new >= reach
-                line[-1] += f", reach {reach}x: {'reached' if old / new >= reach else 'MISSED'}"
-        results = {found[name][1] for runs in (plain, *joined.values()) for found in runs}
-        reached &= len(results) == 1
-        print("; ".join([*line, "equal results" if len(results) == 1 else "results DIFFER"]))
-    return reached
-
-
-def _best(runs: Sequence[Found], name: str) -> float:
-    """Milliseconds."""
-    return min(found[name][0] for found in runs) * 1000
 
 
 def ran(folder: Path, mask: str | None = None) -> Found:
@@ -221,7 +198,3 @@ def chosen(folder: Path) -> str:
         [library] = [path for path in taken if "libflint-" in path]
         said.append(f"{mask or 'no mask'}: {os.path.relpath(library, folder)}")
     return ", ".join(said)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,21 +1,12 @@
-"""Stamping real wheels, against variantlib and against a plain copy of the file.
+"""Stamping real wheels, against variantlib and against a plain copy of the file."""
 
-    python -m tests.benchmarks.stamping [CACHE]
-
-fetches two wheels (132 and 581 MB) into CACHE, or into a folder that is removed at the end, and prints three ratios.
-"""
-
-import contextlib
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.benchmarks.ratio import Command, paired, verdict
+from tests.benchmarks.figure import Figure, Peer, Wheel
+from tests.benchmarks.measuring import BIN, Command, command, shell, timed, vbuild
+from tests.benchmarks.wheels import CUBLAS, XGBOOST
 
-SMALL = ("xgboost==3.2.0", "xgboost-3.2.0-*.whl")
-LARGE = ("nvidia-cublas-cu12==12.9.*", "nvidia_cublas_cu12-12.9.*.whl")
 PROPERTY = "x86_64 :: level :: v3"
 SEED = """
 [variant.default-priorities]
@@ -23,51 +14,40 @@ namespace = ["x86_64"]
 [variant.providers.x86_64]
 requires = ["x86-64-variant-provider >=0.2"]
 """
-BIN = Path(sys.executable).parent
 
 
-def main(arguments: Sequence[str]) -> int:
-    """0 where both figures are reached."""
-    with contextlib.ExitStack() as stack:
-        cache = Path(arguments[0]) if arguments else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        small, large = fetched(cache, *SMALL), fetched(cache, *LARGE)
-        reached = [
-            against_variantlib(small, reach=0.1),
-            against_variantlib(small, "--no-verify", reach=0.05),
-            against_copying(large),
-        ]
-        return 0 if all(reached) else 1
-
-
-def against_variantlib(wheel: Path, *options: str, reach: float) -> bool:
-    def theirs(folder: Path) -> list[str | Path]:
-        (folder / "pyproject.toml").write_text(SEED)
-        command: list[str | Path] = [BIN / "variantlib", "make-variant", "-f", wheel, "-o", folder]
-        return [*command, "-p", PROPERTY, "--variant-label", "v3", "--skip-plugin-validation"]
-
-    how = " ".join([f"stamp {wheel.name} ({wheel.stat().st_size / 1e6:.1f} MB)", *options])
-    title = f"{how} vs variantlib make-variant"
-    return verdict(paired(title, stamping(wheel, *options), theirs), reach=reach, peak=100_000_000)
-
-
-def against_copying(wheel: Path) -> bool:
-    title = f"stamp {wheel.name} ({wheel.stat().st_size / 1e6:.1f} MB) --no-verify vs cp"
-    return verdict(
-        paired(title, stamping(wheel, "--no-verify"), lambda folder: ["cp", wheel, folder / "copy"], rounds=5), reach=3
+def figures() -> Iterator[Figure]:
+    for name, options, what in (
+        ("xgboost", (), "stamp xgboost 3.2.0 (131.7 MB), every file compared with RECORD"),
+        ("xgboost-unverified", ("--no-verify",), "the same with `--no-verify`"),
+    ):
+        yield Figure(
+            name=name,
+            what=what,
+            measure=timed(stamping(XGBOOST, *options)),
+            peer=Peer("`variantlib make-variant --skip-plugin-validation`", timed(variantlib(XGBOOST))),
+            reach=0.05,
+            memory=100,
+            inputs=(XGBOOST,),
+        )
+    yield Figure(
+        name="cublas-unverified",
+        what="stamp nvidia-cublas-cu12 (581 MB), `--no-verify`",
+        measure=timed(stamping(CUBLAS, "--no-verify")),
+        peer=Peer("`cp` of the file", timed(copying(CUBLAS))),
+        reach=3,
+        inputs=(CUBLAS,),
     )
 
 
-def stamping(wheel: Path, *options: str) -> Command:
-    return lambda folder: [BIN / "vbuild", "stamp", wheel, "-o", folder, "--label", "v3", "-p", PROPERTY, *options]
+def stamping(wheel: Wheel, *options: str) -> Command:
+    return vbuild("stamp", wheel, "-o", "out", "--label", "v3", "-p", PROPERTY, *options)
 
 
-def fetched(cache: Path, requirement: str, pattern: str) -> Path:
-    """The wheel of *requirement* in *cache*, downloaded if it is not there."""
-    if not list(cache.glob(pattern)):
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        subprocess.run([*pip, "--dest", str(cache), requirement], check=True)
-    return min(cache.glob(pattern)).resolve()
+def variantlib(wheel: Wheel) -> Command:
+    make = '"$1" make-variant -f "$2" -o . -p "$3" --variant-label v3 --skip-plugin-validation'
+    return shell(f'printf %s "$4" > pyproject.toml && {make}', BIN / "variantlib", wheel, PROPERTY, SEED)
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def copying(wheel: Wheel | Path) -> Command:
+    return command("cp", wheel, "copy.whl")

@@ -1,27 +1,87 @@
-"""How long `vbuild --help` takes, against a Python that does nothing.
+"""How soon vbuild is at work: help, against a Python that does nothing, and the first compiler of a build."""
 
-python -m tests.benchmarks.starting
-"""
-
+import os
 import shutil
+import subprocess
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.benchmarks.ratio import paired, verdict
+from tests.benchmarks.figure import Broken, Figure, Installed, Made, Measure, Peer, Sample, Setting
+from tests.benchmarks.measuring import command, ran, timed, vbuild
 
-REACH = 7
-ROUNDS = 21
+RECIPES = Path(__file__).parents[2] / "recipes"
+CUDA_PROJECT = Path(__file__).parents[1] / "projects" / "setuptools-cuda"
+COMPILERS = ("gcc", "g++")
+LOG = "COMPILER_LOG"
 
 
-def main() -> None:
-    vbuild = shutil.which("vbuild", path=Path(sys.executable).parent)
-    if vbuild is None:
-        sys.exit("vbuild is not installed beside this Python")
-    result = paired(
-        "vbuild --help", lambda _into: [vbuild, "--help"], lambda _into: [sys.executable, "-c", "pass"], rounds=ROUNDS
+def figures() -> Iterator[Figure]:
+    yield Figure(
+        name="help",
+        what="`vbuild --help`",
+        measure=timed(vbuild("--help")),
+        peer=Peer("`python -c pass`", timed(command(sys.executable, "-c", "pass"))),
+        reach=7,
+        pairs=21,
     )
-    sys.exit(not verdict(result, reach=REACH))
+    for name, source, what in (
+        (
+            "compiler",
+            RECIPES / "annoy.toml",
+            "from `vbuild matrix recipes/annoy.toml` to the first compiler, sdist kept",
+        ),
+        ("compiler-cuda", CUDA_PROJECT, "the same of a small CUDA project, toolkit kept"),
+    ):
+        wrappers = Made(logging_compilers, (str(source),), by_vbuild=True)
+        yield Figure(
+            name=name,
+            what=what,
+            measure=until_compiler(source, wrappers),
+            limit=0.8,
+            inputs=(wrappers,),
+            tools=COMPILERS,
+        )
 
 
-if __name__ == "__main__":
-    main()
+def logging_compilers(folder: Path, vbuild: Installed, source: str) -> None:
+    """Compilers in *folder* that note when they start. *source* is built once, so that vbuild knows what they are."""
+    for name in COMPILERS:
+        wrapper = folder / name
+        wrapper.write_text(f'#!/bin/sh\ndate +%s.%N >> "${LOG}"\nexec {shutil.which(name)} "$@"\n')
+        wrapper.chmod(0o755)
+    command: Sequence[str | Path] = [vbuild.vbuild, "matrix", source, "-o", folder / "dist", "--fresh"]
+    ran(command, folder, env=_logging(folder, folder / "first"))
+
+
+def until_compiler(source: Path, wrappers: Made) -> Measure:
+    """The seconds from the start of ``vbuild matrix`` for *source* until it starts the first compiler."""
+
+    def measured(setting: Setting) -> Sample:
+        log = setting.folder / "started"
+        matrix: Sequence[str | Path] = [setting.vbuild.vbuild, "matrix", source, "-o", "dist", "--fresh"]
+        environment = {**os.environ, **_logging(setting.inputs[wrappers], log)}
+        begun = time.time()
+        process = subprocess.Popen(
+            matrix,
+            cwd=setting.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while process.poll() is None and not (log.exists() and log.stat().st_size):
+            time.sleep(0.005)
+        process.terminate()
+        process.wait()
+        if not log.exists():
+            raise Broken("vbuild matrix started no compiler")
+        return Sample(float(log.read_text().split()[0]) - begun)
+
+    return measured
+
+
+def _logging(wrappers: Path, log: Path) -> dict[str, str]:
+    """The variables with which the compilers in *wrappers* write to *log*."""
+    return {"PATH": f"{wrappers}{os.pathsep}{os.environ['PATH']}", LOG: str(log)}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.sdists import PROJECTS, surveyed
 from tests.factories.tools import needs
+from tests.surveys.sdists import PROJECTS, surveyed
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel
 from vbuild.build.job import prepared

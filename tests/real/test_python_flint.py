@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import python_flint
+from tests.benchmarks.inputs import fetched
 from tests.factories.tools import needs
 from vbuild.build.trial import TrialResult
 from vbuild.elf.catalogue import plain
@@ -83,18 +84,18 @@ def test_no_wheel_says_where_its_libraries_were_built(release: ReleaseResult) ->
 def test_the_published_wheel_is_faster_with_libflint_of_higher_levels(release: ReleaseResult, tmp_path: Path) -> None:
     """The release has left libflint on the shelf."""
     assert release.products
-    published = python_flint.fetched(tmp_path / "cache")
     here = Machine.here().cpu
     levels = [cpu for cpu in map(Cpu.parse, python_flint.LEVELS) if here and here.runs(cpu)]
     if not levels:
         pytest.skip("this machine has no level above the baseline")
-    libraries = python_flint.libflints(levels, tmp_path / "natives")
-    added = {cpu: python_flint.swapped(published, library, tmp_path / str(cpu)) for cpu, library in libraries.items()}
-    joined = python_flint.published_with(published, added, tmp_path / "site")
-    before = python_flint.installed(published, tmp_path / "before")
-    after = python_flint.installed(joined, tmp_path / "after")
+    python_flint.sites(tmp_path, fetched(python_flint.WHEEL, tmp_path))
+    before, after = tmp_path / "before", tmp_path / "after"
     assert f"glibc-hwcaps/{levels[-1]}/libflint-" in python_flint.chosen(after)
-    assert python_flint.compared(before, after)
+    runs = [(python_flint.ran(before), python_flint.ran(after)) for _ in range(5)]
+    for name, reach in python_flint.REACH.items():
+        assert len({found[name][1] for pair in runs for found in pair}) == 1, name
+        old, new = (min(pair[side][name][0] for pair in runs) for side in (0, 1))
+        assert old / new >= reach, name
     for mask in (None, *python_flint.MASKS.values()):
         tunables = {"GLIBC_TUNABLES": f"glibc.cpu.hwcaps={mask}"} if mask else {}
         environment = {**os.environ, "PYTHONPATH": str(after), **tunables}

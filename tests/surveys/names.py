@@ -1,6 +1,6 @@
 """Much downloaded projects, each built by its name alone, as somebody does who has read no manual.
 
-    python -m tests.benchmarks.names FOLDER [NAME[==VERSION] …]
+    python -m tests.surveys.names FOLDER [NAME[==VERSION] …]
 
 runs `vbuild matrix NAME==VERSION` with `--cpu v3` or `--cuda 80,90` for the projects of `CPU` and `CUDA`, or those
 named, one after the other, and prints a row of a Markdown table for each as soon as it is there. Where that fails,

@@ -1,6 +1,6 @@
 """Projects of many backends, built for plain and v3 from their sdists and judged by other tools.
 
-    python -m tests.benchmarks.sdists FOLDER [NAME or NAME==VERSION …]
+    python -m tests.surveys.sdists FOLDER [NAME or NAME==VERSION …]
 
 builds the projects of `PROJECTS`, or those named, below FOLDER, and prints a row of a Markdown table for each as soon
 as it is there. FOLDER/NAME keeps the recipe, the log, the report and the wheels. `nm` and `objdump` compare the plain

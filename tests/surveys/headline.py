@@ -1,6 +1,6 @@
 """What slimming makes of wheels that many people install: the table of README.
 
-    python -m tests.benchmarks.headline [REQUIREMENT ...]
+    python -m tests.surveys.headline [REQUIREMENT ...]
 
 prints a row for each wheel, sizes in MB (10^6 bytes): as published, with its GPU code compressed again, for H100 alone,
 for H100 with that compression, and as a family of three. Each wheel is fetched, and gone before the next one is.

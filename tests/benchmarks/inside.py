@@ -1,0 +1,169 @@
+"""What runs in a process of the vbuild that is measured, which may be an earlier release.
+
+    python -P tests/benchmarks/inside.py FUNCTION ARGUMENT ...
+
+Each function imports only what it needs of vbuild, and nothing of the tests: neither the other side nor another
+release is to pay for it, or to fail of it.
+"""
+
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+MB = 10**6
+CHUNK = 1 << 20
+LOCAL_HEADER = 30
+ROUNDS = 3
+
+
+def inspected(wheel: str) -> None:
+    from vbuild.inspection.inspect import inspect
+
+    inspect(Path(wheel)).data()
+
+
+def inflated_libraries(wheel: str) -> None:
+    """Inflate the shared libraries with zlib, and drop them."""
+    with Path(wheel).open("rb") as file, zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            if ".so" not in Path(info.filename).suffixes:
+                continue
+            file.seek(info.header_offset + LOCAL_HEADER - 4)
+            name, extra = (int.from_bytes(file.read(2), "little") for _ in range(2))
+            file.seek(name + extra, 1)
+            inflater, left = zlib.decompressobj(-zlib.MAX_WBITS), info.compress_size
+            while left:
+                piece = file.read(min(left, CHUNK))
+                left -= len(piece)
+                inflater.decompress(piece)
+
+
+def inflated(*wheels: str) -> None:
+    """Inflate every member once with the inflater that is fastest here, and drop it."""
+    from vbuild.wheel.zip_read import ZipReader
+
+    for path in wheels:
+        with Path(path).open("rb") as file:
+            source = ZipReader(file)
+            for member in source.members:
+                for _ in source.inflated(member):
+                    pass
+
+
+def mapped(wheel: str, member: str) -> None:
+    from vbuild.wheel.archive import open_wheel
+
+    with open_wheel(Path(wheel)) as source, source.mapped(member, folder=Path()) as view:
+        print(len(view))
+
+
+def extracted(wheel: str, member: str) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extract(member)
+
+
+def copied(wheel: str) -> None:
+    """Write the wheel again, its members as they are."""
+    from vbuild.wheel.archive import open_wheel
+    from vbuild.wheel.write import write_wheel
+
+    with open_wheel(Path(wheel)) as source, write_wheel(Path(), source.name) as writer:
+        for member in source.members:
+            writer.copy(source, member)
+
+
+def indexed(folder: str) -> None:
+    from vbuild.variants.index import index
+
+    index(Path(folder))
+
+
+def digested(folder: str) -> None:
+    """Print the seconds in which the digest of *folder* is there, without those for imports."""
+    from vbuild.build.source import digest
+    from vbuild.recipe.source import Folder
+
+    start = time.perf_counter()
+    digest(Folder(Path(folder)))
+    print(time.perf_counter() - start)
+
+
+def provenance(wheel: str, unit: str) -> None:
+    """Print the largest number of seconds or MB read for one of its official libraries, nothing known before."""
+    from vbuild.elf.catalogue import by_stem
+    from vbuild.elf.read import Loading
+    from vbuild.index_client.configuration import Indexes
+    from vbuild.splitting.official import Officials, Provenance
+
+    most = 0.0
+    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
+        for number, name in enumerate(name for name in archive.namelist() if ".libs/libcu" in name):
+            data = memoryview(archive.read(name))
+            officials = Officials("x86_64", indexes=Indexes.configured, store=Path(folder, str(number)))
+            file, loading = name.rpartition("/")[2], Loading.parse(data)
+            begun = time.perf_counter()
+            found = officials.provenance(file, loading, data, sha256="", entries=by_stem(file))
+            seconds = time.perf_counter() - begun
+            if not isinstance(found, Provenance):
+                sys.exit(f"{file}: no official wheel has it")
+            most = max(most, seconds if unit == "s" else found.transferred / MB)
+    print(most)
+
+
+def scanned(library: str) -> None:
+    """Disassemble with all cores, from reading the file to the result."""
+    from vbuild.elf.code import Elf
+    from vbuild.elf.isa import Isa
+    from vbuild.elf.regions import processes
+
+    with processes() as executor:
+        Isa.scan(Elf.parse(Path(library).read_bytes()), executor)
+
+
+def scan_speed(library: str) -> None:
+    """Print the MB of code that a core disassembles in a second of its own time, however many others want it."""
+    from vbuild.elf.code import Elf
+    from vbuild.elf.dispatch import scan
+
+    elf = Elf.parse(Path(library).read_bytes())
+    seconds = []
+    for _ in range(ROUNDS):
+        start = time.process_time()
+        scan(elf)
+        seconds.append(time.process_time() - start)
+    print(elf.code_size / MB / min(seconds))
+
+
+def scan_clock(library: str, cores: str) -> None:
+    """Print the seconds by the clock of a disassembly with one core, or with all."""
+    from vbuild.elf.code import Elf
+    from vbuild.elf.isa import Isa
+    from vbuild.elf.regions import processes
+
+    elf = Elf.parse(Path(library).read_bytes())
+    with processes() as executor:
+        given: Any = executor if cores == "all" else None
+        Isa.scan(elf, given)  # the processes are there for every library of a wheel
+        start = time.perf_counter()
+        Isa.scan(elf, given)
+        print(time.perf_counter() - start)
+
+
+def proof_speed(library: str) -> None:
+    """Print the MB of code in a second that a core disassembles and shows to run tested or untested."""
+    from vbuild.elf.code import Elf
+    from vbuild.elf.dispatch import Dispatch
+    from vbuild.elf.isa import Isa
+
+    elf = Elf.parse(Path(library).read_bytes())
+    start = time.process_time()
+    Dispatch({library: (elf, Isa.scan(elf))}).judged(library, 0)
+    print(elf.code_size / MB / (time.process_time() - start))
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,201 @@
+"""What samples of processes come to: figures whose processes print numbers, so that no test depends on the clock."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.__main__ import comparing, taken
+from tests.benchmarks.comparing import with_peer, with_release
+from tests.benchmarks.figure import (
+    Broken,
+    Comparison,
+    Figure,
+    Input,
+    Installed,
+    Made,
+    Measure,
+    Peer,
+    Result,
+    Sample,
+    Setting,
+    Wheel,
+)
+from tests.benchmarks.inputs import Inputs
+from tests.benchmarks.measuring import command, packed, printed, timed
+
+HERE = Installed(Path(sys.executable))
+OURS, THEIRS = (Installed(Path(name, "python")) for name in ("ours", "theirs"))
+
+
+def printing(*numbers: float) -> Measure:
+    """The next of *numbers* with every sample, by a process that prints it, and the last again and again."""
+    left = list(numbers)
+    return printed(
+        lambda _: [sys.executable, "-c", "import sys; print(sys.argv[1])", str(left.pop(0) if left[1:] else left[0])]
+    )
+
+
+def figure(measure: Measure, peer: Measure | None = None, **more: Any) -> Figure:
+    """A figure of what *measure* gives, and *peer*."""
+    made = Figure(name="demo", what="a number", measure=measure, peer=Peer("another", peer) if peer else None)
+    return replace(made, **more)
+
+
+def result(one: Figure) -> Result:
+    with Inputs.of([one], cache=None) as inputs:
+        return with_peer(one, inputs, HERE)
+
+
+def test_what_counts_is_the_median_of_the_pairs() -> None:
+    # the first sample of each side does not count
+    found = result(figure(printing(99, 1, 2, 9), printing(99, 2, 2, 3), pairs=3))
+    assert found == Result(2, 2, 1, 0.5, 3, found.memory)
+
+
+def test_a_start_does_not_count_in_the_ratio_and_a_difference_may() -> None:
+    assert result(figure(printing(5), printing(2), start=1)).compared == 2
+    assert result(figure(printing(5), printing(2), comparison=Comparison.DIFFERENCE)).compared == 3
+
+
+@pytest.mark.parametrize(
+    ("bounds", "keeps"),
+    [
+        ({}, True),
+        ({"reach": 0.5}, True),
+        ({"reach": 0.49}, False),
+        ({"limit": 2.0}, True),
+        ({"limit": 1.9}, False),
+        ({"limit": 2.0, "more_is_better": True}, True),
+        ({"limit": 2.1, "more_is_better": True}, False),
+        ({"memory": 100.0}, True),
+        ({"memory": 99.0}, False),
+    ],
+)
+def test_every_bound_counts(bounds: dict[str, Any], keeps: object) -> None:
+    found = Result(2, 4, 0.5, 0.5, 0.5, 100)
+    assert found.keeps(replace(figure(printing(1)), **bounds)) is keeps
+
+
+def test_the_memory_of_a_process_is_its_own() -> None:
+    small, large = (f"data = bytearray({size})" for size in (1, 300_000_000))
+    found = [result(figure(timed(command(sys.executable, "-c", code)), pairs=1)).memory for code in (small, large)]
+    assert found[0] < 50
+    assert 300 < found[1] < 350
+
+
+def test_the_size_is_that_of_all_wheels_written() -> None:
+    code = "open('a.whl', 'wb').write(bytes(1000000)); open('b', 'wb').write(b'b')"
+    assert result(figure(packed(command(sys.executable, "-c", code)))).ours == 1
+
+
+def test_a_process_that_fails_is_named_with_its_last_line() -> None:
+    with pytest.raises(Broken, match=r"^python\S* -c …?.*: exit 3: no such thing$"):
+        result(figure(timed(command(sys.executable, "-c", "print('no such thing'); raise SystemExit(3)"))))
+
+
+def test_inputs_are_there_once_and_only_while_figures_need_them() -> None:
+    shared, own = Made(write, ("shared",)), Made(write_by_vbuild, others=(Made(write, ("shared",)),), by_vbuild=True)
+    seen: list[dict[Input, Path]] = []
+
+    def look(setting: Setting) -> Sample:
+        seen.append(dict(setting.inputs))
+        return Sample(1)
+
+    figures = [figure(look, inputs=(shared,), pairs=1), figure(look, inputs=(own,), pairs=1)]
+    with Inputs.of(figures, cache=None) as inputs:
+        for one in figures:
+            with_release(one, inputs, ours=OURS, theirs=THEIRS)
+        assert seen[0][shared] == seen[1][shared] == seen[2][shared]
+        assert (seen[2][own] / "made").read_text() == f"ours shared {seen[0][shared]}"
+        assert (seen[3][own] / "made").read_text() == f"theirs shared {seen[0][shared]}"
+        inputs.finished(figures[0])
+        assert seen[0][shared].exists()
+        inputs.finished(figures[1])
+        assert not seen[0][shared].exists()
+        assert not seen[2][own].exists()
+
+
+def write(folder: Path, text: str) -> None:
+    (folder / "made").write_text(text)
+
+
+def write_by_vbuild(folder: Path, vbuild: Installed, other: Path) -> None:
+    (folder / "made").write_text(f"{vbuild.python.parent} {(other / 'made').read_text()} {other}")
+
+
+def fail(folder: Path) -> None:
+    raise ValueError(f"nothing fits into {folder.name[:3]}")
+
+
+def test_what_is_missing_or_fails_is_named_and_stops_nothing_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    figures = [
+        replace(figure(printing(1), tools=("no-such-tool",)), name="tool"),
+        replace(figure(printing(1), inputs=(Wheel("no-such-project==1"),)), name="wheel"),
+        replace(figure(printing(1), inputs=(Made(fail),)), name="made"),
+        replace(figure(timed(command(sys.executable, "-c", "raise SystemExit('it broke')"))), name="program"),
+        replace(figure(timed(command("no-such-program"))), name="start"),
+        replace(figure(printing(1)), name="good"),
+    ]
+    assert taken(figures, comparing(OURS, THEIRS), cache=None) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "tool: left out: not installed: no-such-tool"
+    assert lines[1].startswith("wheel: left out: pip could not fetch no-such-project==1: ERROR: No matching")
+    assert lines[2] == "made: FAILED: fail: nothing fits into tmp"
+    assert lines[3].endswith(": exit 1: it broke")
+    assert lines[4].startswith("start: FAILED: no-such-program: exit 1: ")
+    assert lines[5].startswith("good: a number: 1.000 times the release (1.000 to 1.000; 1.000 s, 1.000 s)")
+    assert lines[6] == "1 of 6 well; not well: made, program, start; left out: tool, wheel"
+
+
+def test_what_the_release_cannot_do_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    def measure(setting: Setting) -> Sample:
+        code = "raise SystemExit('no such command')" if setting.vbuild is THEIRS else "print(1)"
+        return printed(command(sys.executable, "-c", code))(setting)
+
+    assert taken([figure(measure), figure(printing(1))], comparing(OURS, THEIRS), cache=None) == 0
+    assert "demo: left out: the release fails: " in capsys.readouterr().out
+
+
+def test_nothing_measured_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    assert taken([figure(printing(1), tools=("no-such-tool",))], comparing(HERE, HERE), cache=None) == 1
+    assert "0 of 1 well" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("numbers", "more_is_better", "status"),
+    [
+        ((1, 1), False, 0),
+        ((1.16, 1), False, 1),
+        ((1, 1.16), False, 0),
+        ((1, 1.16), True, 1),
+    ],
+)
+def test_what_is_slower_than_the_release_is_named(
+    numbers: Sequence[float], more_is_better: object, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours, theirs = map(printing, numbers)
+
+    def measure(setting: Setting) -> Sample:
+        return ours(setting) if setting.vbuild is OURS else theirs(setting)
+
+    one = figure(measure, more_is_better=more_is_better, pairs=2)
+    assert taken([one], comparing(OURS, THEIRS), cache=None) == status
+    assert ("SLOWER" in capsys.readouterr().out) is bool(status)
+
+
+def test_what_is_slower_only_once_passes() -> None:
+    ours, theirs = printing(*[2] * 4, 1), printing(1)
+
+    def measure(setting: Setting) -> Sample:
+        return ours(setting) if setting.vbuild is OURS else theirs(setting)
+
+    one = figure(measure, pairs=3)
+    with Inputs.of([one], cache=None) as inputs:
+        assert with_release(one, inputs, ours=OURS, theirs=THEIRS).ratio == 1
