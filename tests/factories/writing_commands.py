@@ -20,6 +20,7 @@ from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.faults import Ended, Fault, run
 from tests.factories.layouts import layout, tar
 from tests.factories.projects import KERNEL, tree
+from tests.factories.sources import sha256
 from tests.factories.variants import variant
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
 from tests.factories.workdir import file_digests
@@ -83,6 +84,7 @@ class CommandFolder:
 
     folder: Path
     arguments: tuple[str, ...]
+    resumes: str = ""
 
     @property
     def inputs(self) -> Path:
@@ -124,8 +126,9 @@ class CommandFolder:
             assert page.read_text().rstrip().endswith("</html>")
 
     def left(self) -> list[str]:
-        """What is in the output that is no result: names that begin with a dot."""
-        return sorted(str(path.relative_to(self.out)) for path in self.out.rglob(".*")) if self.out.exists() else []
+        """What is in the output that is no result: names with a dot in front; but not what a next run goes on with."""
+        found = sorted(path.relative_to(self.out) for path in self.out.rglob(".*")) if self.out.exists() else []
+        return [str(path) for path in found if not self.resumes or path.parts[0] != self.resumes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,8 @@ class WritingCommand:
 
     Folders that are *closed* are whole or not there, and have to go before the command runs again. A command that
     writes *alongside* its inputs gets them in the output; one that *sweeps* leaves nothing of a killed run; one that
-    *takes* more seconds is disturbed less often by default. If the file *seal* is there, the output is closed.
+    *takes* more seconds is disturbed less often by default. If the file *seal* is there, the output is closed. One that
+    *resumes* leaves the folder of this name to the next run, which goes on there.
     """
 
     name: str
@@ -145,6 +149,7 @@ class WritingCommand:
     sweeps: bool = False
     takes: int = 1
     seal: str = ""
+    resumes: str = ""
 
     def __str__(self) -> str:
         return self.name
@@ -156,7 +161,7 @@ class WritingCommand:
         shutil.copytree(inputs, folder / "in", copy_function=os.link)
         if self.alongside:
             shutil.copytree(inputs, folder / "out/dist", copy_function=os.link)
-        return CommandFolder(folder, self.arguments)
+        return CommandFolder(folder, self.arguments, self.resumes)
 
     def reopen(self, place: CommandFolder, whole: Mapping[str, str]) -> None:
         """Remove the closed folders that a run left behind, after a look whether they are whole."""
@@ -227,6 +232,18 @@ def _levels(folder: Path) -> None:
     shutil.rmtree(folder / "unstamped-v4")
 
 
+def _locked(folder: Path) -> None:
+    _fat(folder)
+    wheel(folder, "plain-1.0-py3-none-any.whl", {"plain.bin": _noise(300_000)})
+    # hard links have the names that the lock has
+    text = 'lock-version = "1.0"\ncreated-by = "demo"\n'
+    for path in sorted(folder.glob("*.whl")):
+        name, version = path.name.split("-")[:2]
+        file = f'{{ path = "{path.name}", hashes = {{ sha256 = "{sha256(path)}" }} }}'
+        text += f'[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = [{file}]\n'
+    (folder / "pylock.toml").write_text(text)
+
+
 def _project(folder: Path) -> None:
     tag = f"{_VERSION}-{_VERSION}-linux_{os.uname().machine}"
     system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
@@ -276,6 +293,13 @@ WRITING_COMMANDS = (
             ("variants", ()),
             ("redirect", ("--url", "https://wheels.example/")),
         )
+    ),
+    WritingCommand(
+        "mirror",
+        _locked,
+        ("mirror", "in/pylock.toml", "-o", "out/site", "--gpu", "90"),
+        closed=("site",),
+        resumes=".site.mirror",
     ),
     WritingCommand("collect", _levels, ("collect", "in", "-o", "out"), sweeps=True),
     WritingCommand("matrix", _project, ("matrix", "in/demo.toml", "-o", "out"), sweeps=True, takes=2),

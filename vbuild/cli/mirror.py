@@ -102,6 +102,18 @@ def verify(folder: Path, *, as_json: bool) -> None:
         raise RepackageError(f"{folder}: {counted(len(found.problems), 'problem')}")
 
 
+@mirror.command("oci", epilog=options.example("vbuild mirror oci site -o layout"))
+@click.argument("site", type=options.FOLDER)
+@options.required_folder
+@options.as_json
+def oci(site: Path, folder: Path, *, as_json: bool) -> None:
+    """Write an OCI artifact for each machine of a mirror, with a layer for each wheel."""
+    from vbuild.mirroring.artifacts import write_artifacts
+
+    found = write_artifacts(site, folder)
+    terminal.show(found.data(), found.lines(), as_json=as_json)
+
+
 def mirrored_lines(result: "Mirrored") -> Iterator[str]:
     """What changes, what was left and why, the sums, and how to install from the site."""
     changed = [file for file in result.files if file.is_changed]

@@ -182,7 +182,7 @@ def _cut(source: Path, place: Path, one: Wanted) -> MirroredFile:
     with open_wheel(source) as wheel:
         size = sum(member.size for member in wheel.members)
     whole = MirroredFile(
-        one.original, one.original.sha256, source.stat().st_size, size, size, one.cut, one.index, one.machines
+        one.original.public, one.original.sha256, source.stat().st_size, size, size, one.cut, one.index, one.machines
     )
     if one.cut.is_nothing:
         with open_wheel(source, check=True):
@@ -219,5 +219,5 @@ def _whole(source: Path, place: Path, one: Wanted) -> MirroredFile:
     size = path.stat().st_size
     why = "an sdist: whoever installs it builds it, with what its pyproject.toml requires"
     return MirroredFile(
-        one.original, one.original.sha256, size, size, size, one.cut, one.index, one.machines, why_left=why
+        one.original.public, one.original.sha256, size, size, size, one.cut, one.index, one.machines, why_left=why
     )

@@ -218,7 +218,7 @@ def _compared(
         new = MirroredFile(one.original, "", 0, 0, 0, one.cut, one.index, one.machines)
         old = there.get(new.path)
         if old and old.serves(one.original, one.cut) and _is_there(folder / old.path, old.size):
-            kept.append(replace(old, original=one.original, cut=one.cut, machines=one.machines))
+            kept.append(replace(old, original=one.original.public, cut=one.cut, machines=one.machines))
         else:
             missing.append(one)
     return kept, missing

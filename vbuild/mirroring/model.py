@@ -123,6 +123,11 @@ class Original(Struct, frozen=True):
     uploaded: str | None = None
 
     @property
+    def public(self) -> "Original":
+        """The original as a site states it: without the path of a file of this machine."""
+        return replace(self, url="") if self.url.startswith("file:") else self
+
+    @property
     def is_wheel(self) -> bool:
         return self.file.endswith(".whl")
 

@@ -94,7 +94,11 @@ def write_site(
 def _statement(wheels: Sequence[Path], changed: Iterable[MirroredFile], asked: Mapping[str, object]) -> bytes:
     """The provenance of *wheels*, which were made of the originals of *changed*."""
     inputs = [
-        {"name": file.original.file, "uri": file.original.url, "digest": {"sha256": file.original.sha256}}
+        {
+            "name": file.original.file,
+            **({"uri": file.original.url} if file.original.url else {}),
+            "digest": {"sha256": file.original.sha256},
+        }
         for file in changed
     ]
     return statement(wheels, earlier=inputs, verb="mirror", asked=asked)

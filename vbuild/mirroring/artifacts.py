@@ -1,0 +1,136 @@
+"""`vbuild mirror oci`: the files that each machine installs as an OCI artifact, for registries that are there anyway.
+
+    layout/index.json              a name for each machine: H100
+    layout/blobs/sha256/...        each wheel is a layer of its own, as it is: a registry keeps what machines share once
+
+A layer's title is the path that the file has in the site, so what a client pulls is the site with this machine's files,
+whose lock names them by their paths.
+https://github.com/opencontainers/image-spec/blob/main/manifest.md#guidelines-for-artifact-usage
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from vbuild.errors import RepackageError
+from vbuild.files.atomic import linked
+from vbuild.files.hashing import sha256_of
+from vbuild.files.replaced import completed, turn_for
+from vbuild.mirroring.locks import lock_of
+from vbuild.mirroring.model import SiteMachine
+from vbuild.mirroring.site import MIRROR, read_site
+from vbuild.publishing.oci.model import EMPTY_TYPE, INDEX_TYPE, MANIFEST_TYPE, REF_NAME, Descriptor, digest_of
+from vbuild.publishing.oci.writing import packed_json
+
+_ARTIFACT_TYPE = "application/vnd.vbuild.mirror.v1"
+_TITLE = "org.opencontainers.image.title"
+_TYPES = {
+    ".whl": "application/zip",
+    ".gz": "application/gzip",
+    ".toml": "application/toml",
+    ".json": "application/json",
+}
+
+
+class MirrorArtifacts(Struct, frozen=True):
+    """The image layout in *folder*, with an artifact for each of *machines*; *size* of all blobs, in bytes."""
+
+    folder: Path
+    machines: tuple[str, ...]
+    size: int
+
+    def data(self) -> dict[str, Any]:
+        """The result as JSON holds it."""
+        return {"folder": str(self.folder), "machines": [*self.machines], "size": self.size}
+
+    def lines(self) -> Iterator[str]:
+        """The commands that send each artifact to a registry and take it from there."""
+        for name in self.machines:
+            yield f"skopeo copy oci:{self.folder}:{name} docker://REGISTRY/mirror:{name}"
+            yield f"oras pull REGISTRY/mirror:{name}"
+
+
+def write_artifacts(site_folder: Path, folder: Path) -> MirrorArtifacts:
+    """Write into *folder* an image layout with an artifact for each machine of the mirror in *site_folder*.
+
+    *folder* is new, or such a layout, which is replaced. `RepackageError` if there is no mirror or *folder* has
+    something else, `WheelError` if it cannot be written.
+    """
+    site = read_site(site_folder)
+    if not site.machines:
+        raise RepackageError(f"{site_folder}: no {MIRROR}; expected what `vbuild mirror` wrote")
+    files = {file.path: file for file in site.files}
+    with turn_for(folder):
+        if any(folder.iterdir()) and not (folder / "oci-layout").exists():
+            raise RepackageError(f"{folder}: exists and is no image layout; choose another folder")
+        with completed(folder) as new:
+            blobs = _Blobs(new / "blobs/sha256")
+            known = blobs.file(site_folder / MIRROR, MIRROR)
+            manifests = []
+            for machine in site.machines:
+                lock = lock_of(machine, files, url=None).encode()
+                wheels = [blobs.file(site_folder / path, path, sha256=files[path].sha256) for path in machine.files]
+                layers = (*wheels, blobs.text(lock, machine.lock), known)
+                manifests.append(blobs.manifest(machine, layers))
+            index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [one.data() for one in manifests]}
+            (new / "index.json").write_bytes(packed_json(index))
+            (new / "oci-layout").write_bytes(packed_json({"imageLayoutVersion": "1.0.0"}))
+    return MirrorArtifacts(folder, tuple(one.name for one in site.machines), blobs.size)
+
+
+class _Blobs:
+    """The blobs of a layout in the new folder *place*; their *size* together, in bytes."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._place.mkdir(parents=True)
+        self.size = 0
+
+    def file(self, path: Path, title: str, *, sha256: str | None = None) -> Descriptor:
+        """The file at *path* as a layer; `RepackageError` if it cannot be read, or its hash is not *sha256*."""
+        try:
+            digest, size = sha256_of(path), path.stat().st_size
+        except OSError as error:
+            raise RepackageError(f"{path}: cannot be read: {error.strerror}; run vbuild mirror again") from error
+        if sha256 not in {None, digest}:
+            raise RepackageError(f"{path}: has other bytes than {MIRROR} says; delete it, and run vbuild mirror again")
+        target = self._place / digest
+        if not target.exists():
+            linked(path, target)
+            self.size += size
+        return _layer(f"sha256:{digest}", size, title)
+
+    def text(self, data: bytes, title: str) -> Descriptor:
+        return _layer(self._written(data), len(data), title)
+
+    def manifest(self, machine: SiteMachine, layers: tuple[Descriptor, ...]) -> Descriptor:
+        """The manifest of *layers*, named after *machine*."""
+        config = Descriptor(EMPTY_TYPE, self._written(b"{}"), 2)
+        data = packed_json(
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST_TYPE,
+                "artifactType": _ARTIFACT_TYPE,
+                "config": config.data(),
+                "layers": [one.data() for one in layers],
+                "annotations": {"dev.vbuild.gpus": ",".join(machine.gpus), "dev.vbuild.python": machine.python},
+            }
+        )
+        names = ((REF_NAME, machine.name),)
+        return Descriptor(MANIFEST_TYPE, self._written(data), len(data), None, names, _ARTIFACT_TYPE)
+
+    def _written(self, data: bytes) -> str:
+        digest = digest_of(data)
+        target = self._place / digest.removeprefix("sha256:")
+        if not target.exists():
+            target.write_bytes(data)
+            self.size += len(data)
+        return digest
+
+
+def _layer(digest: str, size: int, title: str) -> Descriptor:
+    return Descriptor(
+        _TYPES.get(Path(title).suffix, "application/octet-stream"), digest, size, None, ((_TITLE, title),)
+    )
