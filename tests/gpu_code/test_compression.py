@@ -1,5 +1,6 @@
 """What entries hold, and entries compressed anew; lies about sizes cost nothing."""
 
+import random
 import tracemalloc
 
 import pytest
@@ -19,6 +20,7 @@ from vbuild.gpu_code.fatbin import (
     packed,
     read,
     recompressed,
+    recompressed_size,
 )
 from vbuild.gpu_code.model import Compression, GpuEntry
 
@@ -142,6 +144,15 @@ def test_no_window_is_larger_than_those_of_nvcc() -> None:
 def test_an_entry_stays_where_zstd_does_not_help(packed: bytes) -> None:
     data = fatbin(packed)
     assert recompressed(data, first(data)) == first(data).span
+    assert recompressed_size(data, first(data), sample=1 << 20) == first(data).size
+
+
+@pytest.mark.parametrize("flags", [0, FatbinFlag.LZ4])
+def test_a_sample_tells_about_how_small_an_entry_gets(flags: int) -> None:
+    data = fatbin(entry(code=random.Random(1).randbytes(5000) + bytes(range(256)) * 800, flags=flags))
+    truth = len(recompressed(data, first(data)))
+    assert truth - 8 <= recompressed_size(data, first(data), sample=1 << 20) <= truth
+    assert recompressed_size(data, first(data), sample=1 << 16) < first(data).size
 
 
 def test_a_container_can_be_kept_with_its_entries_in_zstd() -> None:

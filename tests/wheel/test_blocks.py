@@ -18,8 +18,9 @@ from tests.factories.wheels import contents, wheel
 from vbuild.errors import WheelError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.blocks import Blocks, InflatedFile, Stall, filler, traced
+from vbuild.wheel.blocks import Blocks, InflatedFile, filler
 from vbuild.wheel.deflate import Codec, Deflater
+from vbuild.wheel.inflating import Stall, inflated_stream
 from vbuild.wheel.joining import END, WINDOW, flushed
 from vbuild.wheel.write import edited
 
@@ -88,7 +89,7 @@ def chunks(stream: bytes, size: int = MIB) -> Iterator[bytes]:
 
 def blocks_of(stream: bytes, plain: bytes) -> Blocks:
     stalls: list[Stall] = []
-    assert b"".join(traced(chunks(stream), stalls)) == plain
+    assert b"".join(inflated_stream(chunks(stream), stalls)) == plain
     return Blocks(stalls, lambda place, size: stream[place : place + size])
 
 
@@ -179,11 +180,11 @@ def test_what_follows_a_stream_is_refused_wherever_it_is_cut(more: int, size: in
     short = zlibs(6)(TEXT[:3000])
     if more:
         with pytest.raises(WheelError, match="damaged: bytes after the end of its deflate stream"):
-            list(traced(chunks(short + bytes(more), size), []))
+            list(inflated_stream(chunks(short + bytes(more), size), []))
     else:
-        assert b"".join(traced(chunks(short, size), [])) == TEXT[:3000]
+        assert b"".join(inflated_stream(chunks(short, size), [])) == TEXT[:3000]
     with pytest.raises(WheelError, match="damaged: its deflate stream is cut short"):
-        list(traced(chunks(short[:-1], size), []))
+        list(inflated_stream(chunks(short[:-1], size), []))
 
 
 @pytest.mark.parametrize("more", [1, 31, 32, 33, 64, 100_000])
@@ -192,13 +193,13 @@ def test_what_follows_is_refused_where_blocks_are_looked_for(more: int) -> None:
     for size in range(MIB + 1, MIB + 200_000, 67_123):
         whole = zlibs(1)(PLAIN[:size])
         with pytest.raises(WheelError, match="damaged: bytes after the end of its deflate stream"):
-            list(traced(chunks(whole + bytes(more)), []))
-        assert b"".join(traced(chunks(whole), [])) == PLAIN[:size]
+            list(inflated_stream(chunks(whole + bytes(more)), []))
+        assert b"".join(inflated_stream(chunks(whole), [])) == PLAIN[:size]
 
 
 def test_a_broken_stream_is_refused() -> None:
     with pytest.raises(WheelError, match="damaged: its deflate stream is broken"):
-        list(traced(iter([b"\xff" * 100]), []))
+        list(inflated_stream(iter([b"\xff" * 100]), []))
 
 
 @pytest.mark.parametrize("phase", range(8))

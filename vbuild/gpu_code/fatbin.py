@@ -362,11 +362,7 @@ def recompressed(data: Buffer, entry: GpuEntry) -> Part:
 
     Only cubins and PTX are taken; a driver before 550.54.14 cannot load the result.
     """
-    if (
-        entry.vendor is not Vendor.NVIDIA
-        or entry.kind not in _RECOMPRESSED
-        or entry.compression not in {Compression.RAW, Compression.LZ4}
-    ):
+    if not _is_recompressed(entry):
         return entry.span
     code = decompressed(data, entry)
     frame = zstd.compressed(code, level=_ZSTD_LEVEL)
@@ -383,6 +379,24 @@ def recompressed(data: Buffer, entry: GpuEntry) -> Part:
         uncompressed_size=len(code),
     ).pack()
     return head + bytes(memoryview(data)[start + len(head) : end]) + frame + padding
+
+
+def recompressed_size(data: Buffer, entry: GpuEntry, *, sample: int) -> int:
+    """About how many bytes `recompressed` makes of *entry*, by at most *sample* bytes in the middle of its code."""
+    if not _is_recompressed(entry):
+        return entry.size
+    code = decompressed(data, entry)
+    middle = code[max(len(code) - sample, 0) // 2 :][:sample]
+    frame = len(zstd.compressed(middle, level=_ZSTD_LEVEL)) * len(code) // max(len(middle), 1)
+    return min(entry.payload.start - entry.span.start + frame, entry.size)
+
+
+def _is_recompressed(entry: GpuEntry) -> bool:
+    return (
+        entry.vendor is Vendor.NVIDIA
+        and entry.kind in _RECOMPRESSED
+        and entry.compression in {Compression.RAW, Compression.LZ4}
+    )
 
 
 def _inflated(payload: memoryview, compression: Compression, size: int) -> bytes | None:

@@ -11,7 +11,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.surgery.holes import stripped
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile, Part
-from vbuild.gpu_code.fatbin import recompressed
+from vbuild.gpu_code.fatbin import recompressed_size
 from vbuild.gpu_code.model import Compression, GpuEntry, Vendor
 from vbuild.pe.cutting import debug_sections, symbols_of
 from vbuild.pe.image import PeImage
@@ -23,6 +23,8 @@ from vbuild.wheel.zip_format import ZipMethod
 # bytes of debug data or GPU code worth a word, and worth the time that a sample takes
 _LEAST = 1 << 16
 _SAMPLES = 4
+# bytes that are looked at of each: of its code, which zstd compresses slowly, and as it lies there
+_CODE, _LYING = 1 << 19, 1 << 16
 
 
 def savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Saving]:
@@ -42,15 +44,21 @@ def savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Savi
     # the largest and some between: what is small does not count, and what is alike lies together
     chosen = sorted(plain, key=lambda entry: entry.size, reverse=True)[:: max(len(plain) // _SAMPLES, 1)][:_SAMPLES]
     try:
-        after = [recompressed(image.data, entry) for entry in chosen]
+        after = sum(recompressed_size(image.data, entry, sample=_CODE) for entry in chosen)
     except BinaryError:
         return  # an entry that cannot be read is named by what looks at it
     seen = sum(entry.size for entry in chosen)
-    before = _packed(image, [entry.span for entry in chosen], cuts.members)
-    new = estimated(EditedFile.of(image.data, after), members=cuts.members)
-    packed, unpacked = (before - new) * size // seen, (seen - sum(map(len, after))) * size // seen
+    # a zstd frame does not get smaller in a wheel
+    middles = [_middle(entry.span) for entry in chosen]
+    before = _packed(image, middles, cuts.members) * seen // sum(map(len, middles))
+    packed, unpacked = (before - after) * size // seen, (seen - after) * size // seen
     if packed > 0 or unpacked > 0:
         yield Saving("--recompress", packed, unpacked)
+
+
+def _middle(span: range) -> range:
+    start = span.start + max(len(span) - _LYING, 0) // 2
+    return range(start, min(start + _LYING, span.stop))
 
 
 def _debug(image: Image) -> list[range]:

@@ -23,7 +23,8 @@ from vbuild.errors import WheelError, at
 from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
-from vbuild.wheel.blocks import Blocks, InflatedFile, Stall
+from vbuild.wheel.blocks import Blocks, InflatedFile
+from vbuild.wheel.inflating import Stall
 from vbuild.wheel.kept import KeptMembers
 from vbuild.wheel.metadata import (
     Metadata,

@@ -1,8 +1,4 @@
-"""Where the blocks of a deflate stream begin, and pieces of the stream that go into another one as they are.
-
-    raw -> traced: inflated and, at every MiB, a few bytes at a time until a step yields nothing: it read a header
-        -> Blocks, of all these stalls
-    Blocks, two stalls -> the bits of the blocks between them, or None
+"""Pieces of a deflate stream that go into another one as they are, from the start of one block to that of another.
 
 No bit is shifted: empty blocks in front of a piece fill up the byte that it begins in, so that stored blocks in it stay
 where their lengths begin at a byte. A piece is inflated behind what it may refer to before it is given away: where a
@@ -10,28 +6,16 @@ block does not begin where it seems to, the piece is None.
 https://www.rfc-editor.org/rfc/rfc1951 (section 3.2)
 """
 
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from io import BytesIO
-from itertools import takewhile
 from mmap import mmap
 
-from isal import isal_zlib
-from msgspec import Struct
-
 from vbuild.errors import WheelError
+from vbuild.wheel.inflating import STEP, Stall
 from vbuild.wheel.joining import WINDOW, begins, proved, synced
 
-_GRID = 1 << 20
-_CHUNK = 1 << 20
-# bytes of the stream that are inflated at a time, and where the end of a block is looked for
-_SLICE, _STEP = 1 << 16, 32
-# libdeflate's are of 300,000 bytes at most, those of others shorter
-_LONGEST_BLOCK = 305_000
 # the code that ends the block before is up to two bytes long and yields nothing; the inflater reads some bytes ahead
-_BEFORE, _AFTER = _STEP + 2, 3
+_BEFORE, _AFTER = STEP + 2, 3
 _LONGEST_HEADER = 512
 # what of a block has to come out as it did
 _SAMPLE = 64
@@ -42,60 +26,6 @@ _MOST_CODES, _LENGTHS, _FULL_CODE = 29, 17, 1 << 7
 # blocks of nothing, their bits and how many: with fixed codes; with codes of its own, for 0, 1 and the end
 _FIXED, _FIXED_BITS = 0b010, 10
 _OWN, _OWN_BITS = 0x6AD3FFCA0400000000101C104, 99
-
-
-class Stall(Struct, frozen=True):
-    """A step that yielded nothing: it began at byte *packed* of the stream, when *plain* bytes had come out."""
-
-    packed: int
-    plain: int
-
-
-def traced(raw: Iterator[bytes], stalls: list[Stall]) -> Iterator[bytes]:
-    """What the deflate stream in *raw* inflates to, a chunk at a time; *stalls* get one for about every MiB.
-
-    `WheelError` unless it ends with *raw*.
-    """
-    inflater = isal_zlib.decompressobj(-zlib.MAX_WBITS)
-    packed, plain, wanted = 0, 0, _GRID
-    try:
-        for rest in _slices(raw):
-            read = 0
-            if plain >= wanted:
-                # some hundred steps: no line of Python runs in any of them
-                steps = map(inflater.decompress, iter(partial(BytesIO(rest).read, _STEP), b""))
-                pieces = list(takewhile(bool, steps))
-                read, found = len(pieces) * _STEP, sum(map(len, pieces))
-                plain += found
-                yield b"".join(pieces)
-                if read < len(rest):
-                    if not inflater.eof:
-                        stalls.append(Stall(packed + read, plain))
-                    read += _STEP
-                # what did not become shorter is stored, and stored blocks do not stall
-                if read < len(rest) or found <= len(rest) or plain >= wanted + _LONGEST_BLOCK:
-                    wanted = plain - plain % _GRID + _GRID
-            packed += len(rest)
-            rest = rest[read:]  # noqa: PLW2901 - what is left of it
-            while rest and not inflater.eof:
-                chunk = inflater.decompress(rest, _CHUNK)
-                rest = inflater.unconsumed_tail  # noqa: PLW2901
-                plain += len(chunk)
-                yield chunk
-            if rest or inflater.unused_data:
-                raise WheelError("damaged: bytes after the end of its deflate stream")
-        yield inflater.flush()
-    except isal_zlib.error as error:  # type: ignore[misc] # its stub says that this class is an exception
-        raise WheelError("damaged: its deflate stream is broken") from error
-    if not inflater.eof:
-        raise WheelError("damaged: its deflate stream is cut short")
-
-
-def _slices(raw: Iterator[bytes]) -> Iterator[bytes]:
-    """The bytes of *raw*, cut at the same places on all machines: how far a codec reads on must not matter."""
-    for piece in raw:
-        for start in range(0, len(piece), _SLICE):
-            yield piece[start : start + _SLICE]
 
 
 class Blocks:

@@ -19,8 +19,9 @@ from vbuild.wheel.blocks import InflatedFile
 
 T = TypeVar("T", bound=Buffer)
 
-# chunks that wait for a thread: with one alone the two would wait for each other in turn
-_AHEAD = 4
+# lots of chunks that wait for a thread, and bytes of one: with one alone the two would wait for each other in turn, and
+# to hand over each chunk by itself takes as long as to hash it
+_AHEAD, _LOT = 4, 1 << 20
 
 
 def fed(work: Callable[[T], object], chunks: Iterable[T], *, in_thread: bool = False) -> Iterator[T]:
@@ -32,13 +33,25 @@ def fed(work: Callable[[T], object], chunks: Iterable[T], *, in_thread: bool = F
         return
     with ThreadPoolExecutor(1) as executor:
         pending = deque[Future[object]]()
+        lot: list[T] = []
+        size = 0
         for chunk in chunks:
-            if len(pending) == _AHEAD:
-                pending.popleft().result()
-            pending.append(executor.submit(work, chunk))
+            lot.append(chunk)
+            size += len(chunk)
+            if size >= _LOT:
+                if len(pending) == _AHEAD:
+                    pending.popleft().result()
+                pending.append(executor.submit(_each, work, lot))
+                lot, size = [], 0
             yield chunk
+        pending.append(executor.submit(_each, work, lot))
         for future in pending:
             future.result()
+
+
+def _each(work: Callable[[T], object], lot: Iterable[T]) -> None:
+    for chunk in lot:
+        work(chunk)
 
 
 @contextmanager

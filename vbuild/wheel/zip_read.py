@@ -10,7 +10,7 @@ import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
 from typing import BinaryIO
 
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from vbuild.errors import WheelError, at
 from vbuild.files import zstd
-from vbuild.wheel.blocks import Stall, traced
+from vbuild.wheel.inflating import Stall, inflated_stream, unlocked_stream
 from vbuild.wheel.paths import check_path, check_places
 from vbuild.wheel.zip_format import (
     FULL32,
@@ -41,26 +41,6 @@ CHUNK = 1 << 20
 
 # how a member may be compressed to be inflated here
 READ_METHODS = frozenset({ZipMethod.STORED, ZipMethod.DEFLATED, ZipMethod.ZSTD})
-
-
-def inflated_stream(raw: Iterator[bytes]) -> Iterator[bytes]:
-    """What the deflate stream in *raw* inflates to, a chunk at a time; `WheelError` unless it ends with *raw*."""
-    inflater = isal_zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        for piece in raw:
-            if inflater.eof:
-                raise WheelError("damaged: bytes after the end of its deflate stream")
-            rest = piece
-            while rest and not inflater.eof:
-                yield inflater.decompress(rest, CHUNK)
-                rest = inflater.unconsumed_tail
-        yield inflater.flush()
-    except isal_zlib.error as error:  # type: ignore[misc] # its stub says that this class is an exception
-        raise WheelError("damaged: its deflate stream is broken") from error
-    if not inflater.eof:
-        raise WheelError("damaged: its deflate stream is cut short")
-    if inflater.unused_data:
-        raise WheelError("damaged: bytes after the end of its deflate stream")
 
 
 def _inflated_frame(raw: Iterator[bytes]) -> Iterator[bytes]:
@@ -220,17 +200,19 @@ class ZipReader:
     def inflated(self, member: Member, *, stalls: list[Stall] | None = None) -> Iterator[bytes]:
         """What *member* holds, in chunks of 1 MiB or less; `WheelError` unless size and CRC-32 are as declared.
 
-        If it is deflated, *stalls* get what `vbuild.wheel.blocks` finds of its blocks; then chunks may be longer.
+        If it is deflated, *stalls* get what `vbuild.wheel.blocks` finds of its blocks; then some chunks may be longer.
         """
         with at(member.path):
-            raw = self.raw(self.data_offset(member), member.compressed_size)
+            raw = partial(self.raw, self.data_offset(member), member.compressed_size)
             header = member.header
             if header.method == ZipMethod.STORED:
-                chunks = raw
+                chunks = raw()
+            elif header.method == ZipMethod.DEFLATED and stalls is None and member.size > CHUNK:
+                chunks = unlocked_stream(raw, size=member.size, crc=header.crc)
             elif header.method == ZipMethod.DEFLATED:
-                chunks = inflated_stream(raw) if stalls is None else traced(raw, stalls)
+                chunks = inflated_stream(raw(), stalls)
             elif header.method == ZipMethod.ZSTD:
-                chunks = _inflated_frame(raw)
+                chunks = _inflated_frame(raw())
             else:
                 raise WheelError(f"compressed with method {header.method}, which can be copied but not read")
             size = crc = 0

@@ -7,7 +7,8 @@ and must end at the bytes that were ordered. https://gabi.xinuos.com/elf/08-dyna
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache, partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,12 +47,13 @@ class _Case(Struct, frozen=True):
     gone: frozenset[int]
     replaced: frozenset[int]
     """The indices of the sections in which something was replaced, as *gone* are of those dropped."""
+    words: Callable[[], dict[int, int]]
+    """Returns the only words that may differ, by their old file offset, and what they must be."""
 
     @property
     def kept(self) -> Iterator[tuple[Section, Section]]:
         """The sections that were not dropped, before and after."""
-        pairs = zip(self.before.sections, self.after.sections, strict=False)
-        return (pair for pair in pairs if pair[0].index not in self.gone)
+        return _kept(self.before, self.after, self.gone)
 
 
 def prove(
@@ -77,7 +79,9 @@ def prove(
         for section in before.sections
         if bisect_left(starts, section.span.start) < bisect_left(starts, section.span.stop)
     )
-    case = _Case(before, layout, written, tuple(replacements), moves, gone, replaced)
+    # two invariants ask, and the symbols of a large library take a while
+    words = cache(partial(_expected, before, layout, replacements, moves, gone))
+    case = _Case(before, layout, written, tuple(replacements), moves, gone, replaced, words)
     for name, invariant in INVARIANTS.items():
         with at(name):
             invariant(case)
@@ -210,7 +214,7 @@ def _check_permission(case: _Case, section: Section) -> None:
 
 
 def _same_bytes(case: _Case) -> None:
-    words = _expected(case)
+    words = case.words()
     for old, new in case.kept:
         if old.index in case.replaced:
             for stretch in _unclaimed(case, old):
@@ -223,19 +227,29 @@ def _same_bytes(case: _Case) -> None:
                 raise BinaryError(f"section {old.name} differs from what was at {place:#x}")
 
 
-def _expected(case: _Case) -> dict[int, int]:
-    """The only words that may differ, by their old file offset, and what they must be."""
+def _kept(before: ElfImage, after: ElfLayout, gone: Collection[int]) -> Iterator[tuple[Section, Section]]:
+    pairs = zip(before.sections, after.sections, strict=False)
+    return (pair for pair in pairs if pair[0].index not in gone)
+
+
+def _expected(
+    before: ElfImage,
+    after: ElfLayout,
+    replacements: Sequence[Replacement],
+    moves: Sequence[Move],
+    gone: Collection[int],
+) -> dict[int, int]:
     words: dict[int, int] = {}
-    for each, move in zip(case.replacements, case.moves, strict=True):
-        words |= pointer_words(case.before, each.pointers, move.new.start)
-    slid = [Move(old.addresses, new.addresses) for old, new in case.kept if old.header.sh_addr != new.header.sh_addr]
+    for each, move in zip(replacements, moves, strict=True):
+        words |= pointer_words(before, each.pointers, move.new.start)
+    pairs = [pair for pair in _kept(before, after, gone) if pair[0].header.sh_addr != pair[1].header.sh_addr]
+    slid = [Move(old.addresses, new.addresses) for old, new in pairs]
     starts = {move.old.start: move.new.start for move in slid}
-    offsets = case.before.dynamic_offsets()
-    for tag, value in case.before.dynamic().items():
+    offsets = before.dynamic_offsets()
+    for tag, value in before.dynamic().items():
         if tag in ADDRESS_TAGS and value in starts:
             words[offsets[tag] + WORD.size] = starts[value]
-    gone = [case.before.sections[index] for index in case.gone]
-    return words | symbol_words(case.before, [*case.moves, *slid], without=gone)
+    return words | symbol_words(before, [*moves, *slid], without=[before.sections[index] for index in gone])
 
 
 def _unclaimed(case: _Case, section: Section) -> list[range]:
@@ -275,7 +289,7 @@ def _same_memory(case: _Case) -> None:
 
     Of a segment, code or not is the concern of its sections.
     """
-    words, ordered = _expected(case), _ordered(case)
+    words, ordered = case.words(), _ordered(case)
     for page in page_sizes(case.before):
         old, new = Memory.of(case.before, page=page), Memory.of(case.after, page=page)
         for load in case.before.loads:
