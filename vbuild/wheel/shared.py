@@ -36,6 +36,9 @@ class SharedWheels:
         self._kept = KeptMembers(folder) if keeps else None
         self._open: dict[Path, _Open] = {}
         self._sound: dict[Path, set[str]] = {}
+        # open and read by nobody, by the number of their members, and the sum of these
+        self._idle_paths: dict[Path, int] = {}
+        self._idle = 0
         self._lock = Lock()
 
     def __enter__(self) -> Self:
@@ -53,16 +56,18 @@ class SharedWheels:
     def open(self, path: Path) -> Iterator[Wheel]:
         """The wheel at *path*, as `open_wheel` has it."""
         with self._lock:
-            # the last used are the last
-            found = self._open.pop(path, None) or self._opened(path)
-            self._open[path] = found
+            if path not in self._open:
+                self._open[path] = self._opened(path)
+            found = self._open[path]
             found.readers += 1
+            self._idle -= self._idle_paths.pop(path, 0)
         try:
             yield found.wheel
         finally:
             with self._lock:
                 found.readers -= 1
-                self._tidy()
+                if not found.readers:
+                    self._leave(path, len(found.wheel.members))
 
     def check(self, paths: Iterable[Path]) -> None:
         """`WheelError` naming a wheel of *paths*, and in it a member, that does not match its CRC-32 or RECORD.
@@ -81,11 +86,11 @@ class SharedWheels:
             wheel = stack.enter_context(open_wheel(path, kept=self._kept, sound=self._sound.setdefault(path, set())))
             return _Open(wheel, stack.pop_all())
 
-    def _tidy(self) -> None:
-        """Close what has been idle for the longest, of more than may be."""
-        idle = [path for path, one in self._open.items() if not one.readers]
-        members = sum(len(self._open[path].wheel.members) for path in idle)
-        while len(idle) > _IDLE or members > _IDLE_MEMBERS:
-            one = self._open.pop(idle.pop(0))
-            members -= len(one.wheel.members)
-            one.stack.close()
+    def _leave(self, path: Path, members: int) -> None:
+        """Keep the wheel at *path* open for the next reader; of too many, close what has waited longest."""
+        self._idle_paths[path] = members
+        self._idle += members
+        while len(self._idle_paths) > _IDLE or self._idle > _IDLE_MEMBERS:
+            oldest = next(iter(self._idle_paths))
+            self._idle -= self._idle_paths.pop(oldest)
+            self._open.pop(oldest).stack.close()
