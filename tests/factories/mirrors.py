@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from msgspec.structs import replace
+from packaging.utils import canonicalize_name
 
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.sources import sha256
@@ -54,7 +55,7 @@ def lock_of(target: Path, *files: Path, **changed: object) -> Path:
         name, version = file.name.removesuffix(".tar.gz").split("-")[:2]
         said = _toml({"path": str(file), "hashes": {"sha256": sha256(file)}} | changed)
         kind = f"wheels = [{said}]" if file.suffix == ".whl" else f"sdist = {said}"
-        text += f'[[packages]]\nname = "{name}"\nversion = "{version}"\n{kind}\n'
+        text += f'[[packages]]\nname = "{canonicalize_name(name)}"\nversion = "{version}"\n{kind}\n'
     target.write_text(text)
     return target
 

@@ -16,13 +16,17 @@ import pytest
 from click.testing import CliRunner
 from packaging.version import Version
 
+from tests.factories.mirrors import fleet, lock_of
 from tests.factories.wheels import wheel
+from vbuild.api.functions import verify_mirror
 from vbuild.cli.main import main
 from vbuild.errors import FetchError, WheelError
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listed import Wanted
 from vbuild.index_client.packages import download
 from vbuild.index_client.pages import provenance_of
+from vbuild.mirroring.mirror import mirror
+from vbuild.mirroring.model import MirrorRequest
 from vbuild.verification.attestations import AttestationRequest, attested
 from vbuild.verification.model import VerifyRule
 from vbuild.verification.verify import verify
@@ -184,7 +188,7 @@ class _Index(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         kind = "application/vnd.pypi.simple.v1+json"
-        if self.path.endswith(".provenance"):
+        if self.path.endswith((".provenance", ".whl")):
             data = (self.folder / self.path.rpartition("/")[2]).read_bytes()
         else:
             row = {"filename": CIRCLE, "url": CIRCLE, "hashes": {}, "provenance": self.where}
@@ -218,6 +222,23 @@ def test_an_index_has_the_provenance_where_nothing_lies_beside_the_wheel(
         assert note.startswith("note: published by github.com/CircleCI-Public")
         other = wheel(given.parent, "circleci_sign_publish_example-9-py3-none-any.whl")
         assert said(other, fetch=provenance_of) == ["error: has no attestation beside it or on the index"]
+
+
+def test_a_mirror_keeps_what_the_index_attests_of_an_original(
+    given: Path, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    with index(published, f"../../integrity/{CIRCLE}.provenance", monkeypatch):
+        url = f"{Indexes.configured().index_url}/{CIRCLE}"
+        lock = lock_of(tmp_path / "pylock.toml", given, path=None, url=url)
+        mirror([str(lock)], site, fleet("9.0"), MirrorRequest())
+    found = verify_mirror(site, attestations=True)
+    assert (found.attested, found.problems) == (1, ())
+    assert found.publishers[0].startswith("published by github.com/CircleCI-Public/")
+    kept = site / "attestations" / f"{CIRCLE}.provenance"
+    assert kept.read_bytes() == (published / kept.name).read_bytes()
+    kept.write_bytes(b"{}")
+    assert verify_mirror(site, attestations=True).problems[0].startswith(f"{CIRCLE}.provenance: no provenance: ")
 
 
 def test_a_provenance_that_is_a_file_of_this_machine_is_not_read(

@@ -6,6 +6,7 @@ unit is named; MB are 10^6 bytes.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -592,11 +593,18 @@ def mirror(
     )
 
 
-def verify_mirror(folder: StrPath) -> "MirrorCheck":
+def verify_mirror(folder: StrPath, *, attestations: bool = False, trust_root: StrPath | None = None) -> "MirrorCheck":
     """Hold every file, index page and lock of the mirror in *folder* against what its mirror.json says.
 
-    Returns what is wrong, a sentence each. `RepackageError` if *folder* is no mirror.
+    With *attestations* also who published the originals (PEP 740), by the trusted_root.json *trust_root*, or Sigstore's
+    own. Returns what is wrong, a sentence each. `RepackageError` if *folder* is no mirror, `WheelError` if the root of
+    trust, or what reads attestations, is not there.
     """
     from vbuild.mirroring.check import checked_mirror
 
-    return checked_mirror(Path(folder))
+    if not attestations:
+        return checked_mirror(Path(folder))
+    asked = attestations_of(publisher=None, trust_root=path_of(trust_root), fetch=False)
+    from vbuild.verification.attestations import attested_files
+
+    return checked_mirror(Path(folder), attested=partial(attested_files, asked=asked))

@@ -90,13 +90,19 @@ def make(sources: tuple[str, ...], folder: Path | None, **asked: Any) -> None:  
 
 @mirror.command("verify", epilog=options.example("vbuild mirror verify site"))
 @click.argument("folder", type=options.FOLDER)
+@click.option("--attestations", is_flag=True, help="Also check who published the originals (PEP 740), by signatures.")
+@click.option(
+    "--trust-root", type=options.FILE, help="With --attestations: trust this trusted_root.json, not Sigstore's own."
+)
 @options.as_json
-def verify(folder: Path, *, as_json: bool) -> None:
+def verify(folder: Path, *, attestations: bool, trust_root: Path | None, as_json: bool) -> None:
     """Hold every file, index page and lock of a mirror against what its mirror.json says."""
     from vbuild.api import functions
     from vbuild.errors import RepackageError
 
-    found = functions.verify_mirror(folder)
+    if trust_root and not attestations:
+        raise click.UsageError("--trust-root goes with --attestations only")
+    found = functions.verify_mirror(folder, attestations=attestations, trust_root=trust_root)
     terminal.show(found.data(), found.lines(), as_json=as_json)
     if found.problems:
         raise RepackageError(f"{folder}: {counted(len(found.problems), 'problem')}")

@@ -8,7 +8,7 @@ locks          of each machine, and its constraints: what its files come to
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,25 @@ from vbuild.mirroring.model import MirroredFile, Site
 from vbuild.mirroring.site import MIRROR, read_site
 from vbuild.sbom.keeping import carries, contradictions
 from vbuild.sbom.statement import PROVENANCE
+from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.simple_index import read_index
 
+Attested = Callable[[Iterable[tuple[str, str, Path]]], Iterable[Finding]]
+
 
 class MirrorCheck(Struct, frozen=True):
-    """What is wrong with the mirror in *folder*, a sentence each, and how many of its *files* are changed ones."""
+    """What is wrong with the mirror in *folder*, a sentence each, and how many of its *files* are changed ones.
+
+    *publishers* has for each original that is *attested* who published it, where signatures were checked.
+    """
 
     folder: Path
     files: int
     changed: int
     attested: int
     problems: tuple[str, ...] = ()
+    publishers: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
         """The result as JSON holds it."""
@@ -43,12 +50,14 @@ class MirrorCheck(Struct, frozen=True):
             "changed": self.changed,
             "attested": self.attested,
             "problems": [*self.problems],
+            "publishers": [*self.publishers],
         }
 
     def lines(self) -> Iterator[str]:
         """The result for people."""
         for problem in self.problems:
             yield from wrapped(problem, indent=2)
+        yield from (line for one in self.publishers for line in wrapped(one, indent=2))
         whole = self.files - self.changed
         yield (
             f"{counted(self.files, 'file')}: {self.changed} changed, {whole} as their index has them; "
@@ -58,8 +67,11 @@ class MirrorCheck(Struct, frozen=True):
             yield "ok"
 
 
-def checked_mirror(folder: Path) -> MirrorCheck:
-    """Compare all that the mirror in *folder* has with what its mirror.json says; `RepackageError` if it is none."""
+def checked_mirror(folder: Path, *, attested: Attested | None = None) -> MirrorCheck:
+    """Compare all that the mirror in *folder* has with what its mirror.json says; `RepackageError` if it is none.
+
+    *attested* is what checks the attestations of the originals, each by its name, SHA-256 and provenance.
+    """
     site = read_site(folder)
     if not site.files:
         raise RepackageError(f"{folder}: no {MIRROR}; expected what `vbuild mirror` wrote")
@@ -69,8 +81,24 @@ def checked_mirror(folder: Path) -> MirrorCheck:
         *_of_locks(folder, site),
         *_of_provenance(folder, site),
     )
-    changed = sum(file.is_changed for file in site.files)
-    return MirrorCheck(folder, len(site.files), changed, sum(bool(file.attestation) for file in site.files), problems)
+    publishers, unsigned = _of_attestations(folder, site, attested) if attested else ((), ())
+    return MirrorCheck(
+        folder,
+        len(site.files),
+        sum(file.is_changed for file in site.files),
+        sum(bool(file.attestation) for file in site.files),
+        (*problems, *unsigned),
+        publishers,
+    )
+
+
+def _of_attestations(folder: Path, site: Site, attested: Attested) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Who published the originals, and what is wrong with their attestations."""
+    kept = {file.original.file: file for file in site.files if file.attestation}
+    places = [(name, file.original.sha256, folder / file.attestation) for name, file in kept.items()]
+    findings = [*attested(place for place in places if place[2].is_file())]
+    notes = tuple(finding.what for finding in findings if finding.severity is Severity.NOTE)
+    return notes, tuple(finding.what for finding in findings if finding.severity is not Severity.NOTE)
 
 
 def _of_files(folder: Path, site: Site) -> Iterator[str]:

@@ -11,7 +11,7 @@ https://peps.python.org/pep-0740/
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,26 +74,52 @@ def attested(verdict: Verdict, asked: AttestationRequest) -> Verdict:
     return replace(verdict, findings=tuple(findings))
 
 
+def attested_files(files: Iterable[tuple[str, str, Path]], asked: AttestationRequest) -> Iterator[Finding]:
+    """What the provenance of each of *files*, a name, a SHA-256 and the path of the provenance, says of that file.
+
+    The file itself need not be there. `WheelError` if the root of trust or a provenance cannot be read.
+    """
+    verifier = _verifier(asked.trust_root)
+    for name, sha256, place in files:
+        try:
+            data = place.read_bytes()[:_LARGEST]
+        except OSError as error:
+            raise WheelError(f"{place}: cannot be read: {reason_of(error)}") from error
+        claims, wrong = _claims([(f"{name}{PROVENANCE}", data)])
+        yield from wrong
+        yield from (_judged(claim, name, sha256, asked, verifier) for claim in claims)
+
+
 def _findings(wheel: Path, asked: AttestationRequest, verifier: Verifier) -> Iterator[Finding]:
-    claims: list[_Claim] = []
-    for place, data in _files(wheel, asked.fetch):
-        try:
-            claims += _read(place, data)
-        except ValueError as error:  # pydantic's is one
-            what = f"{place}: no {'provenance' if place.endswith(PROVENANCE) else 'attestation'}: {_first(error)}"
-            yield Finding(Severity.ERROR, VerifyRule.ATTESTATION, (), what)
+    claims, wrong = _claims(_files(wheel, asked.fetch))
+    yield from wrong
     digest = sha256_of(wheel) if claims else ""
-    for claim in claims:
-        try:
-            yield Finding(
-                Severity.NOTE, VerifyRule.ATTESTATION, (), _checked(claim, wheel.name, digest, asked, verifier)
-            )
-        except WheelError as error:
-            yield Finding(Severity.ERROR, VerifyRule.ATTESTATION, (), f"{claim.place}: {error}")
+    yield from (_judged(claim, wheel.name, digest, asked, verifier) for claim in claims)
     if not claims:
         where = "beside it or on the index" if asked.fetch else "beside it"
         advice = f"expected {wheel.name}{PROVENANCE}, or {wheel.name}.publish{ATTESTATION}; --fetch asks the index"
         yield Finding(Severity.ERROR, VerifyRule.ATTESTATION, (), f"has no attestation {where}", advice)
+
+
+def _claims(files: Iterable[tuple[str, bytes]]) -> tuple[list[_Claim], list[Finding]]:
+    """The attestations in *files*, and which of these are none."""
+    claims: list[_Claim] = []
+    wrong: list[Finding] = []
+    for place, data in files:
+        try:
+            claims += _read(place, data)
+        except ValueError as error:  # pydantic's is one
+            what = f"{place}: no {'provenance' if place.endswith(PROVENANCE) else 'attestation'}: {_first(error)}"
+            wrong.append(Finding(Severity.ERROR, VerifyRule.ATTESTATION, (), what))
+    return claims, wrong
+
+
+def _judged(claim: _Claim, name: str, sha256: str, asked: AttestationRequest, verifier: Verifier) -> Finding:
+    """What *claim* says of the file *name* of that SHA-256."""
+    try:
+        return Finding(Severity.NOTE, VerifyRule.ATTESTATION, (), _checked(claim, name, sha256, asked, verifier))
+    except WheelError as error:
+        return Finding(Severity.ERROR, VerifyRule.ATTESTATION, (), f"{claim.place}: {error}")
 
 
 def _files(wheel: Path, fetch: Callable[[str], bytes | None] | None) -> Iterator[tuple[str, bytes]]:
