@@ -112,10 +112,8 @@ def slim_wheel(
             told = (f"RECORD has {bare}: CRC-32 alone vouches for them; the new RECORD has them all",) if bare else ()
             warnings = () if plan.is_idle else (*map(_licence_warning, found), *told)
             outputs = tuple(slim_outputs(wheel, plan, shares))
-            if verify and folder:
-                wheel.check()
             write = partial(_written, wheel, plan=plan, outputs=outputs, codec=codec, cuts=cuts, on_progress=progress)
-            written = () if folder is None else write(folder)
+            written = () if folder is None else write(folder, verify=verify)
             return tuple(_results(wheel, plan, outputs, written, warnings, cuts=cuts))
 
 
@@ -271,14 +269,19 @@ def _written(
     codec: Codec,
     cuts: Cuts,
     on_progress: Callable[[int], None],
+    verify: bool,
 ) -> tuple[Path, ...]:
-    """Write the *outputs* in one pass over *wheel*, each as *cuts* say; an idle plan copies the wheel."""
+    """Write the *outputs* in one pass over *wheel*, each as *cuts* say; an idle plan copies the wheel.
+
+    To *verify* is to compare what was not read yet with RECORD meanwhile.
+    """
     if plan.is_idle and not _is_repacked(wheel, cuts) and not any(output.document for output in outputs):
-        return (passed(wheel, folder),)
+        return (passed(wheel, folder, verify=verify),)
     with ExitStack() as stack:
         deflater = stack.enter_context(Deflater(codec, folder=folder, remembers=len(outputs) > 1))
         names = [output.name for output in outputs]
-        writers = stack.enter_context(write_wheels(folder, names, like=wheel, deflater=deflater))
+        checked = [wheel] if verify else []
+        writers = stack.enter_context(write_wheels(folder, names, like=wheel, deflater=deflater, checked=checked))
         for writer in writers:
             writer.members = cuts.members
         for member in wheel.members:

@@ -304,9 +304,12 @@ def edited(
     return writer.path
 
 
-def passed(wheel: Wheel, folder: Path) -> Path:
-    """Write into *folder* the file of *wheel*, byte for byte and under its name, and return its path."""
-    with write_wheels(folder, (), passing=[wheel.path]):
+def passed(wheel: Wheel, folder: Path, *, verify: bool = False) -> Path:
+    """Write into *folder* the file of *wheel*, byte for byte and under its name, and return its path.
+
+    To *verify* is to compare its members with RECORD meanwhile.
+    """
+    with write_wheels(folder, (), passing=[wheel.path], checked=[wheel] if verify else ()):
         return folder / wheel.path.name
 
 
