@@ -77,6 +77,27 @@ def test_each_machine_can_have_an_index_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("server")
+def test_what_is_cut_can_say_so_in_its_version_and_comes_before_the_original(wheels: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    result = made(site, "9.0", "8.0", local=True)
+    name = FAT.replace("1.0", "1.0+sm80.sm90")
+    assert names(site) == [name, PLAIN]
+    assert (site / "constraints.sm90.txt").read_text() == "fat==1.0+sm80.sm90\nplain==1.0\n"
+    assert checked_mirror(site).problems == ()
+    with serving(site) as served:
+        # both are there for pip
+        places = ("--index-url", f"{served.url}/simple/", "--find-links", wheels, "--target", tmp_path / "target")
+        subprocess.run([*PIP, "install", *places, "fat==1.0"], check=True)
+    assert (tmp_path / "target/fat-1.0+sm80.sm90.dist-info").is_dir()
+    assert made(site, "9.0", "8.0", local=True).kept == 2
+    # what old locks install stays
+    made(site, "9.0", local=True)
+    assert names(site) == [name, FAT.replace("1.0", "1.0+sm90"), PLAIN]
+    assert checked_mirror(site).problems == ()
+    assert {file.version for file in result.files} == {"1.0+sm80.sm90", "1.0"}
+
+
+@pytest.mark.usefixtures("server")
 def test_a_licence_that_forbids_changes_is_kept_unless_it_is_accepted(wheels: Path, tmp_path: Path) -> None:
     (file,) = made(tmp_path / "site", "9.0", sources=("owned",)).files
     assert not file.is_changed

@@ -580,6 +580,7 @@ def mirror(
         strip=Strip(asked.get("strip") or Strip.NOTHING),
         drop=texts_of(asked.get("drop")),
         accept_license=asked.get("accept_license", False),
+        local=asked.get("local", False),
         prune=asked.get("prune", False),
         url=asked.get("url"),
         originals=path_of(asked.get("originals")),

@@ -196,6 +196,7 @@ class MirrorOptions(TypedDict, total=False):
     strip           "debug": debug data goes; "unneeded": all local symbols
     drop            globs of files to leave out
     accept_license  cut wheels whose licence forbids changes
+    local           what is cut says so in its version: 2.9.1+sm90
     prune           remove files that no machine installs any more
     url             where the site will be served, which locks then name instead of paths
     originals       a folder that keeps the original files, and is looked into before anything is fetched
@@ -214,6 +215,7 @@ class MirrorOptions(TypedDict, total=False):
     strip: Literal["debug", "unneeded"] | None
     drop: str | Iterable[str]
     accept_license: bool
+    local: bool
     prune: bool
     url: str | None
     originals: StrPath | None

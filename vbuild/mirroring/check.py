@@ -148,7 +148,7 @@ def _of_indexes(folder: Path, site: Site) -> Iterator[str]:
         except VbuildError as error:
             yield f"{place}: {error}"
             continue
-        own = {(file.original.project, file.original.file): file for file in site.files if file.index == index}
+        own = {(file.original.project, file.file): file for file in site.files if file.index == index}
         for key in sorted(own.keys() ^ listed.keys()):
             yield f"{place}/{'/'.join(key)}: {'is not listed' if key in own else 'is listed, and not known'}"
         for key in sorted(own.keys() & listed.keys()):
@@ -172,7 +172,7 @@ def _of_locks(folder: Path, site: Site) -> Iterator[str]:
 
 
 def _of_provenance(folder: Path, site: Site) -> Iterator[str]:
-    changed = {(file.original.file, file.sha256) for file in site.files if file.is_changed}
+    changed = {(file.file, file.sha256) for file in site.files if file.is_changed}
     try:
         stated = json.loads((folder / PROVENANCE).read_bytes())["subject"]
         named = {(one["name"], one["digest"]["sha256"]) for one in stated}

@@ -21,8 +21,7 @@ def lock_of(machine: SiteMachine, files: Mapping[str, MirroredFile], *, url: str
 
 def constraints_of(machine: SiteMachine, files: Mapping[str, MirroredFile]) -> str:
     """The versions that *machine* installs, as constraints for pip and uv."""
-    originals = (files[path].original for path in machine.files)
-    return "".join(f"{original.project}=={original.version}\n" for original in originals)
+    return "".join(f"{files[path].original.project}=={files[path].version}\n" for path in machine.files)
 
 
 def _package(file: MirroredFile, url: str | None) -> str:
@@ -31,7 +30,7 @@ def _package(file: MirroredFile, url: str | None) -> str:
     uploaded = f"upload-time = {original.uploaded}, " if original.uploaded else ""
     found = f'{{ {place}, {uploaded}size = {file.size}, hashes = {{ sha256 = "{file.sha256}" }} }}'
     entry = f"wheels = [{found}]" if original.is_wheel else f"sdist = {found}"
-    name = f"name = {_quoted(original.project)}\nversion = {_quoted(original.version)}"
+    name = f"name = {_quoted(original.project)}\nversion = {_quoted(file.version)}"
     return f"\n[[packages]]\n{name}\n{entry}\n"
 
 

@@ -24,6 +24,7 @@ from vbuild.files.atomic import linked, replacing
 from vbuild.files.hashing import key_of, sha256_of
 from vbuild.index_client.pages import connected, provenance_of
 from vbuild.index_client.resumed import Store
+from vbuild.mirroring.localized import localized
 from vbuild.mirroring.model import Cut, MirroredFile, Original
 from vbuild.slimming.slim import slim_wheel
 from vbuild.wheel.archive import open_wheel
@@ -146,14 +147,12 @@ def _found(work: Path, one: Wanted) -> Made | None:
     place = _place(work, one)
     try:
         file = msgspec.json.decode((place / _FOUND).read_bytes(), type=MirroredFile)
-        if (place / one.original.file).stat().st_size != file.size:
+        if (place / file.file).stat().st_size != file.size:
             return None
     except (OSError, msgspec.DecodeError):
         return None
     attestation = place / "attestation"
-    return Made(
-        replace(file, machines=one.machines), place / one.original.file, attestation if file.attestation else None
-    )
+    return Made(replace(file, machines=one.machines), place / file.file, attestation if file.attestation else None)
 
 
 def _made(work: Path, one: Wanted, fetched: _Fetched) -> Made:
@@ -174,7 +173,7 @@ def _made(work: Path, one: Wanted, fetched: _Fetched) -> Made:
             part.write_bytes(msgspec.json.encode(file))
     except OSError as error:
         raise RepackageError(f"{work}: cannot be written: {error.strerror}") from error
-    return Made(file, place / one.original.file, attestation if fetched.attestation else None)
+    return Made(file, place / file.file, attestation if fetched.attestation else None)
 
 
 def _cut(source: Path, place: Path, one: Wanted) -> MirroredFile:
@@ -201,7 +200,11 @@ def _cut(source: Path, place: Path, one: Wanted) -> MirroredFile:
             linked(source, place / one.original.file)
         why = str(error).removeprefix(f"{source.name}: ")
         return replace(whole, has_gpu_code=True, why_left=why)
-    path = place / one.original.file
+    path, name = place / one.original.file, ""
+    is_changed = sha256_of(path) != one.original.sha256
+    if is_changed and one.cut.local:
+        path = localized(path, one.cut)
+        name = path.name
     left = dict.fromkeys(library.why_whole for library in slimmed.libraries if library.why_whole)
     return replace(
         whole,
@@ -210,6 +213,7 @@ def _cut(source: Path, place: Path, one: Wanted) -> MirroredFile:
         installed=slimmed.unpacked,
         has_gpu_code=bool(slimmed.libraries),
         why_left="; ".join(left),
+        renamed=name,
     )
 
 

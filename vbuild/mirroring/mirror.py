@@ -214,10 +214,15 @@ def _compared(
 ) -> tuple[list[MirroredFile], list[Wanted]]:
     """What of *wanted* the site in *folder* has already, as files of it, and the rest."""
     kept, missing = [], []
+    known: dict[_Key, list[MirroredFile]] = {}
+    for file in there.values():
+        known.setdefault((file.index, file.original.file), []).append(file)
     for one in wanted:
-        new = MirroredFile(one.original, "", 0, 0, 0, one.cut, one.index, one.machines)
-        old = there.get(new.path)
-        if old and old.serves(one.original, one.cut) and _is_there(folder / old.path, old.size):
+        several = known.get((one.index, one.original.file), ())
+        fitting = (
+            old for old in several if old.serves(one.original, one.cut) and _is_there(folder / old.path, old.size)
+        )
+        if old := next(fitting, None):
             kept.append(replace(old, original=one.original.public, cut=one.cut, machines=one.machines))
         else:
             missing.append(one)

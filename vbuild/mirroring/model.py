@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
+from packaging.version import Version
 
 from vbuild.binary.edits import Strip
 from vbuild.errors import RepackageError
@@ -45,7 +46,7 @@ class FleetMachine(Struct, frozen=True):
 class Cut(Struct, frozen=True):
     """What is asked of one file: to keep code for *gpus*, all of it where there are none, compressed anew or not.
 
-    *strip* says which symbols go, and *drop* has globs of what is left out.
+    *strip* says which symbols go, and *drop* has globs of what is left out. What is cut gets a *local* version, or not.
     """
 
     gpus: str = ""
@@ -54,6 +55,7 @@ class Cut(Struct, frozen=True):
     strip: Strip = Strip.NOTHING
     drop: tuple[str, ...] = ()
     licence_accepted: bool = False
+    local: bool = False
 
     @classmethod
     def for_machines(cls, machines: Iterable[FleetMachine], request: "MirrorRequest") -> "Cut":
@@ -68,6 +70,7 @@ class Cut(Struct, frozen=True):
             strip=request.strip,
             drop=request.drop,
             licence_accepted=request.accept_license,
+            local=request.local,
         )
 
     @property
@@ -85,16 +88,19 @@ class Cut(Struct, frozen=True):
         return not self.gpus and not self.cuts.more
 
     def without_gpus(self) -> "Cut":
-        """The same for a file without GPU code."""
+        """What is left of it for a file without GPU code."""
+        if self.strip is Strip.NOTHING and not self.drop:
+            return Cut()
         return replace(self, gpus="", recompressed=False, ptx=Ptx.AUTO)
 
 
 class MirrorRequest(Struct, frozen=True, kw_only=True):
     """How a mirror is made: one index for all machines or one *per_machine*, what is cut, and what else is kept.
 
-    *recompress* is None to do so where all drivers allow it; *strip* and *drop* are as in `Cuts`. *prune* removes what
-    no machine installs any more. *url* is where the site will be served: locks then name URLs instead of paths.
-    *originals* is a folder that keeps the files as the index has them, and is looked into before anything is fetched.
+    *recompress* is None to do so where all drivers allow it; *strip* and *drop* are as in `Cuts`. With *local*, what is
+    cut says so in its version, as 1.0+sm90. *prune* removes what no machine installs any more. *url* is where the site
+    will be served: locks then name URLs instead of paths. *originals* is a folder that keeps the files as the index has
+    them, and is looked into before anything is fetched.
     """
 
     per_machine: bool = False
@@ -103,6 +109,7 @@ class MirrorRequest(Struct, frozen=True, kw_only=True):
     strip: Strip = Strip.NOTHING
     drop: tuple[str, ...] = ()
     accept_license: bool = False
+    local: bool = False
     prune: bool = False
     url: str | None = None
     originals: Path | None = None
@@ -137,7 +144,7 @@ class MirroredFile(Struct, frozen=True):
 
     *installed* and *installed_before* are the sizes of its contents. *has_gpu_code* says that another *cut* would give
     another file, *why_left* why it is the original although it was to be cut, and *attestation* where the site keeps
-    what the index attests of the original (PEP 740).
+    what the index attests of the original (PEP 740). One with a local version is *renamed*.
     """
 
     original: Original
@@ -151,11 +158,21 @@ class MirroredFile(Struct, frozen=True):
     has_gpu_code: bool = False
     why_left: str = ""
     attestation: str = ""
+    renamed: str = ""
+
+    @property
+    def file(self) -> str:
+        """Its name in the site: the original's, unless it has a local version."""
+        return self.renamed or self.original.file
+
+    @property
+    def version(self) -> str:
+        return str(Version(WheelName.parse(self.renamed).version)) if self.renamed else self.original.version
 
     @property
     def path(self) -> str:
         """Where it is in the site."""
-        return "/".join(filter(None, (self.index, "simple", self.original.project, self.original.file)))
+        return "/".join(filter(None, (self.index, "simple", self.original.project, self.file)))
 
     @property
     def is_changed(self) -> bool:

@@ -73,7 +73,7 @@ def write_site(
             sources[path] = source
         for index in dict.fromkeys(file.index for file in site.files):
             own = [file for file in site.files if file.index == index]
-            times = {file.original.file: file.original.uploaded for file in own if file.original.uploaded}
+            times = {file.file: file.original.uploaded for file in own if file.original.uploaded}
             (new / index).mkdir(exist_ok=True)
             fill_index([sources[file.path] for file in own], new / index / "simple", digests=digests, uploaded=times)
         for file in site.files:
@@ -112,7 +112,8 @@ def _attestation(file: MirroredFile, folder: Path, made: Mapping[str, Made]) -> 
 def _check(file: MirroredFile) -> None:
     """`RepackageError` for a file that would not lie where files of a site do."""
     original = file.original
-    check_name(original.project, original.file)
+    for name in (original.file, file.file):
+        check_name(original.project, name)
     if file.index:
         _check_name(file.index)
     if file.attestation not in {"", f"attestations/{original.file}.provenance"}:
