@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vbuild.api.functions import collect as collect
     from vbuild.api.functions import doctor as doctor
     from vbuild.api.functions import index as index
+    from vbuild.api.functions import index_channel as index_channel
     from vbuild.api.functions import init as init
     from vbuild.api.functions import inspect as inspect
     from vbuild.api.functions import install_check as install_check
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from vbuild.api.functions import slim as slim
     from vbuild.api.functions import slim_environment as slim_environment
     from vbuild.api.functions import slim_images as slim_images
+    from vbuild.api.functions import slim_packages as slim_packages
     from vbuild.api.functions import split as split
     from vbuild.api.functions import stamp as stamp
     from vbuild.api.functions import undo_slim as undo_slim
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from vbuild.mirroring.check import MirrorCheck as MirrorCheck
     from vbuild.mirroring.mirror import Mirrored as Mirrored
     from vbuild.publishing.check import Checklist as Checklist
+    from vbuild.publishing.conda.channel import IndexedSubdir as IndexedSubdir
     from vbuild.publishing.oci.select import ImageSelection as ImageSelection
     from vbuild.publishing.oci.slimming import SlimmedImage as SlimmedImage
     from vbuild.publishing.publish import PublishedLayout as PublishedLayout
@@ -70,8 +73,8 @@ if TYPE_CHECKING:
 # the public names of each module, as above
 _NAMES = {
     "api.functions": (
-        "init matrix collect slim slim_environment slim_images undo_slim split install_check stamp index select "
-        "select_image doctor checkup verify run_levels bench inspect publish check "
+        "init matrix collect slim slim_environment slim_images slim_packages undo_slim split install_check stamp index "
+        "index_channel select select_image doctor checkup verify run_levels bench inspect publish check "
         "mirror verify_mirror"
     ),
     "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions MirrorOptions",
@@ -83,6 +86,7 @@ _NAMES = {
     "mirroring.check": "MirrorCheck",
     "mirroring.mirror": "Mirrored",
     "publishing.check": "Checklist",
+    "publishing.conda.channel": "IndexedSubdir",
     "publishing.oci.select": "ImageSelection",
     "publishing.oci.slimming": "SlimmedImage",
     "publishing.publish": "PublishedLayout",

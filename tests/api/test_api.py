@@ -37,6 +37,8 @@ MODES = {
     "run_levels": "verify",
     "slim_environment": "slim",
     "slim_images": "slim",
+    "slim_packages": "slim",
+    "index_channel": "index",
     "undo_slim": "slim",
     "verify_mirror": "mirror",
 }

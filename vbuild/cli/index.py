@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from vbuild.cli import options, terminal
+from vbuild.files.wording import counted
 
 
 @click.command(epilog=options.example("vbuild index dist --simple site"))
@@ -21,14 +22,21 @@ from vbuild.cli import options, terminal
 @options.verify
 @options.as_json
 def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], verify: bool, as_json: bool) -> None:
-    """Write the variants.json of every release in a folder.
+    """Write the variants.json of every release in a folder, or the repodata of a channel for conda.
 
-    An index at --simple that is there already keeps its other releases. It is replaced in one step.
+    An index at --simple that is there already keeps its other releases. It is replaced in one step. FOLDER is a channel
+    if it has packages for conda in folders such as linux-64, and no wheels.
     """
+    from vbuild.publishing.conda.channel import packages_in
     from vbuild.variants.index import index as verb
 
     if remove and not simple:
         raise click.UsageError("--remove goes with --simple, the index that has the release")
+    if not any(folder.glob("*.whl")) and packages_in(folder):
+        if simple:
+            raise click.UsageError("--simple is for wheels; expected none for a channel of packages for conda")
+        _index_channel(folder, as_json=as_json)
+        return
     indexed = verb(folder, simple=simple, remove=remove, verify=verify)
     data = {"variants": [item.data() for item in indexed], "simple": str(simple) if simple else None}
     lines = []
@@ -36,3 +44,11 @@ def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], verify:
         lines += [f"{item.path.name}: {', '.join(item.labels)}", *(f"  note: {note}" for note in item.notes)]
     lines = lines or [f"{folder}: no variant wheels"]
     terminal.show(data, [*lines, *([str(simple)] if simple else [])], as_json=as_json)
+
+
+def _index_channel(folder: Path, *, as_json: bool) -> None:
+    from vbuild.publishing.conda.channel import index_channel
+
+    indexed = index_channel(folder)
+    lines = [f"{item.path}: {counted(len(item.packages), 'package')}" for item in indexed]
+    terminal.show({"channel": [item.data() for item in indexed]}, lines, as_json=as_json)

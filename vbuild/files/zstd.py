@@ -34,9 +34,12 @@ def frame_size(data: "Buffer") -> int:
     return zstd.get_frame_size(data)
 
 
-def compressor(level: int, *, threads: int) -> zstd.ZstdCompressor:
-    """What compresses on so many *threads*, if it can."""
-    return zstd.ZstdCompressor(options={_LEVEL: level, _WORKERS: _workers(threads)})
+def compressor(level: int, *, threads: int, size: int | None = None) -> zstd.ZstdCompressor:
+    """What compresses on so many *threads*, if it can; a frame of so many bytes, where *size* is known, says so."""
+    made = zstd.ZstdCompressor(options={_LEVEL: level, _WORKERS: _workers(threads)})
+    if size is not None:
+        made.set_pledged_input_size(size)
+    return made
 
 
 def most(size: int) -> int:

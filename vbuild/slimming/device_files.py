@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,11 +28,10 @@ from vbuild.gpu_code.model import Compression, Container, Vendor
 from vbuild.hardware.architectures import Device, GpuTarget
 from vbuild.hardware.gpu import GpuRequest, GpuServed, Service, kept_offers, service
 from vbuild.slimming.library import ContainerDecision, LibraryPlan, names_of
+from vbuild.slimming.package import OpenPackage, Package, PackageFile
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
-from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import is_dist_info, recorded_sha256
-from vbuild.wheel.zip_read import Member
 
 _UNTOUCHED = EditedFile.whole(b"")
 _JSON, _PYTHON = ".json", ".py"
@@ -181,15 +180,6 @@ def _served(device: Device, how: Service) -> GpuServed:
     return GpuServed(device, how is Service.MACHINE, how is Service.JIT, how is Service.NONE)
 
 
-class Package(Protocol):
-    """A wheel, or a distribution that is installed."""
-
-    @property
-    def members(self) -> Iterable[Any]: ...
-
-    def read(self, member: Any) -> bytes: ...  # noqa: ANN401 - of either
-
-
 class OwnLists(Struct, frozen=True):
     """What the code of a package has of its files: *digests* by the place where they are, *words* of lists it reads."""
 
@@ -220,12 +210,12 @@ def _is_named(path: str, code: Mapping[str, bytes]) -> bool:
 
 
 class Listing(Struct, frozen=True):
-    """A list in a wheel that names device files: *named* are the paths that its words lead to.
+    """A list in a package that names device files: *named* are the paths that its words lead to.
 
-    *is_own* says that the package's code names the list, *is_known* that its own hash is somewhere in the wheel.
+    *is_own* says that the package's code names the list, *is_known* that its own hash is somewhere in the package.
     """
 
-    member: Member
+    member: PackageFile
     text: str
     named: Mapping[str, frozenset[str]]
     is_own: bool
@@ -243,13 +233,13 @@ class Listing(Struct, frozen=True):
 
 
 def kept_true(
-    wheel: Wheel, plans: Sequence[LibraryPlan], shares: int
+    package: OpenPackage, plans: Sequence[LibraryPlan], shares: int
 ) -> tuple[tuple[LibraryPlan, ...], tuple[dict[str, EditedFile], ...], tuple[tuple[str, ...], ...]]:
     """*plans* without what lists would miss; the new lists of each share, and what to say about the others."""
     loose = {plan.member: plan for plan in plans if plan.is_changed and any(cut.alone for cut in plan.cuts)}
     if not loose:
         return tuple(plans), ({},) * shares, ((),) * shares
-    listings, pinned = _listings(wheel, loose)
+    listings, pinned = _listings(package, loose)
     held: dict[str, str] = dict(pinned)
     files: list[dict[str, EditedFile]] = [{} for _ in range(shares)]
     said: list[list[str]] = [[] for _ in range(shares)]
@@ -269,11 +259,11 @@ def kept_true(
             else:
                 files[place][listing.member.path] = EditedFile.whole(data)
                 said[place].append(f"{listing.member.path} no longer lists {count} that went")
-    plans = tuple(_held(plan, held[plan.member]) if plan.member in held else plan for plan in plans)
+    plans = tuple(kept_whole(plan, held[plan.member]) if plan.member in held else plan for plan in plans)
     return plans, tuple(files), tuple(map(tuple, said))
 
 
-def _held(plan: LibraryPlan, why: str) -> LibraryPlan:
+def kept_whole(plan: LibraryPlan, why: str) -> LibraryPlan:
     """*plan* for a file that stays as it is, and why."""
     cuts = (
         replace(cut, after=cut.before, kept=cut.kept + cut.dropped, dropped=0, gpus=cut.gpus_before, why_whole=why)
@@ -282,13 +272,13 @@ def _held(plan: LibraryPlan, why: str) -> LibraryPlan:
     return LibraryPlan(plan.member, (_UNTOUCHED,) * len(plan.files), tuple(cuts))
 
 
-def _listings(wheel: Wheel, loose: Mapping[str, LibraryPlan]) -> tuple[list[Listing], dict[str, str]]:
-    """The lists in *wheel* that name *loose* files, and which of these have to stay as they are, with the reason."""
+def _listings(package: OpenPackage, loose: Mapping[str, LibraryPlan]) -> tuple[list[Listing], dict[str, str]]:
+    """The lists in *package* that name *loose* files, and which of these have to stay as they are, with the reason."""
     by_name: dict[str, list[str]] = defaultdict(list)
-    for member in wheel.members:
+    for member in package.members:
         by_name[posixpath.basename(member.path)].append(member.path)
-    code, texts = _texts(wheel)
-    digests = {recorded_sha256(wheel.row(member).hash): member.path for member in wheel.members}
+    code, texts = _texts(package)
+    digests = {recorded_sha256(package.row(member).hash): member.path for member in package.members}
     known = {path: place for place, data in code.items() for path in _with_digests(data, digests)}
     held = {path: f"its SHA-256 is in {place}" for path, place in known.items() if path in loose}
     found = []
@@ -302,17 +292,17 @@ def _listings(wheel: Wheel, loose: Mapping[str, LibraryPlan]) -> tuple[list[List
     return found, held
 
 
-def _texts(wheel: Package) -> tuple[dict[str, bytes], list[tuple[Any, str]]]:
-    """The Python code in *wheel* by path, and what else of it may be a list."""
+def _texts(package: Package) -> tuple[dict[str, bytes], list[tuple[Any, str]]]:
+    """The Python code in *package* by path, and what else of it may be a list."""
     code, texts = {}, []
-    for member in wheel.members:
+    for member in package.members:
         if not may_list(member.path, member.size):
             continue
         if member.path.endswith(_PYTHON):
-            code[member.path] = wheel.read(member)
+            code[member.path] = package.read(member)
         else:
             with suppress(UnicodeDecodeError):
-                texts.append((member, wheel.read(member).decode()))
+                texts.append((member, package.read(member).decode()))
     return code, texts
 
 

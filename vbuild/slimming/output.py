@@ -67,6 +67,16 @@ def claimed_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tupl
     return tuple(properties)
 
 
+def cut_warnings(cuts: Sequence[LibraryCut]) -> Iterator[str]:
+    """Yield what publishers should know about the libraries of *cuts*."""
+    for cut in cuts:
+        if cut.is_fragile:
+            yield f"{cut.member}: its program headers were moved by force: GNU strip and objcopy destroy such a file"
+    if zstd := [cut.member for cut in cuts if cut.is_recompressed]:
+        what = f"GPU code is compressed with zstd, which no driver before that of CUDA {ZSTD_SINCE} reads"
+        yield f"{what}: in {', '.join(zstd)}"
+
+
 _HOW = "vbuild slim"
 
 
@@ -88,14 +98,7 @@ class SlimOutput(Struct, frozen=True):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What publishers should know about the wheel."""
-        fragile = "{}: its program headers were moved by force: GNU strip and objcopy destroy such a file"
-        zstd = [cut.member for cut in self.cuts if cut.is_recompressed]
-        what = f"GPU code is compressed with zstd, which no driver before that of CUDA {ZSTD_SINCE} reads"
-        return (
-            *(fragile.format(cut.member) for cut in self.cuts if cut.is_fragile),
-            *([f"{what}: in {', '.join(zstd)}"] if zstd else ()),
-            *self.said,
-        )
+        return (*cut_warnings(self.cuts), *self.said)
 
     def finish(self, wheel: Wheel, writer: WheelWriter, *, bill: bool = True) -> None:
         """Write the new variant.json and bill of materials; with *bill*, a wheel that has none gets one."""

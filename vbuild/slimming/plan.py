@@ -1,4 +1,4 @@
-"""Everything that slimming does to the files of one wheel, decided before a byte is written.
+"""Everything that slimming does to the files of one package, decided before a byte is written.
 
     every file of GPU code alone, by its first bytes             -> stays or goes
     every ELF or PE member, inflated once, in threads -> GpuLibrary    -> for each share an edited file and an account
@@ -24,19 +24,18 @@ from vbuild.hardware.cpu import available_cores
 from vbuild.pe.image import is_64_bit
 from vbuild.slimming.device_files import container_plan, file_plan, kept_true, together
 from vbuild.slimming.library import GpuLibrary, LibraryPlan, check_served
+from vbuild.slimming.package import OpenPackage, PackageFile
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
 from vbuild.slimming.stated import listed_in
-from vbuild.wheel.archive import Wheel
 from vbuild.wheel.unpacking import forget
-from vbuild.wheel.zip_read import Member
 
 
 class SlimPlan(Struct, frozen=True):
-    """The files of a wheel with what happens to them, and the members that are left out of every share.
+    """The files of a package with what happens to them, and the members that are left out of every share.
 
-    It *has_others* where compiled files are of formats without such code. For each share, *lists* are those in the
-    wheel that no longer name what went, and *said* is what to know of others.
+    It *has_others* where compiled files are of formats without such code. For each share, *lists* are those in it
+    that no longer name what went, and *said* is what to know of others.
     """
 
     libraries: tuple[LibraryPlan, ...]
@@ -102,7 +101,7 @@ class SlimPlan(Struct, frozen=True):
 
 @contextmanager
 def planned(
-    wheel: Wheel,
+    package: OpenPackage,
     shares: Sequence[Share],
     cuts: Cuts,
     *,
@@ -110,55 +109,55 @@ def planned(
     on_progress: Callable[[int], None] = lambda _size: None,
     on_change: Callable[[], None] = lambda: None,
 ) -> Iterator[SlimPlan]:
-    """Plan what to do to *wheel*, inflated in the folder *room*; *on_progress* is called with the bytes examined.
+    """Plan what to do to *package*, inflated in the folder *room*; *on_progress* is called with the bytes examined.
 
     *on_change* is called as soon as it is known that something changes, and may raise.
 
-    Raises `RepackageError` if nothing serves a GPU asked for, or a glob names what a wheel needs; `WheelError` if
-    the wheel is damaged.
+    Raises `RepackageError` if nothing serves a GPU asked for, or a glob names what a package needs; `WheelError`
+    if it is damaged.
     """
-    dropped = cuts.dropped(wheel)
+    dropped = cuts.dropped(package)
     if dropped:
         on_change()
-    found, members = _sorted_out(wheel, dropped, shares, cuts)
-    on_progress(sum(member.size for member in wheel.members) - sum(member.size for member in members))
+    found, members = _sorted_out(package, dropped, shares, cuts)
+    on_progress(sum(member.size for member in package.members) - sum(member.size for member in members))
     members.sort(key=lambda member: member.size, reverse=True)
     with ExitStack() as stack, ThreadPoolExecutor(available_cores()) as pool:
         stack.callback(pool.shutdown, cancel_futures=True)
         if any(plan.is_changed for plan in found):
             on_change()
-        examine = partial(_examined, wheel, stack=stack, shares=shares, cuts=cuts, room=room)
+        examine = partial(_examined, package, stack=stack, shares=shares, cuts=cuts, room=room)
         for library in pool.map(examine, members):
             if library.is_changed:
                 on_change()
             on_progress(library.cuts[0].before)
             found.append(library)
-        order = {member.path: place for place, member in enumerate(wheel.members)}
+        order = {member.path: place for place, member in enumerate(package.members)}
         found.sort(key=lambda library: order[library.member])
         if not cuts.unsupported:
             for place in range(len(shares)):
                 check_served([library.cuts[place] for library in found])
-        plans, lists, said = kept_true(wheel, found, len(shares))
+        plans, lists, said = kept_true(package, found, len(shares))
         known = {library.member for library in plans}
-        others = (member for member in wheel.members if member.path not in known)
-        has_others = not plans and any(Format.of(each.path, partial(wheel.head, each)) for each in others)
+        others = (member for member in package.members if member.path not in known)
+        has_others = not plans and any(Format.of(each.path, partial(package.head, each)) for each in others)
         yield SlimPlan(plans, dropped, has_others, lists, said)
 
 
 def _sorted_out(
-    wheel: Wheel, dropped: Collection[str], shares: Sequence[Share], cuts: Cuts
-) -> tuple[list[LibraryPlan], list[Member]]:
+    package: OpenPackage, dropped: Collection[str], shares: Sequence[Share], cuts: Cuts
+) -> tuple[list[LibraryPlan], list[PackageFile]]:
     """Return what becomes of the files that are GPU code alone, and the members that have to be inflated.
 
     Threads for thousands of small files would only wait for Python's lock.
     """
     found, members = [], []
-    folders = Folders((member.path for member in wheel.members), wheel.read)
-    for member in wheel.members:
+    folders = Folders((member.path for member in package.members), package.read)
+    for member in package.members:
         if member.path in dropped:
             continue
-        start = wheel.head(member, HEADER)
-        head = partial(_head, wheel, member, start)
+        start = package.head(member, HEADER)
+        head = partial(_head, package, member, start)
         if file := DeviceFile.of(member.path, member.size, head, folders.of(member.path)):
             found.append(file_plan(file, member.path, member.size, shares, cuts))
         elif worth_reading(member.path, head) or (not start and member.size > 0):
@@ -166,8 +165,8 @@ def _sorted_out(
     return found, members
 
 
-def _head(wheel: Wheel, member: Member, start: bytes, size: int) -> bytes:
-    return start if size <= HEADER else wheel.head(member, size)
+def _head(package: OpenPackage, member: PackageFile, start: bytes, size: int) -> bytes:
+    return start if size <= HEADER else package.head(member, size)
 
 
 def is_alone(path: str, size: int, head: Head) -> bool:
@@ -207,11 +206,17 @@ def examined(
 
 
 def _examined(
-    wheel: Wheel, member: Member, *, stack: ExitStack, shares: Sequence[Share], cuts: Cuts, room: Path | None
+    package: OpenPackage,
+    member: PackageFile,
+    *,
+    stack: ExitStack,
+    shares: Sequence[Share],
+    cuts: Cuts,
+    room: Path | None,
 ) -> LibraryPlan:
     """Examine the library *member*; if it changes, it stays mapped until *stack* closes."""
     with ExitStack() as mapped:
-        data = mapped.enter_context(wheel.mapped(member, folder=room, to_edit=True))
+        data = mapped.enter_context(package.mapped(member, folder=room, to_edit=True))
         plan = examined(member.path, data, shares, cuts)
         if plan.is_changed:
             forget(data)

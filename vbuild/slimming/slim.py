@@ -73,7 +73,7 @@ def slim(
     `WheelError` if a wheel is damaged: then no part of that wheel is in *folder*.
     """
     cuts = cuts or Cuts()
-    _check(shares, cuts)
+    check_shares(shares, cuts)
     wheels = gathered(paths)
     _check_globs(wheels, cuts)
     make = partial(slim_wheel, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license, verify=verify)
@@ -106,11 +106,11 @@ def slim_wheel(
             cuts = replace(cuts, zstd=True)
         progress = _Progress(wheel, on_progress)
         found = tuple(prohibitions(wheel))
-        allow = partial(_check_licence, () if accept_license else found)
+        allow = partial(check_licence, () if accept_license else found)
         with planned(wheel, shares, cuts, room=room_for(folder), on_progress=progress, on_change=allow) as plan:
             bare = wheel.record.unhashed(wheel.record_path)
             told = (f"RECORD has {bare}: CRC-32 alone vouches for them; the new RECORD has them all",) if bare else ()
-            warnings = () if plan.is_idle else (*map(_licence_warning, found), *told)
+            warnings = () if plan.is_idle else (*map(licence_warning, found), *told)
             outputs = tuple(slim_outputs(wheel, plan, shares))
             write = partial(_written, wheel, plan=plan, outputs=outputs, codec=codec, cuts=cuts, on_progress=progress)
             written = () if folder is None else write(folder, verify=verify)
@@ -213,7 +213,7 @@ class _Progress:
         self._on_progress(self._name, self._done, self._total)
 
 
-def _check(shares: Sequence[Share], cuts: Cuts) -> None:
+def check_shares(shares: Sequence[Share], cuts: Cuts) -> None:
     """Raise `RepackageError` if nothing is asked for, or two outputs would have one name."""
     if not any(share.gpus for share in shares) and not cuts.more:
         raise RepackageError(
@@ -245,16 +245,16 @@ def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
         raise RepackageError(f"--drop {min(unused)!r}: names no member of any wheel given; * also crosses slashes")
 
 
-def _check_licence(found: Iterable[Prohibition]) -> None:
-    """Raise `RepackageError` if the distribution's own licence forbids changes."""
+def check_licence(found: Iterable[Prohibition], what: str = "wheel") -> None:
+    """Raise `RepackageError` if the own licence of a distribution forbids changes; *what* it is for the message."""
     for prohibition in found:
         if prohibition.is_own:
-            what = "the licence forbids to modify what is in this wheel"
-            raise RepackageError(f"{what} ({prohibition}); if you are allowed to, say so with --accept-license")
+            why = f"the licence forbids to modify what is in this {what}"
+            raise RepackageError(f"{why} ({prohibition}); if you are allowed to, say so with --accept-license")
 
 
-def _licence_warning(prohibition: Prohibition) -> str:
-    """What to know about a wheel that is changed although some licence in it forbids that."""
+def licence_warning(prohibition: Prohibition) -> str:
+    """What to know about a wheel or a package that is changed although some licence in it forbids that."""
     if prohibition.is_own:
         return f"accepted for you: {prohibition}"
     return f"the licence of a component forbids to modify that one: {prohibition}"

@@ -7,9 +7,8 @@ from vbuild.binary.image import Image
 from vbuild.files.wording import counted
 from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE
 from vbuild.gpu_code.model import DeviceCode
+from vbuild.slimming.package import Package
 from vbuild.slimming.results import LibraryCut
-from vbuild.wheel.archive import Wheel
-from vbuild.wheel.installed import InstalledDistribution
 from vbuild.wheel.metadata import Metadata
 
 # libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
@@ -79,9 +78,7 @@ def listed_in(image: Image) -> frozenset[str]:
     return frozenset().union(*(_listed(image.view(section.span)) for section in constants))
 
 
-def still_listed(
-    package: Wheel | InstalledDistribution, cuts: Iterable[LibraryCut], listed: Mapping[str, frozenset[str]]
-) -> Iterator[str]:
+def still_listed(package: Package, cuts: Iterable[LibraryCut], listed: Mapping[str, frozenset[str]]) -> Iterator[str]:
     """Yield what to know of a *package* that lists the architectures it is for, if some that *cuts* took are in a list.
 
     *listed* has the architectures in the lists of its libraries; texts are looked at.
@@ -95,8 +92,7 @@ def still_listed(
         return
     texts = [member for member in package.members if member.path.endswith(_TEXTS) and member.size <= _LONGEST]
     paths = [path for path, names in listed.items() if names & gone]
-    # a member is read by the package that it was found in
-    paths += [member.path for member in texts if _listed(package.read(member)) & gone]  # type: ignore[arg-type]
+    paths += [member.path for member in texts if _listed(package.read(member)) & gone]
     if paths:
         more = f" and {counted(len(paths) - 1, 'more file')}" if len(paths) > 1 else ""
         what = f"architectures are listed in {paths[0]}{more}, and still with {', '.join(sorted(gone, key=_number))}"

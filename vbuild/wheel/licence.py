@@ -20,15 +20,13 @@ calls proprietary, without a text, allows nothing.
 
 import posixpath
 import re
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, Self
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
-from vbuild.wheel.archive import Wheel
-from vbuild.wheel.installed import InstalledDistribution
-from vbuild.wheel.metadata import is_dist_info
+from vbuild.wheel.metadata import Metadata, is_dist_info
 
 _NAME = re.compile(r"(?<![a-z])(?:licen[cs]es?|copying|eula|notices?)(?![a-z])", re.IGNORECASE)
 _FOLDERS = ("licenses", "licences", "license_files", "license", "licence")
@@ -54,7 +52,21 @@ _METADATA = "METADATA"
 _LARGEST = 1 << 24
 _LONGEST = 300
 
-Licensed = Wheel | InstalledDistribution
+
+class Licensed(Protocol):
+    """What may have a licence: a wheel, what is installed, a package for conda. Its *dist_info* describes it."""
+
+    @property
+    def dist_info(self) -> str: ...
+
+    @property
+    def members(self) -> Iterable[Any]: ...
+
+    def metadata(self) -> Metadata: ...
+
+    def find(self, path: str) -> Any: ...  # noqa: ANN401 - one of its own members, or None
+
+    def read(self, member: Any) -> bytes: ...  # noqa: ANN401 - one of its own members
 
 
 class Prohibition(Struct, frozen=True):
@@ -150,8 +162,7 @@ def _is_own(path: str, wheel: Licensed, beside: str) -> bool:
 
 def _read(wheel: Licensed, path: str) -> str:
     member = wheel.find(path)
-    # a member is read by the one that it was found in
-    return wheel.read(member).decode(errors="replace") if member and member.size <= _LARGEST else ""  # type: ignore[arg-type]
+    return wheel.read(member).decode(errors="replace") if member and member.size <= _LARGEST else ""
 
 
 def _forbidden(place: str, text: str, *, is_own: bool = True) -> Prohibition | None:

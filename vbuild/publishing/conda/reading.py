@@ -38,7 +38,7 @@ LEVEL_PACKAGE = "_x86_64-microarch-level"
 
 _METADATA = "metadata.json"
 # bytes of what describes a package: paths.json of a hundred thousand files
-_LARGEST = 1 << 25
+LARGEST = 1 << 25
 _READ = 1 << 20
 
 
@@ -52,12 +52,12 @@ class OpenCondaPackage(Struct, frozen=True):
     def information(self) -> dict[str, bytes]:
         """The members of the describing archive, by path; `RepackageError` if it is damaged, or unheard-of large."""
         found: dict[str, bytes] = {}
-        left = _LARGEST
+        left = LARGEST
         with self._opened(self.described) as archive:
             for entry in archive:
                 if entry.isfile():
                     if (left := left - entry.size) < 0:
-                        raise RepackageError(f"{entry.name}: more than {_LARGEST} bytes to describe a package")
+                        raise RepackageError(f"{entry.name}: more than {LARGEST} bytes to describe a package")
                     found[entry.name] = b"".join(_chunks(archive, entry))
         return found
 
@@ -72,6 +72,18 @@ class OpenCondaPackage(Struct, frozen=True):
         with self._opened(self.files) as archive:
             for entry in archive:
                 yield entry, _chunks(archive, entry)
+
+    def plain(self, member: Member, *, most: int) -> Iterator[bytes]:
+        """The archive that *member* is, not compressed; `RepackageError` if it is damaged, or over *most* bytes."""
+        stream = zstd.reading(io.BufferedReader(_Chunks(self.source.inflated(member))))
+        size = 0
+        try:
+            while chunk := stream.read(_READ):
+                if (size := size + len(chunk)) > most:
+                    raise RepackageError(f"unpacks to more than {most} bytes; expected no more")
+                yield chunk
+        except (zstd.ZstdError, EOFError) as error:
+            raise RepackageError(f"damaged: {error}") from error
 
     @contextmanager
     def _opened(self, member: Member) -> Iterator[tarfile.TarFile]:

@@ -190,16 +190,28 @@ class CondaIndex(Struct, frozen=True):
         """
         packages = {path.name: listed(folder / path, sha256=digests.of(folder / path)) for path in sorted(self.files)}
         target = folder / self.target
-        repodata = {
-            "info": {"subdir": target.parent.name},
-            "packages": {},
-            "packages.conda": packages,
+        data = repodata(target.parent.name, packages)
+        target.write_bytes(data)
+        target.with_name(f"{target.name}.zst").write_bytes(packed_repodata(data))
+
+
+def repodata(subdir: str, packages: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """The repodata of the folder *subdir* of a channel: what it says of each of *packages*, by file name."""
+    newer = {name: record for name, record in packages.items() if name.endswith(".conda")}
+    return _json(
+        {
+            "info": {"subdir": subdir},
+            "packages": {name: record for name, record in packages.items() if name not in newer},
+            "packages.conda": newer,
             "removed": [],
             "repodata_version": 1,
         }
-        data = _json(repodata)
-        target.write_bytes(data)
-        target.with_name(f"{target.name}.zst").write_bytes(zstd.compressed(data, level=_SMALL_LEVEL))
+    )
+
+
+def packed_repodata(data: bytes) -> bytes:
+    """The repodata *data* as ``repodata.json.zst``, which most clients read first."""
+    return zstd.compressed(data, level=_SMALL_LEVEL)
 
 
 def _information(

@@ -1,0 +1,137 @@
+"""Packages for conda in both formats, made with the standard library and zstandard; and what is in some, read so."""
+
+import bz2
+import hashlib
+import io
+import json
+import posixpath
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+# as long as conda-build makes it, and longer than any folder of a test
+PLACEHOLDER = "/opt/anaconda1anaconda2anaconda3".ljust(255, "_")
+MOMENT = 1_700_000_000
+Content = bytes | tuple[str, str]
+
+
+def conda_package(
+    folder: Path,
+    stem: str = "demo-1.0-cuda126_h1a2b3c4_3",
+    files: Mapping[str, Content] | None = None,
+    *,
+    ending: str = ".conda",
+    prefixed: Mapping[str, str] | None = None,
+    info: Mapping[str, bytes] | None = None,
+    index: Mapping[str, Any] | None = None,
+    paths: Any = None,
+) -> Path:
+    """The package *stem* in *folder*: of *files*, each bytes, or ("symlink" or "hardlink", target).
+
+    *prefixed* has the file_mode of those with a placeholder. *info* and *index* are more of info/, and of its
+    index.json; *paths* is what paths.json says instead of the truth.
+    """
+    files = files or {}
+    name, version, build = stem.rsplit("-", 2)
+    number = int(build.rpartition("_")[2])
+    described = {
+        "info/index.json": json.dumps(
+            {
+                "arch": "x86_64",
+                "build": build,
+                "build_number": number,
+                "depends": ["__glibc >=2.17,<3.0.a0"],
+                "license": "Apache-2.0",
+                "name": name,
+                "platform": "linux",
+                "subdir": "linux-64",
+                "timestamp": 1_750_000_000_000,
+                "version": version,
+                **(index or {}),
+            },
+            indent=2,
+        ).encode(),
+        "info/hash_input.json": b'{"cuda_compiler_version": "12.6"}',
+        "info/about.json": b"{}",
+        "info/files": "".join(f"{path}\n" for path in files).encode(),
+        "info/paths.json": json.dumps(
+            paths or {"paths": [_stated(path, files, prefixed or {}) for path in files], "paths_version": 1}, indent=2
+        ).encode(),
+        **(info or {}),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{stem}{ending}"
+    if ending == ".tar.bz2":
+        target.write_bytes(bz2.compress(tarred({**described, **files})))
+        return target
+    pack = zstandard.ZstdCompressor().compress
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.writestr("metadata.json", '{"conda_pkg_format_version": 2}')
+        archive.writestr(f"pkg-{stem}.tar.zst", pack(tarred(files)))
+        archive.writestr(f"info-{stem}.tar.zst", pack(tarred(described)))
+    return target
+
+
+def _stated(path: str, files: Mapping[str, Content], prefixed: Mapping[str, str]) -> dict[str, Any]:
+    content, kind = files[path], "hardlink"
+    if isinstance(content, tuple):
+        kind = "softlink" if content[0] == "symlink" else "hardlink"
+        leads_to = posixpath.normpath(posixpath.join(posixpath.dirname(path), content[1]))
+        content = files[content[1] if kind == "hardlink" else leads_to]
+        assert isinstance(content, bytes)
+    entry = {"_path": path, "path_type": kind, "sha256": hashlib.sha256(content).hexdigest()}
+    if path in prefixed:
+        entry |= {"file_mode": prefixed[path], "prefix_placeholder": PLACEHOLDER}
+    return {**entry, "size_in_bytes": len(content)}
+
+
+def tarred(files: Mapping[str, Content]) -> bytes:
+    """An archive of *files* as conda-package-handling makes it: times with fractions, owner 0, modes."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for number, (path, content) in enumerate(files.items()):
+            entry = tarfile.TarInfo(path)
+            entry.mtime, entry.mode = MOMENT + number + 0.25, 0o755 if path.endswith(".so") else 0o644
+            if isinstance(content, tuple):
+                entry.type = tarfile.SYMTYPE if content[0] == "symlink" else tarfile.LNKTYPE
+                entry.linkname = content[1]
+                archive.addfile(entry)
+            else:
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+    return file.getvalue()
+
+
+def members_of(package: Path) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
+    """Everything in *package*, info/ included, by path."""
+    if package.name.endswith(".tar.bz2"):
+        return _members(bz2.decompress(package.read_bytes()))
+    stem = package.name.removesuffix(".conda")
+    found: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
+    with zipfile.ZipFile(package) as archive:
+        assert archive.namelist() == ["metadata.json", f"pkg-{stem}.tar.zst", f"info-{stem}.tar.zst"]
+        assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
+        for part in ("pkg", "info"):
+            frame = archive.read(f"{part}-{stem}.tar.zst")
+            data = zstandard.ZstdDecompressor().decompress(frame, max_output_size=1 << 30)
+            assert zstandard.frame_content_size(frame) == len(data)
+            found |= _members(data)
+    return found
+
+
+def _members(data: bytes) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for entry in archive:
+            stream = archive.extractfile(entry) if entry.isreg() else None
+            found[entry.name] = entry, stream.read() if stream else b""
+    return found
+
+
+def json_in(package: Path, name: str) -> Any:
+    """What info/ of *package* has in the file *name*."""
+    return json.loads(members_of(package)[f"info/{name}"][1])
