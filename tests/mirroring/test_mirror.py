@@ -17,6 +17,7 @@ from tests.factories.release_folders import sdist
 from tests.factories.sources import sha256
 from tests.factories.workdir import file_digests
 from vbuild.errors import FetchError
+from vbuild.hardware.driver import FORCED_CAPABILITY, FORCED_DRIVER
 from vbuild.mirroring.check import checked_mirror
 from vbuild.mirroring.mirror import Mirrored, mirror
 from vbuild.mirroring.model import MirrorRequest
@@ -95,6 +96,37 @@ def test_what_is_cut_can_say_so_in_its_version_and_comes_before_the_original(whe
     assert names(site) == [name, FAT.replace("1.0", "1.0+sm90"), PLAIN]
     assert checked_mirror(site).problems == ()
     assert {file.version for file in result.files} == {"1.0+sm80.sm90", "1.0"}
+
+
+@pytest.mark.usefixtures("server")
+def test_uv_takes_the_variant_of_the_gpus_that_a_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site"
+    result = made(site, "9.0", "8.0", "", variants=True)
+    variants = [FAT.replace(".whl", f"-{label}.whl") for label in ("sm80", "sm90")]
+    assert names(site) == sorted((FAT, *variants, PLAIN))
+    assert [file.machines for file in result.files if file.cut.label] == [("sm80",), ("sm90",)]
+    assert lock(site, "sm90")["fat"].startswith(f"simple/fat/{FAT} ")
+    assert checked_mirror(site).problems == ()
+    assert made(site, "9.0", "8.0", "", variants=True).fetched == 0
+    monkeypatch.setenv(FORCED_DRIVER, "13.0")
+    with serving(site) as served:
+        for capability, taken in (("9.0", variants[1]), ("8.0", variants[0]), ("12.0", FAT)):
+            monkeypatch.setenv(FORCED_CAPABILITY, capability)
+            command = [UV, "pip", "install", "-v", "--preview-features", "wheel-variants", "--dry-run", "--no-deps"]
+            place = ["--target", str(tmp_path / "target"), "--default-index", f"{served.url}/simple/"]
+            said = subprocess.run([*command, *place, "fat"], check=True, capture_output=True, text=True).stderr
+            assert f"({taken})" in said
+    page = site / "simple/fat/index.json"
+    text = page.read_text()
+    page.write_text(text.replace("fat-1.0-variants.json", "fat-2.0-variants.json"))
+    problems = checked_mirror(site).problems
+    assert "fat/fat-1.0-variants.json: is not what its variants come to" in problems
+    assert "fat/fat-2.0-variants.json: is of no variant that mirror.json has" in problems
+    page.write_text(text)
+    # one kind of GPUs alone has no variant of its own: the plain wheel is for it
+    assert made(site, "9.0", variants=True, prune=True).plain == made(site, "9.0", variants=True).files
+    assert names(site) == [FAT, PLAIN]
+    assert checked_mirror(site).problems == ()
 
 
 @pytest.mark.usefixtures("server")

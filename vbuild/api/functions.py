@@ -622,6 +622,7 @@ def mirror(
         drop=texts_of(asked.get("drop")),
         accept_license=asked.get("accept_license", False),
         local=asked.get("local", False),
+        variants=asked.get("variants", False),
         prune=asked.get("prune", False),
         url=asked.get("url"),
         originals=path_of(asked.get("originals")),

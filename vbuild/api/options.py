@@ -197,6 +197,7 @@ class MirrorOptions(TypedDict, total=False):
     drop            globs of files to leave out
     accept_license  cut wheels whose licence forbids changes
     local           what is cut says so in its version: 2.9.1+sm90
+    variants        besides, a variant wheel for each kind of GPUs, which uv chooses
     prune           remove files that no machine installs any more
     url             where the site will be served, which locks then name instead of paths
     originals       a folder that keeps the original files, and is looked into before anything is fetched
@@ -216,6 +217,7 @@ class MirrorOptions(TypedDict, total=False):
     drop: str | Iterable[str]
     accept_license: bool
     local: bool
+    variants: bool
     prune: bool
     url: str | None
     originals: StrPath | None

@@ -66,6 +66,7 @@ def mirror() -> None:
 )
 @click.option("--accept-license", is_flag=True, help="Cut wheels whose licence forbids changes: you have permission.")
 @click.option("--local", is_flag=True, help="Say in the version of a wheel what it was cut for: 2.9.1+sm90.")
+@click.option("--variants", is_flag=True, help="Add a variant wheel for each kind of GPUs, for uv.")
 @click.option("--prune", is_flag=True, help="Remove files that no machine installs any more.")
 @click.option("--url", metavar="URL", help="Name this, where the site will be served, in locks, instead of paths.")
 @click.option(
@@ -128,7 +129,8 @@ def mirrored_lines(result: "Mirrored") -> Iterator[str]:
         yield f"{'package':{_NAME}} {'before':>9} {'after':>9}"
     for file in sorted(changed, key=lambda file: file.size - file.original.size):
         index = f"{file.index}/" if file.index else ""
-        name = f"{index}{file.original.project} {file.version}"
+        label = f" {file.cut.label}" if file.cut.label else ""
+        name = f"{index}{file.original.project} {file.version}{label}"
         yield f"{_short(name):{_NAME}} {sized(file.original.size):>9} {sized(file.size):>9}"
     why: dict[str, list[str]] = {}
     for file in result.files:

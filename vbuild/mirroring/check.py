@@ -15,16 +15,16 @@ from typing import Any
 from msgspec import Struct
 
 from vbuild.errors import RepackageError, VbuildError
-from vbuild.files.hashing import Digests
+from vbuild.files.hashing import Digests, sha256_of
 from vbuild.files.wording import counted, wrapped
 from vbuild.mirroring.locks import constraints_of, lock_of
 from vbuild.mirroring.model import MirroredFile, Site
-from vbuild.mirroring.site import MIRROR, read_site
+from vbuild.mirroring.site import MIRROR, read_site, variant_documents
 from vbuild.sbom.keeping import carries, contradictions
 from vbuild.sbom.statement import PROVENANCE
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.simple_index import read_index
+from vbuild.wheel.simple_index import VARIANTS, IndexedFile, read_index
 
 Attested = Callable[[Iterable[tuple[str, str, Path]]], Iterable[Finding]]
 
@@ -118,7 +118,11 @@ def _of_files(folder: Path, site: Site) -> Iterator[str]:
     for index in dict.fromkeys(file.index for file in site.files):
         for path in sorted((folder / index / "simple").rglob("*")):
             name = path.relative_to(folder).as_posix()
-            is_ours = path.name in {"index.html", "index.json"} or name.removesuffix(".metadata") in known
+            is_ours = (
+                path.name in {"index.html", "index.json"}
+                or path.name.endswith(VARIANTS)
+                or name.removesuffix(".metadata") in known
+            )
             if path.is_file() and not is_ours:
                 yield f"{name}: nobody knows where it comes from; delete it"
 
@@ -149,6 +153,8 @@ def _of_indexes(folder: Path, site: Site) -> Iterator[str]:
             yield f"{place}: {error}"
             continue
         own = {(file.original.project, file.file): file for file in site.files if file.index == index}
+        yield from _of_documents(folder, [file for file in own.values() if file.cut.label], listed)
+        listed = {key: one for key, one in listed.items() if not one.filename.endswith(VARIANTS)}
         for key in sorted(own.keys() ^ listed.keys()):
             yield f"{place}/{'/'.join(key)}: {'is not listed' if key in own else 'is listed, and not known'}"
         for key in sorted(own.keys() & listed.keys()):
@@ -156,6 +162,25 @@ def _of_indexes(folder: Path, site: Site) -> Iterator[str]:
                 yield f"{place}/{'/'.join(key)}: is listed with another hash or size"
             if f"#sha256={own[key].sha256}" not in _text(folder / place / key[0] / "index.html"):
                 yield f"{place}/{key[0]}/index.html: does not have the hash of {key[1]}"
+
+
+def _of_documents(
+    folder: Path, labelled: Iterable[MirroredFile], listed: Mapping[tuple[str, str], IndexedFile]
+) -> Iterator[str]:
+    """What is wrong with the variants.json of an index whose variants are *labelled*."""
+    projects: dict[str, list[Path]] = {}
+    for file in labelled:
+        projects.setdefault(file.original.project, []).append(folder / file.path)
+    there = {key for key in listed if key[1].endswith(VARIANTS)}
+    for project, wheels in projects.items():
+        if not all(path.is_file() for path in wheels):
+            continue
+        with variant_documents(wheels) as documents:
+            for path in documents:
+                there.discard((project, path.name))
+                if not (one := listed.get((project, path.name))) or one.sha256 != sha256_of(path):
+                    yield f"{project}/{path.name}: is not what its variants come to"
+    yield from (f"{project}/{name}: is of no variant that {MIRROR} has" for project, name in sorted(there))
 
 
 def _of_locks(folder: Path, site: Site) -> Iterator[str]:

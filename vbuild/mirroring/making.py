@@ -200,12 +200,11 @@ def _cut(source: Path, place: Path, one: Wanted) -> MirroredFile:
             linked(source, place / one.original.file)
         why = str(error).removeprefix(f"{source.name}: ")
         return replace(whole, has_gpu_code=True, why_left=why)
-    path, name = place / one.original.file, ""
-    is_changed = sha256_of(path) != one.original.sha256
-    if is_changed and one.cut.local:
+    path = place / slimmed.name
+    if one.cut.local and sha256_of(path) != one.original.sha256:
         path = localized(path, one.cut)
-        name = path.name
     left = dict.fromkeys(library.why_whole for library in slimmed.libraries if library.why_whole)
+    served = {str(each.device) for library in slimmed.libraries for each in library.served if each.machine}
     return replace(
         whole,
         sha256=sha256_of(path),
@@ -213,7 +212,8 @@ def _cut(source: Path, place: Path, one: Wanted) -> MirroredFile:
         installed=slimmed.unpacked,
         has_gpu_code=bool(slimmed.libraries),
         why_left="; ".join(left),
-        renamed=name,
+        renamed=path.name if path.name != one.original.file else "",
+        served=tuple(sorted(served)),
     )
 
 

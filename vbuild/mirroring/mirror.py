@@ -47,6 +47,11 @@ class Mirrored(Struct, frozen=True):
     replaced: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
 
+    @property
+    def plain(self) -> tuple[MirroredFile, ...]:
+        """The files that are no variants of others."""
+        return tuple(file for file in self.files if not file.cut.label)
+
     def usage(self) -> Iterator[str]:
         """For each machine a line with its name and the commands that install from the site there."""
         indexes = {file.index for file in self.files}
@@ -64,10 +69,11 @@ class Mirrored(Struct, frozen=True):
             "removed": self.removed,
             "replaced": [*self.replaced],
             "dropped_machines": [*self.dropped],
-            "download_before": sum(file.original.size for file in self.files),
-            "download": sum(file.size for file in self.files),
-            "installed_before": sum(file.installed_before for file in self.files),
-            "installed": sum(file.installed for file in self.files),
+            # without variants: nobody installs both
+            "download_before": sum(file.original.size for file in self.plain),
+            "download": sum(file.size for file in self.plain),
+            "installed_before": sum(file.installed_before for file in self.plain),
+            "installed": sum(file.installed for file in self.plain),
             "site": self.site.data(),
         }
 
@@ -107,21 +113,30 @@ class _Run(Struct, frozen=True):
     def rehearsed(self, work: Path) -> Mirrored:
         """What a site would become; each file is made in *work*, and its size is all that stays."""
         wanted, installs = self._planned()
+        files = self._sized(work, wanted)
+        files += self._sized(work, self._variants(wanted, files))
+        site = self._site(files, installs)
+        return Mirrored(None, site, site.files, fetched=len(files))
+
+    def _sized(self, work: Path, wanted: Sequence[Wanted]) -> list[MirroredFile]:
+        """All that is *wanted*, made in *work* and removed."""
         files = []
         for one in self._made(work, wanted):
             one.path.unlink()
             files.append(one.file)
-        site = self._site(files, installs)
-        return Mirrored(None, site, site.files, fetched=len(files))
+        return files
 
     def written(self, folder: Path) -> Mirrored:
         """What became of the site in *folder*, which no other run writes."""
         before = read_site(folder)
-        there = {file.path: file for file in before.files}
         work = folder.absolute().with_name(f".{folder.absolute().name}.mirror")
         wanted, installs = self._planned()
-        kept, missing = _compared(wanted, there, folder)
-        made = {one.file.path: one for one in self._made(work, missing)}
+        kept, made = self._both(wanted, before, work, folder)
+        plain = (*kept, *(one.file for one in made.values()))
+        more_kept, more_made = self._both(self._variants(wanted, plain), before, work, folder)
+        kept += more_kept
+        made |= more_made
+        there = {file.path: file for file in before.files}
         own = (*kept, *(one.file for one in made.values()))
         mine = {file.path for file in own}
         others = [replace(file, machines=()) for path, file in there.items() if path not in mine]
@@ -142,6 +157,28 @@ class _Run(Struct, frozen=True):
             ),
             dropped=tuple(one.name for one in before.machines if one.name not in names),
         )
+
+    def _both(
+        self, wanted: Sequence[Wanted], before: Site, work: Path, folder: Path
+    ) -> tuple[list[MirroredFile], dict[str, Made]]:
+        """What of *wanted* the site in *folder* has, as *before* says, and the rest, made in *work*, by its path."""
+        kept, missing = _compared(wanted, before, folder)
+        return kept, {one.file.path: one for one in self._made(work, missing)}
+
+    def _variants(self, wanted: Iterable[Wanted], plain: Iterable[MirroredFile]) -> list[Wanted]:
+        """The variants that there are to be of the *plain* files, each for some of the machines that install one."""
+        known = {(one.index, one.original.file): one for one in wanted}
+        found = []
+        for file in plain if self.request.variants else ():
+            users = [one for one in self.machines if one.name in file.machines]
+            kinds = {one.gpus for one in users if one.gpus}
+            for gpus in sorted(kinds) if file.is_changed else ():
+                cut = file.cut.variant(one for one in users if one.gpus == gpus)
+                if cut.gpus != file.cut.gpus and not {*cut.gpus.split(",")}.isdisjoint(file.served):
+                    one = known[file.index, file.original.file]
+                    names = tuple(each.name for each in users if each.gpus == gpus)
+                    found.append(replace(one, cut=cut, machines=names))
+        return found
 
     def _planned(self) -> tuple[tuple[Wanted, ...], Mapping[str, frozenset[str]]]:
         """What the site is to have, and the names of the files that each machine installs of it."""
@@ -169,7 +206,8 @@ class _Run(Struct, frozen=True):
     def _made(self, work: Path, wanted: Sequence[Wanted]) -> Iterator[Made]:
         """All that is *wanted*, made in *work* or kept there by an earlier run."""
         if wanted:
-            keeps = self.request.originals is not None
+            # variants are made of them, too, when it is known which wheels have GPU code
+            keeps = self.request.originals is not None or self.request.variants
             with store_of(self.request.originals or work / "originals") as store:
                 yield from made_in(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress)
 
@@ -185,7 +223,9 @@ class _Run(Struct, frozen=True):
         machines = []
         for one in self.machines:
             names = installs[one.name]
-            paths = tuple(file.path for file in files if file.original.file in names and one.name in file.machines)
+            # no installer reads a lock with variants
+            mine = [file for file in files if file.original.file in names and not file.cut.label]
+            paths = tuple(file.path for file in mine if one.name in file.machines)
             machines.append(SiteMachine(one.name, one.gpus, python_of(one.machine), paths))
         return Site(tuple(machines), files, __version__, self.request.url)
 
@@ -205,17 +245,17 @@ def _check(machines: Sequence[FleetMachine], request: MirrorRequest) -> None:
         raise RepackageError("no machine; expected a description of one (--machine), or its GPUs (--gpu)")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise RepackageError(f"two machines are called {twice!r}; expected files of other names")
+    if request.variants and (request.local or request.per_machine):
+        raise RepackageError("variants have names of their own; expected them without --local and --per-machine")
     if request.per_machine and "simple" in names:
         raise RepackageError("a machine is called 'simple', as the folder of an index is; expected another name")
 
 
-def _compared(
-    wanted: Iterable[Wanted], there: Mapping[str, MirroredFile], folder: Path
-) -> tuple[list[MirroredFile], list[Wanted]]:
-    """What of *wanted* the site in *folder* has already, as files of it, and the rest."""
+def _compared(wanted: Iterable[Wanted], before: Site, folder: Path) -> tuple[list[MirroredFile], list[Wanted]]:
+    """What of *wanted* the site in *folder* has already, as *before* says, as files of it, and the rest."""
     kept, missing = [], []
     known: dict[_Key, list[MirroredFile]] = {}
-    for file in there.values():
+    for file in before.files:
         known.setdefault((file.index, file.original.file), []).append(file)
     for one in wanted:
         several = known.get((one.index, one.original.file), ())

@@ -3,6 +3,7 @@
 Sizes are bytes, hashes SHA-256 in hex. As JSON they are what a site's mirror.json holds.
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ class Cut(Struct, frozen=True):
     """What is asked of one file: to keep code for *gpus*, all of it where there are none, compressed anew or not.
 
     *strip* says which symbols go, and *drop* has globs of what is left out. What is cut gets a *local* version, or not.
+    With a *label* it becomes a variant wheel.
     """
 
     gpus: str = ""
@@ -56,6 +58,7 @@ class Cut(Struct, frozen=True):
     drop: tuple[str, ...] = ()
     licence_accepted: bool = False
     local: bool = False
+    label: str = ""
 
     @classmethod
     def for_machines(cls, machines: Iterable[FleetMachine], request: "MirrorRequest") -> "Cut":
@@ -81,7 +84,19 @@ class Cut(Struct, frozen=True):
     @property
     def share(self) -> Share:
         """What of the GPU code is kept."""
-        return Share(GpuList.asked(self.gpus) if self.gpus else None)
+        return Share(GpuList.asked(self.gpus) if self.gpus else None, self.label or None)
+
+    def variant(self, machines: Iterable[FleetMachine]) -> "Cut":
+        """The same for a variant that serves these *machines*, which all have the same GPUs."""
+        several = tuple(machines)
+        gpus = str(GpuList.asked(",".join(several[0].gpus)))
+        label = "_".join(gpus.replace("_", "").split(","))
+        return replace(
+            self,
+            gpus=gpus,
+            recompressed=self.recompressed or all(one.reads_zstd for one in several),
+            label=re.sub(r"[^0-9a-z_.]", "_", label),
+        )
 
     @property
     def is_nothing(self) -> bool:
@@ -98,9 +113,10 @@ class MirrorRequest(Struct, frozen=True, kw_only=True):
     """How a mirror is made: one index for all machines or one *per_machine*, what is cut, and what else is kept.
 
     *recompress* is None to do so where all drivers allow it; *strip* and *drop* are as in `Cuts`. With *local*, what is
-    cut says so in its version, as 1.0+sm90. *prune* removes what no machine installs any more. *url* is where the site
-    will be served: locks then name URLs instead of paths. *originals* is a folder that keeps the files as the index has
-    them, and is looked into before anything is fetched.
+    cut says so in its version, as 1.0+sm90; with *variants*, there is a variant wheel besides for each kind of GPUs.
+    *prune* removes what no machine installs any more. *url* is where the site will be served: locks then name URLs
+    instead of paths. *originals* is a folder that keeps the files as the index has them, and is looked into before
+    anything is fetched.
     """
 
     per_machine: bool = False
@@ -110,6 +126,7 @@ class MirrorRequest(Struct, frozen=True, kw_only=True):
     drop: tuple[str, ...] = ()
     accept_license: bool = False
     local: bool = False
+    variants: bool = False
     prune: bool = False
     url: str | None = None
     originals: Path | None = None
@@ -144,7 +161,8 @@ class MirroredFile(Struct, frozen=True):
 
     *installed* and *installed_before* are the sizes of its contents. *has_gpu_code* says that another *cut* would give
     another file, *why_left* why it is the original although it was to be cut, and *attestation* where the site keeps
-    what the index attests of the original (PEP 740). One with a local version is *renamed*.
+    what the index attests of the original (PEP 740). One with a local version or a label is
+    *renamed*. *served* are GPUs for which it has machine code.
     """
 
     original: Original
@@ -159,10 +177,11 @@ class MirroredFile(Struct, frozen=True):
     why_left: str = ""
     attestation: str = ""
     renamed: str = ""
+    served: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
-        """Its name in the site: the original's, unless it has a local version."""
+        """Its name in the site: the original's, unless it has a local version or a label."""
         return self.renamed or self.original.file
 
     @property

@@ -9,7 +9,9 @@
 Readers see the site of before or the new one, never a part of it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -22,6 +24,8 @@ from vbuild.mirroring.locks import constraints_of, lock_of
 from vbuild.mirroring.making import Made
 from vbuild.mirroring.model import MirroredFile, Site, check_name
 from vbuild.sbom.statement import PROVENANCE, statement
+from vbuild.variants.index import index
+from vbuild.wheel.name import WheelName
 from vbuild.wheel.simple_index import fill_index
 
 MIRROR = "mirror.json"
@@ -71,11 +75,13 @@ def write_site(
             source = made[path].path if path in made else folder / kept[path].path
             digests.know(source, file.sha256)
             sources[path] = source
-        for index in dict.fromkeys(file.index for file in site.files):
-            own = [file for file in site.files if file.index == index]
+        for name in dict.fromkeys(file.index for file in site.files):
+            own = [file for file in site.files if file.index == name]
             times = {file.file: file.original.uploaded for file in own if file.original.uploaded}
-            (new / index).mkdir(exist_ok=True)
-            fill_index([sources[file.path] for file in own], new / index / "simple", digests=digests, uploaded=times)
+            (new / name).mkdir(exist_ok=True)
+            wheels = [sources[file.path] for file in own]
+            with variant_documents(wheels) as documents:
+                fill_index([*wheels, *documents], new / name / "simple", digests=digests, uploaded=times)
         for file in site.files:
             if file.attestation:
                 target = new / file.attestation
@@ -89,6 +95,20 @@ def write_site(
         changed = [file for file in site.files if file.is_changed]
         wheels = [new / file.path for file in changed]
         (new / PROVENANCE).write_bytes(_statement(wheels, changed, asked))
+
+
+@contextmanager
+def variant_documents(wheels: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
+    """The variants.json of each release that has variants among *wheels*, which lie in one folder for each project."""
+    labelled = [path for path in wheels if path.name.endswith(".whl") and WheelName.parse(path.name).variant]
+    if not labelled:
+        yield ()
+        return
+    with tempfile.TemporaryDirectory(prefix="vbuild-mirror-") as text:
+        folder = Path(text)
+        for path in labelled:
+            (folder / path.name).symlink_to(path.resolve())
+        yield tuple(one.path for one in index(folder, verify=False))
 
 
 def _statement(wheels: Sequence[Path], changed: Iterable[MirroredFile], asked: Mapping[str, object]) -> bytes:

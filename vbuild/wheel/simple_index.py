@@ -33,7 +33,7 @@ from vbuild.wheel.name import WheelName
 from vbuild.wheel.sdist import PKG_INFO, SUFFIX, read_files, release_of
 
 _META = {"api-version": "1.1"}
-_VARIANTS = "-variants.json"
+VARIANTS = "-variants.json"
 _PAGE = """<!DOCTYPE html>
 <html>
   <head>
@@ -117,7 +117,7 @@ def write_simple(folder: Path, out: Path, *, remove: Iterable[str] = ()) -> tupl
     with Digests() as digests, turn_for(out):
         there = read_index(out)
         gone = {release for text in remove for release in _releases(text, there, out)}
-        files = [*wheels_in(folder), *_sdists(folder), *sorted(folder.glob(f"*{_VARIANTS}"))]
+        files = [*wheels_in(folder), *_sdists(folder), *sorted(folder.glob(f"*{VARIANTS}"))]
         return _write(files, out, there, gone, digests=digests)
 
 
@@ -247,7 +247,7 @@ def check_unused(out: Path) -> None:
 
 def _added(path: Path, index: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
     """Put the file at *path* into *index*; its project and how it is listed."""
-    kinds = {_VARIANTS: _add_document, SUFFIX: _add_sdist}
+    kinds = {VARIANTS: _add_document, SUFFIX: _add_sdist}
     return next((add for end, add in kinds.items() if path.name.endswith(end)), _add_wheel)(
         path, index, digests=digests
     )
@@ -302,7 +302,7 @@ def _version_in(name: str) -> str:
         return str(Version(WheelName.parse(name).version))
     if name.endswith(SUFFIX):
         return str(parse_sdist_filename(name)[1])
-    return str(Version(name.removesuffix(_VARIANTS).partition("-")[2]))
+    return str(Version(name.removesuffix(VARIANTS).partition("-")[2]))
 
 
 def _linked(source: str | Path, target: str | Path) -> Path:
@@ -319,11 +319,11 @@ def _written(path: Path, data: bytes) -> None:
 
 def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, IndexedFile]:
     """Put the variants.json at *path* below *folder*; its project and how it is listed."""
-    distribution, _, version = path.name.removesuffix(_VARIANTS).partition("-")
+    distribution, _, version = path.name.removesuffix(VARIANTS).partition("-")
     try:
         Version(version)
     except ValueError as error:
-        raise WheelError(f"{path}: expected a file name like {{name}}-{{version}}{_VARIANTS}") from error
+        raise WheelError(f"{path}: expected a file name like {{name}}-{{version}}{VARIANTS}") from error
     project = canonicalize_name(distribution)
     target = folder / project / path.name
     target.parent.mkdir(exist_ok=True)
