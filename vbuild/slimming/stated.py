@@ -59,15 +59,22 @@ def unmeasured(image: Image, code: DeviceCode) -> frozenset[int]:
 
 
 # as torch has it for torch.cuda.get_arch_list(): sm_75 sm_80 compute_90
-_NAME = re.compile(rb"sm_\d{2,3}[af]?|gfx[0-9a-f]{3,4}")
-_LIST = re.compile(rb"(?:%s)(?:[ ,;|'\"]{1,4}(?:%s|compute_\d{2,3}[af]?))+" % (_NAME.pattern, _NAME.pattern))
+_NAMES = {b"sm_": rb"sm_\d{2,3}[af]?", b"gfx": rb"gfx[0-9a-f]{3,4}"}
+_NAME = re.compile(b"|".join(_NAMES.values()))
+# by what a list begins with: a search for fixed letters is quick, and most files have none of them
+_LISTS = {
+    start: re.compile(rb"%s(?:[ ,;|'\"]{1,4}(?:%s|compute_\d{2,3}[af]?))+" % (first, _NAME.pattern))
+    for start, first in _NAMES.items()
+}
 _TEXTS = (".py", ".json", ".toml", ".txt", ".cfg")
 # bytes of a text that is looked at
 _LONGEST = 1 << 20
 
 
 def _listed(data: bytes | memoryview) -> frozenset[str]:
-    return frozenset(name.decode() for found in _LIST.finditer(data) for name in _NAME.findall(found[0]))
+    text = bytes(data)
+    lists = (found[0] for start, pattern in _LISTS.items() if start in text for found in pattern.finditer(text))
+    return frozenset(name.decode() for found in lists for name in _NAME.findall(found))
 
 
 def listed_in(image: Image) -> frozenset[str]:
