@@ -17,6 +17,7 @@ from tests.benchmarks import (
     inspecting,
     isa,
     load,
+    mirroring,
     preloading,
     publishing,
     python_flint,
@@ -52,6 +53,7 @@ SECTIONS: Mapping[str, Mapping[str, Source]] = {
         "gpus": gpus.figures,
     },
     "Publish": {"publishing": publishing.figures, "hwcaps": hwcaps.figures, "python_flint": python_flint.figures},
+    "Mirror": {"mirroring": mirroring.figures},
     "Large inputs": {"load": load.figures},
 }
 
