@@ -341,6 +341,7 @@ def test_a_later_run_takes_an_environment_as_it_was_made_and_no_other(tmp_path: 
     assert not folder.exists()
 
 
+@pytest.mark.nightly
 def test_scripts_of_an_environment_run_wherever_its_cache_was_reached_from_or_moved_to(tmp_path: Path) -> None:
     python = Interpreter.found(sys.executable, dict(os.environ))
 

@@ -436,6 +436,7 @@ def test_an_sdist_is_named_with_its_hash(tmp_path: Path) -> None:
     assert Recipe.load(written.path).source == given(file, V3).recipe.source
 
 
+@pytest.mark.nightly
 def test_a_build_meets_what_the_check_says(tmp_path: Path) -> None:
     tree(
         tmp_path,

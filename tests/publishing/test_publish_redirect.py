@@ -160,7 +160,7 @@ def test_a_wheel_that_was_tampered_with_is_not_installed(
     assert len(asked) == 1
 
 
-@pytest.mark.sampled("uv")
+@pytest.mark.nightly
 @TOOLS
 @pytest.mark.usefixtures("asked")
 def test_every_command_of_the_readme_works_as_it_stands(tmp_path: Path, python: Path, tool: Command) -> None:

@@ -66,7 +66,7 @@ def commands(site: Path, what: str) -> list[str]:
     return text.partition("```sh\n")[2].partition("\n```")[0].splitlines()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("tool", TOOLS)
 def test_what_readme_says_installs_uninstalls_and_installs_again(
     site: Path, venv: VirtualEnvironment, tool: str

@@ -58,6 +58,7 @@ def installed(command: list[str], target: Path, *wanted: str) -> set[str]:
     return {path.name.removesuffix(".dist-info") for path in target.glob("*.dist-info")}
 
 
+@pytest.mark.nightly
 def test_each_value_gives_wheels_that_are_held_to_it(engines: Path, tmp_path: Path) -> None:
     recipe = '[matrix]\ncpu = ["x86-64-v3"]\n[matrix.requires]\nengine = ["1.4", "2.0"]\n'
     release = released(tmp_path, recipe)

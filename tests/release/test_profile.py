@@ -120,8 +120,8 @@ def test_a_branch_that_training_never_takes_moves_out_of_the_way(tmp_path: Path)
     assert "<walk>:" not in code  # it is in the other file's function now
 
 
+@pytest.mark.nightly
 @pytest.mark.network
-@pytest.mark.sampled("cmake")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_profile_that_is_kept_gives_the_same_wheel_in_another_folder(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -312,8 +312,8 @@ def native_code(folder: Path) -> str:
     return subprocess.run(["objdump", "-d", folder / name], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.network
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lto", ["lto = true\n", ""])
 def test_a_native_dependency_is_trained_with_the_wheel_if_it_asks_for_it(lto: str, tmp_path: Path) -> None:
     release = with_native(tmp_path, TRAIN + lto, "profile = true")

@@ -63,6 +63,7 @@ def _listed(path: Path) -> object:
     return data["variants"] if path.name == "report.json" else data
 
 
+@pytest.mark.nightly
 def test_a_level_that_brings_too_little_is_left_out_and_named(tmp_path: Path) -> None:
     whole = released(tmp_path, BENCH)
     assert [one.title for one in whole.bench[0].wheels] == ["plain", "x86_64_v2", "x86_64_v3"]
@@ -88,6 +89,7 @@ def test_a_level_that_brings_too_little_is_left_out_and_named(tmp_path: Path) ->
     assert "left out, as it does not reach 3% over plain" in (tmp_path / "dist" / "report.html").read_text()
 
 
+@pytest.mark.nightly
 def test_what_was_measured_is_kept_with_the_wheels_and_measured_again_with_another_script(tmp_path: Path) -> None:
     script = SCRIPT.replace("work", "counted") + f"open({str(tmp_path / 'runs')!r}, 'a').write('x')\n"
     first = released(tmp_path, BENCH + 'min-gain = "3%"\n', script)

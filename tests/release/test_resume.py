@@ -232,6 +232,7 @@ def test_fresh_starts_over(place: Workplace, undisturbed: Workplace) -> None:
     assert place.started() == []
 
 
+@pytest.mark.nightly
 def test_one_more_level_is_all_that_is_built(tmp_path: Path) -> None:
     place = Workplace.at(tmp_path, 'cpu = ["x86-64", "x86-64-v3"]')
     recipe = place.workdir.folder / "demo.toml"
@@ -243,6 +244,7 @@ def test_one_more_level_is_all_that_is_built(tmp_path: Path) -> None:
     assert place.compiled() == ["x86-64-v3"]
 
 
+@pytest.mark.nightly
 def test_what_could_not_be_repaired_is_not_compiled_again(tmp_path: Path) -> None:
     place = Workplace.at(tmp_path, 'cpu = ["x86-64"]')
     recipe = place.workdir.folder / "demo.toml"
@@ -257,6 +259,7 @@ def test_what_could_not_be_repaired_is_not_compiled_again(tmp_path: Path) -> Non
     assert place.compiled() == []
 
 
+@pytest.mark.nightly
 def test_the_first_error_of_a_compiler_comes_first_and_once(tmp_path: Path) -> None:
     place = Workplace.at(tmp_path, 'cpu = ["x86-64", "x86-64-v3"]')
     source = next((place.workdir.folder / "project").rglob("kernel.c"))

@@ -167,6 +167,7 @@ def test_libraries_of_another_version_are_named(tmp_path: Path) -> None:
     assert said.endswith("is missing: demo-libs==1.0 has it, and 2.0 is installed")
 
 
+@pytest.mark.nightly
 def test_what_a_packager_leads_to_otherwise_is_not_missing(tmp_path: Path) -> None:
     source = thin(tmp_path)
     alone = targeted(tmp_path / "alone", source, "demo")

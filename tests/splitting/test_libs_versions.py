@@ -303,6 +303,7 @@ def test_a_second_split_leaves_the_result_as_it_is(tmp_path: Path) -> None:
     assert files[0] == files[1]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_an_upgrade_goes_on_and_never_back(tmp_path: Path, installer: str) -> None:
     """1.1 has other libraries, and 1.2 those of 1.1: an upgrade of both projects at once ends where it should."""

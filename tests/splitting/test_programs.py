@@ -47,6 +47,7 @@ def apart(result: Split) -> list[str]:
     return [path for one in result.companions if one.name.startswith("demo_bin-") for path in one.files]
 
 
+@pytest.mark.nightly
 def test_a_program_runs_from_the_wheel_of_programs_with_the_library_that_moved(tmp_path: Path) -> None:
     result = thin(tmp_path)
     assert apart(result) == [RUNNER]

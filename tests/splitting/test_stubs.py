@@ -317,6 +317,7 @@ def test_the_bill_of_materials_knows_the_stub_and_the_library(tmp_path: Path) ->
             assert list(contradictions(thin)) == []
 
 
+@pytest.mark.nightly
 def test_installers_take_an_upgrade_back_and_leave_nothing(tmp_path: Path) -> None:
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     result = thinned(tmp_path, FILES, names=(f"demo-1.0-{tag}-{tag}-{LINUX}.whl", OTHER.replace("312", "39")))
@@ -341,6 +342,7 @@ def test_installers_take_an_upgrade_back_and_leave_nothing(tmp_path: Path) -> No
         assert not [path for path in left if "demo" in path]
 
 
+@pytest.mark.nightly
 def test_the_check_of_what_is_installed_follows_stubs(tmp_path: Path) -> None:
     """A library of the -libs wheel finds others by the RPATH of what loads it, and nobody opens it by its path."""
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"

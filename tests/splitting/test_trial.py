@@ -116,6 +116,7 @@ def test_wheels_for_other_pythons_cannot_be_tried(tmp_path: Path) -> None:
         tried(tmp_path, RUN, names=names)
 
 
+@pytest.mark.nightly
 def test_a_run_that_another_library_changes_is_refused(tmp_path: Path) -> None:
     """It moves without a doubt, and still the run is not the same: so the split as a whole is wrong."""
     says = "import os; print(os.path.getsize(os.path.join(os.path.dirname(demo.__file__), 'libplain.so.1')) > 2000)"
@@ -131,6 +132,7 @@ def test_a_run_that_another_library_changes_is_refused(tmp_path: Path) -> None:
     assert str(caught.value) == f"not the same after the split: {what}; --keep leaves libraries out of it"
 
 
+@pytest.mark.nightly
 def test_the_command_line_takes_commands(tmp_path: Path) -> None:
     fat = [str(wheel(tmp_path, name, FILES)) for name in NAMES]
     options = ["--no-replace", "--min-size", "0", "-o", str(tmp_path / "thin"), "--try", RUN]

@@ -104,6 +104,7 @@ def test_registers_of_another_length_that_another_compiler_chose_are_not_lost(tm
     assert findings(tmp_path / "none", {MODULE: compiled(DISPATCHED)}, {MODULE: compiled(short)})[0][0] == "error"
 
 
+@pytest.mark.nightly
 def test_dispatch_in_a_bundled_library_makes_up_for_no_module_that_does_not_need_it_or_has_it_there_too(
     tmp_path: Path,
 ) -> None:
@@ -119,6 +120,7 @@ def test_code_of_theirs_that_everybody_runs_is_their_fault_and_no_loss(tmp_path:
     assert findings(tmp_path, {MODULE: compiled(PLAIN)}, {MODULE: compiled(UNGUARDED)}) == []
 
 
+@pytest.mark.nightly
 def test_a_wheel_of_theirs_that_is_compiled_for_newer_processors_as_a_whole_chooses_nothing(tmp_path: Path) -> None:
     source = DISPATCHED.replace("PyInit__c(void) {", "PyInit__c(void) { %s")
     whole = compiled(source % "for (int i = 0; i < 64; i++) x[i] += i;", "-mavx2")

@@ -276,6 +276,7 @@ print(seen)
 """
 
 
+@pytest.mark.nightly
 def test_an_update_that_is_killed_leaves_the_old_index_or_the_new_one(dist: Path, tmp_path: Path) -> None:
     wheel(tmp_path / "new", "demo_pkg-2.0-py3-none-any.whl", {"demo.py": "VALUE = 9\n"})
 

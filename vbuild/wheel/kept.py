@@ -29,7 +29,9 @@ class KeptMembers:
         self._stack = ExitStack()
         self._views = OncePerKey[_Key, memoryview | None]()
         self._lock = Lock()
-        self._room = min(shutil.disk_usage(folder or gettempdir()).free // _FREE, _MOST)
+        # systems that do not say how much is free have no such function
+        free = shutil.disk_usage(folder or gettempdir()).free if hasattr(shutil, "disk_usage") else _MOST
+        self._room = min(free // _FREE, _MOST)
         self._room_in_memory = _MOST_IN_MEMORY
 
     def view(self, key: _Key, size: int, chunks: Callable[[], Iterator[bytes]]) -> memoryview | None:
