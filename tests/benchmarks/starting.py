@@ -14,7 +14,7 @@ from tests.benchmarks.measuring import command, ran, timed, vbuild
 RECIPES = Path(__file__).parents[2] / "recipes"
 CUDA_PROJECT = Path(__file__).parents[1] / "projects" / "setuptools-cuda"
 COMPILERS = ("gcc", "g++")
-LOG = "COMPILER_LOG"
+LOG = "compiled"
 
 
 def figures() -> Iterator[Figure]:
@@ -46,27 +46,30 @@ def figures() -> Iterator[Figure]:
 
 
 def logging_compilers(folder: Path, vbuild: Installed, source: str) -> None:
-    """Compilers in *folder* that note when they start. *source* is built once, so that vbuild knows what they are."""
+    """Compilers in *folder* that note when they compile. *source* is built once, so that vbuild knows what they are."""
     for name in COMPILERS:
         wrapper = folder / name
-        wrapper.write_text(f'#!/bin/sh\ndate +%s.%N >> "${LOG}"\nexec {shutil.which(name)} "$@"\n')
+        # nvcc has the host's compiler preprocess before it compiles; -dM is a question, which is asked once
+        noting = f'case " $* " in *" -dM "*) ;; *" -c "*|*" -E "*) date +%s.%N >> {folder / LOG} ;; esac'
+        wrapper.write_text(f'#!/bin/sh\n{noting}\nexec {shutil.which(name)} "$@"\n')
         wrapper.chmod(0o755)
     command: Sequence[str | Path] = [vbuild.vbuild, "matrix", source, "-o", folder / "dist", "--fresh"]
-    ran(command, folder, env=_logging(folder, folder / "first"))
+    ran(command, folder, env=_compiling(folder))
 
 
 def until_compiler(source: Path, wrappers: Made) -> Measure:
-    """The seconds from the start of ``vbuild matrix`` for *source* until it starts the first compiler."""
+    """The seconds from the start of ``vbuild matrix`` for *source* until the first compiler compiles something."""
 
     def measured(setting: Setting) -> Sample:
-        log = setting.folder / "started"
+        folder = setting.inputs[wrappers]
+        log = folder / LOG
+        log.unlink(missing_ok=True)
         matrix: Sequence[str | Path] = [setting.vbuild.vbuild, "matrix", source, "-o", "dist", "--fresh"]
-        environment = {**os.environ, **_logging(setting.inputs[wrappers], log)}
         begun = time.time()
         process = subprocess.Popen(
             matrix,
             cwd=setting.folder,
-            env=environment,
+            env={**os.environ, **_compiling(folder)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -76,12 +79,13 @@ def until_compiler(source: Path, wrappers: Made) -> Measure:
         process.terminate()
         process.wait()
         if not log.exists():
-            raise Broken("vbuild matrix started no compiler")
+            raise Broken("vbuild matrix compiled nothing")
         return Sample(float(log.read_text().split()[0]) - begun)
 
     return measured
 
 
-def _logging(wrappers: Path, log: Path) -> dict[str, str]:
-    """The variables with which the compilers in *wrappers* write to *log*."""
-    return {"PATH": f"{wrappers}{os.pathsep}{os.environ['PATH']}", LOG: str(log)}
+def _compiling(folder: Path) -> dict[str, str]:
+    """The variables with which the compilers in *folder* are used, and ccache has no answers."""
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "CCACHE_DISABLE": "1", "PYTHONDONTWRITEBYTECODE": ""}

@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from tests.factories.wheels import wheel
+from vbuild.build import watching
 from vbuild.build.watching import Looked, Watch
+from vbuild.process.threads import OncePerKey
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
 
@@ -249,3 +252,18 @@ def test_a_library_for_another_c_library_is_not_put_into_programs(tmp_path: Path
     compilers = Compilers.found(Interpreter.at(Path(sys.executable), variables), variables)
     assert compilers.c == "musl-gcc"
     assert Watch.over(tmp_path / "watch", compilers) is None
+
+
+def test_the_library_of_a_watch_is_compiled_once_for_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, log = tmp_path / "gcc", tmp_path / "log"
+    compiler.write_text(f'#!/bin/sh\necho one >> {log}\nexec gcc "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    compilers = replace(COMPILERS, c="gcc", programs=(("gcc", (str(compiler),)),))
+    made = []
+    for _ in range(2):
+        monkeypatch.setattr(watching, "_LIBRARIES", OncePerKey())  # another process has none
+        made.append(watching.library_of(compilers))
+    assert made[0].startswith(b"\x7fELF")
+    assert made[0] == made[1]
+    assert log.read_text() == "one\n"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.factories.sources import index, pinned, sdist, served
 from vbuild.build.source import fetched
 from vbuild.errors import FetchError
+from vbuild.index_client import configuration
 from vbuild.index_client.configuration import Indexes, find_python
 
 
@@ -188,3 +189,53 @@ def test_a_python_of_pyenv_is_found_wherever_its_shims_lead(tmp_path: Path, monk
     assert (ran.returncode, ran.stdout.strip()) == (0, str(installed)), ran.stderr
     installed.unlink()
     assert find_python(version, environment).returncode
+
+
+def _counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conf: str, **more: str) -> tuple[dict[str, str], Path]:
+    """As `_env`, with a cache of its own; every Python that starts in it writes a line to the file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log, code = tmp_path / "started", tmp_path / "code"
+    code.mkdir()
+    (code / "sitecustomize.py").write_text(f"with open({str(log)!r}, 'a') as file:\n    file.write('one\\n')\n")
+    log.touch()
+    return _env(tmp_path, conf, PYTHONPATH=str(code), **more), log
+
+
+def _in_another_process(env: dict[str, str]) -> Indexes:
+    configuration._LISTINGS.clear()  # noqa: SLF001 - what another process does not have
+    return Indexes.configured(env)
+
+
+def test_pip_is_asked_once_by_all_processes_and_again_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, log = _counted(tmp_path, monkeypatch, "[global]\ntimeout = 60\n", PIP_FIND_LINKS="wheels")
+    first = _in_another_process(env)
+    assert first.timeout == 60
+    assert _in_another_process(env) == first
+    assert log.read_text() == "one\n"
+    (tmp_path / "pip.conf").write_text("[global]\ntimeout = 100\n")
+    assert _in_another_process(env).timeout == 100
+    assert _in_another_process({**env, "PIP_TIMEOUT": "7"}).timeout == 7
+    assert log.read_text() == "one\n" * 3
+
+
+@pytest.mark.parametrize(
+    "setting", ["index-url = https://name:secret@a.example/simple", "proxy = name:secret@a.example:3128"]
+)
+def test_settings_that_may_have_a_password_are_kept_nowhere(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, log = _counted(tmp_path, monkeypatch, f"[global]\n{setting}\n")
+    assert _in_another_process(env) == _in_another_process(env)
+    assert log.read_text() == "one\n" * 2
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_what_no_setting_here_reads_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env, _ = _counted(tmp_path, monkeypatch, "[global]\ntimeout = 60\n", PIP_OTHER="secret")
+    _in_another_process(env)
+    kept = [path.read_text() for path in (tmp_path / "cache").rglob("*.json")]
+    assert len(kept) == 1
+    assert "timeout" in kept[0]
+    assert "secret" not in kept[0]

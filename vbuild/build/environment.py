@@ -118,6 +118,7 @@ class Environments:
         self._asked = tuple(asked)
         self._listed = lock
         self._resolutions = OncePerKey[Path, tuple[str, ...]](keeps_errors=True)
+        self._without_tools = OncePerKey[Path, tuple[str, ...]](keeps_errors=True)
         self._have_wheels = OncePerKey[Path, bool]()
         self._made = OncePerKey[Path, BuildEnvironment](keeps_errors=True)
 
@@ -153,6 +154,20 @@ class Environments:
             return self._made.get(own, lambda: self._make(own, requirements, interpreter, pinned, tools))
         folder = self.place(interpreter) / _digest([*pinned, *([tools.key] if tools else [])])
         return self._made.get(folder, lambda: self._kept(folder, requirements, interpreter, pinned, tools))
+
+    def begin(self, requirements: Collection[str], interpreter: Interpreter, *, has_tools: bool) -> None:
+        """Make the environment that `having` will be asked for, if it can be known already.
+
+        A build that *has_tools* shares the one of others if there are wheels of all that it requires.
+        """
+        if has_tools:
+            if self._listed or any("@" in line for line in requirements):
+                return
+            asked = self.place(interpreter) / _digest(requirements)
+            pinned = self._resolved_without_tools(asked, requirements, interpreter)
+            if not self._have_wheels.get(asked, lambda: self._installs_wheels(asked, pinned, interpreter)):
+                return
+        self.having(requirements, interpreter)
 
     def settle(self) -> None:
         """Give up the environments in which a build has changed a file, in uv's cache as well."""
@@ -197,9 +212,19 @@ class Environments:
         with at("build environment"):
             if tools:  # only what asks for CUDA before it says what it requires needs them
                 with suppress(BuildError):
-                    return resolved(requirements, interpreter, log=log, environment=self._variables())
-            with self._building(tools, log) as variables, _explained(log):
-                return resolved(requirements, interpreter, log=log, environment=variables)
+                    return self._resolved_without_tools(folder, requirements, interpreter)
+                with self._building(tools, log) as variables, _explained(log):
+                    return resolved(requirements, interpreter, log=log, environment=variables)
+            with _explained(log):
+                return self._resolved_without_tools(folder, requirements, interpreter)
+
+    def _resolved_without_tools(
+        self, folder: Path, requirements: Collection[str], interpreter: Interpreter
+    ) -> tuple[str, ...]:
+        def make() -> tuple[str, ...]:
+            return resolved(requirements, interpreter, log=self._log(folder), environment=self._variables())
+
+        return self._without_tools.get(folder, make)
 
     def _installs_wheels(self, folder: Path, pinned: Collection[str], interpreter: Interpreter) -> bool:
         """Whether the index has wheels of all that is *pinned*."""

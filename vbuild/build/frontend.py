@@ -145,6 +145,13 @@ def build_wheel(
     return Built(wheel, wrappers.overrides(), wrappers.commands(), seconds, calls, failed, tuple(found.items()))
 
 
+def begin(job: Job, project: Path, environments: Environments) -> None:
+    """Make the environment that the build of *job* begins with, as the tree *project* asks for it."""
+    if job.settings.isolation:
+        requirements = ProjectBuilder(project).build_system_requires | set(job.settings.requires)
+        environments.begin(requirements, job.interpreter, has_tools=bool(job.toolkit and job.target.cuda))
+
+
 def required(job: Job, project: Path, folder: Path, *, log: Path, environments: Environments) -> frozenset[str]:
     """What the build of *job* requires of the package index, its hooks asked in the tree *project*; as `build_wheel`.
 

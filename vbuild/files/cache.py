@@ -102,7 +102,7 @@ RULES = {
     Part.ZIG: PartRule("what zig compiles for itself", ()),
     Part.CROSS: PartRule("settings for builds for another machine"),
     Part.OFFICIAL: PartRule("contents of NVIDIA's wheels"),
-    Part.PROBES: PartRule("answers of compilers and interpreters"),
+    Part.PROBES: PartRule("answers of compilers, interpreters and pip"),
     Part.SCCACHE: PartRule("what sccache has compiled", ()),
 }
 

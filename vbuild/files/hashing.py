@@ -31,7 +31,7 @@ def program_digest(program: Path) -> str:
     """The SHA-256 of the file behind *program*; empty for what is no file, or cannot be read."""
     try:
         found = program.stat()
-        return _digest(program, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        return _digest(program, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
     except OSError:
         return ""
 

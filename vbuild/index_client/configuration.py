@@ -9,6 +9,7 @@ The commands of uv with which vbuild makes environments and finds Pythons do not
 """
 
 import ast
+import json
 import math
 import os
 import re
@@ -16,23 +17,33 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 from uv import find_uv_bin
 
-from vbuild.errors import FetchError
+from vbuild.errors import FetchError, VbuildError
+from vbuild.files.cache import Cache, Part
+from vbuild.files.hashing import key_of
 
 _LINE = re.compile(r"(?P<section>global|install|:env:)\.(?P<key>[a-z][a-z0-9-]*)=(?P<value>['\"].*)")
 _SECTIONS = ("global", "install", ":env:")
+# the settings that are read
+_KEYS = frozenset(
+    ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "cert", "client-cert", "proxy")
+) | {"timeout", "default-timeout", "keyring-provider"}
 _TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
 
 _FILE = re.compile(r"^For variant '\w+', will try loading '(.*)'$", re.MULTILINE)
 
-# what pip printed in this process: it takes most of a second
-_LISTINGS: dict[tuple[object, ...], tuple[str, tuple[tuple[int, int] | None, ...]]] = {}
+_States = tuple[tuple[int, int] | None, ...]
+
+# what pip printed in this process: it takes a tenth of a second, and more where others work
+_LISTINGS: dict[tuple[object, ...], tuple[str, _States]] = {}
 _ASKING = threading.Lock()
 
 _UV_OPTIONS = ("--no-config", "--no-progress")
@@ -62,11 +73,12 @@ class Indexes(Struct, frozen=True):
         """The configuration of this interpreter's pip, run with *env*; raises `FetchError` if pip refuses it.
 
         pip runs once for each folder and environment that it may read, and again after one of its files has changed.
+        Later processes find in the user's cache what it said, unless URLs are in it, which may have passwords.
         """
         env = {name: text for name, text in (os.environ if env is None else env).items() if name not in _NOT_PASSED}
         key = (str(Path.cwd()), *sorted(item for item in env.items() if item[0].startswith(_READ)))
         with _ASKING:
-            listing, states = _LISTINGS.get(key, ("", ()))
+            listing, states = _LISTINGS.get(key) or _kept(key)
             if not listing or _states(listing) != states:
                 command = [sys.executable, "-P", "-m", "pip", "config", "list", "-vvv"]
                 ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -74,7 +86,8 @@ class Indexes(Struct, frozen=True):
                     last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
                     raise FetchError(f"pip config list: exit status {ran.returncode}: {last}")
                 listing = ran.stdout
-                _LISTINGS[key] = (listing, _states(listing))
+                _keep(key, listing)
+            _LISTINGS[key] = (listing, _states(listing))
         return cls.parse(listing)
 
     @classmethod
@@ -137,7 +150,35 @@ class Indexes(Struct, frozen=True):
         return {name: text for name, text in env.items() if text}
 
 
-def _states(listing: str) -> tuple[tuple[int, int] | None, ...]:
+def _kept(key: tuple[object, ...]) -> tuple[str, _States]:
+    """What pip printed for *key* in another process, and the states of its files then; nothing if that is not known."""
+    with suppress(VbuildError, ValueError, TypeError):
+        return convert(json.loads(Cache.of(Part.PROBES).text(_name(key)) or ""), tuple[str, _States])
+    return "", ()
+
+
+def _keep(key: tuple[object, ...], listing: str) -> None:
+    """Keep for other processes what pip printed for *key*, if that holds no secret: of settings those that count."""
+    text = "\n".join(line for line in listing.splitlines() if _FILE.fullmatch(line) or _is_read(line))
+    if "://" not in text and "@" not in text:
+        with suppress(VbuildError, OSError):
+            Cache.of(Part.PROBES).keep_text(_name(key), json.dumps([text, _states(text)]))
+
+
+def _is_read(line: str) -> bool:
+    match = _LINE.fullmatch(line)
+    return bool(match and match["key"] in _KEYS)
+
+
+def _name(key: tuple[object, ...]) -> str:
+    """The name under which the listing for *key* is kept: of this Python's pip, as it is now."""
+    found = find_spec("pip")
+    about = Path(found.origin).stat() if found and found.origin else None
+    pip = [found.origin, about.st_size, about.st_mtime_ns] if found and about else []
+    return f"{key_of(['pip config list', sys.executable, pip, key])}.json"
+
+
+def _states(listing: str) -> _States:
     """Size and time of each file that pip looked for, or None if it does not exist."""
     states: list[tuple[int, int] | None] = []
     for file in _FILE.findall(listing):

@@ -26,7 +26,6 @@ from vbuild.build.requiring import for_platform, tied
 from vbuild.build.source import fetched
 from vbuild.build.watching import Watch
 from vbuild.build.wrappers import Override, named
-from vbuild.elf.reach import Doubt
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.cache import Cache, Part
 from vbuild.files.staging import LOGS
@@ -348,8 +347,6 @@ class Builder(Struct, frozen=True):
 
     def built_in(self, folder: Path, job: Job, log: Path, cache: "Running | None") -> MadeWheel:
         """The wheel of *job*, built in a new tree of the source in *folder*, and repaired."""
-        from vbuild.build.repair import repaired
-
         recipe, project = self.context.recipe, self.tree(folder / "tree")
         # what failed to be repaired is not compiled again for a recipe that differs in this alone
         key = build_key(job, source=self.digest, repair=Repair()) if self.context.cache else ""
@@ -365,6 +362,8 @@ class Builder(Struct, frozen=True):
                 cache=cache,
                 processes=self.processes,
             )
+        from vbuild.build.repair import repaired
+
         self.context.on_progress(job.target, "repairing")
         try:
             if not recipe.repair.skip and recipe.repair.command is None:
@@ -426,6 +425,7 @@ def _check_compiled(built: Built) -> None:
 
 def code_above(wheel: Path, target: Target, recipe: Recipe) -> CodeAbove:
     """The code of *wheel* above the level of *target* without a check of the CPU, by *recipe*'s rules."""
+    from vbuild.elf.reach import Doubt
     from vbuild.verification.verify import verify
 
     verdict = verify(wheel, cpu=target.cpu, allow=recipe.verify.allow)

@@ -63,6 +63,10 @@ class BuildCache(Struct, frozen=True):
     root: Path = field(default_factory=lambda: Cache.of(Part.BUILDS).folder)
     fresh: bool = False
 
+    def has(self, kind: BuildKind, key: str) -> bool:
+        """Whether there is something under *key*, whole or not."""
+        return not self.fresh and (self.root / kind / key).is_dir()
+
     def taken(self, kind: BuildKind, key: str, into: Path) -> KeptBuild | None:
         """What is kept under *key*, its wheel put into the folder *into*, or None if there is nothing whole.
 

@@ -28,7 +28,6 @@ from vbuild.verification.environments import (
     make_environment,
 )
 from vbuild.verification.level_emulation import NEVER, NO_EMULATOR, LevelMethod, LevelRun
-from vbuild.verification.level_runs import LevelSettings, emulated, python_for, why_not_here
 from vbuild.wheel.name import WheelName
 
 # seconds that the import of all modules may take, and the test
@@ -72,6 +71,8 @@ def emulation_elsewhere(
     It is installed here, for a Python that takes it; *indexes* are uv's variables for package indexes. `WheelError` if
     the wheel runs code above its level, `BuildError` if it cannot be installed.
     """
+    from vbuild.verification.level_runs import python_for, why_not_here
+
     name, check, log = WheelName.parse(wheel.name), context.recipe.test, context.log(target)
     folder = context.place("emulated", target)
     if target.cpu.machine != os.uname().machine:
@@ -108,6 +109,8 @@ def emulation_of(context: ReleaseContext, target: Target, wheel: Path, folder: P
 
     For another machine than this one, it is made there. `WheelError` if the wheel runs code above its level.
     """
+    from vbuild.verification.level_runs import LevelSettings, emulated, why_not_here
+
     recipe, cpu = context.recipe, target.cpu
     name = WheelName.parse(wheel.name)
     if why := why_not(cpu) or (why_not_here(name) if is_foreign(name) else None):
@@ -148,6 +151,8 @@ def emulation_of(context: ReleaseContext, target: Target, wheel: Path, folder: P
 
 def _environment(wheel: Path, name: WheelName, check: Check, folder: Path) -> WheelEnvironment:
     """The environment of the test in *folder*; made for *wheel* if that is for another machine than this one."""
+    from vbuild.verification.level_runs import python_for
+
     if is_foreign(name):
         folder.mkdir(parents=True, exist_ok=True)
         sources = WheelSources((), Indexes.configured())

@@ -30,6 +30,7 @@ from vbuild.process.run import supervised
 from vbuild.recipe.matrix import Plain
 from vbuild.recipe.model import AGAINST, Recipe
 from vbuild.recipe.target import Target
+from vbuild.release.ahead import ahead
 from vbuild.release.builder import Builder, interpreter_of
 from vbuild.release.builds import PlannedWheel, RepairedWheel
 from vbuild.release.cache import BuildKind, product_key
@@ -92,11 +93,19 @@ def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:
     """
     builder = Builder.opened(context)
     prepared = [builder.prepared(target) for target in context.targets]
-    trained, failures = _trained(builder, prepared) if context.recipe.build.profile.train else (prepared, {})
-    items = planned(builder, trained)
-    found: dict[PlannedWheel, Product | Failure] = {item: product for item in items if (product := kept(builder, item))}
-    if missing := [item for item in items if item not in found]:
-        found.update(zip(missing, _made(builder, missing, items, jobs=jobs), strict=True))
+    with ahead(builder) as begin:
+        if context.cache is None or context.cache.fresh:
+            begin(prepared)
+        trained, failures = _trained(builder, prepared) if context.recipe.build.profile.train else (prepared, {})
+        items = planned(builder, trained)
+        found: dict[PlannedWheel, Product | Failure] = {
+            item: product for item in items if (product := kept(builder, item))
+        }
+        if missing := [item for item in items if item not in found]:
+            begin(
+                item.job for item in missing if not (context.cache and context.cache.has(BuildKind.BUILD, item.build))
+            )
+            found.update(zip(missing, _made(builder, missing, items, jobs=jobs), strict=True))
     item_of = {found[item].target: item for item in items}
 
     def test_again(product: Product, find_links: Path) -> Product | Failure:
@@ -190,12 +199,12 @@ def _made(
     builder: Builder, missing: Sequence[PlannedWheel], items: Sequence[PlannedWheel], *, jobs: int | None
 ) -> list[Product | Failure]:
     """What becomes of the *missing* ones of *items*: their builds are made, slimmed, and finished."""
-    wanted = {key for item in missing for key in (item.build, item.baseline)}
-    first: dict[str, PlannedWheel] = {}
-    for item in items:
-        if item.build in wanted:
-            first.setdefault(item.build, item)
+    first = _first(missing, items)
     at_once, processes = shared(len(first), jobs)
+    if len(first) > at_once:
+        from vbuild.release.queue import longest_first
+
+        first = {item.build: item for item in longest_first(first.values(), builder.context)}
     builder = replace(builder, processes=processes)
     with builder.caching() as cache, _pool(at_once) as each:
         builds = dict(zip(first, each(partial(builder.built, cache=cache), first.values()), strict=True))
@@ -228,6 +237,16 @@ def _made(
             return finished(builder, item, build, wheels.get(item.target), baseline=compared)
 
         return each(finish, missing)
+
+
+def _first(missing: Sequence[PlannedWheel], items: Sequence[PlannedWheel]) -> dict[str, PlannedWheel]:
+    """The builds that *missing* ones of *items* need, also to compare with, each with the first item that has it."""
+    wanted = {key for item in missing for key in (item.build, item.baseline)}
+    first: dict[str, PlannedWheel] = {}
+    for item in items:
+        if item.build in wanted:
+            first.setdefault(item.build, item)
+    return first
 
 
 def _beside(builder: Builder) -> Builder:
