@@ -117,7 +117,7 @@ def test_a_folder_that_is_no_mirror(lock: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "mine.txt").write_text("")
-    assert refusal(lock, site) == f"{site}: exists and is no mirror; choose another folder"
+    assert refusal(lock, site) == f"{site}: has no mirror.json; expected a mirror, or a new folder"
     (site / "mirror.json").write_text('{"files": [{"path": 1}]}')
     assert refusal(lock, site).startswith(f"{site / 'mirror.json'}: is not what vbuild wrote: ")
 

@@ -610,9 +610,11 @@ def mirror(
     from vbuild.mirroring.fleet import Common, fleet_of
     from vbuild.mirroring.mirror import mirror as verb
     from vbuild.mirroring.model import MirrorRequest
+    from vbuild.publishing.model import folder_url
 
     asked = known(options, MirrorOptions)
     (cpu, *_) = cpus_asked(str(asked.get("cpu") or "x86-64"))
+    gpus = texts_of(asked.get("gpus")) or (("",) if asked.get("cpu") else ())
     common = Common(cpu, asked.get("driver"), asked.get("glibc") or "2.28", texts_of(asked.get("pythons")))
     request = MirrorRequest(
         per_machine=asked.get("per_machine", False),
@@ -624,13 +626,13 @@ def mirror(
         local=asked.get("local", False),
         variants=asked.get("variants", False),
         prune=asked.get("prune", False),
-        url=asked.get("url"),
+        url=folder_url(url) if (url := asked.get("url")) else None,
         originals=path_of(asked.get("originals")),
     )
     return verb(
         [str(source) for source in ([sources] if isinstance(sources, str | PathLike) else sources)],
         path_of(output_dir),
-        fleet_of(paths_of(asked.get("machines", ())), texts_of(asked.get("gpus")), common),
+        fleet_of(paths_of(asked.get("machines", ())), gpus, common),
         request,
         on_progress=asked.get("on_progress") or silent,
     )

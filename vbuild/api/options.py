@@ -186,7 +186,7 @@ class MirrorOptions(TypedDict, total=False):
 
     machines        files that describe the machines of the fleet, as `select` reads them
     gpus            lists of GPUs, as "H100" or "80,90": a machine for each, with what the next four say
-    cpu             the CPU level of those; "x86-64"
+    cpu             the CPU level of those; "x86-64"; without gpus, a machine that has none
     driver          NVIDIA's driver there, as "580", or its CUDA, as "12.8"; not known
     glibc           the glibc there; "2.28"
     pythons         the Pythons there, a machine for each; the running one

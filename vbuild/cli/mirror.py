@@ -41,10 +41,10 @@ def mirror() -> None:
     metavar="LIST",
     help="Mirror for a machine with these GPUs: H100, 80,90. Repeatable.",
 )
-@click.option("--cpu", default="x86-64", show_default=True, metavar="LEVEL", help="With --gpu: its CPU.")
+@click.option("--cpu", metavar="LEVEL", help="With --gpu: its CPU. Alone: a machine without GPUs.  [default: x86-64]")
 @click.option("--driver", metavar="VERSION", help="With --gpu: NVIDIA's driver there, as in 580, or its CUDA: 12.8.")
-@click.option("--glibc", metavar="VERSION", default="2.28", show_default=True, help="With --gpu: its glibc.")
-@click.option("--python", "pythons", multiple=True, metavar="VERSION", help="With --gpu: its Python. Repeatable.")
+@click.option("--glibc", metavar="VERSION", default="2.28", show_default=True, help="Its glibc.")
+@click.option("--python", "pythons", multiple=True, metavar="VERSION", help="Its Python. Repeatable.")
 @click.option("--per-machine", is_flag=True, help="Make an index for each machine, cut for it alone.")
 @click.option(
     "--ptx",

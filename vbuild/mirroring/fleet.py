@@ -30,14 +30,15 @@ class Common(Struct, frozen=True):
 def fleet_of(files: Iterable[Path], gpus: Iterable[str], common: Common) -> tuple[FleetMachine, ...]:
     """The machines that *files* describe, called as these are, and one for each list of *gpus* on each Python.
 
-    `HardwareError` for a file, a GPU or a version that is not known.
+    An empty list is a machine without GPUs, called as its CPU. `HardwareError` for a file, a GPU or a version that is
+    not known.
     """
     described = (FleetMachine(_name(path.stem), machine_at(path)) for path in files)
     return (*described, *(machine for text in gpus for machine in _with(text, common)))
 
 
 def _with(gpus: str, common: Common) -> Iterator[FleetMachine]:
-    asked = GpuList.asked(gpus)
+    asked = GpuList.asked(gpus) if gpus else GpuList()
     capabilities = [Dotted(*divmod(request.device.number, 10)) for request in asked.requests]
     for python in common.pythons or (None,):
         machine = Machine.described(
@@ -50,7 +51,7 @@ def _with(gpus: str, common: Common) -> Iterator[FleetMachine]:
         )
         if not common.driver:  # one that runs every CUDA is assumed there
             machine = replace(machine, nvidia=Nvidia(None, machine.nvidia.capabilities))
-        yield FleetMachine(_name(gpus, *_told(python, common.pythons)), machine)
+        yield FleetMachine(_name(gpus or str(common.cpu), *_told(python, common.pythons)), machine)
 
 
 def _told(python: str | None, pythons: Sequence[str]) -> tuple[str, ...]:

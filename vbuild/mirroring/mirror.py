@@ -242,7 +242,9 @@ class _Run(Struct, frozen=True):
 def _check(machines: Sequence[FleetMachine], request: MirrorRequest) -> None:
     names = [one.name for one in machines]
     if not names:
-        raise RepackageError("no machine; expected a description of one (--machine), or its GPUs (--gpu)")
+        raise RepackageError(
+            "no machine; expected a description of one (--machine), its GPUs (--gpu) or its CPU (--cpu)"
+        )
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise RepackageError(f"two machines are called {twice!r}; expected files of other names")
     if request.variants and (request.local or request.per_machine):

@@ -41,7 +41,7 @@ def read_site(folder: Path) -> Site:
         data = path.read_bytes()
     except FileNotFoundError:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RepackageError(f"{folder}: exists and is no mirror; choose another folder") from None
+            raise RepackageError(f"{folder}: has no {MIRROR}; expected a mirror, or a new folder") from None
         return Site()
     except OSError as error:
         raise RepackageError(f"{path}: cannot be read: {error.strerror}") from error
