@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.factories.elf import SUM, judged_by, rpath, shared_object, stripped, without_sections
+from tests.factories.elf import SUM, judged_by, linked, rpath, shared_object, stripped, without_sections
 from vbuild.elf.code import Elf
 from vbuild.elf.isa import Isa
 from vbuild.elf.regions import regions_of
+from vbuild.elf.symbols import KeptSymbols
 from vbuild.errors import BinaryError
 
 LIBRARY = """
@@ -125,3 +126,34 @@ def test_damage_gives_a_value_or_a_binary_error(data: st.DataObject) -> None:
     except BinaryError:
         return
     Isa.scan(elf)
+
+
+def test_symbols_are_those_of_the_file_whatever_was_read_before() -> None:
+    sources = ("int one(void) { return 1; }", "int two(void) { return 2; }", "int one(void) { return 1; } int x = 3;")
+    files = [linked(source) for source in sources]
+    first = [Elf.parse(data) for data in files]
+    again = [Elf.parse(data) for data in files]
+    assert [one.functions for one in first] == [one.functions for one in again]
+    assert [{name for one in file.functions for name in one.names} & {"one", "two"} for file in again] == [
+        {"one"},
+        {"two"},
+        {"one"},
+    ]
+
+
+def test_objects_that_move_are_seen_and_functions_stay() -> None:
+    one, other = (Elf.parse(linked(f"int one(void) {{ return 1; }} int {pad} x = 3;")) for pad in ("", "pad[9], "))
+    assert [[symbol for symbol in file.objects if "x" in symbol.names] for file in (one, other)] != [[], []]
+    assert {symbol.names: symbol.address for symbol in one.objects} != {
+        symbol.names: symbol.address for symbol in other.objects
+    }
+
+
+def test_of_many_symbols_the_last_are_kept() -> None:
+    kept = KeptSymbols(most=10)
+    made = [kept.get(bytes([number]), lambda number=number: (number,) * 5) for number in (1, 2, 3, 2, 3, 1)]  # type: ignore[misc]
+    assert made == [(number,) * 5 for number in (1, 2, 3, 2, 3, 1)]
+    again = [kept.get(bytes([number]), lambda: ()) for number in (1, 2, 3)]
+    assert again == [(1,) * 5, (), (3,) * 5]
+    assert kept.get(b"more", lambda: (0,) * 11) == (0,) * 11
+    assert kept.get(b"more", lambda: ()) == ()

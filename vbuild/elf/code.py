@@ -8,37 +8,26 @@
 https://gabi.xinuos.com/ and the psABI supplement, https://gitlab.com/x86-psABIs/x86-64-ABI
 """
 
-import struct
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Mapping
 from typing import Self
 
 from msgspec import Struct
 
 from vbuild.binary.code import CodeSection, Symbol
-from vbuild.binary.image import Ranges
 from vbuild.elf.dynamic import Dynamic
 from vbuild.elf.image import ElfImage
-from vbuild.elf.layout import Section, StringTable
 from vbuild.elf.read import Outline, outline_facts
 from vbuild.elf.records import (
-    HIDDEN,
     LITTLE_64,
-    SHN_LORESERVE,
-    STB_LOCAL,
-    STB_WEAK,
-    STV_MASK,
     VERSION_NUMBER,
     ElfMachine,
-    FileType,
     Relocation,
     SectionFlag,
     SectionType,
     SegmentFlag,
     SegmentType,
-    SymbolEntry,
 )
+from vbuild.elf.symbols import SymbolTables, section_data, symbols_of
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
 
@@ -50,23 +39,6 @@ _RESOLVED: dict[int, int] = {ElfMachine.X86_64: 37, ElfMachine.AARCH64: 1032}
 _STARTS = frozenset({".init_array", ".fini_array", ".preinit_array"})
 _CONSTANTS = (".rodata", ".data", ".lrodata", ".ldata")
 _MOST_CONSTANTS = 1 << 25
-
-_FRAME_HEADER = struct.Struct("<BBBBiI")
-_FRAME_ENTRY = struct.Struct("<ii")
-_FRAME_ENCODINGS = (0x03, 0x3B)  # count as udata4; entries as sdata4, relative to the table
-_FDE = struct.Struct("<IIiI")
-
-
-class SymbolType(IntEnum):
-    """What a symbol stands for, as far as it is read."""
-
-    NOTYPE = 0
-    OBJECT = 1
-    FUNC = 2
-    GNU_IFUNC = 10
-
-
-_TYPES = frozenset(SymbolType)
 
 
 class Import(Struct, frozen=True):
@@ -113,7 +85,7 @@ class Elf(Outline, frozen=True):
             dynamic = Dynamic.read(image)
             facts = outline_facts(image, dynamic)
             code = _code(image)
-            symbols = _symbols(image, code)
+            symbols = symbols_of(image, code)
             pointers, import_places, resolvers = _pointers(image, symbols)
             return cls(
                 **facts,
@@ -232,36 +204,7 @@ def _slice(image: ElfImage, span: range) -> bytes:
     return bytes(image.view(span))
 
 
-def _symbols(image: ElfImage, code: tuple[CodeSection, ...]) -> "_Symbols":
-    if image.encoding != LITTLE_64 or image.header.e_type not in {FileType.DYN, FileType.EXEC}:
-        return _Symbols((), (), ())
-    tables = []
-    for section in image.sections:
-        if section.header.sh_type in {SectionType.SYMTAB, SectionType.DYNSYM}:
-            if (names := section.header.sh_link) >= len(image.sections):
-                raise BinaryError(
-                    f"names of {section.name} in section {names}, expected one below its number of sections"
-                )
-            is_dynamic = section.header.sh_type == SectionType.DYNSYM
-            tables.append((is_dynamic, _data(image, section), _data(image, image.sections[names])))
-    return _Symbols.parse(tables, frames=_frames(image), code=[range(piece.address, piece.end) for piece in code])
-
-
-def _data(image: ElfImage, section: Section) -> bytes:
-    return bytes(image.view(section.span))
-
-
-def _frames(image: ElfImage) -> tuple[int, bytes, bytes] | None:
-    """Address and bytes of the table of unwind entries, and what follows it in its segment."""
-    for segment in image.segments:
-        if segment.p_type == SegmentType.GNU_EH_FRAME:
-            start, stop = segment.span.start, segment.span.stop
-            end = next((load.span.stop for load in image.loads if start in load.span), start)
-            return segment.p_vaddr, bytes(image.view(segment.span)), bytes(image.data[stop:end])
-    return None
-
-
-def _imports(dynamic: Dynamic, symbols: "_Symbols") -> tuple[Import, ...]:
+def _imports(dynamic: Dynamic, symbols: SymbolTables) -> tuple[Import, ...]:
     if not symbols.undefined:
         return ()
     versions = {
@@ -272,7 +215,7 @@ def _imports(dynamic: Dynamic, symbols: "_Symbols") -> tuple[Import, ...]:
     indices: bytes = b""
     for section in dynamic.image.sections:
         if section.header.sh_type == SectionType.GNU_VERSYM:
-            indices = _data(dynamic.image, section)
+            indices = section_data(dynamic.image, section)
     found = []
     for number, name, is_weak in symbols.undefined:
         index = int.from_bytes(indices[2 * number : 2 * number + 2], "little") & VERSION_NUMBER
@@ -282,7 +225,7 @@ def _imports(dynamic: Dynamic, symbols: "_Symbols") -> tuple[Import, ...]:
 
 
 def _pointers(
-    image: ElfImage, symbols: "_Symbols"
+    image: ElfImage, symbols: SymbolTables
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, str], ...], frozenset[int]]:
     """The places in data that the loader fills: with an address of this file, and of an import; and the resolvers."""
     found: list[tuple[int, int]] = []
@@ -309,127 +252,3 @@ def _pointers(
             places = image.relr_places(section.span)
             found += ((place, target) for place in places if (target := image.word(place)))
     return tuple(found), tuple(imported), frozenset(resolvers)
-
-
-class _Row(Struct, frozen=True):
-    """One row of a symbol table that says something about code or data."""
-
-    type: int
-    address: int
-    size: int
-    name: str
-    is_exported: bool
-    is_weak: bool
-
-
-class _Symbols(Struct, frozen=True):
-    """What the tables say: each address once, in order; what ``.dynsym`` defines and does not, by its number there.
-
-    Of what it does not it says whether it is weak, too.
-    """
-
-    functions: tuple[Symbol, ...]
-    objects: tuple[Symbol, ...]
-    undefined: tuple[tuple[int, str, bool], ...]
-    defined: tuple[tuple[int, int], ...] = ()
-    exported: frozenset[str] = frozenset()
-
-    @classmethod
-    def parse(
-        cls,
-        tables: Iterable[tuple[bool, bytes, bytes]],
-        *,
-        frames: tuple[int, bytes, bytes] | None,
-        code: Sequence[range],
-    ) -> Self:
-        """The symbols in *tables* (is it dynamic, rows, names) and *frames*; functions in the *code* ranges only."""
-        rows: list[_Row] = []
-        undefined: list[tuple[int, str, bool]] = []
-        defined: list[tuple[int, int]] = []
-        exported: set[str] = set()
-        for is_dynamic, data, table in tables:
-            names = StringTable(table)
-            for number, (name, info, other, section, address, size) in enumerate(SymbolEntry.tuples(data, LITTLE_64)):
-                kind, binding = info & 0xF, info >> 4
-                is_exported = is_dynamic and section != 0 and binding != STB_LOCAL and other & STV_MASK not in HIDDEN
-                if is_exported and name:
-                    exported.add(names.at(name))
-                if not section:
-                    if is_dynamic and name:
-                        undefined.append((number, names.at(name), binding == STB_WEAK))
-                elif section < SHN_LORESERVE and kind in _TYPES:
-                    rows.append(_Row(kind, address, size, names.at(name), is_exported, binding == STB_WEAK))
-                    if is_dynamic:
-                        defined.append((number, address))
-        inside = Ranges(code)
-        objects = _merged(row for row in rows if row.type == SymbolType.OBJECT)
-        functions = _merged(
-            row for row in rows if row.type in {SymbolType.FUNC, SymbolType.GNU_IFUNC} and row.address in inside
-        )
-        labels = _merged(
-            row
-            for row in rows
-            if row.type == SymbolType.NOTYPE and row.name and row.name[0] != "$" and row.address in inside
-        )
-        functions = _filled(functions, labels)
-        if frames:
-            functions = _filled(functions, tuple(entry for entry in _framed(*frames) if entry.address in inside))
-        return cls(functions, objects, tuple(undefined), tuple(defined), frozenset(exported))
-
-
-def _merged(rows: Iterable[_Row]) -> tuple[Symbol, ...]:
-    """One symbol per address, in order of address, with all its names."""
-    by_address: dict[int, list[_Row]] = {}
-    for row in rows:
-        by_address.setdefault(row.address, []).append(row)
-    return tuple(_symbol(address, by_address[address]) for address in sorted(by_address))
-
-
-def _symbol(address: int, same: Sequence[_Row]) -> Symbol:
-    """The symbol at *address*, of which the rows *same* tell."""
-    if len(same) == 1:  # nearly always, of hundreds of thousands
-        row = same[0]
-        is_weak = row.is_weak or not row.is_exported
-        names = (row.name,) if row.name else ()
-        return Symbol(address, row.size, names, row.is_exported, row.type == SymbolType.GNU_IFUNC, is_weak)
-    return Symbol(
-        address,
-        max(row.size for row in same),
-        tuple(dict.fromkeys(row.name for row in same if row.name)),
-        is_exported=any(row.is_exported for row in same),
-        is_resolver=any(row.type == SymbolType.GNU_IFUNC for row in same),
-        is_weak=all(row.is_weak for row in same if row.is_exported),
-    )
-
-
-def _filled(symbols: tuple[Symbol, ...], more: tuple[Symbol, ...]) -> tuple[Symbol, ...]:
-    """*symbols*, and those of *more* that lie in none of them."""
-    starts = [symbol.address for symbol in symbols]
-    added = []
-    for symbol in more:
-        index = bisect_right(starts, symbol.address) - 1
-        if index < 0 or (symbol.address != starts[index] and symbol.address >= symbols[index].end):
-            added.append(symbol)
-    return tuple(sorted((*symbols, *added), key=lambda symbol: symbol.address))
-
-
-def _framed(address: int, header: bytes, rest: bytes) -> Iterator[Symbol]:
-    """The nameless functions of ``.eh_frame_hdr`` at *address* with *rest* behind it; none in an unusual encoding.
-
-    https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/ehframechpt.html
-    """
-    if len(header) < _FRAME_HEADER.size:
-        return
-    _version, _, *encodings, _, count = _FRAME_HEADER.unpack_from(header)
-    if tuple(encodings) != _FRAME_ENCODINGS:
-        return
-    entries = header[_FRAME_HEADER.size : _FRAME_HEADER.size + count * _FRAME_ENTRY.size]
-    for start, entry in _FRAME_ENTRY.iter_unpack(entries[: len(entries) - len(entries) % _FRAME_ENTRY.size]):
-        offset = entry - len(header)
-        size = 0
-        if 0 <= offset <= len(rest) - _FDE.size:
-            _, _, begin, length = _FDE.unpack_from(rest, offset)
-            # only where the entry has the usual pc-relative form does it point back at the function
-            if address + entry + 8 + begin == address + start:
-                size = length
-        yield Symbol(address + start, size)
