@@ -87,11 +87,6 @@ class BuildKeys(Struct, frozen=True):
     rust: str = ""
 
 
-def build_key(job: Job, *, source: str, repair: Repair) -> str:
-    """The whole key of `build_keys`."""
-    return build_keys(job, source=source, repair=repair).whole
-
-
 def build_keys(
     job: Job,
     *,

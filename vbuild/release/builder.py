@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel
-from vbuild.build.identity import BuildKeys, build_key
+from vbuild.build.identity import BuildKeys, Searched, build_keys, searched_files
 from vbuild.build.job import Job, prepared
 from vbuild.build.kept_flags import CodeAbove, KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
@@ -68,7 +68,8 @@ class Builder(Struct, frozen=True):
     *archive* is the source as it was fetched, and *project* a tree of it to read. *digest* names what is built, and
     *digest_now* what would be built now: a source folder may be edited meanwhile. *patches* are those in the source.
     *cpu* is this machine's. *natives* builds what the wheels need; *profiles* are those of training.
-    Each build may start so many *processes*, as many as it likes if that is 0. *notes* are for the user.
+    Each build may start so many *processes*, as many as it likes if that is 0. *notes* are for the user. *searched* is
+    asked once for the files in which compilers look.
     """
 
     context: ReleaseContext
@@ -85,6 +86,7 @@ class Builder(Struct, frozen=True):
     profiles: OncePerKey[tuple[str, ...], Profile] = field(default_factory=lambda: OncePerKey(keeps_errors=True))
     processes: int = 0
     notes: list[str] = field(default_factory=list)
+    searched: Searched = field(default_factory=lambda: cache(searched_files))
 
     @classmethod
     def opened(cls, context: ReleaseContext) -> Self:
@@ -349,7 +351,9 @@ class Builder(Struct, frozen=True):
         """The wheel of *job*, built in a new tree of the source in *folder*, and repaired."""
         recipe, project = self.context.recipe, self.tree(folder / "tree")
         # what failed to be repaired is not compiled again for a recipe that differs in this alone
-        key = build_key(job, source=self.digest, repair=Repair()) if self.context.cache else ""
+        key = ""
+        if self.context.cache:
+            key = build_keys(job, source=self.digest, repair=Repair(), searched=self.searched).whole
         if key and (kept := self.taken(BuildKind.UNREPAIRED, key, folder / "unrepaired")):
             built = Built.of_record(kept.wheel, kept.record, project)
         else:

@@ -15,13 +15,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from vbuild.build.identity import build_keys, searched_files
+from vbuild.build.identity import build_keys
 from vbuild.build.job import Job
 from vbuild.build.resources import shared
 from vbuild.build.wrappers import Override
@@ -136,9 +136,9 @@ def planned(builder: Builder, jobs: Sequence[Job]) -> tuple[PlannedWheel, ...]:
     """The wheels of *jobs*, each with the keys of its build and of itself in the cache."""
     repair = builder.context.recipe.repair
     distinct = {job.target.build_key: job for job in jobs}
-    searched = cache(searched_files)
     keys = {
-        key: build_keys(job, source=builder.digest, repair=repair, searched=searched) for key, job in distinct.items()
+        key: build_keys(job, source=builder.digest, repair=repair, searched=builder.searched)
+        for key, job in distinct.items()
     }
     kept = builder.context.cache
     builds = {key: kept.key(found) if kept else found.whole for key, found in keys.items()}
