@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from threading import Lock
+from threading import Event, Lock
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,12 +15,19 @@ _AT_ONCE = 8
 
 
 def in_threads(
-    work: Callable[[T], R], things: Sequence[T], *, size: Callable[[T], int], threads: int, at_work: int = _AT_WORK
+    work: Callable[[T], R],
+    things: Sequence[T],
+    *,
+    size: Callable[[T], int],
+    threads: int,
+    at_work: int = _AT_WORK,
+    stop: Event | None = None,
 ) -> list[R]:
     """What *work* makes of *things*, in their order; one that begins earlier is earlier among them if it fits.
 
     Those at work together have *at_work* bytes by *size* at most, not counting the largest of them. After an error
-    nothing is begun any more; of several, that of the first thing is raised.
+    nothing is begun any more; of several, that of the first thing is raised. An interrupt sets *stop*, which *work* may
+    ask for, and waits for what has begun.
     """
     left = dict(enumerate(things))
     begun: dict[int, Future[R]] = {}
@@ -34,16 +41,21 @@ def in_threads(
         return next((place for place, thing in left.items() if fits(thing)), None) if len(running) < threads else None
 
     with ThreadPoolExecutor(threads) as pool:
-        while left or running:
-            while (place := following()) is not None:
-                thing = left.pop(place)
-                begun[place] = pool.submit(work, thing)
-                running[begun[place]] = size(thing)
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                del running[future]
-            if any(future.exception() for future in done):
-                left.clear()
+        try:
+            while left or running:
+                while (place := following()) is not None:
+                    thing = left.pop(place)
+                    begun[place] = pool.submit(work, thing)
+                    running[begun[place]] = size(thing)
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    del running[future]
+                if any(future.exception() for future in done):
+                    left.clear()
+        except BaseException:
+            if stop:
+                stop.set()
+            raise
     return [future.result() for _, future in sorted(begun.items())]
 
 

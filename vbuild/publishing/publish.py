@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
+from threading import Event
 from typing import Any
 
 from msgspec import Struct
@@ -74,12 +75,18 @@ class WrittenFile(Struct, frozen=True):
 
 
 def written(
-    plan: PublishPlan, folder: Path, *, digests: Digests | None = None, wheels: SharedWheels | None = None
+    plan: PublishPlan,
+    folder: Path,
+    *,
+    digests: Digests | None = None,
+    wheels: SharedWheels | None = None,
+    stop: Event | None = None,
 ) -> tuple[WrittenFile, ...]:
     """Carry out *plan* in *folder*, new and on the file system of the results; what is there then, sorted by path.
 
     Plans that share *digests* hash the files that they have in common once, and those that share *wheels* inflate
-    members once. `VbuildError` if an output cannot be made; *folder* is then the caller's to remove.
+    members once. `VbuildError` if an output cannot be made, or *stop* is set before the last one; *folder* is then the
+    caller's to remove.
     """
     folder.mkdir(parents=True)
     known: set[tuple[int, int]] = set()
@@ -90,6 +97,8 @@ def written(
         hashing = digests or stack.enter_context(Digests())
         shared = wheels or stack.enter_context(SharedWheels(keeps=False))
         for output in plan.outputs:
+            if stop and stop.is_set():
+                raise RepackageError("interrupted")
             with at(output.target):
                 _make(output, folder, press, hashing, shared)
             if output.target in indexed:
@@ -239,12 +248,14 @@ def _laid(
             if not _is_free(there):  # any more: another run had its turn before
                 raise _taken(there)
 
+        stop = Event()
+
         def lay(plan: PublishPlan) -> PublishedLayout:
             with at(plan.layout):
-                made = written(plan, stage / plan.layout, digests=digests, wheels=wheels)
+                made = written(plan, stage / plan.layout, digests=digests, wheels=wheels, stop=stop)
             return PublishedLayout(plan, folder / plan.layout, made)
 
-        laid = in_threads(lay, plans, size=lambda _plan: 1, threads=available_cores())
+        laid = in_threads(lay, plans, size=lambda _plan: 1, threads=available_cores(), stop=stop)
         wheels.check(checked)
         for one in laid:
             _replace(stage / one.plan.layout, folder / one.plan.layout)

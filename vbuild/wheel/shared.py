@@ -6,7 +6,7 @@ SharedWheels.open(path) -> Wheel, whose members are kept from the first reading 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from types import TracebackType
 from typing import Self
 
@@ -69,17 +69,18 @@ class SharedWheels:
                 if not found.readers:
                     self._leave(path, len(found.wheel.members))
 
-    def check(self, paths: Iterable[Path]) -> None:
+    def check(self, paths: Iterable[Path], *, stop: Event | None = None) -> None:
         """`WheelError` naming a wheel of *paths*, and in it a member, that does not match its CRC-32 or RECORD.
 
-        What somebody has read is not read again.
+        What somebody has read is not read again; nothing more is read once *stop* is set.
         """
+        until = stop or Event()
 
         def check(path: Path) -> None:
             with self.open(path) as wheel:
-                wheel.check()
+                wheel.check(stop=until)
 
-        in_threads(check, sorted(paths), size=lambda path: path.stat().st_size, threads=available_cores())
+        in_threads(check, sorted(paths), size=lambda path: path.stat().st_size, threads=available_cores(), stop=until)
 
     def _opened(self, path: Path) -> _Open:
         with ExitStack() as stack:
