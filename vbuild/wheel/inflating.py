@@ -1,23 +1,19 @@
-"""Inflate deflate streams a chunk at a time: beside other threads, or with a look at where blocks begin.
+"""Inflate deflate streams a chunk at a time, with a look at where blocks begin.
 
-    raw -> unlocked_stream -> what it inflates to, while other threads run Python
-    raw -> inflated_stream -> the same; and, at every MiB, a few bytes at a time until a step yields nothing: a Stall
+    raw -> what it inflates to; and, at every MiB, a few bytes at a time until a step yields nothing: a Stall
 
-isal gives Python's lock away where it reads gzip files (RFC 1952), and only there.
-https://www.rfc-editor.org/rfc/rfc1951
+isal gives Python's lock away only where it reads gzip files. Reading members as such files was tried: `inspect` of two
+large libraries took as long, and more memory. https://www.rfc-editor.org/rfc/rfc1951
 """
 
-import gzip
 import io
 import math
-import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from itertools import chain, takewhile
+from itertools import takewhile
 
 from isal import isal_zlib
-from isal.igzip import IGzipFile
 from msgspec import Struct
 
 from vbuild.errors import WheelError
@@ -32,10 +28,6 @@ _CHUNK = 1 << 18
 _SLICE = 1 << 16
 # libdeflate's are of 300,000 bytes at most, those of others shorter
 _LONGEST_BLOCK = 305_000
-# deflated, no flags, no time, an unknown system
-_GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-_GZIP_END = struct.Struct("<II")
-_FULL32 = 0xFFFFFFFF
 
 
 class Stall(Struct, frozen=True):
@@ -92,46 +84,3 @@ def _slices(raw: Iterator[bytes]) -> Iterator[Buffer]:
         view = memoryview(piece)
         for start in range(0, len(view), _SLICE):
             yield view[start : start + _SLICE]
-
-
-def unlocked_stream(raw: Callable[[], Iterator[bytes]], *, size: int, crc: int) -> Iterator[bytes]:
-    """What the deflate stream in *raw* inflates to, a chunk at a time: *size* bytes with this CRC-32 if it is sound.
-
-    `WheelError` unless it ends with *raw*.
-    """
-    done = 0
-    # two zeros could follow the stream: they would be taken for the padding that gzip files may have
-    if crc or size & _FULL32:
-        try:
-            # gzip's own type, which its class extends, has a stub
-            opened: Callable[..., gzip.GzipFile] = IGzipFile
-            with opened(fileobj=_Gzip(raw(), _GZIP_END.pack(crc, size & _FULL32)), mode="rb") as file:
-                while chunk := file.read(_CHUNK):
-                    done += len(chunk)
-                    yield chunk
-        except (OSError, EOFError, isal_zlib.error):  # type: ignore[misc] # as above
-            pass  # what is wrong is told below
-        else:
-            return
-    for chunk in inflated_stream(raw()):
-        yield chunk[max(done, 0) :]
-        done -= len(chunk)
-
-
-class _Gzip(io.RawIOBase):
-    """The deflate stream in *raw* as the gzip file that ends with *end*."""
-
-    def __init__(self, raw: Iterator[bytes], end: bytes) -> None:
-        self._pieces = chain((_GZIP_HEADER,), raw, (end,))
-        self._rest = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer) -> int:  # type: ignore[override] # no other buffers come here
-        if not self._rest:
-            self._rest = memoryview(next(self._pieces, b""))
-        count = min(len(buffer), len(self._rest))
-        memoryview(buffer)[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count

@@ -10,7 +10,7 @@ import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import Lock
 from typing import BinaryIO
 
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from vbuild.errors import WheelError, at
 from vbuild.files import zstd
-from vbuild.wheel.inflating import Stall, inflated_stream, unlocked_stream
+from vbuild.wheel.inflating import Stall, inflated_stream
 from vbuild.wheel.paths import check_path, check_places
 from vbuild.wheel.zip_format import (
     FULL32,
@@ -203,16 +203,14 @@ class ZipReader:
         If it is deflated, *stalls* get what `vbuild.wheel.blocks` finds of its blocks; then some chunks may be longer.
         """
         with at(member.path):
-            raw = partial(self.raw, self.data_offset(member), member.compressed_size)
+            raw = self.raw(self.data_offset(member), member.compressed_size)
             header = member.header
             if header.method == ZipMethod.STORED:
-                chunks = raw()
-            elif header.method == ZipMethod.DEFLATED and stalls is None and member.size > CHUNK:
-                chunks = unlocked_stream(raw, size=member.size, crc=header.crc)
+                chunks = raw
             elif header.method == ZipMethod.DEFLATED:
-                chunks = inflated_stream(raw(), stalls)
+                chunks = inflated_stream(raw, stalls)
             elif header.method == ZipMethod.ZSTD:
-                chunks = _inflated_frame(raw())
+                chunks = _inflated_frame(raw)
             else:
                 raise WheelError(f"compressed with method {header.method}, which can be copied but not read")
             size = crc = 0
