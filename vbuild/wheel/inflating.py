@@ -22,6 +22,8 @@ from vbuild.files.records import Buffer
 STEP = 32  # bytes of the stream that are inflated at a time where the end of a block is looked for
 
 _GRID = 1 << 20
+# from here on blocks are looked for on a wider one: in the largest libraries the search took what copying saved
+_FAR, _WIDE_GRID = 1 << 28, 1 << 22
 # bytes that come out at a time: larger chunks would be taken from the system, and given back, each time
 _CHUNK = 1 << 18
 # bytes of the stream that are inflated at a time elsewhere
@@ -61,7 +63,8 @@ def inflated_stream(raw: Iterator[bytes], stalls: list[Stall] | None = None) -> 
                     read += STEP
                 # what did not become shorter is stored, and stored blocks do not stall
                 if read < len(rest) or found <= len(rest) or plain >= wanted + _LONGEST_BLOCK:
-                    wanted = plain - plain % _GRID + _GRID
+                    grid = _GRID if plain < _FAR else _WIDE_GRID
+                    wanted = plain - plain % grid + grid
             packed += len(piece)
             rest = rest[read:]
             while rest and not inflater.eof:
