@@ -182,6 +182,15 @@ def test_a_placeholder_in_what_is_text_or_is_compressed_again_keeps_the_library(
     assert result.unpacked == len(library)
 
 
+def test_slimming_twice_is_slimming_once(tmp_path: Path) -> None:
+    (first,) = slimmed(conda_package(tmp_path, STEM, FILES), tmp_path / "one")
+    assert first.path
+    (second,) = slimmed(first.path, tmp_path / "two")
+    assert second.path
+    assert second.why_untouched == "nothing in it to cut"
+    assert second.path.read_bytes() == first.path.read_bytes()
+
+
 def test_what_pins_the_whole_build_is_named(tmp_path: Path) -> None:
     conda_package(tmp_path / "in", STEM, FILES)
     pinning = {"depends": ["demo 1.0 cuda126_h1a2b3c4_3"]}

@@ -16,6 +16,7 @@ from msgspec import Struct
 from vbuild.errors import RepackageError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
+from vbuild.files.turns import turn
 from vbuild.publishing.conda.reading import NOARCH
 from vbuild.publishing.conda.unpacked import CONDA, INDEX, TAR_BZ2, checked_index, information_at, stem_of
 from vbuild.publishing.conda.writing import packed_repodata, repodata
@@ -71,24 +72,27 @@ def index_channel(folder: Path) -> tuple[IndexedSubdir, ...]:
     Each file is the old or the new one. `RepackageError` if a package is damaged, lies in *folder* itself or in the
     folder of another platform; then nothing is written.
     """
-    if astray := [path for path in packages_in(folder) if path.parent == folder]:
-        raise RepackageError(f"{astray[0]}: expected in a folder for its platform, {folder / 'linux-64'} or the like")
-    subdirs: dict[str, list[Path]] = {NOARCH: []}
-    for path in packages_in(folder):
-        subdirs.setdefault(path.parent.name, []).append(path)
-    made = {subdir: repodata(subdir, dict(_listed(folder, paths))) for subdir, paths in subdirs.items()}
-    indexed = []
-    for subdir, data in sorted(made.items()):
-        target = folder / subdir / _REPODATA
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            for path, content in ((target.with_name(f"{_REPODATA}.zst"), packed_repodata(data)), (target, data)):
-                with replacing(path) as part:
-                    part.write_bytes(content)
-        except OSError as error:
-            raise RepackageError(f"{target}: cannot be written: {error.strerror}") from error
-        indexed.append(IndexedSubdir(subdir, tuple(path.name for path in subdirs[subdir]), target))
-    return tuple(indexed)
+    with turn(folder):
+        if astray := [path for path in packages_in(folder) if path.parent == folder]:
+            raise RepackageError(
+                f"{astray[0]}: expected in a folder for its platform, {folder / 'linux-64'} or the like"
+            )
+        subdirs: dict[str, list[Path]] = {NOARCH: []}
+        for path in packages_in(folder):
+            subdirs.setdefault(path.parent.name, []).append(path)
+        made = {subdir: repodata(subdir, dict(_listed(folder, paths))) for subdir, paths in subdirs.items()}
+        indexed = []
+        for subdir, data in sorted(made.items()):
+            target = folder / subdir / _REPODATA
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                for path, content in ((target.with_name(f"{_REPODATA}.zst"), packed_repodata(data)), (target, data)):
+                    with replacing(path) as part:
+                        part.write_bytes(content)
+            except OSError as error:
+                raise RepackageError(f"{target}: cannot be written: {error.strerror}") from error
+            indexed.append(IndexedSubdir(subdir, tuple(path.name for path in subdirs[subdir]), target))
+        return tuple(indexed)
 
 
 def _listed(folder: Path, packages: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:

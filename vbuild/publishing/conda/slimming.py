@@ -58,7 +58,6 @@ from vbuild.slimming.stated import cuda_major, still_listed
 from vbuild.variants.document import Document, combine
 from vbuild.variants.model import Variant
 from vbuild.variants.providers import metadata_for
-from vbuild.wheel.unpacking import room_for
 from vbuild.wheel.zip_format import ZipMethod
 
 OnProgress = Callable[[str, int, int], None]
@@ -131,7 +130,7 @@ class _Run:
     def slimmed(self, path: Path, on_progress: OnProgress) -> list[Slimmed]:
         """What becomes of the package at *path*."""
         with ExitStack() as stack:
-            package = stack.enter_context(unpacked(path, room=self._stage if self._folder else room_for(path.parent)))
+            package = stack.enter_context(unpacked(path, room=self._stage if self._folder else None))
             cuts = self._cuts_for(package)
             progress = _Progress(package, len(self._shares), on_progress)
             found = package.prohibitions()

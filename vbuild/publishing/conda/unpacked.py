@@ -308,8 +308,7 @@ def unpacked(path: Path, *, room: Path | None) -> Iterator[UnpackedPackage]:
             return
         stem_of(path)
         try:
-            most = _most(path.stat().st_size, room)
-            chunks = _bounded(_inflated(path), most=most)
+            chunks = _bounded(_inflated(path), _room_for(path.stat().st_size, room))
             with mapped(chunks, folder=room) as data:
                 image = TarImage.read(data)
                 own = [entry for entry in image.entries if entry.path.partition("/")[0] == "info"]
@@ -326,23 +325,23 @@ def _unpacked_zip(path: Path, package: OpenCondaPackage, room: Path | None) -> I
         described = TarImage.read(memoryview(data))
     paths = next((entry for entry in described.entries if entry.path == PATHS), None)
     stated = checked_paths(bytes(described.contents(paths))) if paths else {}
-    most = _most(package.files.size, room)
+    most, why = _room_for(package.files.size, room)
     listed = sum(entry.size or 0 for entry in stated.values()) + _HEADERS * len(stated) + _MORE
     with ExitStack() as stack:
         with at(package.files.path):
             if listed > most + _MORE:
-                raise RepackageError(
-                    f"{listed - _MORE} bytes by {PATHS}, of {package.files.size} packed ones; expected {most} at most"
-                )
+                what = f"{listed - _MORE} bytes by {PATHS}, of {package.files.size} packed ones"
+                raise RepackageError(f"{what}; expected {most} at most {why}")
             view = stack.enter_context(mapped(package.plain(package.files, most=listed), folder=room))
             files = TarImage.read(view)
         yield UnpackedPackage(path, described, files)
 
 
-def _most(packed: int, room: Path | None) -> int:
-    """The bytes that so many *packed* ones may become in the folder *room*."""
+def _room_for(packed: int, room: Path | None) -> tuple[int, str]:
+    """How many bytes so many *packed* ones may become in the folder *room*, and why no more."""
     free = shutil.disk_usage(room or tempfile.gettempdir()).free
-    return min(free, max(_SMALL, _RATIO * packed))
+    most = max(_SMALL, _RATIO * packed)
+    return (most, "of a package of its size") if most < free else (free, "as the disk has room for no more")
 
 
 def _inflated(path: Path) -> Iterator[bytes]:
@@ -356,11 +355,11 @@ def _inflated(path: Path) -> Iterator[bytes]:
         raise RepackageError(f"damaged: {error}") from error
 
 
-def _bounded(chunks: Iterable[bytes], *, most: int) -> Iterator[bytes]:
-    size = 0
+def _bounded(chunks: Iterable[bytes], bound: tuple[int, str]) -> Iterator[bytes]:
+    (most, why), size = bound, 0
     for chunk in chunks:
         if (size := size + len(chunk)) > most:
-            raise RepackageError(f"unpacks to more than {most} bytes; expected fewer of a package of its size")
+            raise RepackageError(f"unpacks to more than {most} bytes; expected {most} at most {why}")
         yield chunk
 
 
