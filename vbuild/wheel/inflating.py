@@ -22,8 +22,9 @@ from vbuild.files.records import Buffer
 STEP = 32  # bytes of the stream that are inflated at a time where the end of a block is looked for
 
 _GRID = 1 << 20
-# from here on blocks are looked for on a wider one: in the largest libraries the search took what copying saved
-_FAR, _WIDE_GRID = 1 << 28, 1 << 22
+# of streams of so many bytes blocks are looked for on a wider one: in the largest libraries the search took more than
+# copying saved
+_MANY, _WIDE_GRID = 1 << 28, 1 << 22
 # bytes that come out at a time: larger chunks would be taken from the system, and given back, each time
 _CHUNK = 1 << 18
 # bytes of the stream that are inflated at a time elsewhere
@@ -39,14 +40,16 @@ class Stall(Struct, frozen=True):
     plain: int
 
 
-def inflated_stream(raw: Iterator[bytes], stalls: list[Stall] | None = None) -> Iterator[bytes]:
+def inflated_stream(raw: Iterator[bytes], stalls: list[Stall] | None = None, *, size: int = 0) -> Iterator[bytes]:
     """What the deflate stream in *raw* inflates to, a chunk at a time; *stalls*, if given, get one for about every MiB.
 
+    If *size*, the bytes that should come out, is 256 MiB or more, they get one for about every four.
     `WheelError` unless it ends with *raw*.
     """
     inflater = isal_zlib.decompressobj(-zlib.MAX_WBITS)
     packed = plain = 0
-    wanted: float = math.inf if stalls is None else _GRID
+    grid = _GRID if size < _MANY else _WIDE_GRID
+    wanted: float = math.inf if stalls is None else grid
     try:
         for piece in _slices(raw):
             rest, read = piece, 0
@@ -63,7 +66,6 @@ def inflated_stream(raw: Iterator[bytes], stalls: list[Stall] | None = None) -> 
                     read += STEP
                 # what did not become shorter is stored, and stored blocks do not stall
                 if read < len(rest) or found <= len(rest) or plain >= wanted + _LONGEST_BLOCK:
-                    grid = _GRID if plain < _FAR else _WIDE_GRID
                     wanted = plain - plain % grid + grid
             packed += len(piece)
             rest = rest[read:]

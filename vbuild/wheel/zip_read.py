@@ -208,7 +208,7 @@ class ZipReader:
             if header.method == ZipMethod.STORED:
                 chunks = raw
             elif header.method == ZipMethod.DEFLATED:
-                chunks = inflated_stream(raw, stalls)
+                chunks = inflated_stream(raw, stalls, size=member.size)
             elif header.method == ZipMethod.ZSTD:
                 chunks = _inflated_frame(raw)
             else:
