@@ -50,7 +50,7 @@ def connected() -> Iterator[None]:
 
     Those of other threads only where these run in a copy of its context.
     """
-    with _client() as client:
+    with asking() as client:
         token = _shared.set(client)
         try:
             yield
@@ -59,7 +59,7 @@ def connected() -> Iterator[None]:
 
 
 @contextmanager
-def _client() -> Iterator[PyPIClient]:
+def asking() -> Iterator[PyPIClient]:
     """The client of the block that is `connected`, or one for these requests alone."""
     if client := _shared.get():
         yield client
@@ -110,7 +110,7 @@ def opened_at(url: str, name: str) -> Iterator[BinaryIO]:
     Only what is read is transferred, or else all of it, to a temporary file, if its server cannot send parts.
     """
     with ExitStack() as stack:
-        client = stack.enter_context(_client())
+        client = stack.enter_context(asking())
         try:
             file = cast("BinaryIO", stack.enter_context(opened(client, ListedFile(name, version=_NO_VERSION, url=url))))
         except FetchError:
@@ -149,7 +149,7 @@ def provenance_of(file: str) -> bytes | None:
     Only the JSON form of an index says where it is. `FetchError` if no index has the project, or it cannot be read.
     """
     indexes, problems = Indexes.configured(), list[str]()
-    with _client() as client:
+    with asking() as client:
         # without an index pip asks its own default one
         own = () if indexes.no_index else (indexes.index_url or _DEFAULT_INDEX,)
         for index in (*own, *indexes.extra_index_urls):
@@ -176,7 +176,7 @@ def all_links_to_files(url: str) -> tuple[Link, ...]:
     `FetchError` if a page cannot be read, none lists a file, or there are more projects than one would look at.
     """
     shown = checked(url).redacted
-    with _client() as client:
+    with asking() as client:
         page = _page(client, url)
         links = _links(page)
         if not (found := _to_files(links)):
@@ -220,7 +220,7 @@ def _projects(page: IndexPage, links: Iterable[Link]) -> list[str]:
 def _answer(url: str) -> Iterator[httpx2.Response]:
     """What the server of *url* sends; `FetchError` in the block, too, if that is no file or breaks off."""
     link = Link(url)
-    with _client() as client:
+    with asking() as client:
         try:
             with client.get_stream(link.url_without_fragment) as response:
                 response.raise_for_status()

@@ -8,8 +8,7 @@ https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,13 +16,11 @@ from urllib.request import url2pathname
 
 import httpx2
 from unearth import Link
-from unearth.fetchers import PyPIClient
 
 from vbuild.errors import FetchError
 from vbuild.files.atomic import linked, unmade
 from vbuild.files.hashing import sha256_of
-from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.packages import client_of
+from vbuild.index_client.pages import asking
 
 # connections that may break while one file is fetched, each with some bytes more than the last
 _TRIES = 5
@@ -33,26 +30,18 @@ _RANGE = re.compile(r"bytes (?P<first>\d+)-\d+/(?:\d+|\*)", re.ASCII)
 OnBytes = Callable[[int], None]
 
 
-@contextmanager
-def store_of(folder: Path) -> Iterator["Store"]:
-    """The files in *folder*, which is made if it is missing, and one client for those that are fetched into it.
-
-    `FetchError` if it cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FetchError(f"{folder}: cannot be written: {unmade(error).strerror}") from error
-    with client_of(Indexes.configured(), lambda _response: None) as client:
-        yield Store(folder, client)
-
-
 class Store:
-    """Files in *folder* by their SHA-256. Several threads may use it, each for another file."""
+    """Files in *folder*, which is made if it is missing, by their SHA-256; `FetchError` if it cannot be made.
 
-    def __init__(self, folder: Path, client: PyPIClient) -> None:
+    Several threads may use it, each for another file.
+    """
+
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._client = client
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FetchError(f"{folder}: cannot be written: {unmade(error).strerror}") from error
 
     def file(self, url: str, sha256: str, *, on_bytes: OnBytes = lambda _count: None) -> Path:
         """The file at *url*, of http, https or this machine, with this *sha256*; it is fetched unless it is here.
@@ -117,7 +106,7 @@ class Store:
                     digest.update(data)
                     have += len(data)
         headers = {"Range": f"bytes={have}-"} if have else None
-        with self._client.get_stream(url, headers=headers) as response:
+        with asking() as client, client.get_stream(url, headers=headers) as response:
             if have and response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 # it had come to its end, and the run was killed before it knew
                 on_bytes(have)

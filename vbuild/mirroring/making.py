@@ -11,7 +11,7 @@ import contextvars
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -71,7 +71,8 @@ def made_in(
             waiting.append(one)
     progress = _Progress(sum(one.original.size for one in waiting), on_progress)
     users = [one.original.sha256 for one in waiting]
-    with connected(), ThreadPoolExecutor(_AHEAD) as executor:
+    is_here = all(one.original.url.startswith("file:") for one in waiting)
+    with nullcontext() if is_here else connected(), ThreadPoolExecutor(_AHEAD) as executor:
         coming: dict[Future[_Fetched], Wanted] = {}
         try:
             while waiting or coming:

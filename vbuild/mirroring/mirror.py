@@ -19,7 +19,7 @@ from vbuild import __version__
 from vbuild.errors import RepackageError
 from vbuild.files.replaced import turn_for
 from vbuild.hardware.uv_platform import python_of
-from vbuild.index_client.resumed import store_of
+from vbuild.index_client.resumed import Store
 from vbuild.mirroring.locks import install_lines
 from vbuild.mirroring.making import Made, OnProgress, Wanted, made_in
 from vbuild.mirroring.model import Cut, FleetMachine, MirroredFile, MirrorRequest, Original, Site, SiteMachine
@@ -208,8 +208,8 @@ class _Run(Struct, frozen=True):
         if wanted:
             # variants are made of them, too, when it is known which wheels have GPU code
             keeps = self.request.originals is not None or self.request.variants
-            with store_of(self.request.originals or work / "originals") as store:
-                yield from made_in(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress)
+            store = Store(self.request.originals or work / "originals")
+            yield from made_in(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress)
 
     def _site(
         self,
