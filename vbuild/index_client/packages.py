@@ -128,6 +128,13 @@ def finders(client: PyPIClient, indexes: Indexes) -> list[PackageFinder]:
     return sorted(found, key=lambda finder: not finder.sources[0]["url"].startswith("file:"))
 
 
+def index_urls(client: PyPIClient, indexes: Indexes) -> list[str]:
+    """The URLs of the indexes that are asked, pip's default one where none is named; none with no-index."""
+    if indexes.no_index:
+        return []
+    return [source["url"] for one in finders(client, indexes) for source in one.sources if source["type"] == "index"]
+
+
 @contextmanager
 def _configured(key: str, value: str | None) -> Iterator[None]:
     """Raise `FetchError` if *value* of pip's setting *key* cannot be used; passwords are left out."""

@@ -24,7 +24,7 @@ from vbuild.errors import FetchError
 from vbuild.index_client.bounds import refuse_ours
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listed import ListedFile
-from vbuild.index_client.packages import Problems, client_of, stated_sha256
+from vbuild.index_client.packages import Problems, client_of, index_urls, stated_sha256
 from vbuild.index_client.ranged import opened
 
 # bytes of a variants.json
@@ -35,7 +35,6 @@ _JSON = "application/vnd.pypi.simple.v1+json"
 # what a release has; the last ones are sdists of earlier years
 _RELEASED = (".whl", ".tar.gz", "-variants.json", ".zip", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".tar.Z")
 _MOST_PROJECTS = 1000
-_DEFAULT_INDEX = "https://pypi.org/simple"
 _shared: ContextVar[PyPIClient | None] = ContextVar("_shared", default=None)
 
 
@@ -150,9 +149,7 @@ def provenance_of(file: str) -> bytes | None:
     """
     indexes, problems = Indexes.configured(), list[str]()
     with asking() as client:
-        # without an index pip asks its own default one
-        own = () if indexes.no_index else (indexes.index_url or _DEFAULT_INDEX,)
-        for index in (*own, *indexes.extra_index_urls):
+        for index in index_urls(client, indexes):
             try:
                 page = _page(client, f"{index.rstrip('/')}/{canonicalize_name(file.partition('-')[0])}/")
             except FetchError as error:
