@@ -46,24 +46,14 @@ def mirror() -> None:
 @click.option("--glibc", metavar="VERSION", default="2.28", show_default=True, help="Its glibc.")
 @click.option("--python", "pythons", multiple=True, metavar="VERSION", help="Its Python. Repeatable.")
 @click.option("--per-machine", is_flag=True, help="Make an index for each machine, cut for it alone.")
-@click.option(
-    "--ptx",
-    type=options.Choice(["auto", "keep", "none"]),
-    default="auto",
-    show_default=True,
-    help="Keep PTX for GPUs without machine code (auto), also the newest (keep), or none.",
-)
+@options.ptx
 @click.option(
     "--recompress/--no-recompress",
     default=None,
     help="Compress GPU code better. [default: where the drivers of all machines are known to read it]",
 )
-@click.option(
-    "--strip", type=options.Choice(["debug", "unneeded"]), help="Also remove debug data, or all local symbols."
-)
-@click.option(
-    "--drop", multiple=True, metavar="GLOB", help="Leave out these files: '*.a', 'torch/include/*'. Repeatable."
-)
+@options.strip
+@options.drop
 @click.option("--accept-license", is_flag=True, help="Cut wheels whose licence forbids changes: you have permission.")
 @click.option("--local", is_flag=True, help="Say in the version of a wheel what it was cut for: 2.9.1+sm90.")
 @click.option("--variants", is_flag=True, help="Add a variant wheel for each kind of GPUs, for uv.")

@@ -149,6 +149,19 @@ verify = click.option(
     help="Compare every file with its CRC-32 and RECORD, or only those that are read.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
+ptx = click.option(
+    "--ptx",
+    type=Choice(["auto", "keep", "none"]),
+    default="auto",
+    show_default=True,
+    help="Keep PTX for GPUs without machine code (auto), also the newest (keep), or none.",
+)
+strip = click.option(
+    "--strip", type=Choice(["debug", "unneeded"]), help="Also remove debug data, or all local symbols."
+)
+drop = click.option(
+    "--drop", multiple=True, metavar="GLOB", help="Leave out these files: '*.a', 'torch/include/*'. Repeatable."
+)
 fast = click.option("--fast", is_flag=True, help="Compress in a third of the time; wheels get an eighth larger.")
 bill = click.option(
     "--sbom/--no-sbom", "bill", default=True, help="Add a bill of materials (SBOM) to changed wheels, or do not."

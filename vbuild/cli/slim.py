@@ -42,19 +42,9 @@ if TYPE_CHECKING:
     metavar="LABEL=LIST",
     help="Write a variant wheel with this label for these GPUs. Repeatable.",
 )
-@click.option(
-    "--ptx",
-    type=options.Choice(["auto", "keep", "none"]),
-    default="auto",
-    show_default=True,
-    help="Keep PTX for GPUs without machine code (auto), also the newest (keep), or none.",
-)
-@click.option(
-    "--strip", type=options.Choice(["debug", "unneeded"]), help="Also remove debug data, or all local symbols."
-)
-@click.option(
-    "--drop", multiple=True, metavar="GLOB", help="Leave out these files: '*.a', 'torch/include/*'. Repeatable."
-)
+@options.ptx
+@options.strip
+@options.drop
 @click.option(
     "--recompress/--no-recompress",
     "--zstd/--no-zstd",
