@@ -14,37 +14,37 @@ DISTRIBUTION = "vbuild-wheels"
 
 TYPE_CHECKING = False  # true to type checkers; importing typing would cost more than this module
 if TYPE_CHECKING:
-    from vbuild.api.functions import bench as bench
-    from vbuild.api.functions import check as check
-    from vbuild.api.functions import checkup as checkup
-    from vbuild.api.functions import collect as collect
-    from vbuild.api.functions import doctor as doctor
-    from vbuild.api.functions import index as index
-    from vbuild.api.functions import index_channel as index_channel
-    from vbuild.api.functions import init as init
-    from vbuild.api.functions import inspect as inspect
-    from vbuild.api.functions import install_check as install_check
-    from vbuild.api.functions import matrix as matrix
-    from vbuild.api.functions import mirror as mirror
-    from vbuild.api.functions import publish as publish
-    from vbuild.api.functions import run_levels as run_levels
-    from vbuild.api.functions import select as select
-    from vbuild.api.functions import select_image as select_image
-    from vbuild.api.functions import slim as slim
-    from vbuild.api.functions import slim_environment as slim_environment
-    from vbuild.api.functions import slim_images as slim_images
-    from vbuild.api.functions import slim_packages as slim_packages
-    from vbuild.api.functions import split as split
-    from vbuild.api.functions import stamp as stamp
-    from vbuild.api.functions import undo_slim as undo_slim
-    from vbuild.api.functions import verify as verify
-    from vbuild.api.functions import verify_mirror as verify_mirror
+    from vbuild.api.building import collect as collect
+    from vbuild.api.building import init as init
+    from vbuild.api.building import matrix as matrix
+    from vbuild.api.looking import bench as bench
+    from vbuild.api.looking import checkup as checkup
+    from vbuild.api.looking import doctor as doctor
+    from vbuild.api.looking import inspect as inspect
+    from vbuild.api.looking import run_levels as run_levels
+    from vbuild.api.looking import select as select
+    from vbuild.api.looking import select_image as select_image
+    from vbuild.api.looking import verify as verify
     from vbuild.api.options import MatrixOptions as MatrixOptions
     from vbuild.api.options import MirrorOptions as MirrorOptions
     from vbuild.api.options import PublishOptions as PublishOptions
     from vbuild.api.options import SlimOptions as SlimOptions
     from vbuild.api.options import SplitOptions as SplitOptions
     from vbuild.api.options import StampOptions as StampOptions
+    from vbuild.api.repackaging import install_check as install_check
+    from vbuild.api.repackaging import slim as slim
+    from vbuild.api.repackaging import slim_environment as slim_environment
+    from vbuild.api.repackaging import slim_images as slim_images
+    from vbuild.api.repackaging import slim_packages as slim_packages
+    from vbuild.api.repackaging import split as split
+    from vbuild.api.repackaging import stamp as stamp
+    from vbuild.api.repackaging import undo_slim as undo_slim
+    from vbuild.api.shipping import check as check
+    from vbuild.api.shipping import index as index
+    from vbuild.api.shipping import index_channel as index_channel
+    from vbuild.api.shipping import mirror as mirror
+    from vbuild.api.shipping import publish as publish
+    from vbuild.api.shipping import verify_mirror as verify_mirror
     from vbuild.build.init import WrittenRecipe as WrittenRecipe
     from vbuild.errors import VbuildError as VbuildError
     from vbuild.hardware.machine import Machine as Machine
@@ -72,11 +72,10 @@ if TYPE_CHECKING:
 
 # the public names of each module, as above
 _NAMES = {
-    "api.functions": (
-        "init matrix collect slim slim_environment slim_images slim_packages undo_slim split install_check stamp index "
-        "index_channel select select_image doctor checkup verify run_levels bench inspect publish check "
-        "mirror verify_mirror"
-    ),
+    "api.building": "matrix init collect",
+    "api.repackaging": "slim slim_environment slim_images slim_packages undo_slim split install_check stamp",
+    "api.looking": "select select_image doctor checkup verify run_levels bench inspect",
+    "api.shipping": "index index_channel publish check mirror verify_mirror",
     "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions MirrorOptions",
     "build.init": "WrittenRecipe",
     "errors": "VbuildError",

@@ -21,7 +21,7 @@ from tests.factories.projects import c_project
 from tests.factories.tools import needs
 from tests.factories.variants import machine
 from tests.factories.wheels import wheel
-from vbuild.api import functions, options
+from vbuild.api import options, repackaging
 from vbuild.cli.main import main
 from vbuild.errors import RepackageError, VariantError
 
@@ -43,17 +43,17 @@ MODES = {
     "verify_mirror": "mirror",
 }
 VERBS = [
-    "init",
     "matrix",
+    "init",
     "collect",
     "slim",
     "split",
     "stamp",
-    "index",
     "select",
     "verify",
     "bench",
     "inspect",
+    "index",
     "publish",
     "check",
     "mirror",
@@ -132,7 +132,7 @@ def test_importing_vbuild_imports_nothing_and_needs_no_packages() -> None:
 def test_a_function_imports_no_verb_before_it_is_called() -> None:
     program = "import sys, vbuild; vbuild.slim; print([name for name in sys.modules if name.startswith('vbuild.')])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    api = {"vbuild.api", "vbuild.api.options", "vbuild.api.arguments", "vbuild.api.functions"}
+    api = {"vbuild.api", "vbuild.api.options", "vbuild.api.arguments", "vbuild.api.repackaging"}
     assert set(ast.literal_eval(ran.stdout)) == {*api, "vbuild.errors"}
 
 
@@ -167,7 +167,7 @@ def test_what_does_not_go_together_is_refused() -> None:
 
 
 def test_results_are_what_the_commands_print_as_json(folder: Path) -> None:
-    (slimmed,) = functions.slim(FAT, "one", gpus="90")
+    (slimmed,) = repackaging.slim(FAT, "one", gpus="90")
     command = [sys.executable, "-m", "vbuild", "slim", FAT, "--gpu", "90", "-o", "two"]
     subprocess.run(command, check=True, capture_output=True)
     assert slimmed.path

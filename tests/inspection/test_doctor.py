@@ -13,7 +13,7 @@ from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
 from tests.factories.windows import device_dll, needs_mingw
-from vbuild.api.functions import checkup
+from vbuild.api.looking import checkup
 from vbuild.cli.main import main
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind

@@ -14,7 +14,7 @@ from macholib.MachO import MachO
 
 import vbuild.inspection
 from tests.factories.elf import judged_by
-from vbuild.api.functions import slim
+from vbuild.api.repackaging import slim
 from vbuild.binary.linkage import Via
 from vbuild.binary.outline import Format
 from vbuild.files.wording import WIDTH

@@ -15,7 +15,8 @@ from tests.factories.fatbins import entry, fatbin
 from tests.factories.wheels import wheel
 from tests.factories.workdir import file_digests
 from tests.gpu_code.test_device_file import AMD, OLD, elf
-from vbuild.api.functions import checkup, slim, slim_environment, undo_slim
+from vbuild.api.looking import checkup
+from vbuild.api.repackaging import slim, slim_environment, undo_slim
 from vbuild.errors import RepackageError
 from vbuild.hardware.gpu import GpuList
 from vbuild.inspection.inspect import inspect

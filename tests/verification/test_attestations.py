@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from tests.factories.mirrors import fleet, lock_of
 from tests.factories.wheels import wheel
-from vbuild.api.functions import verify_mirror
+from vbuild.api.shipping import verify_mirror
 from vbuild.cli.main import main
 from vbuild.errors import FetchError, WheelError
 from vbuild.index_client.configuration import Indexes

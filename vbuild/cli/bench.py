@@ -32,8 +32,8 @@ def bench(wheels: tuple[Path, ...], *, script: Path, rounds: int, requires: tupl
     machine slows all alike. A wheel for a CPU level that this machine lacks is not run. Of a folder, the plain
     wheel comes first, then the levels.
     """
-    from vbuild.api import functions
+    from vbuild.api import looking
 
     with terminal.status(quiet=as_json) as on_progress:
-        report = functions.bench(wheels, script, rounds=rounds, requires=requires, on_progress=on_progress)
+        report = looking.bench(wheels, script, rounds=rounds, requires=requires, on_progress=on_progress)
     terminal.show(report.data(), report.lines(), as_json=as_json)

@@ -31,10 +31,10 @@ def doctor(places: tuple[Path, ...], *, gpus: "GpuList | None", as_json: bool) -
 
     PLACES are environments or wheels. [default: the environment that is active, or vbuild's own]
     """
-    from vbuild.api import functions
+    from vbuild.api import looking
 
     here = places or (Path(os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or sys.prefix),)
-    found = functions.checkup(here, gpus=gpus or "native")
+    found = looking.checkup(here, gpus=gpus or "native")
     terminal.show(found.data(), list(checkup_lines(found)), as_json=as_json)
     if wrong := [one.project for one in found.variants if one.is_supported is False]:
         raise VbuildError(f"{', '.join(wrong)}: not for this machine")

@@ -103,11 +103,11 @@ def matrix(source: str, folder: Path | None, **asked: Any) -> None:  # noqa: ANN
         jobs = planned(source, matrix_request(**asked, on_note=terminal.note))
         terminal.show([job.data() for job in jobs], job_lines(jobs), as_json=as_json)
     else:
-        from vbuild.api import functions
+        from vbuild.api import building
 
         folder = folder or _FOLDER
         with progress(folder, quiet=as_json, verbose=verbose) as on_progress:
-            release = functions.matrix(source, folder, **asked, on_progress=on_progress, on_note=terminal.note)
+            release = building.matrix(source, folder, **asked, on_progress=on_progress, on_note=terminal.note)
         show_release(release, as_json=as_json)
 
 

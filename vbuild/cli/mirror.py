@@ -70,13 +70,13 @@ def make(sources: tuple[str, ...], folder: Path | None, **asked: Any) -> None:  
     SOURCES are requirements.txt, pylock.toml or uv.lock files, or requirements such as torch==2.9.1. Each --machine,
     and each --gpu, is a kind of machine of the fleet and gets a lock. A second run fetches what is new.
     """
-    from vbuild.api import functions
+    from vbuild.api import shipping
 
     dry_run, as_json = asked.pop("dry_run"), asked.pop("as_json")
     if (folder is None) != dry_run:
         raise click.UsageError("expected either --output-dir FOLDER or --dry-run")
     with terminal.bar(quiet=as_json) as on_progress:
-        result = functions.mirror(sources, folder, **asked, on_progress=on_progress)
+        result = shipping.mirror(sources, folder, **asked, on_progress=on_progress)
     terminal.show(result.data(), mirrored_lines(result), as_json=as_json)
 
 
@@ -89,12 +89,12 @@ def make(sources: tuple[str, ...], folder: Path | None, **asked: Any) -> None:  
 @options.as_json
 def verify(folder: Path, *, attestations: bool, trust_root: Path | None, as_json: bool) -> None:
     """Hold every file, index page and lock of a mirror against what its mirror.json says."""
-    from vbuild.api import functions
+    from vbuild.api import shipping
     from vbuild.errors import RepackageError
 
     if trust_root and not attestations:
         raise click.UsageError("--trust-root goes with --attestations only")
-    found = functions.verify_mirror(folder, attestations=attestations, trust_root=trust_root)
+    found = shipping.verify_mirror(folder, attestations=attestations, trust_root=trust_root)
     terminal.show(found.data(), found.lines(), as_json=as_json)
     if found.problems:
         raise RepackageError(f"{folder}: {counted(len(found.problems), 'problem')}")

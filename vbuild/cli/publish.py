@@ -96,7 +96,7 @@ def publish(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None
     versions with labels (local), projects with suffixes (suffix), plugins (extras), container images (oci), conda
     packages (conda), or variant wheels with their index (variants).
     """
-    from vbuild.api import functions
+    from vbuild.api import shipping
 
     for option, layout in _MEANT_FOR.items():
         if asked[option] not in _UNASKED and layout not in asked["layouts"]:
@@ -104,7 +104,7 @@ def publish(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None
     dry_run, pixi, as_json = (asked.pop(name) for name in ("dry_run", "pixi", "as_json"))
     if folder is None and not dry_run:
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
-    laid = functions.publish(wheels, None if dry_run else folder, **asked)
+    laid = shipping.publish(wheels, None if dry_run else folder, **asked)
     lines = [line for one in laid for line in laid_lines(one, pixi=pixi and one.plan.layout == "conda")]
     terminal.show([one.data() for one in laid], lines, as_json=as_json)
 

@@ -199,9 +199,9 @@ def _described(asked: Mapping[str, Any]) -> "Machine | None":
 
 
 def _image(name: str, machine: "Machine") -> "ImageSelection":
-    from vbuild.api import functions
+    from vbuild.api import looking
 
-    return functions.select_image(name.removeprefix(_IMAGES), machine=machine)
+    return looking.select_image(name.removeprefix(_IMAGES), machine=machine)
 
 
 def _choose(name: str, asked: Mapping[str, Any], machine: "Machine", *, as_json: bool) -> None:
@@ -273,9 +273,9 @@ def served_lines(found: "Iterable[Served]") -> Iterator[str]:
 
 
 def _diagnose(python: Path | None, machine: "Machine", *, as_json: bool) -> None:
-    from vbuild.api import functions
+    from vbuild.api import looking
 
-    found = functions.doctor(python=python, machine=machine)
+    found = looking.doctor(python=python, machine=machine)
     terminal.show([one.data() for one in found], diagnosis_lines(found), as_json=as_json)
     if wrong := [one.project for one in found if one.is_supported is False]:
         raise VbuildError(f"{', '.join(wrong)}: not for this machine")

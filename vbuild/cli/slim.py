@@ -91,7 +91,7 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
     oci:DIR is an image layout, of which the output folder becomes a slimmed one. WHEELS may be packages for conda, too,
     .conda or .tar.bz2, or folders of them: the output folder becomes a channel.
     """
-    from vbuild.api import functions
+    from vbuild.api import repackaging
 
     installed = {name: asked.pop(name) for name in ("place", "system", "root", "backup", "undo")}
     if any(installed.values()):
@@ -120,7 +120,7 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
         raise click.UsageError("expected --output-dir FOLDER, or --dry-run")
     asked |= {"variants": asked.pop("shares"), "sbom": asked.pop("bill")}
     with terminal.bar(quiet=as_json) as on_progress:
-        results = functions.slim(options.here(wheels), None if dry_run else folder, **asked, on_progress=on_progress)
+        results = repackaging.slim(options.here(wheels), None if dry_run else folder, **asked, on_progress=on_progress)
     for result in results if provenance else ():
         options.state_provenance([result.path] if result.path else [], [result.wheel])
     lines = [line for result in results for line in slimmed_lines(result)]
@@ -143,14 +143,14 @@ def _check_of_wheels(asked: Mapping[str, Any]) -> None:
 
 def _slim_images(wheels: tuple[Any, ...], folder: Path | None, asked: Mapping[str, Any]) -> None:
     """Slim the images of a layout."""
-    from vbuild.api import functions
+    from vbuild.api import repackaging
 
     if len(wheels) != 1 or (folder is None) != asked["dry_run"]:
         raise click.UsageError("expected one oci:DIR, and either --output-dir FOLDER or --dry-run")
     _check_of_wheels(asked)
     cuts = {name: asked[name] for name in asked.keys() & _CUTS}
     with terminal.bar(quiet=asked["as_json"]) as on_progress:
-        images = functions.slim_images(str(wheels[0]).removeprefix(_IMAGES), folder, **cuts, on_progress=on_progress)
+        images = repackaging.slim_images(str(wheels[0]).removeprefix(_IMAGES), folder, **cuts, on_progress=on_progress)
     lines = [line for image in images for line in _image_lines(image)]
     terminal.show([image.data() for image in images], lines, as_json=asked["as_json"])
 
@@ -166,7 +166,7 @@ def _has_packages(path: Path) -> bool:
 
 def _slim_packages(wheels: tuple[Any, ...], folder: Path | None, asked: dict[str, Any]) -> None:
     """Slim packages for conda."""
-    from vbuild.api import functions
+    from vbuild.api import repackaging
 
     if others := [wheel for wheel in wheels if not (isinstance(wheel, Path) and _has_packages(wheel))]:
         raise click.UsageError(f"expected packages for conda or wheels, not both; {others[0]} is no such package")
@@ -182,7 +182,7 @@ def _slim_packages(wheels: tuple[Any, ...], folder: Path | None, asked: dict[str
     names = {*_CUTS, "drop", "strict", "fast", "verify"}
     cuts = {name: asked[name] for name in asked.keys() & names} | {"variants": asked["shares"]}
     with terminal.bar(quiet=asked["as_json"]) as on_progress:
-        results = functions.slim_packages(wheels, folder, **cuts, on_progress=on_progress)
+        results = repackaging.slim_packages(wheels, folder, **cuts, on_progress=on_progress)
     lines = [line for result in results for line in slimmed_lines(result)]
     terminal.show([result.data() for result in results], lines, as_json=asked["as_json"])
 
@@ -200,7 +200,7 @@ def _slim_installed(
     wheels: tuple[Any, ...], folder: Path | None, installed: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> None:
     """Slim what is installed, or undo that."""
-    from vbuild.api import functions
+    from vbuild.api import repackaging
 
     if wheels or folder or sum(bool(installed[name]) for name in ("place", "system", "root", "undo")) != 1:
         raise click.UsageError(
@@ -210,12 +210,12 @@ def _slim_installed(
     if installed["undo"]:
         if installed["backup"] or asked["dry_run"]:
             raise click.UsageError("expected --undo DIR alone")
-        undone = functions.undo_slim(installed["undo"])
+        undone = repackaging.undo_slim(installed["undo"])
         terminal.show(undone.data(), undone.lines, as_json=asked["as_json"])
         return
     cuts = {name: asked[name] for name in asked.keys() & _CUTS}
     with terminal.bar(quiet=asked["as_json"]) as on_progress:
-        result = functions.slim_environment(
+        result = repackaging.slim_environment(
             installed["place"],
             root=installed["root"],
             backup=installed["backup"],

@@ -147,10 +147,10 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
 def _checked(
     wheels: Sequence[Path], absent: Sequence[str], against: str | Path | None, *, quiet: bool
 ) -> "tuple[InstallCheck, ...]":
-    from vbuild.api import functions
+    from vbuild.api import repackaging
 
     with terminal.status(quiet=quiet) as on_progress:
-        return functions.install_check(wheels, absent=absent, against=against, on_progress=on_progress)
+        return repackaging.install_check(wheels, absent=absent, against=against, on_progress=on_progress)
 
 
 def _refuse_failed(checked: "Sequence[InstallCheck]") -> None:

@@ -36,12 +36,12 @@ from vbuild.cli import options, terminal
 @options.as_json
 def stamp(wheel: Path, folder: Path, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - the options above
     """Copy a wheel under a variant label, or remove its label."""
-    from vbuild.api import functions
+    from vbuild.api import repackaging
 
     label, null, remove = (asked[name] for name in ("label", "null", "remove"))
     if sum((label is not None, asked["hash_label"], null, remove)) != 1:
         raise click.UsageError("expected exactly one of --label, --hash-label, --null and --remove")
     if (null or remove) and asked["properties"]:
         raise click.UsageError("--property goes with --label or --hash-label only")
-    path = functions.stamp(wheel, folder, **asked)
+    path = repackaging.stamp(wheel, folder, **asked)
     terminal.show({"wheel": str(path), "bytes": path.stat().st_size}, [str(path)], as_json=as_json)

@@ -65,7 +65,7 @@ def verify(
     that is promised. Also checks RECORD, and that libraries find each other, also those in required wheels that lie
     beside them. Attestations are files WHEEL.provenance or WHEEL.publish.attestation.
     """
-    from vbuild.api import functions
+    from vbuild.api import looking
     from vbuild.api.arguments import attestations_of, fetch_of
     from vbuild.verification.level_emulation import LevelReport
     from vbuild.verification.verify import verify as verb
@@ -83,7 +83,7 @@ def verify(
             from vbuild.verification.attestations import attested
 
             verdicts = [attested(verdict, asked) for verdict in verdicts]
-        levels = partial(functions.run_levels, cpu=cpu, recipe=recipe, on_progress=on_progress)
+        levels = partial(looking.run_levels, cpu=cpu, recipe=recipe, on_progress=on_progress)
         runs = [*map(levels, wheels)] if run else []
     verdicts[: len(runs)] = map(LevelReport.evidence_for, runs, verdicts)
     lines = [line for verdict in verdicts for line in verdict_lines(verdict)]

@@ -1,0 +1,197 @@
+"""Look: which wheel a machine gets, what is in one, and whether it keeps what it promises."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vbuild.api.arguments import (
+    attestations_of,
+    fetch_of,
+    gpus_of,
+    machine_of,
+    path_of,
+    paths_of,
+    places_of,
+    plugins_of,
+    silent,
+    texts_of,
+    value_of,
+)
+from vbuild.api.options import (
+    StrPath,
+)
+
+if TYPE_CHECKING:
+    from vbuild.hardware.cpu import Cpu
+    from vbuild.hardware.gpu import GpuList
+    from vbuild.hardware.machine import Machine
+    from vbuild.inspection.doctor import Checkup
+    from vbuild.inspection.model import Contents
+    from vbuild.publishing.oci.select import ImageSelection
+    from vbuild.variants.doctor import Diagnosis
+    from vbuild.variants.select import Selection
+    from vbuild.verification.level_emulation import LevelReport
+    from vbuild.verification.model import BenchReport, Verdict
+
+
+def select(
+    name: str,
+    find_links: "StrPath | Iterable[StrPath]",
+    *,
+    machine: "StrPath | Machine | None" = None,
+    version: str | None = None,
+    run_plugins: bool = False,
+    plugin_timeout: float = 10.0,
+) -> "Selection":
+    """Returns the wheel of project *name* at the places *find_links* that a machine gets, and the ranking of all.
+
+    A place is a folder, or the URL of a page of links or of a simple index.
+    *machine* is a machine.toml, an info JSON of conda or pixi, or a `Machine`; this machine if it is None. *version*
+    leaves other versions out. With *run_plugins* the plugins that the release names are run, each for *plugin_timeout*
+    seconds at most. `VariantError` if no wheel fits or a plugin cannot be run,
+    `HardwareError` if the machine's file is wrong, `FetchError` for a place that cannot be read. Nothing is written.
+    """
+    from vbuild.variants.select import select as verb
+
+    ask = plugins_of(plugin_timeout, silent) if run_plugins else None
+    return verb(name, places_of(find_links), machine=machine_of(machine), version=version, ask=ask)
+
+
+def select_image(folder: StrPath, *, machine: "StrPath | Machine | None" = None) -> "ImageSelection":
+    """Returns the image in the image layout *folder* that a machine gets, and the ranking of all: ``select oci:DIR``.
+
+    A layout with several indexes is ``DIR:NAME``. *machine* is as for `select`. `RepackageError` if there is no such
+    layout or index, or no image fits. Nothing is written.
+    """
+    from vbuild.publishing.oci.model import placed
+    from vbuild.publishing.oci.select import select_image as verb
+
+    place, ref = placed(Path(folder))
+    return verb(place, machine_of(machine), ref=ref)
+
+
+def doctor(*, python: StrPath | None = None, machine: "StrPath | Machine | None" = None) -> "tuple[Diagnosis, ...]":
+    """Returns whether each installed variant wheel is right for a machine, wrong ones first: ``select --doctor``.
+
+    *python* is the interpreter whose packages are looked at, by default the running one; *machine* is as for `select`.
+    `HardwareError` if *python* is no interpreter. Nothing is written.
+    """
+    from vbuild.variants.doctor import diagnosed
+
+    return diagnosed(path_of(python), machine_of(machine))
+
+
+def checkup(places: "StrPath | Iterable[StrPath]", *, gpus: "str | Iterable[str] | GpuList" = "native") -> "Checkup":
+    """Returns on which of *gpus* the GPU code in *places* runs, environments or wheels: ``vbuild doctor``.
+
+    For each library there is whether it runs natively, by JIT or not at all, the oldest driver, and what slimming would
+    save in bytes; for "native" also whether installed variants are for this machine. `HardwareError` for a GPU that
+    does not exist, or if this machine has none and none is named, `RepackageError` for a place that is not an
+    environment, `WheelError` for a wheel that cannot be read.
+    """
+    from vbuild.hardware.driver import Nvidia
+    from vbuild.inspection.doctor import checkup as verb
+
+    asked = gpus_of(gpus)
+    here = machine_of(None) if gpus == "native" else None
+    return verb(paths_of(places), asked.every if asked else (), driver=Nvidia.here().driver, machine=here)
+
+
+def verify(
+    wheel: StrPath,
+    *,
+    cpu: "str | Cpu | None" = None,
+    baseline: StrPath | None = None,
+    allow: Iterable[str] = (),
+    fetch: bool = False,
+    attestations: bool = False,
+    publisher: str | None = None,
+    trust_root: StrPath | None = None,
+) -> "Verdict":
+    """Compare the code in *wheel* with what its name and metadata promise, and return the findings.
+
+    *cpu* is the level to compare with if the wheel names none, as in "x86-64-v3"; *baseline* is the plain wheel of the
+    same build, whose run-time dispatch is allowed; *allow* are regular expressions of functions or files that may
+    exceed the level. With *attestations*, those of PEP 740 are checked without a network: against the trusted_root.json
+    *trust_root*, by default Sigstore's, and *publisher*, the URL of a repository, if it is given. With *fetch*, -libs
+    wheels that it requires, and attestations, are fetched if they do not lie beside it. ``failed`` of the result says
+    whether a promise is broken. `WheelError` if the wheel cannot be read, `FetchError` if no index answers. Nothing is
+    written.
+    """
+    from vbuild.hardware.cpu import Cpu
+    from vbuild.verification.verify import verify as verb
+
+    verdict = verb(
+        Path(wheel),
+        cpu=value_of(cpu, Cpu.parse),
+        baseline=path_of(baseline),
+        allow=texts_of(allow),
+        fetch=fetch_of(fetch=fetch),
+    )
+    if not attestations:
+        return verdict
+    asked = attestations_of(publisher=publisher, trust_root=path_of(trust_root), fetch=fetch)
+    from vbuild.verification.attestations import attested
+
+    return attested(verdict, asked)
+
+
+def run_levels(
+    wheel: StrPath,
+    *,
+    cpu: "str | Cpu | None" = None,
+    recipe: StrPath | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> "LevelReport":
+    """Install *wheel* and import it as a CPU of each level in it would: ``vbuild verify --run-levels``.
+
+    *cpu* is the level of a wheel that claims none, by default the baseline. *recipe* is one whose test is run at each
+    level, too. ``failures`` of the result say what does not work, ``untried`` which levels this machine cannot run.
+    `WheelError` if the wheel cannot be installed, `RecipeError` if the recipe is wrong.
+    """
+    from vbuild.hardware.cpu import Cpu
+    from vbuild.recipe.model import Check, Recipe
+    from vbuild.verification.level_runs import LevelSettings
+    from vbuild.verification.level_runs import run_levels as verb
+
+    check = Recipe.load(Path(recipe)).test if recipe else Check()
+    settings = LevelSettings(check=check, cpu=value_of(cpu, Cpu.parse))
+    return verb(Path(wheel), settings, on_progress=on_progress or silent)
+
+
+def bench(
+    wheels: "StrPath | Iterable[StrPath]",
+    script: StrPath,
+    *,
+    rounds: int = 5,
+    requires: Iterable[str] = (),
+    on_progress: Callable[[str], None] | None = None,
+) -> "BenchReport":
+    """Time *script* with each of *wheels*, files or folders of them, in turns, and compare with the first.
+
+    *script* prints lines such as "encrypt 12.5 ms", uses pyperf, or is a file of pytest-benchmark. Each wheel is run
+    *rounds* times, at least twice, in an environment of its own that also has what the script *requires*. ``wheels`` of
+    the result have seconds and ratios; ``untried`` of one says that this machine cannot run its level. `WheelError` if
+    a wheel cannot be installed, or if the script fails or prints no figures.
+    """
+    from vbuild.recipe.model import Bench
+    from vbuild.verification.bench import bench as verb
+    from vbuild.verification.bench import wheels_to_compare
+
+    settings = Bench(script=Path(script), requires=texts_of(requires), rounds=rounds)
+    return verb(wheels_to_compare(paths_of(wheels)), settings, on_progress=on_progress or silent)
+
+
+def inspect(wheel: StrPath, *, closure: bool = False, html: StrPath | None = None) -> "Contents":
+    """Returns what is in *wheel*: libraries, GPU code by architecture, duplicates, and sizes in bytes.
+
+    With *closure* also which library loads which. *html* is a file to write a page about the wheel to. `WheelError` if
+    the wheel cannot be read, `RepackageError` if the page cannot be written.
+    """
+    from vbuild.inspection.inspect import compared, save_page
+    from vbuild.inspection.inspect import inspect as verb
+
+    (contents,) = compared([verb(Path(wheel), closure=closure)])
+    if html:
+        save_page(contents, Path(html))
+    return contents
