@@ -77,7 +77,7 @@ class Inputs:
                 maker.submit(wanted.make, folder, *first, *wanted.arguments, *others).result()
             except Unavailable:
                 raise
-            except Exception as error:
+            except Exception as error:  # whatever the function raised, in its own process
                 raise Broken(f"{wanted.make.__name__}: {last_line(str(error))}") from error
         return folder
 

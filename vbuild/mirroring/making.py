@@ -185,8 +185,7 @@ def _cut(source: Path, place: Path, one: Wanted) -> MirroredFile:
         one.original.public, one.original.sha256, source.stat().st_size, size, size, one.cut, one.index, one.machines
     )
     if one.cut.is_nothing:
-        with open_wheel(source, check=True):
-            linked(source, place / one.original.file)
+        _pass_on(source, place)
         return replace(whole, has_gpu_code=True)
     try:
         (slimmed,) = slim_wheel(
@@ -197,8 +196,7 @@ def _cut(source: Path, place: Path, one: Wanted) -> MirroredFile:
             accept_license=one.cut.licence_accepted,
         )
     except RepackageError as error:
-        with open_wheel(source, check=True):
-            linked(source, place / one.original.file)
+        _pass_on(source, place)
         why = str(error).removeprefix(f"{source.name}: ")
         return replace(whole, has_gpu_code=True, why_left=why)
     path = place / slimmed.name
@@ -216,6 +214,12 @@ def _cut(source: Path, place: Path, one: Wanted) -> MirroredFile:
         renamed=path.name if path.name != one.original.file else "",
         served=tuple(sorted(served)),
     )
+
+
+def _pass_on(source: Path, place: Path) -> None:
+    """Put the wheel at *source* into the folder *place* as it is; `WheelError` if it is damaged."""
+    with open_wheel(source, check=True):
+        linked(source, place / source.name)
 
 
 def _whole(source: Path, place: Path, one: Wanted) -> MirroredFile:

@@ -209,7 +209,10 @@ class _Run(Struct, frozen=True):
             # variants are made of them, too, when it is known which wheels have GPU code
             keeps = self.request.originals is not None or self.request.variants
             store = Store(self.request.originals or work / "originals")
-            yield from made_in(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress)
+            for one in made_in(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress):
+                # where no property can say what a variant is for, there is none, and the plain wheel serves
+                if one.file.renamed or not one.file.cut.label:
+                    yield one
 
     def _site(
         self,
