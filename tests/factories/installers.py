@@ -20,7 +20,7 @@ from installer.destinations import SchemeDictionaryDestination
 from installer.sources import WheelFile
 from pip._internal.cli.main import main as pip
 
-# seconds for one wheel, and bytes for all: some attacks work
+# seconds of CPU for one wheel, and bytes for all: some attacks work
 _PATIENCE = 5
 _MEMORY = 1 << 30
 
@@ -58,13 +58,13 @@ def by_installer(wheel: Path, target: Path) -> str | None:
 
 def in_time(install: Callable[[Path, Path], str | None], wheel: Path, target: Path) -> str | None:
     """What *install* says, or that it took too long."""
-    signal.alarm(_PATIENCE)
+    signal.setitimer(signal.ITIMER_PROF, _PATIENCE)
     try:
         return install(wheel, target)
     except OutOfTimeError:
         return "out of time"
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def out_of_time(*_: object) -> NoReturn:
@@ -72,7 +72,7 @@ def out_of_time(*_: object) -> NoReturn:
 
 
 def main(inside: str, *wheels: str) -> None:
-    signal.signal(signal.SIGALRM, out_of_time)
+    signal.signal(signal.SIGPROF, out_of_time)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     for wheel in map(Path, wheels):
         for name, install in (("pip", by_pip), ("installer", by_installer)):

@@ -100,6 +100,7 @@ _POINTS = {
     "PYTHON": _scripts("PYTHON = demo.a:main"),
     "activate": _scripts("activate = demo.a:main"),
     "with blanks": _scripts("de mo = demo.a:main"),
+    "with a NUL": _scripts("de\0mo = demo.a:main"),
     "with a plus": _scripts("c++ = demo.a:main"),
     "with a colon": _scripts("de:mo = demo.a:main"),
     "with a colon for an equals sign": _scripts("demo : demo.a:main"),

@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from vbuild.build import git
 from vbuild.errors import FetchError, VbuildError
-from vbuild.index_client import bounds, pages
+from vbuild.index_client import beginnings, bounds, pages
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.debian import Mirror, fetch_debian
 from vbuild.index_client.listed import ListedFile, Wanted
@@ -43,9 +43,9 @@ class _Hostile(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         kind, _, mood = self.mood.rpartition(": ")
         is_page = self.path.endswith(("/demo/", "/demo"))
-        self.close_connection = True
         with suppress(OSError):  # who has seen enough hangs up
             if is_page == (kind == "page"):
+                self.close_connection = True
                 getattr(self, f"_{mood.replace(' ', '_')}")()
             elif is_page:
                 self._sent(_ANCHOR, len(_ANCHOR))
@@ -87,8 +87,18 @@ class _Hostile(BaseHTTPRequestHandler):
 
     def _dripping(self) -> None:
         self._head(("Content-Length", "100000"))
+        self._for_ever(b"", b" ")
+
+    def _slow_headers(self) -> None:
+        self._for_ever(b"HTTP/1.1 200 OK\r\nX-Long: ", b"x")
+
+    def _always_processing(self) -> None:
+        self._for_ever(b"", b"HTTP/1.1 102 Processing\r\n\r\n")
+
+    def _for_ever(self, first: bytes, piece: bytes) -> None:
+        self.wfile.write(first)
         while True:
-            self.wfile.write(b" ")
+            self.wfile.write(piece)
             self.wfile.flush()
             time.sleep(0.05)
 
@@ -189,6 +199,8 @@ OF_PAGES = {
     "damaged": "packed, and damaged: ",
     "zstd": "packed as 'zstd', expected identity",
     "dripping": "which is too slow",
+    "slow headers": "its headers are not at their end after 0.75 seconds",
+    "always processing": "its headers are not at their end after 0.75 seconds",
     "short": "peer closed connection",
     "exabytes": "1000000000000000000 bytes, expected 64000000 at most",
     "to file": "expected http or https",
@@ -196,12 +208,13 @@ OF_PAGES = {
     "href to file": "expected http or https",
     "base of files": "expected http or https",
 }
-OF_FILES = ("endless", "dripping", "short", "exabytes", "to file", "endless on the way")
+OF_FILES = ("endless", "dripping", "slow headers", "short", "exabytes", "to file", "endless on the way")
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a test can reach: of a file 64 MB, and pip's timeout is short."""
+    monkeypatch.setattr(beginnings, "_STEPS", 1.5)
     monkeypatch.setattr(bounds, "FILE", replace(bounds.FILE, size=64 * 10**6))
     monkeypatch.setenv("PIP_TIMEOUT", "0.5")
 
@@ -238,6 +251,14 @@ def test_a_hostile_file_is_one_line(client: str, mood: str, tmp_path: Path, monk
     said = str(refused.value)
     assert "\n" not in said
     assert not any(OURS in file.read_text(errors="replace") for file in folder.rglob("*") if file.is_file())
+
+
+def test_a_connection_that_is_used_again_is_bounded_as_the_first_is(tmp_path: Path) -> None:
+    with _serving("file: slow headers") as url, pages.connected():
+        assert pages.all_links_to_files(f"{url}/simple/demo/")
+        with pytest.raises(FetchError, match=r"its headers are not at their end after 0.75 seconds"):
+            pages.fetched(f"{url}/{SDIST}", tmp_path)
+        assert pages.all_links_to_files(f"{url}/simple/demo/")
 
 
 def test_a_page_that_is_packed_without_being_asked_is_read() -> None:

@@ -3,6 +3,7 @@
     a page, which is read whole      64 MB, after inflating too, in 5 minutes
     a file, which is read in pieces  16 GB, as it comes, in 6 hours
     both                             4 KB in each second on average, counted anew as often as pip's timeout ends
+    the headers before it            100 KB, in four times pip's timeout, which is a minute
 
 Timeouts alone bound nothing: a byte now and then is enough for each of them. Time counts while a server is waited for.
 Nothing packed is asked for. A server that packs a page anyway gets the same bounds, and a file stays as it comes.
@@ -19,8 +20,9 @@ from msgspec import Struct
 from unearth import Link
 from unearth.fetchers import PyPIClient
 
+from vbuild.index_client.beginnings import PATIENCE, begin, end, no_deadline_left, time_transport
+
 SLOWEST = 1 << 12  # bytes a second
-_PATIENCE = 15.0  # seconds, where pip's timeout is none
 _PIECE = 1 << 16  # bytes that are inflated at once
 _IS_FILE = "vbuild_is_file"  # extension of a request
 _PACKED = {"gzip", "x-gzip", "deflate"}
@@ -40,12 +42,25 @@ FILE = Bounds(16 * 10**9, 6 * 3600)
 
 
 class BoundedClient(PyPIClient):
-    """A client whose answers keep `PAGE` or `FILE`; one that does not raises `httpx2.HTTPError` while it is read."""
+    """A client whose answers keep `PAGE` or `FILE`; one that does not raises `httpx2.HTTPError` while it is read.
+
+    One that does not begin in time raises it, too.
+    """
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - as the library has it
+        super().__init__(**settings)
+        self.event_hooks = {
+            "request": [begin, *self.event_hooks["request"]],
+            "response": [end, *self.event_hooks["response"]],
+        }
+        for transport in (self._transport, *self._mounts.values()):
+            time_transport(transport)
 
     def send(self, request: httpx2.Request, *, stream: bool = False, **others: Any) -> httpx2.Response:  # noqa: ANN401 - as the library has it
         """What *request* is answered, a file's bytes if as a *stream*, with all that it is redirected to in bounds."""
         request.extensions = {**request.extensions, _IS_FILE: stream}
-        return super().send(request, stream=stream, **others)
+        with no_deadline_left():
+            return super().send(request, stream=stream, **others)
 
 
 def bound(response: httpx2.Response) -> None:
@@ -59,7 +74,7 @@ def bound(response: httpx2.Response) -> None:
     coding = "identity" if is_file else response.headers.pop("Content-Encoding", "identity").strip().lower()
     if coding not in {"identity", "", *_PACKED}:
         raise httpx2.DecodingError(f"packed as {coding!r}, expected identity, which was asked for", request=request)
-    patience = (request.extensions.get("timeout") or {}).get("read") or _PATIENCE
+    patience = (request.extensions.get("timeout") or {}).get("read") or PATIENCE
     stream = cast("httpx2.SyncByteStream", response.stream)
     response.stream = _Bounded(stream, bounds, patience=patience, is_packed=coding in _PACKED)
 

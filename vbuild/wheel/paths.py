@@ -147,8 +147,8 @@ def _place(path: str, data: str) -> str:
 
 
 _SCRIPTS = ("console_scripts", "gui_scripts")
-# no installer but pip takes blanks; Windows takes backslash and colon for parts of a path
-_NAME = re.compile(r"(?!\.+$)[^\s/\\:\[\]]+")
+# no installer but pip takes blanks, and none a NUL; Windows takes backslash and colon for parts of a path
+_NAME = re.compile(r"(?!\.+$)[^\s\0/\\:\[\]]+")
 _GROUP = re.compile(r"\[(?P<name>[^\[\]]+)\]")
 _FUNCTION = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*(\s*\[[^\[\]]*\w[^\[\]]*\])?")
 # what they would replace in a virtual environment; uv refuses them
