@@ -9,6 +9,7 @@ cannot be read or cut safely stays as it is, byte for byte, and the result says 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Self
 
@@ -148,8 +149,8 @@ class GpuLibrary(Struct, frozen=True):
         except BinaryError as error:
             return cls(member, data, None, DeviceCode(), trouble=str(error))
 
-    def slimmed(self, share: Share, cuts: Cuts) -> tuple[EditedFile, LibraryCut]:
-        """Return the library cut for *share*, and an account.
+    def slimmed(self, share: Share, cuts: Cuts, *, threads: int = 1) -> tuple[EditedFile, LibraryCut]:
+        """Return the library cut for *share*, and an account; GPU code is compressed anew in so many *threads*.
 
         Code for a vendor's GPUs stays whole if it serves none of those asked for: it served them no better before.
         Raises `RepackageError` if it does not serve one of them, and the cuts are strict.
@@ -179,7 +180,7 @@ class GpuLibrary(Struct, frozen=True):
         movable = [each for each in decisions if each.container.movable or each.container.span.start in self.shrinking]
         cuts = replace(cuts, zstd=self._recompresses(share, cuts, decisions))
         is_cut = cuts.zstd or any(decision.is_cut for decision in movable)
-        replaced = [decision.replaced(self.data, zstd=bool(cuts.zstd)) for decision in movable] if is_cut else []
+        replaced = self._replaced(movable, zstd=bool(cuts.zstd), threads=threads) if is_cut else []
         damaged = {each.container.span: each for each, _, what in replaced if what}
         decisions = tuple(damaged.get(each.container.span, each) for each in decisions)
         try:
@@ -206,6 +207,14 @@ class GpuLibrary(Struct, frozen=True):
             "unsigned": unsigned,
         }
         return operation.edited, replace(account, **told)
+
+    def _replaced(
+        self, decisions: Sequence[ContainerDecision], *, zstd: bool, threads: int
+    ) -> list[tuple[ContainerDecision, Replacement, str | None]]:
+        """Return what `ContainerDecision.replaced` makes of *decisions*."""
+        # compressing takes most of the time, and Python's lock is not held for it
+        with ThreadPoolExecutor(threads if zstd else 1) as pool:
+            return list(pool.map(partial(ContainerDecision.replaced, data=self.data, zstd=zstd), decisions))
 
     def _recompresses(self, share: Share, cuts: Cuts, decisions: tuple[ContainerDecision, ...]) -> bool:
         """Whether to compress with zstd: if that is asked for, or all who may load the variant have a driver for it."""

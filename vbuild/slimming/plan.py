@@ -199,12 +199,10 @@ def examined(
         account = LibraryCut(member=path, before=len(data), after=len(data))
         return LibraryPlan(path, (EditedFile.whole(data),) * len(shares), (account,) * len(shares))
     library = GpuLibrary.of(path, data)
-    if len(shares) == 1:
-        results = [library.slimmed(shares[0], cuts)]
-    else:
-        # GPU code that is compressed anew takes most of the time, and Python's lock is not held for it
-        with ThreadPoolExecutor(min(len(shares), available_cores())) as pool:
-            results = list(pool.map(partial(library.slimmed, cuts=cuts), shares))
+    cores = available_cores()
+    cut = partial(library.slimmed, cuts=cuts, threads=max(cores // len(shares), 1))
+    with ThreadPoolExecutor(min(len(shares), cores)) as pool:
+        results = list(pool.map(cut, shares))
     files, accounts = (tuple(column) for column in zip(*results, strict=True))
     listed = listed_in(library.image) if library.image else frozenset()
     return LibraryPlan(path, files, accounts, library.needed, listed)

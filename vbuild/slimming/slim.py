@@ -13,6 +13,7 @@ import hashlib
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from msgspec.structs import replace
 from vbuild.errors import BuildError, RepackageError, VbuildError, at
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import sha256_of
+from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.slimming.library import GpuLibrary
@@ -284,14 +286,19 @@ def _written(
         writers = stack.enter_context(write_wheels(folder, names, like=wheel, deflater=deflater, checked=checked))
         for writer in writers:
             writer.members = cuts.members
+        pool = stack.enter_context(ThreadPoolExecutor(available_cores()))
+        stack.callback(deflater.stop)  # before the pool waits for what an interrupt left at work
         for member in wheel.members:
+            changed = []
             for output, writer in zip(outputs, writers, strict=True):
                 if member.path in output.gone or output.remakes(wheel, member.path):
                     continue
                 if file := output.files.get(member.path):
-                    writer.write(member, file)
+                    changed.append((writer, file))
                 else:
                     writer.copy(wheel, member)
+            # one hashes and writes while pieces for another are made
+            deque(pool.map(lambda pair, place=member: pair[0].write(place, pair[1]), changed), maxlen=0)
             deflater.forget()
             on_progress(member.size)
         for output, writer in zip(outputs, writers, strict=True):

@@ -12,8 +12,8 @@ another may follow.
 import zlib
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
@@ -33,6 +33,7 @@ from vbuild.files import zstd
 from vbuild.files.edited import EditedFile, Part
 from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import available_cores
+from vbuild.process.threads import OncePerKey
 from vbuild.wheel.blocks import Blocks, InflatedFile
 from vbuild.wheel.joining import END, WINDOW, flushed, unfinished
 from vbuild.wheel.zip_format import ZipMethod
@@ -93,6 +94,7 @@ class Deflater:
         self._threads = threads or min(available_cores(), _MOST)
         self._executor = ThreadPoolExecutor(self._threads)
         self._store = _Store(folder) if remembers else None
+        self._is_stopped = False
 
     def __enter__(self) -> Self:
         return self
@@ -123,6 +125,10 @@ class Deflater:
         if self._store:
             self._store.clear()
 
+    def stop(self) -> None:
+        """End what other threads still read of `pressed`: at its next piece each gets `CancelledError`."""
+        self._is_stopped = True
+
     def _copying(self, file: EditedFile) -> Iterator["_Cut"] | None:
         """The pieces of *file* if many of them can be copied, and are about as small as they would be."""
         blocks = file.source.obj.blocks if isinstance(file.source.obj, InflatedFile) else None
@@ -151,13 +157,14 @@ class Deflater:
     def _in_order(self, cuts: Iterator["_Cut"]) -> Iterator[DeflatedPart]:
         pending = deque[tuple[_Cut, Future[DeflatedPart]]]()
         try:
-            while True:
+            while not self._is_stopped:
                 ahead = self._threads + 2 - len(pending)
                 for cut in islice(cuts, ahead):
                     pending.append((cut, self._executor.submit(self._piece, cut, is_whole=False)))
                 if not pending:
                     return
                 yield pending.popleft()[1].result()
+            raise CancelledError
         finally:
             # a caller that stops here may take away the bytes that threads still read: take back what has not begun
             wait([future for _, future in pending if not future.cancel()])
@@ -172,10 +179,7 @@ class Deflater:
             return DeflatedPart(cut.plain, cut.copied() or self._deflated(plain, is_whole=is_whole), crc)
         # a range of one source is known by its place: its CRC-32 says at no cost whether the source changed meanwhile
         key = (is_whole, cut.blocks is not None, crc, cut.place or sha256(plain).digest())
-        data = self._store.find(key)
-        if data is None:
-            data = cut.copied() or self._deflated(plain, is_whole=is_whole)
-            self._store.add(key, data)
+        data = self._store.given(key, lambda: cut.copied() or self._deflated(plain, is_whole=is_whole))
         return DeflatedPart(cut.plain, data, crc)
 
     def _deflated(self, plain: Buffer, *, is_whole: bool) -> bytes:
@@ -220,12 +224,12 @@ def estimated(file: EditedFile, *, members: ZipMethod = ZipMethod.DEFLATED) -> i
 
 
 class _Store:
-    """Pieces in an unnamed file by what they are of."""
+    """Pieces in an unnamed file by what they are of; each is made once, also where several threads ask for it."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._file: IO[bytes] | None = None
-        self._spans: dict[_Key, tuple[int, int]] = {}
+        self._spans = OncePerKey[_Key, range]()
         self._sources: dict[int, object] = {}
         self._end = 0
         self._lock = Lock()
@@ -235,21 +239,28 @@ class _Store:
         with self._lock:
             self._sources[id(source)] = source
 
-    def find(self, key: _Key) -> bytes | None:
-        with self._lock:
-            if not self._file or key not in self._spans:
-                return None
-            offset, size = self._spans[key]
-            self._file.seek(offset)
-            return self._file.read(size)
+    def given(self, key: _Key, made: Callable[[], bytes]) -> bytes:
+        """The piece for *key*, which *made* gives if there is none yet."""
+        return self._read(self._spans.get(key, lambda: self._added(made())))
 
-    def add(self, key: _Key, data: bytes) -> None:
+    def _read(self, span: range) -> bytes:
         with self._lock:
-            self._file = self._file or TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by clear
-            self._file.seek(self._end)
-            self._file.write(data)
-            self._spans[key] = self._end, len(data)
-            self._end += len(data)
+            file = self._opened()
+            file.seek(span.start)
+            return file.read(len(span))
+
+    def _added(self, data: bytes) -> range:
+        with self._lock:
+            file = self._opened()
+            file.seek(self._end)
+            file.write(data)
+            span = range(self._end, self._end + len(data))
+            self._end = span.stop
+        return span
+
+    def _opened(self) -> IO[bytes]:
+        self._file = self._file or TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by clear
+        return self._file
 
     def clear(self) -> None:
         with self._lock:
@@ -258,7 +269,7 @@ class _Store:
                 with suppress(OSError):
                     self._file.close()
             self._file, self._end = None, 0
-            self._spans.clear()
+            self._spans = OncePerKey()
             self._sources.clear()
 
 
