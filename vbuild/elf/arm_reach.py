@@ -22,10 +22,10 @@ from vbuild.elf.iced import FlowControl
 from vbuild.elf.interpreter import Interpreter
 from vbuild.elf.machine_state import CC, Compared, Operation, State
 from vbuild.elf.module import Module, Piece
-from vbuild.elf.operands import Registers, is_address
 from vbuild.elf.reach import Doubt, Reach, Unguarded
 from vbuild.elf.references import NEAR
 from vbuild.elf.values import STACK, Value, shifted, tag, truncated
+from vbuild.elf.world import Registers, is_address
 from vbuild.hardware.cpu import AARCH64_VERSIONS, Cpu
 
 _SP = ZERO

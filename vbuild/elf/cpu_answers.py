@@ -15,11 +15,11 @@ from vbuild.elf.cpu_facts import ANY, ASKED, FEATURES
 from vbuild.elf.interpreter import Interpreter, TooMuchError
 from vbuild.elf.module import Piece
 from vbuild.elf.objects import Key
-from vbuild.elf.operands import ENVIRONMENT, Summary, is_address
 from vbuild.elf.program import PARAMETERS, Program
 from vbuild.elf.references import NEAR
 from vbuild.elf.values import Value, tag
 from vbuild.elf.variables import MOST_CHANGES, Variables
+from vbuild.elf.world import ENVIRONMENT, Summary, is_address
 
 # instructions that are run, in all: so many, and one for so many bytes of code
 _FEWEST_STEPS, _BYTES_A_STEP = 1_000_000, 20

@@ -6,9 +6,9 @@ from vbuild.elf import values
 from vbuild.elf.cpu_facts import ASKERS, PRESENT, XCR0_BITS, optional
 from vbuild.elf.instructions import Instructions
 from vbuild.elf.machine_state import RAX, RSP, State
-from vbuild.elf.operands import ENVIRONMENT, World
 from vbuild.elf.program import LEAF_SIZE, LEAVES
 from vbuild.elf.values import Value, is_stack, tag
+from vbuild.elf.world import ENVIRONMENT, World
 
 # a number of 32 bits, bytes of a word, and letters of the name of a system control
 _HALF, _WORD, _LONGEST = (1 << 32) - 1, 8, 64

@@ -25,9 +25,10 @@ from vbuild.elf.machine_state import (
     negated,
     shown_by,
 )
-from vbuild.elf.operands import CLEARS_THE_REST, is_address
+from vbuild.elf.operands import CLEARS_THE_REST
 from vbuild.elf.values import MASK_64, Value, is_stack, tag
 from vbuild.elf.vectors import Vectors, is_followed
+from vbuild.elf.world import is_address
 
 _M = Mnemonic
 _SHIFTS: dict[int, str] = {_M.SHL: "shl", _M.SHR: "shr", _M.SAR: "sar", _M.ROL: "rol", _M.ROR: "ror", _M.SAL: "shl"}

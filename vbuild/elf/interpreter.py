@@ -29,8 +29,8 @@ from vbuild.elf.machine_state import (
     shown_by,
 )
 from vbuild.elf.module import Piece
-from vbuild.elf.operands import ENVIRONMENT, Summary, World, is_address
 from vbuild.elf.values import MASK_64, STACK, Value, is_stack, tag
+from vbuild.elf.world import ENVIRONMENT, Summary, World, is_address
 
 _DEPTH, _RANGE = 6, 64
 _FLAG_DEPTH = 3

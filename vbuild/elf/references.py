@@ -8,8 +8,9 @@ from vbuild.elf.iced import FlowControl, Instruction, Mnemonic, OpAccess, OpKind
 from vbuild.elf.imports import TAKEN
 from vbuild.elf.machine_state import CALLS, GENERAL, INFO, RAX, RCX, RDX, WRITES, general
 from vbuild.elf.module import Module, Piece
-from vbuild.elf.operands import CLEARS_THE_REST, Registers
+from vbuild.elf.operands import CLEARS_THE_REST
 from vbuild.elf.program import Program
+from vbuild.elf.world import Registers
 
 # bytes of code that is looked through, and functions inside each other in which is looked for what they read
 _LONGEST, _MOST_CALLED = 32_768, 3
