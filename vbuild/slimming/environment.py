@@ -9,29 +9,26 @@ A file with several names on the disk loses only the names that are in the envir
 
 import hashlib
 import os
-import re
-import stat
-import sys
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import BinaryIO
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.errors import RepackageError, VariantError, VbuildError
 from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.device_file import TRITON, DiskFolder, is_named, may_be_container
+from vbuild.gpu_code.device_file import TRITON, DiskFolder, may_be_container
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.signals import uninterrupted
 from vbuild.slimming.device_files import OwnLists
 from vbuild.slimming.in_place import Backup, FileChange, Journal, Listings, alike, changing, completed
-from vbuild.slimming.plan import examined, worth_reading
+from vbuild.slimming.installed_files import InstalledFile, InstalledFiles, Owner
+from vbuild.slimming.plan import examined
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import FileLeft, LibraryCut, SlimmedDistribution, SlimmedEnvironment
 from vbuild.slimming.stated import still_listed
@@ -40,30 +37,8 @@ from vbuild.wheel.installed import Environment, FileRow, InstalledDistribution
 from vbuild.wheel.licence import prohibitions
 from vbuild.wheel.metadata import VARIANT_JSON, RecordRow, recorded_sha256, unpadded
 
-# a line of /proc/PID/maps: addresses, permissions, offset, device, inode, path
-_MAPPED = re.compile(r"(?:\S+\s+){4}(?P<inode>\d+)\s+(?P<path>/.*)\n?")
 _SHOWN_OWNERS = 3
 OnProgress = Callable[[str, int, int], None]
-
-
-class _Owner(Struct, frozen=True):
-    """A distribution, and what its listing says of a file."""
-
-    distribution: InstalledDistribution
-    row: RecordRow
-
-
-class _File(Struct, frozen=True):
-    """A regular file of an environment: its *paths*, if several are names of it, from the root, and who owns it."""
-
-    paths: tuple[str, ...]
-    status: os.stat_result
-    owners: tuple[_Owner, ...]
-    why_left: str | None = None
-
-    @property
-    def path(self) -> str:
-        return self.paths[0]
 
 
 class _Done(Struct, frozen=True):
@@ -72,7 +47,7 @@ class _Done(Struct, frozen=True):
     Without a SHA-256 of the *new* one the old one goes, and no other comes. *listed* are architectures that it names.
     """
 
-    file: _File
+    file: InstalledFile
     cut: LibraryCut | None = None
     part: Path | None = None
     old: str = ""
@@ -147,21 +122,18 @@ class _Run:
         self._on_progress = on_progress
         self._distributions = environment.distributions()
         self.listings = Listings(environment, self._distributions)
-        self._inside: dict[str, bool] = {}
         self._refused: dict[str, tuple[str | None, tuple[str, ...]]] = {}
         self._listed: dict[str, OwnLists] = {}
-        self._sizes: Counter[str] = Counter()
-        self._outside: dict[str, list[FileLeft]] = {}
         # each as it was at first, and listed once: some have ten thousands of files
         self._folders: dict[Path, DiskFolder] = {}
-        self._files = tuple(self._found())
+        self._files = InstalledFiles(environment.root, self._distributions)
 
     def examined(self, stage: Path | None) -> Generator[_Done]:
         """Yield what a cut makes of each file, in order, on all cores; new files are in *stage*, if there is one."""
-        total, done = sum(file.status.st_size for file in self._files), 0
+        total, done = sum(file.status.st_size for file in self._files.found), 0
         with ThreadPoolExecutor(available_cores()) as pool, ExitStack() as stack:
             stack.callback(pool.shutdown, cancel_futures=True)
-            left = deque(enumerate(self._files))
+            left = deque(enumerate(self._files.found))
             sent: deque[Future[_Done]] = deque()
             while left or sent:
                 # new files wait for those in front of them: not for too many, or the disk has all of them twice
@@ -247,12 +219,12 @@ class _Run:
                 SlimmedDistribution(
                     project=one.project,
                     version=one.version,
-                    before=self._sizes[key],
-                    after=self._sizes[key] - sum(done.saves for done in changed),
+                    before=self._files.sizes[key],
+                    after=self._files.sizes[key] - sum(done.saves for done in changed),
                     libraries=tuple(
                         done.cut for done in results if done.cut and not done.why_left and done.cut.has_gpu_code
                     ),
-                    left=(*left, *self._outside.get(key, ())),
+                    left=(*left, *self._files.outside.get(key, ())),
                     why_left=one.trouble or (f"editable: its code is in {one.source}" if one.source else None),
                     is_editable=one.source is not None,
                     warnings=warnings if changed else (),
@@ -260,61 +232,7 @@ class _Run:
             )
         return SlimmedEnvironment(root=self._root, distributions=tuple(distributions), linked=linked)
 
-    def _found(self) -> Iterator[_File]:
-        """Yield the files that may have GPU code, each once, those of one distribution next to each other."""
-        by_path: dict[str, list[_Owner]] = {}
-        for one in self._distributions:
-            for row in one.rows:
-                by_path.setdefault(str(one.place(row.path)), []).append(_Owner(one, row))
-        names: dict[tuple[int, int], list[tuple[str, os.stat_result, list[_Owner]]]] = {}
-        for path, owners in by_path.items():
-            with suppress(OSError):  # what is listed and not there is of no concern
-                status = os.lstat(path)
-                key = str(owners[0].distribution.listing)
-                if stat.S_ISLNK(status.st_mode):
-                    self._look_at_link(path, key)
-                elif stat.S_ISREG(status.st_mode) and self._is_inside(path):
-                    names.setdefault((status.st_dev, status.st_ino), []).append((path, status, owners))
-                elif stat.S_ISREG(status.st_mode):
-                    self._look_outside(path, key, "lies outside of the environment")
-        running = _running(path for found in names.values() for path, _, _ in found)
-        for found in names.values():
-            path, status, owners = found[0]
-            self._sizes[str(owners[0].distribution.listing)] += status.st_size
-            if _is_worth_reading(path):
-                everyone = tuple(owner for _, _, several in found for owner in several)
-                paths = tuple(_from(self._root, os.path.realpath(each)) for each, _, _ in found)
-                yield _File(paths, status, everyone, self._why_left(path, status, running))
-
-    def _is_inside(self, path: str) -> bool:
-        """Whether no link on the way to *path* leads out of the environment."""
-        folder = path.rpartition(os.sep)[0]
-        if folder not in self._inside:
-            self._inside[folder] = Path(os.path.realpath(folder)).is_relative_to(self._root)
-        return self._inside[folder]
-
-    def _look_at_link(self, path: str, key: str) -> None:
-        target = os.path.realpath(path)
-        if not Path(target).is_relative_to(self._root):
-            self._look_outside(path, key, f"a link to {target}, outside of the environment")
-
-    def _look_outside(self, path: str, key: str, why: str) -> None:
-        if _is_worth_reading(path):
-            self._outside.setdefault(key, []).append(FileLeft(_from(self._root, path), why))
-
-    def _why_left(self, path: str, status: os.stat_result, running: Mapping[tuple[str, int], str]) -> str | None:
-        """Why the file at *path* has to stay as it is, whatever is in it; None if nothing speaks for that."""
-        if process := running.get((path, 0)) or running.get((path.rpartition(os.sep)[2], status.st_ino)):
-            return f"in use by {process}; end it first"
-        if not status.st_mode & stat.S_IWUSR:
-            return "read-only; chmod u+w makes it writable"
-        if hasattr(os, "geteuid") and os.geteuid() not in {0, status.st_uid}:
-            return f"belongs to another user, {status.st_uid}"
-        if not os.access(path.rpartition(os.sep)[0], os.W_OK | os.X_OK):
-            return "its folder cannot be written to"
-        return None
-
-    def _cut(self, file: _File, part: Path | None) -> _Done:
+    def _cut(self, file: InstalledFile, part: Path | None) -> _Done:
         """Decide what remains of *file*, and write that to *part*."""
         try:
             with (self._root / file.path).open("rb") as opened:
@@ -351,7 +269,7 @@ class _Run:
             return _Done(file, cut, why_left=f"its owner and mode cannot be kept: {error.strerror}")
         return _Done(file, cut, part, old, new, listed=plan.listed)
 
-    def _why_listed(self, file: _File, digest: str) -> str | None:
+    def _why_listed(self, file: InstalledFile, digest: str) -> str | None:
         """Why a *file* of GPU code alone has to stay as it is: its package would miss it."""
         for owner in file.owners:
             key = str(owner.distribution.listing)
@@ -361,7 +279,7 @@ class _Run:
                 return why
         return None
 
-    def _refusal(self, file: _File) -> str | None:
+    def _refusal(self, file: InstalledFile) -> str | None:
         """Why a distribution that owns *file* may not be changed, or is not to be."""
         return next((why for owner in file.owners if (why := self._refusal_of(owner.distribution))), None)
 
@@ -402,24 +320,6 @@ def _is_still(path: Path, status: os.stat_result) -> bool:
     return False
 
 
-def _from(root: Path, path: str) -> str:
-    """Where *path* is from *root*, as RECORD has it: with slashes."""
-    return Path(os.path.relpath(path, root)).as_posix()
-
-
-def _is_worth_reading(path: str) -> bool:
-    if is_named(path):
-        return True
-    with suppress(OSError), Path(path).open("rb") as file:
-        return worth_reading(path, lambda size: _head(file, size))
-    return False
-
-
-def _head(file: BinaryIO, size: int) -> bytes:
-    file.seek(0)
-    return file.read(size)
-
-
 def _why_claimed(one: InstalledDistribution, share: Share) -> str | None:
     """Why the GPUs of *one* are not to be narrowed to *share*: it is a variant that says which it has."""
     if one.is_conda or not (member := one.find(f"{one.dist_info}/{VARIANT_JSON}")):
@@ -430,7 +330,7 @@ def _why_claimed(one: InstalledDistribution, share: Share) -> str | None:
     return None
 
 
-def _why_not_theirs(owners: Sequence[_Owner], data: memoryview, digest: str) -> str | None:
+def _why_not_theirs(owners: Sequence[Owner], data: memoryview, digest: str) -> str | None:
     """Why the file *data*, whose SHA-256 is *digest*, is not what its listings say; None if it is.
 
     conda changes files after pip has written RECORD, so its own hash decides.
@@ -453,33 +353,3 @@ def _agrees(row: RecordRow, data: memoryview, digest: str) -> bool:
         return not row.hash or recorded_sha256(row.hash) == digest
     known = algorithm in hashlib.algorithms_guaranteed
     return known and unpadded(hashlib.new(algorithm, data).digest()) == expected.rstrip("=")
-
-
-def _running(paths: Iterable[str]) -> dict[tuple[str, int], str]:
-    """Who has files mapped: by path and 0, or by name and inode for processes that see other paths.
-
-    A process that has the file by another name, as in the environment that uv has linked it into, too, keeps that.
-    """
-    wanted = {path.rpartition(os.sep)[2] for path in paths}
-    found: dict[tuple[str, int], str] = {}
-    if sys.platform != "linux":  # Windows replaces no file that is mapped: it is named then
-        return found
-    here = _seen(Path("/proc/self"))
-    for process in Path("/proc").glob("[0-9]*"):
-        if process.name == str(os.getpid()):
-            continue
-        # processes of others, and those that have ended meanwhile
-        with suppress(OSError), (process / "maps").open() as lines:
-            rows = {match.group("path", "inode") for line in lines if (match := _MAPPED.fullmatch(line))}
-            for path, inode in rows:
-                if (name := path.rpartition("/")[2]) in wanted:
-                    who = f"process {process.name} ({(process / 'comm').read_text().strip()})"
-                    found[path, 0] = who
-                    if _seen(process) != here:
-                        found[name, int(inode)] = who
-    return found
-
-
-def _seen(process: Path) -> tuple[str, str]:
-    """Where the paths of *process* begin: its root in its own view of what is mounted."""
-    return str((process / "root").readlink()), str((process / "ns/mnt").readlink())
