@@ -157,7 +157,7 @@ def _slim_images(wheels: tuple[Any, ...], folder: Path | None, asked: Mapping[st
 
 def _has_packages(path: Path) -> bool:
     """Whether *path* is a package for conda, or a folder that has some, and no wheels."""
-    from vbuild.publishing.conda.channel import is_package, packages_in
+    from vbuild.publishing.conda.file_names import is_package, packages_in
 
     if path.is_dir():
         return not any(path.glob("*.whl")) and bool(packages_in(path))

@@ -17,8 +17,9 @@ from vbuild.errors import RepackageError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
 from vbuild.files.turns import turn
+from vbuild.publishing.conda.file_names import packages_in, stem_of
 from vbuild.publishing.conda.reading import NOARCH
-from vbuild.publishing.conda.unpacked import CONDA, INDEX, TAR_BZ2, checked_index, information_at, stem_of
+from vbuild.publishing.conda.unpacked import INDEX, checked_index, information_at
 from vbuild.publishing.conda.writing import packed_repodata, repodata
 
 _REPODATA = "repodata.json"
@@ -34,36 +35,6 @@ class IndexedSubdir(Struct, frozen=True):
     def data(self) -> dict[str, Any]:
         """The result for JSON."""
         return {"subdir": self.subdir, "packages": list(self.packages), "path": str(self.path)}
-
-
-def is_package(path: Path) -> bool:
-    """Whether the file at *path* is called like a package for conda."""
-    return path.name.endswith((CONDA, TAR_BZ2))
-
-
-def packages_in(folder: Path) -> tuple[Path, ...]:
-    """The packages in *folder*, and in its folders as a channel has them, sorted."""
-    return tuple(sorted(path for glob in ("*", "*/*") for path in folder.glob(glob) if _is_shown(path, folder)))
-
-
-def _is_shown(path: Path, folder: Path) -> bool:
-    """Whether *path* is a package, and not in the works of a run."""
-    return is_package(path) and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-
-
-def packages_at(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The packages at *paths* and in the folders there; `RepackageError` for a folder without, or one given twice."""
-    found: dict[str, Path] = {}
-    for path in paths:
-        own = packages_in(path) if path.is_dir() else (path,)
-        if not own:
-            raise RepackageError(f"{path}: no packages in this folder; expected files that end in {CONDA} or {TAR_BZ2}")
-        for package in own:
-            # a package in two formats, or of two subdirs
-            key = f"{package.parent.name}/{stem_of(package)}" if path.is_dir() else stem_of(package)
-            if (other := found.setdefault(key, package)) != package:
-                raise RepackageError(f"{package}: is {other} again; give them apart")
-    return tuple(found.values())
 
 
 def index_channel(folder: Path) -> tuple[IndexedSubdir, ...]:

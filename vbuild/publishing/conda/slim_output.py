@@ -24,8 +24,9 @@ from msgspec.structs import replace
 from vbuild.files import zstd
 from vbuild.files.edited import EditedFile
 from vbuild.hardware.cpu import available_cores
+from vbuild.publishing.conda.file_names import CONDA
 from vbuild.publishing.conda.tarred import TarKind, TarOutput, sampled
-from vbuild.publishing.conda.unpacked import CONDA, FILES, INDEX, PATHS, PathEntry, UnpackedPackage
+from vbuild.publishing.conda.unpacked import FILES, INDEX, PATHS, PathEntry, UnpackedPackage
 from vbuild.sbom.keeping import path_of, rehashed
 from vbuild.slimming.device_files import kept_whole
 from vbuild.slimming.library import LibraryPlan

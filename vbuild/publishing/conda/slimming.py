@@ -26,8 +26,9 @@ from vbuild.files.atomic import duplicate, settle, settle_names
 from vbuild.files.staging import staging
 from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
-from vbuild.publishing.conda.channel import index_channel, packages_at
+from vbuild.publishing.conda.channel import index_channel
 from vbuild.publishing.conda.depends import conditions
+from vbuild.publishing.conda.file_names import packages_at, stem_of
 from vbuild.publishing.conda.plan import choices
 from vbuild.publishing.conda.slim_output import (
     FAST_LEVEL,
@@ -46,7 +47,6 @@ from vbuild.publishing.conda.unpacked import (
     checked_index,
     checked_paths,
     information_at,
-    stem_of,
     unpacked,
 )
 from vbuild.slimming.output import claimed_properties, cut_warnings

@@ -33,13 +33,13 @@ from vbuild.errors import RepackageError, at
 from vbuild.files.archives import BoundedInfo
 from vbuild.files.json_text import json_object
 from vbuild.hardware.cpu import available_cores
+from vbuild.publishing.conda.file_names import CONDA, stem_of
 from vbuild.publishing.conda.reading import LARGEST, OpenCondaPackage, open_package
 from vbuild.publishing.conda.tarred import TarEntry, TarImage, TarKind
 from vbuild.wheel.licence import Prohibition, prohibitions
 from vbuild.wheel.metadata import Metadata, RecordRow, unpadded
 from vbuild.wheel.unpacking import mapped
 
-CONDA, TAR_BZ2 = ".conda", ".tar.bz2"
 INDEX, PATHS, FILES = "info/index.json", "info/paths.json", "info/files"
 
 _SUBDIR = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
@@ -64,14 +64,6 @@ class PathEntry(Struct, frozen=True):
     size: int | None
     placeholder: str | None = None
     is_binary: bool = False
-
-
-def stem_of(path: Path) -> str:
-    """Name, version and build in the file name of a package; `RepackageError` if it has not its ending."""
-    for ending in (CONDA, TAR_BZ2):
-        if path.name.endswith(ending):
-            return path.name.removesuffix(ending)
-    raise RepackageError(f"{path.name}: expected a package for conda, {CONDA} or {TAR_BZ2}")
 
 
 def checked_index(data: bytes, stem: str) -> dict[str, Any]:

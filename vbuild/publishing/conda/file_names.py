@@ -1,0 +1,46 @@
+"""The file names of packages for conda, and where packages are."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from vbuild.errors import RepackageError
+
+CONDA, TAR_BZ2 = ".conda", ".tar.bz2"
+
+
+def stem_of(path: Path) -> str:
+    """Name, version and build in the file name of a package; `RepackageError` if it has not its ending."""
+    for ending in (CONDA, TAR_BZ2):
+        if path.name.endswith(ending):
+            return path.name.removesuffix(ending)
+    raise RepackageError(f"{path.name}: expected a package for conda, {CONDA} or {TAR_BZ2}")
+
+
+def is_package(path: Path) -> bool:
+    """Whether the file at *path* is called like a package for conda."""
+    return path.name.endswith((CONDA, TAR_BZ2))
+
+
+def packages_in(folder: Path) -> tuple[Path, ...]:
+    """The packages in *folder*, and in its folders as a channel has them, sorted."""
+    return tuple(sorted(path for glob in ("*", "*/*") for path in folder.glob(glob) if _is_shown(path, folder)))
+
+
+def _is_shown(path: Path, folder: Path) -> bool:
+    """Whether *path* is a package, and not in the works of a run."""
+    return is_package(path) and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def packages_at(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """The packages at *paths* and in the folders there; `RepackageError` for a folder without, or one given twice."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        own = packages_in(path) if path.is_dir() else (path,)
+        if not own:
+            raise RepackageError(f"{path}: no packages in this folder; expected files that end in {CONDA} or {TAR_BZ2}")
+        for package in own:
+            # a package in two formats, or of two subdirs
+            key = f"{package.parent.name}/{stem_of(package)}" if path.is_dir() else stem_of(package)
+            if (other := found.setdefault(key, package)) != package:
+                raise RepackageError(f"{package}: is {other} again; give them apart")
+    return tuple(found.values())
