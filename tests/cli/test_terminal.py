@@ -1,6 +1,11 @@
 """No name in a wheel and no line of a build speaks to the terminal, or to a CI system."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 
@@ -25,6 +30,7 @@ ESCAPES = {
     "\x1b[2J\x1b[Htext": "\ufffd[2J\ufffd[Htext",
     "\x1b[1;32mgreen\x1b[0m": "\x1b[1;32mgreen\x1b[0m",
     "a\rb": "a\ufffdb",
+    "section_start:1:hidden\r\x1b[0Ktext": "section_start:1:hidden\ufffd\ufffd[0Ktext",
     "\x9b2Jtext": "\ufffd2Jtext",
 }
 
@@ -73,3 +79,29 @@ def test_json_says_the_same_without_a_command(capsys: pytest.CaptureFixture[str]
     assert json.loads(said) == data
     assert "##[" not in said
     assert "##vso[" not in said
+
+
+ON_TERMINAL = r"""
+from vbuild.cli import terminal
+with terminal.bar(quiet=False) as shown:
+    shown("demo/[/red].so \x1b]0;title\x07[bold]x", 1, 2)
+with terminal.status(quiet=False) as shown:
+    shown("looking [/red] \x1b]0;title\x07")
+    import time; time.sleep(0.2)
+"""
+
+
+def test_what_is_being_done_is_shown_letter_by_letter() -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as shown:
+        variables = {**os.environ, "TERM": "xterm", "COLUMNS": "150"}
+        ran = subprocess.run([sys.executable, "-c", ON_TERMINAL], stderr=theirs, env=variables, check=False)
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # the end of a terminal
+            while piece := shown.read(1 << 16):
+                said += piece
+    assert ran.returncode == 0, said
+    assert "demo/[/red].so \ufffd]0;title\ufffd[bold]x".encode() in said
+    assert b"looking [/red]" in said
+    assert b"\x1b]0;" not in said

@@ -4,6 +4,7 @@ import bz2
 import io
 import random
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -314,3 +315,39 @@ def test_what_cannot_be_done_is_said_in_one_line(tmp_path: Path, asked: list[str
     (line,) = result.stderr.splitlines()
     assert said in line
     assert not (tmp_path / "out").exists()
+
+
+def headers(folder: Path) -> Path:
+    """An archive of a million entries that hold nothing, in 40 KB."""
+    entry = tarfile.TarInfo("a/b").tobuf() * 2000
+    compressor = zstandard.ZstdCompressor(level=1).compressobj()
+    chunks = [compressor.compress(entry) for _ in range(500)]
+    return with_pkg(folder, b"".join([*chunks, compressor.flush()]), name=f"info-{STEM}.tar.zst")
+
+
+def bz2_headers(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / BZ2).write_bytes(60 * bz2.compress(tarfile.TarInfo("a/b").tobuf() * 2000, 1))
+    return folder / BZ2
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (headers, f"{CONDA}: info-{STEM}.tar.zst: unpacks to more than {1 << 25} bytes; expected no more"),
+        (bz2_headers, f"{BZ2}: more than 20000 entries; expected no more in a package of its size"),
+        (bz2_bomb, f"{BZ2}: unpacks to more than {1 << 26} bytes; expected {1 << 26} at most of a package of its size"),
+    ],
+)
+@pytest.mark.parametrize("words", [["index"], ["slim", "--variant", "sm90=90", "-o", "out"]], ids=["index", "slim"])
+def test_what_is_read_of_a_package_first_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], make: Callable[[Path], Path], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    make(tmp_path / "in/linux-64")
+    begun = time.process_time()
+    result = CliRunner().invoke(main, [*words, "in"])
+    assert time.process_time() - begun < 2
+    (line,) = result.stderr.splitlines()
+    assert line.endswith(said)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from tests.factories.workdir import Workdir
+from vbuild.recipe.masked import hashed
 
 WORD = "correct-horse-battery"
 SECRETS = {
@@ -118,6 +120,24 @@ def test_no_step_of_a_build_sees_a_secret_and_none_is_left_anywhere(workdir: Wor
         assert SECRETS.keys() & variables.keys() - {"CMAKE_ARGS"} == {"DEMO_SWITCH"}, step
     assert WORD not in ran.stdout + ran.stderr
     assert not [path for path in spoken(workdir.folder) if path.parent.name != "seen"]
+
+
+def test_a_log_has_neither_what_is_passed_on_nor_what_a_macro_is_set_to(workdir: Workdir) -> None:
+    speak = "echo '::add-mask::x'; echo $DEMO_SWITCH, $CFLAGS; echo -n $DEMO_SWITCH; exit 1"
+    (workdir.folder / "demo.toml").write_text(
+        'name = "demo"\n[source]\npath = "project"\n[matrix]\ncpu = ["x86-64"]\n'
+        f'[build]\nisolation = false\nbefore-build = ["{speak}"]\n'
+    )
+    ran = workdir.vbuild(
+        "matrix", "demo.toml", "-o", "dist", "--only", "plain", "--pass-env", "DEMO_*", **SECRETS, CFLAGS="-DTOKEN=abc"
+    )
+    assert ran.returncode == 1
+    shown = re.compile(rf"\*{{4}}, .*-DTOKEN={hashed('abc')} .*\n\*{{4}}\n")
+    assert shown.search(ran.stdout)
+    assert WORD not in ran.stdout + ran.stderr
+    assert not re.search(r"^\s*::", ran.stdout + ran.stderr, re.MULTILINE)
+    assert any(shown.search(f"{log.read_text()}\n") for log in (workdir.folder / "dist").rglob("*.log"))
+    assert not spoken(workdir.folder)
 
 
 @pytest.mark.nightly

@@ -33,7 +33,9 @@ from vbuild.config.table import Table
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError, at
 from vbuild.files.archives import OLDEST
+from vbuild.process.masking import hiding
 from vbuild.process.run import run, supervised
+from vbuild.recipe.hidden import of_variables
 from vbuild.recipe.model import Repair
 from vbuild.recipe.variables import passed, variable_pattern
 from vbuild.wheel.archive import check_wheels
@@ -212,7 +214,7 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
     settings, asked = _settings(recipe)
     check_wheels([wheel])
     try:
-        with _log() as log, supervised():
+        with _log() as log, supervised(), hiding(of_variables(os.environ, asked)):
             return Portable(wheel, repaired(wheel.absolute(), folder, log=log, settings=settings, pass_env=asked))
     except OSError as error:
         raise BuildError(f"{folder}: cannot be written: {error.strerror}") from error

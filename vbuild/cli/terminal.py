@@ -128,7 +128,7 @@ def status(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
 
     with Console(stderr=True).status("") as line:
-        yield line.update
+        yield lambda step: line.update(_plain(step))
 
 
 @contextmanager
@@ -142,4 +142,11 @@ def bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
     with Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("")
-        yield lambda what, done, total: shown.update(task, description=what, completed=done, total=total)
+        yield lambda what, done, total: shown.update(task, description=_plain(what), completed=done, total=total)
+
+
+def _plain(text: str) -> str:
+    """*text* as rich shows it letter by letter: for it, words in brackets are styles."""
+    from rich.markup import escape
+
+    return escape(_printable(text))

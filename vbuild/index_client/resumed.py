@@ -7,6 +7,7 @@ https://www.rfc-editor.org/rfc/rfc9110#name-range-requests
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from http import HTTPStatus
@@ -50,7 +51,8 @@ class Store:
         `FetchError` if it cannot be had or has another hash; what has come of it stays for the next try.
         """
         whole = self.folder / sha256
-        if not whole.exists():
+        # others may write there, and disks forget
+        if not whole.is_file() or sha256_of(whole) != sha256:
             part = whole.with_name(f"{sha256}.part")
             try:
                 if url.startswith("file:"):
@@ -115,13 +117,19 @@ class Store:
             if not (have and _begins_at(response, have)):
                 digest, have = hashlib.sha256(), 0
             on_bytes(have)
-            with part.open("r+b" if have else "wb") as out:
+            with os.fdopen(_unlinked(part), "r+b") as out:
+                out.truncate(have)
                 out.seek(have)
                 for chunk in response.iter_raw():
                     out.write(chunk)
                     digest.update(chunk)
                     on_bytes(len(chunk))
         return digest.hexdigest()
+
+
+def _unlinked(path: Path) -> int:
+    """The file at *path*, made if it is not there; `OSError` for a link that somebody has put there."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _begins_at(response: httpx2.Response, first: int) -> bool:

@@ -148,7 +148,7 @@ def _found(work: Path, one: Wanted) -> Made | None:
     place = _place(work, one)
     try:
         file = msgspec.json.decode((place / _FOUND).read_bytes(), type=MirroredFile)
-        if (place / file.file).stat().st_size != file.size:
+        if sha256_of(place / file.file) != file.sha256:
             return None
     except (OSError, msgspec.DecodeError):
         return None

@@ -18,6 +18,7 @@ from vbuild.errors import RepackageError
 from vbuild.hardware.driver import ZSTD_SINCE
 from vbuild.hardware.gpu import GpuList, Ptx
 from vbuild.hardware.machine import Machine
+from vbuild.sbom.model import public_url
 from vbuild.slimming.request import Cuts, Share
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.sdist import release_of
@@ -148,8 +149,8 @@ class Original(Struct, frozen=True):
 
     @property
     def public(self) -> "Original":
-        """The original as a site states it: without the path of a file of this machine."""
-        return replace(self, url="") if self.url.startswith("file:") else self
+        """The original as a site states it: its URL without a login, and without the path of a file of this machine."""
+        return replace(self, url=public_url(self.url) or "")
 
     @property
     def is_wheel(self) -> bool:

@@ -1,7 +1,8 @@
 """Run a build's commands so that none of them outlives the build.
 
 Each command leads a session of its own: Ctrl-C on the terminal reaches vbuild alone, and vbuild then stops the whole
-process group, the compilers that a backend started included. Output goes to a log file, never to the terminal.
+process group, the compilers that a backend started included. Output goes to a log file, without what is hidden
+(`vbuild.process.masking`), never to the terminal.
 
 A process that is killed, as Dask kills its workers, or the system if memory ends, cannot stop its commands, and a
 compiler may run for hours. A second, small process, the supervisor, does that:
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vbuild.errors import BuildError
+from vbuild.process.masking import Mask
 from vbuild.process.signals import interruptible
 
 _SUPERVISOR = """
@@ -101,6 +103,9 @@ class Supervisor:
 
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 UMASK = 0o022  # of all commands: the modes of what they make are those of members of wheels, whatever the user's umask
+_PIECE = 1 << 16  # bytes of output
+_LEFT_RUNNING = 1.0  # seconds to wait for the rest of a command's output if something that it started holds the pipe
+_LONGEST_END = 1 << 22  # bytes of output in which they are looked for
 LAST_LINES = 25  # of a failed command's output, shown with the error
 
 _FRAME = re.compile(rb'  File ".*", line \d+, in ')  # of a Python traceback; its source follows, further in
@@ -159,16 +164,22 @@ def run(
     """
     name = name or Path(command[0]).name
     with _opened(log) as output:
-        output.write(f"$ {shlex.join(command)}\n".encode())
+        head = Mask()
+        output.write(head.shown(f"$ {shlex.join(command)}\n".encode()) + head.rest())
         output.flush()
         begin = output.tell()
-        with _started(command, name, output.fileno(), cwd=cwd, environment=environment) as process:
+        with (
+            _masked(output) as (pipe, finish),
+            _started(command, name, pipe, cwd=cwd, environment=environment) as process,
+        ):
             try:
                 status = process.wait(timeout)
             except subprocess.TimeoutExpired as error:
-                raise BuildError(
-                    f"{name} took more than {timeout:g} s{_end(log if is_kept else None, output, begin)}"
-                ) from error
+                _stop(frozenset({process}))
+                finish()
+                end = _end(log if is_kept else None, output, begin)
+                raise BuildError(f"{name} took more than {timeout:g} s{end}") from error
+            finish()
             if not _running.is_open:
                 raise BuildError(f"{name} was stopped")
             if status:
@@ -245,6 +256,42 @@ def _opened(log: Path) -> BinaryIO:
         log.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # another run, into the same folder, has just removed its empty logs
             return log.open("a+b")
+
+
+@contextmanager
+def _masked(log: BinaryIO) -> Iterator[tuple[int, Callable[[], None]]]:
+    """The descriptor of a pipe; what comes through it is appended to *log* without what is hidden.
+
+    The function finishes that when the command has ended; what it leaves running may go on to write. `OSError` if the
+    log could not be written.
+    """
+    reading, writing = os.pipe()
+    failures: list[OSError] = []
+    thread = threading.Thread(target=_append, args=(reading, os.dup(log.fileno()), Mask(), failures), daemon=True)
+    thread.start()
+    with os.fdopen(writing, "wb", buffering=0) as pipe:
+
+        def finish() -> None:
+            pipe.close()
+            thread.join(_LEFT_RUNNING)
+            if failures:
+                raise failures[0]
+
+        yield writing, finish
+
+
+def _append(reading: int, log: int, mask: Mask, failures: list[OSError]) -> None:
+    """Copy what comes from *reading* to *log*; if that cannot be written, read on, so that no command waits."""
+    with os.fdopen(reading, "rb", buffering=0) as pipe, os.fdopen(log, "ab", buffering=0) as file:
+        while True:
+            piece = pipe.read(_PIECE)
+            try:
+                if not failures:
+                    file.write(mask.shown(piece) if piece else mask.rest())
+            except OSError as error:
+                failures.append(error)
+            if not piece:
+                return
 
 
 def _with_innermost_frames(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -340,8 +387,11 @@ def _end(log: Path | None, output: BinaryIO, begin: int) -> str:
 
     Of a Python traceback only the innermost frame counts: a backend's are enough to hide the compiler's message.
     """
-    output.seek(begin)
-    kept = deque(_with_innermost_frames(output), LAST_LINES)
+    # a descriptor that shares its place wrote it, and the file may have no name any more
+    size = os.fstat(output.fileno()).st_size
+    begin = max(begin, size - _LONGEST_END)
+    lines = os.pread(output.fileno(), size - begin, begin).splitlines(keepends=True)
+    kept = deque(_with_innermost_frames(lines), LAST_LINES)
     shown = b"".join(kept).decode(errors="replace").rstrip()
     if log is None:
         return f", and says:\n{shown}" if shown else ""

@@ -25,6 +25,7 @@ from vbuild.config.table import Env, Table
 from vbuild.errors import RecipeError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import Cpu
+from vbuild.process.masking import without_logins
 from vbuild.recipe.flags import FlagRules
 from vbuild.recipe.spelling import existing_file, located, requirement, variables
 
@@ -76,7 +77,7 @@ class Git(Struct, frozen=True):
     subdirectory: str = ""
 
     def __str__(self) -> str:
-        return f"{self.url}@{self.commit[:12]}"
+        return f"{without_logins(self.url)}@{self.commit[:12]}"
 
 
 Source = Sdist | Folder | Git

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from vbuild.errors import RecipeError
+from vbuild.recipe.masked import SECRET
 
 # what processes, shells and their libraries need: where they are, how they speak, what time it is
 _SURROUNDINGS = frozenset(
@@ -95,10 +96,6 @@ _READ_BY_PYTHON_AND_UV = re.compile(
     r"PYTHON\w+|UV_(?!INDEX_\w+_(USERNAME|PASSWORD)$|HTTP|NATIVE_TLS$|SYSTEM_CERTS$)\w+"
 )
 
-_SECRET = re.compile(
-    r"(?:^|_)(?:TOKENS?|PASS|PASSWORDS?|PASSWD|PASSPHRASE|SECRETS?|CREDENTIALS?|API_?KEY|KEY|AUTH|LOGIN|USERNAME)(?:_|$)",
-    re.IGNORECASE,
-)
 _LOGIN = re.compile(r"://[^\s/?#@]+@")
 _PATTERN = re.compile(r"[A-Za-z_*?\[][A-Za-z0-9_*?\[\]!-]*")
 
@@ -110,7 +107,7 @@ def passed(environment: Mapping[str, str], asked: Iterable[str] = ()) -> dict[st
         name: text
         for name, text in environment.items()
         if is_asked(name, asked)
-        or ((name in NAMES or name.startswith(PREFIXES)) and not (_SECRET.search(name) or _LOGIN.search(text)))
+        or ((name in NAMES or name.startswith(PREFIXES)) and not (SECRET.search(name) or _LOGIN.search(text)))
     }
 
 

@@ -9,19 +9,18 @@ of compilers, flags without paths. A project folder has no hash there: nothing p
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 from msgspec.structs import replace
 
 from vbuild.build.job import Job
 from vbuild.errors import at
 from vbuild.files.hashing import sha256_of
+from vbuild.recipe.masked import masked_words
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Debian, Git, NativeSource, Sdist
 from vbuild.recipe.target import Target
-from vbuild.release.masked import masked_words
 from vbuild.sbom.keeping import Changes, bill_of, path_of, revised
-from vbuild.sbom.model import Making, Material, MaterialRole, package_url
+from vbuild.sbom.model import Making, Material, MaterialRole, package_url, public_url
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.write import edited
@@ -123,15 +122,6 @@ def _source(source: NativeSource, role: MaterialRole, name: str) -> Material:
         case Debian():
             return Material(role, name, source.version, f"pkg:generic/{source.name}@{source.version}", source.sha256)
         case Git():
-            return Material(role, name, url=_public(source.url), commit=source.commit)
+            return Material(role, name, url=public_url(source.url), commit=source.commit)
         case _:
             return Material(role, name)
-
-
-def _public(url: str) -> str | None:
-    """*url* without user and password; None for a place on this machine."""
-    parts = urlsplit(url)
-    if "://" not in url or parts.scheme == "file" or not parts.hostname:
-        return None
-    host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))

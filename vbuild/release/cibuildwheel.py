@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vbuild.build.agreement import agreement, unused
-from vbuild.build.cibuildwheel.kept import KeptRuns
+from vbuild.build.cibuildwheel.kept import KeptRuns, passed_on
 from vbuild.build.cibuildwheel.making import (
     NOT_PUT,
     ContainerBuild,
@@ -38,7 +38,9 @@ from vbuild.build.wrappers import named
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.machine import cpu_here
+from vbuild.process.masking import hiding
 from vbuild.recipe.flags import ProfileSettings
+from vbuild.recipe.hidden import hiding_secrets, of_settings, of_variables
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
@@ -107,7 +109,12 @@ def cibuildwheel(
         source=str(recipe.source),
         inputs=(recipe.file,),
     )
-    with tempfile.TemporaryDirectory(prefix="vbuild-cibuildwheel-") as text:
+    settings = ((name, text) for name, text in os.environ.items() if name.startswith("CIBW_"))
+    with (
+        tempfile.TemporaryDirectory(prefix="vbuild-cibuildwheel-") as text,
+        hiding_secrets(recipe, targets),
+        hiding(of_variables(os.environ, passed_on(given, os.environ)) | of_settings(settings)),
+    ):
         outside = Path(text)
         containers = Containers.made(given, os.environ, outside / "engine")
         setup = ContainerSetup.made(outside / "kit")

@@ -26,6 +26,7 @@ from vbuild.files.atomic import linked
 from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import cpu_here
+from vbuild.recipe.hidden import hiding_secrets
 from vbuild.recipe.matrix import Matrix
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Folder
@@ -89,7 +90,7 @@ def collect(
         parts=tuple(part.folder for part in parts),
     )
     gathered = wheels_of(parts, name)
-    with staging(folder) as stage:
+    with hiding_secrets(known, context.targets), staging(folder) as stage:
         context = replace(context, stage=stage)
         collected = _CollectedWheels(context)
         own, others = _by_project(gathered.wheels, collected.outcomes(gathered.wheels), name)

@@ -27,6 +27,7 @@ from vbuild.errors import RecipeError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
 from vbuild.process.run import supervised
+from vbuild.recipe.hidden import hiding_secrets
 from vbuild.recipe.lock import Hashes, Lock, LockedRequirement
 from vbuild.recipe.model import Recipe, lock_file
 from vbuild.recipe.source import Folder, NativeSource
@@ -72,10 +73,14 @@ def lock(source: Path, *, on_progress: Callable[[str], None] = lambda _step: Non
     """
     recipe = Recipe.load(source)
     file = lock_file(recipe.file)
-    with tempfile.TemporaryDirectory(prefix="vbuild-lock-") as folder, supervised():
+    targets = recipe.targets
+    with (
+        tempfile.TemporaryDirectory(prefix="vbuild-lock-") as folder,
+        hiding_secrets(recipe, targets),
+        supervised(),
+    ):
         stage = Path(folder)
         on_progress(f"fetching {recipe.source}")
-        targets = recipe.targets
         context = ReleaseContext(
             recipe=recipe,
             targets=targets,

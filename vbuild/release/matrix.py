@@ -17,6 +17,7 @@ from vbuild.build.given import AskedAxes, given
 from vbuild.build.job import Job
 from vbuild.errors import at
 from vbuild.files.staging import staging
+from vbuild.recipe.hidden import hiding_secrets
 from vbuild.recipe.model import Recipe, compared_with, lock_file
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder
@@ -94,7 +95,7 @@ def matrix(
     )
     for target in targets:
         context.on_progress(target, "waiting")
-    with staging(folder) as stage:
+    with hiding_secrets(recipe, targets), staging(folder) as stage:
         context = replace(context, stage=stage)
         if options.executor.is_local:
             return released(context, wheels_made(context, jobs=options.jobs), notes=stale)

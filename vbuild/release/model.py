@@ -17,11 +17,11 @@ from vbuild.errors import VbuildError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import LOGS
 from vbuild.hardware.driver import Dotted
+from vbuild.recipe.masked import masked, masked_setting
 from vbuild.recipe.matrix import local_label
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildCache
-from vbuild.release.masked import masked
 from vbuild.release.report import (
     FailureEntry,
     MachineChoice,
@@ -107,8 +107,8 @@ class Product(Struct, frozen=True):
             seconds=round(self.seconds, 3),
             test=self.trial,
             emulation_data=self.emulation.data() if self.emulation else None,
-            environment={name: masked(value) for name, value in self.plan.environment},
-            config_settings=dict(self.plan.config_settings),
+            environment={name: masked(value, name=name) for name, value in self.plan.environment},
+            config_settings={name: masked_setting(name, value) for name, value in self.plan.config_settings},
             toolkit=ToolkitEntry(str(toolkit.version), toolkit.identity, toolkit.pins) if toolkit else None,
             profile=self.profile,
             overrides=self.overrides,

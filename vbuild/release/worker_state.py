@@ -30,6 +30,7 @@ from vbuild.errors import BuildError, VbuildError
 from vbuild.files.cache import sweep_daily
 from vbuild.files.staging import LOGS
 from vbuild.process.run import keep_watch, stoppable
+from vbuild.recipe.hidden import hiding_secrets
 from vbuild.recipe.target import Target
 from vbuild.release import finishing, pipeline
 from vbuild.release.builder import Builder, interpreter_of
@@ -276,7 +277,7 @@ def _working(message: bytes, task: bytes) -> Iterator[_Work]:
             unwanted.set()
             stop()
 
-        with while_wanted(abandon):
+        with hiding_secrets(state.message.recipe, targets), while_wanted(abandon):
             yield _Work(state, state.builder(Path(folder), on_progress), targets, about.targets)
         if unwanted.is_set():
             raise BuildError(f"{platform.node()}: stopped, as nobody wanted it any more")

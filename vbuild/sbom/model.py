@@ -10,7 +10,7 @@ Nothing in it is of the machine that made it: no path, no time, no name. Hashes 
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -126,3 +126,12 @@ def package_url(project: str, version: str, *, file: str | None = None) -> str:
     """The package URL of a release on the Python package index, or of one *file* of it."""
     purl = f"pkg:pypi/{quote(canonicalize_name(project), safe='')}@{quote(version, safe='')}"
     return f"{purl}?file_name={quote(file, safe='')}" if file else purl
+
+
+def public_url(url: str) -> str | None:
+    """*url* without user and password, and without what stands behind its path; None for a place on this machine."""
+    parts = urlsplit(url)
+    if "://" not in url or parts.scheme == "file" or not parts.hostname:
+        return None
+    host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))

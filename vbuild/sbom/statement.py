@@ -24,6 +24,7 @@ from vbuild import DISTRIBUTION, __version__
 from vbuild.errors import WheelError
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
+from vbuild.process.masking import without_logins
 from vbuild.sbom.keeping import bill_of
 from vbuild.sbom.model import MaterialRole, package_url
 from vbuild.wheel.archive import open_wheel
@@ -90,7 +91,7 @@ def statement(
             },
         },
     }
-    return (json.dumps(whole, indent=2, ensure_ascii=False) + "\n").encode()
+    return (without_logins(json.dumps(whole, indent=2, ensure_ascii=False)) + "\n").encode()
 
 
 def state_each(

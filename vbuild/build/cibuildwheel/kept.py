@@ -45,6 +45,12 @@ class RunFiles(Struct, frozen=True):
     log: Path
 
 
+def passed_on(arguments: Arguments, environment: Mapping[str, str]) -> set[str]:
+    """The names of the variables in *environment* that cibuildwheel with *arguments* passes on into its containers."""
+    asked = {*_named(arguments.configuration), *(environment.get(name, "") for name in _PASSED)}
+    return {name for text in asked for name in text.split()}
+
+
 class KeptRuns(Struct, frozen=True):
     """The runs that are kept, in the user's cache. With *fresh*, those that are there are passed over and replaced.
 
@@ -68,8 +74,7 @@ class KeptRuns(Struct, frozen=True):
         if run.profile or not run.number:
             return None
         config = self.arguments.options
-        asked = {*_named(self.arguments.configuration), *(self.environment.get(name, "") for name in _PASSED)}
-        passed = {name for text in asked for name in text.split()}
+        passed = passed_on(self.arguments, self.environment)
         variables = {
             name: text
             for name, text in self.environment.items()

@@ -27,6 +27,7 @@ from vbuild.files.archives import BoundedInfo
 from vbuild.files.hashing import sha256_of
 from vbuild.files.json_text import json_object
 from vbuild.files.records import Buffer
+from vbuild.publishing.conda.tarred import counted_entries
 from vbuild.publishing.model import PublishRule
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import Record, recorded_sha256
@@ -51,15 +52,14 @@ class OpenCondaPackage(Struct, frozen=True):
 
     def information(self) -> dict[str, bytes]:
         """The members of the describing archive, by path; `RepackageError` if it is damaged, or unheard-of large."""
-        found: dict[str, bytes] = {}
-        left = LARGEST
-        with self._opened(self.described) as archive:
-            for entry in archive:
-                if entry.isfile():
-                    if (left := left - entry.size) < 0:
-                        raise RepackageError(f"{entry.name}: more than {LARGEST} bytes to describe a package")
-                    found[entry.name] = b"".join(_chunks(archive, entry))
-        return found
+        with at(self.described.path):
+            data = b"".join(self.plain(self.described, most=LARGEST))
+            try:
+                with tarfile.open(fileobj=io.BytesIO(data), mode="r:", tarinfo=BoundedInfo) as archive:
+                    entries = counted_entries(archive, packed=self.described.size)
+                    return {one.name: b"".join(_chunks(archive, one)) for one in entries if one.isfile()}
+            except (tarfile.TarError, EOFError) as error:
+                raise RepackageError(f"damaged: {str(error).splitlines()[0]}") from error
 
     def index(self) -> dict[str, Any]:
         """``info/index.json``."""
@@ -75,7 +75,7 @@ class OpenCondaPackage(Struct, frozen=True):
 
     def plain(self, member: Member, *, most: int) -> Iterator[bytes]:
         """The archive that *member* is, not compressed; `RepackageError` if it is damaged, or over *most* bytes."""
-        stream = zstd.reading(io.BufferedReader(_Chunks(self.source.inflated(member))))
+        stream = zstd.reading(io.BufferedReader(Chunks(self.source.inflated(member))))
         size = 0
         try:
             while chunk := stream.read(_READ):
@@ -88,7 +88,7 @@ class OpenCondaPackage(Struct, frozen=True):
     @contextmanager
     def _opened(self, member: Member) -> Iterator[tarfile.TarFile]:
         """The archive that *member* is, to be read from start to end."""
-        chunks = io.BufferedReader(_Chunks(self.source.inflated(member)))
+        chunks = io.BufferedReader(Chunks(self.source.inflated(member)))
         stream = zstd.reading(chunks)
         with at(member.path):
             try:
@@ -112,7 +112,7 @@ def open_package(path: Path) -> Iterator[OpenCondaPackage]:
         yield OpenCondaPackage(source, members[names[1]], members[names[2]])
 
 
-class _Chunks(io.RawIOBase):
+class Chunks(io.RawIOBase):
     """*chunks* as a file that can be read from the start."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:

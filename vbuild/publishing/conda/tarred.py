@@ -24,6 +24,8 @@ from vbuild.wheel.paths import check_path, check_places
 
 _BLOCK, _RECORD = tarfile.BLOCKSIZE, tarfile.RECORDSIZE
 _SIZE, _CHECKSUM = slice(124, 136), slice(148, 156)
+# the largest packages have a hundred thousand files; entries of any package, and the most of a small one
+_MOST_ENTRIES, _FEW_ENTRIES = 500_000, 20_000
 # bytes that eleven octal digits can say
 _MOST = 0o77777777777
 
@@ -61,15 +63,15 @@ class TarImage(Struct, frozen=True):
     entries: tuple[TarEntry, ...]
 
     @classmethod
-    def read(cls, data: memoryview) -> Self:
-        """The archive *data*; `RepackageError` if it is damaged or has what packages do not have, `WheelError` for
-        paths that lead out of the folder that it is unpacked into.
+    def read(cls, data: memoryview, *, packed: int) -> Self:
+        """The archive *data*, which took *packed* bytes; `RepackageError` if it is damaged or has what packages do not
+        have, `WheelError` for paths that lead out of the folder that it is unpacked into.
         """
         # a mapped file is one already: what is not looked at is not read
         file = cast(BinaryIO, data.obj) if isinstance(data.obj, mmap.mmap) else io.BytesIO(data)
         try:
             with tarfile.open(fileobj=file, mode="r:", tarinfo=BoundedInfo) as archive:
-                entries = tuple(map(_entry, archive))
+                entries = tuple(map(_entry, counted_entries(archive, packed=packed)))
         except (tarfile.TarError, EOFError, ValueError, UnicodeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise RepackageError(f"damaged: {reason}") from error
@@ -125,6 +127,18 @@ class TarOutput(Struct, frozen=True):
             yield memoryview(_resized(data[entry.data - _BLOCK : entry.data], entry, file.size))
             yield from file.buffers()
             yield memoryview(bytes(-file.size % _BLOCK))
+
+
+def counted_entries(archive: tarfile.TarFile, *, packed: int) -> Iterator[tarfile.TarInfo]:
+    """The entries of *archive*; `RepackageError` when there are more than a package of *packed* bytes has.
+
+    Entries that are alike and hold nothing take no room, and each takes time and memory.
+    """
+    most = min(_MOST_ENTRIES, max(_FEW_ENTRIES, packed))
+    for number, entry in enumerate(archive):
+        if number == most:
+            raise RepackageError(f"more than {most} entries; expected no more in a package of its size")
+        yield entry
 
 
 def _is_file(entry: TarEntry | None) -> bool:

@@ -14,6 +14,7 @@ https://github.com/conda/ceps/blob/main/cep-0034.md for paths.json and index.jso
 
 import bz2
 import hashlib
+import io
 import posixpath
 import re
 import shutil
@@ -34,8 +35,8 @@ from vbuild.files.archives import BoundedInfo
 from vbuild.files.json_text import json_object
 from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.conda.file_names import CONDA, stem_of
-from vbuild.publishing.conda.reading import LARGEST, OpenCondaPackage, open_package
-from vbuild.publishing.conda.tarred import TarEntry, TarImage, TarKind
+from vbuild.publishing.conda.reading import LARGEST, Chunks, OpenCondaPackage, open_package
+from vbuild.publishing.conda.tarred import TarEntry, TarImage, TarKind, counted_entries
 from vbuild.wheel.licence import Prohibition, prohibitions
 from vbuild.wheel.metadata import Metadata, RecordRow, unpadded
 from vbuild.wheel.unpacking import mapped
@@ -269,8 +270,9 @@ def _first_information(path: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     left = LARGEST
     try:
-        with bz2.open(path) as file, tarfile.open(fileobj=file, mode="r|", tarinfo=BoundedInfo) as archive:
-            for entry in archive:
+        file = io.BufferedReader(Chunks(_bounded(_inflated(path), _room_for(path.stat().st_size, None))))
+        with file, tarfile.open(fileobj=file, mode="r|", tarinfo=BoundedInfo) as archive:
+            for entry in counted_entries(archive, packed=path.stat().st_size):
                 if {INDEX, PATHS} <= found.keys():
                     break
                 if entry.isfile() and entry.name.startswith("info/"):
@@ -279,9 +281,7 @@ def _first_information(path: Path) -> dict[str, bytes]:
                     held = archive.extractfile(entry)
                     found[entry.name] = held.read() if held else b""
     except OSError as error:
-        if error.errno:
-            raise RepackageError(f"cannot be read: {error.strerror}") from error
-        raise RepackageError(f"damaged: {error}") from error
+        raise RepackageError(f"cannot be read: {error.strerror or error}") from error
     except (tarfile.TarError, EOFError) as error:
         raise RepackageError(f"damaged: {str(error).splitlines()[0]}") from error
     return found
@@ -302,7 +302,7 @@ def unpacked(path: Path, *, room: Path | None) -> Iterator[UnpackedPackage]:
         try:
             chunks = _bounded(_inflated(path), _room_for(path.stat().st_size, room))
             with mapped(chunks, folder=room) as data:
-                image = TarImage.read(data)
+                image = TarImage.read(data, packed=path.stat().st_size)
                 own = [entry for entry in image.entries if entry.path.partition("/")[0] == "info"]
                 rest = tuple(entry for entry in image.entries if entry.path.partition("/")[0] != "info")
                 yield UnpackedPackage(path, replace(image, entries=tuple(own)), replace(image, entries=rest))
@@ -314,7 +314,7 @@ def unpacked(path: Path, *, room: Path | None) -> Iterator[UnpackedPackage]:
 def _unpacked_zip(path: Path, package: OpenCondaPackage, room: Path | None) -> Iterator[UnpackedPackage]:
     with at(package.described.path):
         data = b"".join(package.plain(package.described, most=LARGEST))
-        described = TarImage.read(memoryview(data))
+        described = TarImage.read(memoryview(data), packed=package.described.size)
     paths = next((entry for entry in described.entries if entry.path == PATHS), None)
     stated = checked_paths(bytes(described.contents(paths))) if paths else {}
     most, why = _room_for(package.files.size, room)
@@ -325,7 +325,7 @@ def _unpacked_zip(path: Path, package: OpenCondaPackage, room: Path | None) -> I
                 what = f"{listed - _MORE} bytes by {PATHS}, of {package.files.size} packed ones"
                 raise RepackageError(f"{what}; expected {most} at most {why}")
             view = stack.enter_context(mapped(package.plain(package.files, most=listed), folder=room))
-            files = TarImage.read(view)
+            files = TarImage.read(view, packed=package.files.size)
         yield UnpackedPackage(path, described, files)
 
 
