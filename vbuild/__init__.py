@@ -65,9 +65,9 @@ if TYPE_CHECKING:
     from vbuild.variants.doctor import Diagnosis as Diagnosis
     from vbuild.variants.index import Indexed as Indexed
     from vbuild.variants.select import Selection as Selection
+    from vbuild.verification.bench_results import BenchReport as BenchReport
     from vbuild.verification.install_check import InstallCheck as InstallCheck
     from vbuild.verification.level_emulation import LevelReport as LevelReport
-    from vbuild.verification.model import BenchReport as BenchReport
     from vbuild.verification.model import Verdict as Verdict
 
 # the public names of each module, as above
@@ -98,7 +98,8 @@ _NAMES = {
     "variants.select": "Selection",
     "verification.install_check": "InstallCheck",
     "verification.level_emulation": "LevelReport",
-    "verification.model": "BenchReport Verdict",
+    "verification.bench_results": "BenchReport",
+    "verification.model": "Verdict",
 }
 _PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = ["DISTRIBUTION", "__version__", *_PLACES]  # noqa: PLE0604 - names, all of them

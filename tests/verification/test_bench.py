@@ -13,7 +13,7 @@ from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes
 from vbuild.recipe.model import Bench
 from vbuild.verification.bench import bench, wheels_to_compare
-from vbuild.verification.model import BenchReport
+from vbuild.verification.bench_results import BenchReport
 
 PRINTS = (
     "import demo\nprint('a', demo.MS, 'ms')\nprint('b:', demo.MS * 2, 'ms')\nprint('none', 3, 'MB/s')\nprint('c', 3)\n"

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from vbuild.publishing.oci.select import ImageSelection
     from vbuild.variants.doctor import Diagnosis
     from vbuild.variants.select import Selection
+    from vbuild.verification.bench_results import BenchReport
     from vbuild.verification.level_emulation import LevelReport
-    from vbuild.verification.model import BenchReport, Verdict
+    from vbuild.verification.model import Verdict
 
 
 def select(

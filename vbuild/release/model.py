@@ -37,8 +37,9 @@ from vbuild.toolchain.rewriting import SINGLE_FILE
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.model import Property, Variant
+from vbuild.verification.bench_results import BenchReport
 from vbuild.verification.level_emulation import LevelRun
-from vbuild.verification.model import BenchReport, Verdict
+from vbuild.verification.model import Verdict
 
 if TYPE_CHECKING:
     from vbuild.release.report_comparison import Comparison

@@ -30,8 +30,8 @@ from vbuild.recipe.target import Target
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseWheels
 from vbuild.toolchain.interpreter import facts
 from vbuild.verification.bench import bench
+from vbuild.verification.bench_results import BenchReport
 from vbuild.verification.level_runs import python_for
-from vbuild.verification.model import BenchReport
 from vbuild.verification.published import published_wheel
 from vbuild.wheel.name import WheelName
 

@@ -32,9 +32,9 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.process.run import ended
 from vbuild.recipe.model import Bench
 from vbuild.recipe.variables import passed, undisturbed
+from vbuild.verification.bench_results import PUBLISHED, BenchedWheel, BenchRatio, BenchReport
 from vbuild.verification.environments import WheelSources, is_native, make_environment
 from vbuild.verification.level_runs import python_for
-from vbuild.verification.model import PUBLISHED, BenchedWheel, BenchRatio, BenchReport
 from vbuild.verification.verify import claimed_cpu
 from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.name import WheelName
