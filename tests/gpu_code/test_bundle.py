@@ -106,6 +106,14 @@ def test_a_compressed_bundle_is_written_again_as_it_was(version: int, method: Bu
     assert part[_header(version) - 8 : _header(version)] == md5(inside, usedforsecurity=False).digest()[:8]
 
 
+# the second makes the bundle a multiple of what is inflated at once
+@pytest.mark.parametrize("code", [random.Random(1).randbytes(200_000) + bytes(1 << 20), bytes((1 << 17) - 4096)])
+def test_a_long_zlib_stream_is_followed_to_its_end(code: bytes) -> None:
+    data = compressed(bundle({GFX942: code}), version=1, method=BundleMethod.ZLIB)
+    for behind in (0, 1, 1 << 17):
+        assert extent(memoryview(data + bytes(behind)), range(len(data) + behind)) == range(len(data))
+
+
 def test_a_compressed_bundle_that_would_not_get_smaller_stays_as_it_is() -> None:
     (part,) = repacked(compressed(PLAIN), HOST, GFX942)
     assert isinstance(part, bytes)

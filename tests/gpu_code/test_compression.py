@@ -5,6 +5,8 @@ import tracemalloc
 
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.factories.bundles import GFX942, bundle, compressed
 from tests.factories.fatbins import PTX, cubin, entry, fatbin
@@ -17,6 +19,7 @@ from vbuild.gpu_code.fatbin import (
     FatbinKind,
     decompressed,
     inflated,
+    is_without_kernels,
     packed,
     read,
     recompressed,
@@ -123,6 +126,18 @@ def test_an_entry_in_zstd_is_the_same_entry_but_smaller(flags: int) -> None:
     assert (frame.content_size, frame.has_checksum) == (len(code), False)
 
 
+@given(noise=st.integers(0, 260), zeros=st.integers(0, 60))
+def test_what_is_compressed_is_smaller_and_a_multiple_of_eight_bytes(noise: int, zeros: int) -> None:
+    data = fatbin(entry(code=random.Random(1).randbytes(noise) + bytes(zeros)))
+    part = recompressed(data, first(data))
+    if isinstance(part, range):
+        assert part == first(data).span
+    else:
+        assert len(part) % 8 == 0
+        assert len(part) < first(data).size
+        assert decompressed(fatbin(part), first(fatbin(part))) == decompressed(data, first(data))
+
+
 def test_no_window_is_larger_than_those_of_nvcc() -> None:
     code = bytes(20 << 20)
     data = fatbin(entry(code=code))
@@ -135,11 +150,12 @@ def test_no_window_is_larger_than_those_of_nvcc() -> None:
     "packed",
     [
         entry(FatbinKind.PTX, code=PTX),
+        entry(code=b"x"),
         entry(code=LONG, flags=FatbinFlag.ZSTD),
         entry(FatbinKind.LTO_IR, code=LONG),
         entry(FatbinKind.LTO_IR, code=LONG, flags=FatbinFlag.LZ4 | FatbinFlag.OBFUSCATED),
     ],
-    ids=["not smaller", "in zstd already", "not for the driver", "obfuscated"],
+    ids=["not smaller", "one byte", "in zstd already", "not for the driver", "obfuscated"],
 )
 def test_an_entry_stays_where_zstd_does_not_help(packed: bytes) -> None:
     data = fatbin(packed)
@@ -155,6 +171,13 @@ def test_a_sample_tells_about_how_small_an_entry_gets(flags: int) -> None:
     assert recompressed_size(data, first(data), sample=1 << 16) < first(data).size
 
 
+def test_a_sample_is_from_the_middle() -> None:
+    noise = random.Random(1).randbytes(20_000)
+    data = fatbin(entry(code=bytes(100_000) + noise + bytes(100_000)))
+    assert recompressed_size(data, first(data), sample=len(noise)) == first(data).size
+    assert type(recompressed_size(data, first(data), sample=1 << 20)) is int
+
+
 def test_a_container_can_be_kept_with_its_entries_in_zstd() -> None:
     data = fatbin(entry(arch=80, code=LONG), entry(FatbinKind.PTX), entry(code=LONG, flags=FatbinFlag.ZSTD))
     entries = read(memoryview(data), range(len(data))).entries
@@ -167,3 +190,23 @@ def test_a_container_can_be_kept_with_its_entries_in_zstd() -> None:
         ("sm_90", "cubin", "zstd"),
     ]
     assert [decompressed(whole, one) for one in after] == [decompressed(data, one) for one in entries]
+
+
+WITHOUT_CODE = b"\x7fELF" + bytes(60) + b"\0.shstrtab\0.nv.info\0\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    ("packed", "expected"),
+    [
+        (entry(code=WITHOUT_CODE), True),
+        (entry(code=WITHOUT_CODE + b".text.sum\0"), False),
+        (entry(code=WITHOUT_CODE[1:]), False),
+        (entry(code=WITHOUT_CODE.replace(b"strtab", b"______")), False),
+        (entry(FatbinKind.PTX, code=WITHOUT_CODE), False),
+        (entry(code=WITHOUT_CODE, flags=FatbinFlag.ZSTD), False),
+    ],
+    ids=["none", "a kernel", "no ELF file", "no names", "PTX", "compressed"],
+)
+def test_a_cubin_without_kernels_is_known_by_the_names_of_its_sections(packed: bytes, expected: bool) -> None:  # noqa: FBT001
+    data = fatbin(entry(code=LONG), packed, entry(code=LONG))
+    assert is_without_kernels(data, read(memoryview(data), range(len(data))).entries[1]) is expected

@@ -8,6 +8,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.gpu_code.fatbin import HEADER_SIZE, FatbinFlag, FatbinKind, extent, packed, read
 from vbuild.gpu_code.model import Compression, Vendor, verbatim
 from vbuild.hardware.architectures import Arch
+from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuCodeKind, GpuOffer
 
 
@@ -75,6 +76,38 @@ def test_an_entry_tells_its_name_and_the_options_for_ptxas() -> None:
     plain[16 + 64 : 16 + 96] = b"\x48\0\0\0\x06\0\0\0" + b"-O1  \0".ljust(8, b"\0") + b"k.cu\0".ljust(16, b"\0")
     (found,) = read(memoryview(plain), range(len(plain))).entries
     assert (found.options, found.ident) == ("-O1", "k.cu")
+
+
+def test_texts_may_end_where_the_header_does() -> None:
+    data = bytearray(fatbin(entry(FatbinKind.PTX, header_size=96, options_offset=88, ident_offset=80, ident_size=16)))
+    data[16 + 80 : 16 + 96] = b"12345678" + b"\x50\0\0\0\x10\0\0\0"
+    (found,) = read(memoryview(data), range(len(data))).entries
+    assert found.ident == found.options == "12345678P\0\0\0\x10"
+    for offset, size in ((0, 5), (80, 0)):
+        data[16 + 0x20 : 16 + 0x28] = offset.to_bytes(4, "little") + size.to_bytes(4, "little")
+        assert read(memoryview(data), range(len(data))).entries[0].ident == ""
+
+
+def test_a_thousand_entries_are_read_and_not_one_more() -> None:
+    data = fatbin(*(entry(code=b"") for _ in range(1024)))
+    assert len(read(memoryview(data), range(len(data))).entries) == 1024
+    data = fatbin(*(entry(code=b"") for _ in range(1025)))
+    with pytest.raises(BinaryError, match=r"^fatbin at 0x0 has more than 1024 entries, as none ever had$"):
+        read(memoryview(data), range(len(data)))
+
+
+def test_the_oddest_entry_is_the_one_that_is_named() -> None:
+    data = fatbin(entry(3), entry(arch=1000), entry())
+    assert read(memoryview(data), range(len(data))).why_pinned == "holds an entry of kind 0x3, which is not known"
+    data = fatbin(entry(arch=1000))
+    assert read(memoryview(data), range(len(data))).why_pinned == (
+        "holds an entry for architecture 1000, which no GPU has"
+    )
+
+
+def test_only_ptx_has_a_version_of_its_language() -> None:
+    data = fatbin(entry(FatbinKind.PTX, major=8, minor=7), entry(major=8, minor=7))
+    assert [one.version for one in read(memoryview(data), range(len(data))).entries] == [Dotted(8, 7), None]
 
 
 def test_the_description_behind_a_cubin_is_no_options() -> None:

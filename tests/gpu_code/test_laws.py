@@ -4,8 +4,10 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.factories.bundles import GFX90A, GFX942, HOST, bundle, compressed
 from tests.factories.fatbins import device_library, entry, fatbin
@@ -15,7 +17,7 @@ from vbuild.files.edited import EditedFile
 from vbuild.gpu_code import bundle as bundles
 from vbuild.gpu_code import fatbin as fatbins
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind, decompressed, recompressed
-from vbuild.gpu_code.model import verbatim
+from vbuild.gpu_code.model import ContainerForm, verbatim
 from vbuild.gpu_code.survey import device_code
 
 SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "fatbins").glob("*.so"))
@@ -117,6 +119,42 @@ def test_a_bundle_that_was_parsed_is_packed_into_the_same_bytes(code: dict[str, 
     assert {one.ident: whole[one.span.start : one.span.stop] for one in found if one.size} == {
         ident: data for ident, data in code.items() if data
     }
+
+
+@pytest.mark.parametrize(
+    ("form", "whole"),
+    [
+        (fatbins.FATBINS, fatbin(entry(FatbinKind.PTX, 80, flags=FatbinFlag.LZ4), entry(arch=90))),
+        (bundles.BUNDLES, _PLAIN),
+        *(
+            (bundles.BUNDLES, compressed(_PLAIN, version=version, method=method))
+            for version in (1, 2, 3)
+            for method in bundles.BundleMethod
+        ),
+    ],
+)
+@settings(max_examples=10)
+@given(before=st.integers(0, 600).map(lambda words: 8 * words), behind=st.binary(max_size=5000))
+def test_a_container_is_the_same_wherever_it_lies(
+    form: ContainerForm, whole: bytes, before: int, behind: bytes
+) -> None:
+    file = b"\xff" * before + whole + behind
+    view = memoryview(file)
+    span = form.extent(view, range(before, len(file)))
+    assert span == range(before, before + len(whole))
+    alone, found = form.read(memoryview(whole), range(len(whole))), form.read(view, span)
+    assert found.entries == tuple(
+        replace(one, span=_moved(one.span, before), payload=_moved(one.payload, before)) for one in alone.entries
+    )
+    for kept in range(len(found.entries) + 1):
+        parts = (found.packing or form.packing)(found.entries[:kept], verbatim)
+        assert bytes(EditedFile.of(file, parts)) == bytes(
+            EditedFile.of(whole, (alone.packing or form.packing)(alone.entries[:kept], verbatim))
+        )
+
+
+def _moved(span: range, by: int) -> range:
+    return range(span.start + by, span.stop + by)
 
 
 @settings(max_examples=100)

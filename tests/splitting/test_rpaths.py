@@ -1,10 +1,13 @@
 """RPATH entries made, kept and taken out; what the loader makes of them is seen with real libraries."""
 
+import posixpath
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.factories.elf import linked, rpath
 from vbuild.elf.read import Loading
@@ -36,6 +39,19 @@ def with_path(path: str, *, new: bool = True) -> Loading:
 )
 def test_an_entry_leads_from_the_file_to_the_folder(path: str, folder: str, expected: str) -> None:
     assert rpath_to(path, folder) == expected
+
+
+names = st.sampled_from(["a", "b", "lib"])
+
+
+@given(st.lists(names, max_size=3), st.integers(0, 4), st.lists(names, max_size=3))
+def test_the_way_from_a_file_to_any_folder_ends_there(start: list[str], up: int, rest: list[str]) -> None:
+    """Also where the folder is outside of site-packages, ``..`` and above."""
+    folder = "/".join([".."] * up + rest)
+    entry = rpath_to("/".join([*start, "_C.so"]), folder)
+    assert entry.startswith("$ORIGIN")
+    there = posixpath.normpath(posixpath.join("/".join(start), entry.replace("$ORIGIN", ".", 1)))
+    assert there == posixpath.normpath(folder)
 
 
 @pytest.mark.sampled(7)
@@ -88,6 +104,24 @@ def test_an_entry_that_leads_nowhere_goes_and_the_reason_is_told(entry: str, rea
     else:
         assert rpath_of("pkg/_C.so", loading, (), alive={"pkg"}) == ()
         assert removed_entries("pkg/_C.so", loading, alive={"pkg"}) == (f"{entry}: {reason}",)
+
+
+def test_the_order_in_which_folders_are_looked_into_stays() -> None:
+    """A foreign entry before the file's own stays before them, one behind stays behind; the first of all lead first."""
+    loading = with_path("/before:$ORIGIN:$ORIGIN/sub:/behind:$ORIGIN/../pkg")
+    made = rpath_of("pkg/_C.so", loading, ("new",), first=("stub",), alive={"pkg", "pkg/sub"}, cleans=False)
+    assert made == ("/before", "$ORIGIN/../stub", "$ORIGIN", "$ORIGIN/sub", "$ORIGIN/../new", "/behind")
+
+
+def test_a_file_that_moves_still_leads_to_where_it_led() -> None:
+    loading = with_path("$ORIGIN:$ORIGIN/../other:$ORIGIN/../$LIB:/opt")
+    made = rpath_of("new/lib/_C.so", loading, (), alive={"pkg", "other"}, written_at="pkg/_C.so", cleans=False)
+    assert made == ("$ORIGIN/../../pkg", "$ORIGIN/../../other", "$ORIGIN/../$LIB", "/opt")
+
+
+def test_what_is_left_in_the_file_is_not_told_as_removed() -> None:
+    loading = with_path("/opt/lib:lib")
+    assert removed_entries("pkg/_C.so", loading, left=("/opt/lib",)) == (f"lib: {STARTED}",)
 
 
 def test_empty_entries_go() -> None:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from tests.factories.variants import BLAS, V3, document, machine, metadata, variant
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import Machine
+from vbuild.variants.document import Schema
 from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import NULL, Variant
 from vbuild.variants.order import ranked
@@ -109,6 +110,37 @@ def test_a_variant_that_is_out_says_why(provider: VariantProvider, reason: str) 
     found = document(variant("v4", "x86_64 :: level :: v4"), metadata=metadata("x86_64", x86_64=provider))
     (item,) = ranked(found, machine())
     assert item.why.startswith(f"x86_64 :: level :: v4 is not supported: {reason}")
+
+
+@pytest.mark.parametrize(("count", "shown"), [(6, "k0, k1, k2, k3, k4, k5"), (7, "k0, k1, k2, k3, k4, k5, ...")])
+def test_of_what_a_machine_has_six_values_are_named(count: int, shown: str) -> None:
+    found = document(variant("a", "gpu :: arch :: x"), metadata=metadata("gpu", gpu=REQUIRED))
+    (item,) = ranked(found, machine(supported={"gpu": {"arch": tuple(f"k{number}" for number in range(count))}}))
+    assert item.why == f"gpu :: arch :: x is not supported: the machine has {shown}"
+
+
+def test_a_feature_that_a_machines_own_list_lacks_is_named() -> None:
+    found = document(variant("a", "gpu :: arch :: x"), metadata=metadata("gpu", gpu=REQUIRED))
+    (item,) = ranked(found, machine(supported={"gpu": {}}))
+    assert item.why == "gpu :: arch :: x is not supported: the machine has no gpu :: arch"
+
+
+@pytest.mark.parametrize(
+    ("text", "provider", "reason"),
+    [
+        ("nvidia :: sm_arch :: 90_real", BUILT_IN["nvidia"].provider, "the machine has no nvidia :: sm_arch"),
+        ("gpu :: arch :: x", VariantProvider(requires=("a", "b")), "vbuild has no answer for its provider, a, b"),
+        ("gpu :: arch :: x", None, "no provider says what a machine supports"),
+    ],
+)
+def test_where_a_machine_has_nothing_of_a_namespace_the_reason_is_its_provider(
+    text: str, provider: VariantProvider | None, reason: str
+) -> None:
+    namespace = text.partition(" ")[0]
+    known = metadata(namespace, **({namespace: provider} if provider else {}))
+    schema = Schema.PEP_850 if provider else Schema.PEP_825
+    (item,) = ranked(document(variant("a", text), metadata=known, schema=schema), machine())
+    assert item.why == f"{text} is not supported: {reason}"
 
 
 def test_abi_dependencies_are_left_to_installers_that_match_them() -> None:

@@ -1,4 +1,6 @@
 import json
+import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -6,12 +8,12 @@ from msgspec.structs import replace
 
 from tests.factories.ranges import serving
 from tests.factories.sources import served
-from tests.factories.variants import V3, document, machine, metadata, tiny_wheel, variant, variant_wheel
-from vbuild.errors import FetchError, VariantError
+from tests.factories.variants import ANSWER, V3, document, machine, metadata, tiny_wheel, variant, variant_wheel
+from vbuild.errors import FetchError, VariantError, VbuildError, WheelError
 from vbuild.hardware.machine import Machine
 from vbuild.variants.index import index
 from vbuild.variants.metadata import VariantProvider
-from vbuild.variants.select import machine_at, save_machine, select
+from vbuild.variants.select import informed, machine_at, save_machine, select
 
 V4 = document(variant("x86_64_v4", "x86_64 :: level :: v4"))
 
@@ -42,11 +44,26 @@ def test_a_machine_gets_the_best_variant_that_it_supports(release: Path, cpu: st
 @pytest.mark.parametrize("name", ["info.json", "info"])
 def test_a_machine_is_described_in_toml_or_in_what_conda_says(release: Path, name: str) -> None:
     virtual = [["__archspec", "1", "zen2"], ["__glibc", "2.36", "0"]]
-    (release / name).write_text(json.dumps({"platform": "linux-64", "virtual_packages": virtual}))
+    (release / name).write_text("\n" + json.dumps({"platform": "linux-64", "virtual_packages": virtual}))
     described = machine_at(release / name)
     assert select("demo", [release], machine=described).name.variant == "x86_64_v3"
     save_machine(described, release / "machine.toml")
     assert machine_at(release / "machine.toml") == described
+
+
+def test_a_machine_is_written_with_what_plugins_said_of_it(tmp_path: Path) -> None:
+    save_machine(machine(), tmp_path / "machine.toml", [ANSWER])
+    expected = replace(machine(), supported=((ANSWER.namespace, ANSWER.features),))
+    assert machine_at(tmp_path / "machine.toml") == informed(machine(), [ANSWER]) == expected
+    comments = [line for line in (tmp_path / "machine.toml").read_text().splitlines() if line.startswith("# ")]
+    assert comments == [f"# {' '.join(line.split())}" for line in ANSWER.lines()]
+
+
+@pytest.mark.parametrize(("name", "message"), [("info.json", "not JSON"), ("machine.toml", "Expected '='")])
+def test_a_machine_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / name).write_text("nothing")
+    with pytest.raises(VbuildError, match=f"{re.escape(str(tmp_path / name))}: .*{message}"):
+        machine_at(tmp_path / name)
 
 
 def test_the_ranking_says_why(release: Path) -> None:
@@ -94,6 +111,91 @@ def test_a_version_of_which_nothing_fits_gives_way_to_an_older_one(release: Path
         ("1.5", "Requires-Python is >=3.99, the machine has 3.11.7"),
     ]
     assert selection.name.version == "1.0"
+
+
+@pytest.mark.parametrize(
+    ("python", "wanted", "fits"),
+    [
+        ("3.11.7", ">=3.11", True),
+        ("3.11.7", ">=3.12", False),
+        ("3.15.0rc1", ">=3.14", True),
+        ("3.11.7", "what installers pass over", True),
+    ],
+)
+def test_the_python_that_a_wheel_wants_has_to_be_the_machines(
+    tmp_path: Path, python: str, wanted: str, *, fits: bool
+) -> None:
+    tiny_wheel(tmp_path, "demo-2.0-py3-none-any.whl", requires_python=wanted)
+    tiny_wheel(tmp_path, "demo-2.0-cp27-none-any.whl")
+    tiny_wheel(tmp_path, "demo-1.0-py3-none-any.whl")
+    first, second, *_ = select("demo", [tmp_path], machine=machine(python=python)).data()["ranking"]
+    why = (
+        "no variant: after every variant that fits"
+        if fits
+        else f"Requires-Python is {wanted}, the machine has {python}"
+    )
+    assert (first["fits"], first["why"]) == (fits, why)
+    assert (second["fits"], second["why"]) == (False, "none of its tags is the machine's: cp27-none-any")
+
+
+def with_metadata(folder: Path, metadata: bytes | None) -> None:
+    with zipfile.ZipFile(folder / "demo-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("demo-1.0.dist-info/WHEEL", "")
+        if metadata is not None:
+            archive.writestr("demo-1.0.dist-info/METADATA", metadata)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\nAuthor: \xff\n", None],
+    ids=["no UTF-8", "no METADATA"],
+)
+def test_a_wheel_whose_metadata_say_nothing_of_python_fits(tmp_path: Path, metadata: bytes | None) -> None:
+    with_metadata(tmp_path, metadata)
+    assert select("demo", [tmp_path], machine=machine()).ranking[0].fits
+
+
+def test_metadata_that_cannot_be_read_are_refused_with_the_name_of_their_wheel(tmp_path: Path) -> None:
+    with_metadata(tmp_path, b"Name: demo\n")
+    with pytest.raises(WheelError, match=r"^demo-1\.0-py3-none-any\.whl: no Metadata-Version$"):
+        select("demo", [tmp_path], machine=machine())
+
+
+def test_the_python_that_a_page_says_counts(tmp_path: Path) -> None:
+    tiny_wheel(tmp_path, "demo-1.0-py3-none-any.whl")
+    link = '<a data-requires-python="&gt;=3.99" href="demo-1.0-py3-none-any.whl">demo-1.0-py3-none-any.whl</a>'
+    (tmp_path / "index.html").write_text(f"<!DOCTYPE html><html><body>{link}</body></html>")
+    with served(tmp_path) as url, pytest.raises(VariantError, match=r"Requires-Python is >=3\.99"):
+        select("demo", [f"{url}/"], machine=machine())
+
+
+def test_what_has_no_name_of_a_wheel_is_passed_over(release: Path) -> None:
+    (release / "demo-0.whl").write_bytes(b"")
+    assert select("demo", [release], machine=machine()).name.variant == "x86_64_v3"
+
+
+def test_of_one_variant_the_better_tag_counts_then_the_higher_build_then_fewer_tags(tmp_path: Path) -> None:
+    expected = [
+        f"demo-1.0-{rest}.whl"
+        for rest in (
+            "10-cp311-cp311-linux_x86_64",
+            "9-cp311-cp311-linux_x86_64",
+            "cp311-cp311-linux_x86_64",
+            "11-py311-none-any",
+            "py3-none-any",
+            "py2.py3-none-any",
+        )
+    ]
+    for name in expected:
+        tiny_wheel(tmp_path, name)
+    found = select("demo", [tmp_path], machine=machine())
+    assert [one.shown for one in found.ranking] == expected
+
+
+def test_the_json_of_a_selection_has_what_plugins_and_documents_said(release: Path) -> None:
+    found = replace(select("demo", [release], machine=machine()), notes=("old",), plugin_features=(ANSWER,))
+    data = found.data()
+    assert (data["notes"], data["plugins"]) == (["old"], [ANSWER.data()])
 
 
 def test_one_version_can_be_asked_for(release: Path) -> None:

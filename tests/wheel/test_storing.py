@@ -1,5 +1,6 @@
 """Archives of members that lie in them as they are."""
 
+import random
 import zipfile
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def test_a_member_of_another_archive_is_passed_on_as_it_is(tmp_path: Path) -> No
     assert contents(tmp_path / "b.conda") == {"c": b"text " * 100}
     with zipfile.ZipFile(tmp_path / "b.conda") as archive:
         assert archive.getinfo("c").compress_size == member.compressed_size
+
+
+@pytest.mark.parametrize("at_once", [1 << 26, 50_000])
+def test_a_large_member_is_passed_on_in_as_many_steps_as_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr("vbuild.wheel.zip_write._AT_ONCE", at_once)
+    data = random.Random(1).randbytes(170_000)
+    write_stored(tmp_path / "a.conda", [("small", EditedFile.whole(b"x")), ("a", EditedFile.whole(data))])
+    with open_stored(tmp_path / "a.conda") as reader:
+        passed = [(member.path, PassedStream(reader, member)) for member in reader.members]
+        write_stored(tmp_path / "b.conda", [("first", EditedFile.whole(b"y")), *passed, ("z", EditedFile.whole(b"z"))])
+    assert contents(tmp_path / "b.conda") == {"first": b"y", "small": b"x", "a": data, "z": b"z"}
 
 
 def test_an_archive_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
@@ -70,4 +84,6 @@ def test_a_stream_is_stored_as_the_same_bytes_at_once_are(tmp_path: Path) -> Non
 
 
 def test_a_stream_that_may_need_wide_sizes_does_not_fit() -> None:
-    assert [StoredStream.fits(size) for size in (0, 1 << 31, (1 << 32) - 1)] == [True, True, False]
+    most = 4_290_777_019  # deflated it may take a thousandth more, and 64 bytes: one less than what says "wide"
+    sizes = (0, 1 << 31, most, most + 1, (1 << 32) - 1)
+    assert [StoredStream.fits(size) for size in sizes] == [True, True, True, False, False]

@@ -13,8 +13,13 @@ from typing import IO, Any
 import pytest
 
 from tests.factories.wheels import contents, entry, everything, piped, record_of, wheel
+from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel, peek
+from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.write import edited
+from vbuild.wheel.zip_format import FULL32, End, Zip64End, Zip64Locator
+from vbuild.wheel.zip_read import ZipReader
+from vbuild.wheel.zip_write import ZipWriter, new_header
 
 NAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"
@@ -46,6 +51,41 @@ def test_zip64_headers_become_plain_where_they_are_not_needed(tmp_path: Path, *,
     assert contents(out) == files
     with zipfile.ZipFile(out) as archive:
         assert [(info.extra, info.extract_version) for info in archive.infolist()] == [(b"", 20)] * 4
+
+
+@pytest.mark.parametrize(("start", "is_wide"), [((1 << 32) - 2, False), ((1 << 32) - 1, True), (5 << 30, True)])
+def test_members_far_into_a_file_have_wide_offsets(tmp_path: Path, start: int, *, is_wide: bool) -> None:
+    """Behind a hole, which takes no room on the disk; the directory is beyond 4 GiB either way."""
+    names = ["demo/a.py", "demo/é.py"]
+    with (tmp_path / "a.zip").open("w+b") as file, Deflater(remembers=False) as deflater:
+        file.seek(start)
+        writer = ZipWriter(file)
+        for name in names:
+            writer.write(name, EditedFile.whole(b"text " * 20), new_header(), deflater)
+        writer.finish(b"a note")
+        read = ZipReader(file)
+        assert [(member.path, b"".join(read.inflated(member))) for member in read.members] == [
+            (name, b"text " * 20) for name in names
+        ]
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert (archive.testzip(), archive.comment) == (None, b"a note")
+        first, second = archive.infolist()
+        assert (first.header_offset, first.extract_version) == (start, 45 if is_wide else 20)
+        assert [len(info.extra) for info in (first, second)] == [12 if is_wide else 0, 12]
+        assert [(info.create_system, info.create_version, info.flag_bits) for info in (first, second)] == [
+            (3, 20, 0),
+            (3, 20, 0x800),
+        ]
+        directory = archive.start_dir
+    size = (tmp_path / "a.zip").stat().st_size
+    with (tmp_path / "a.zip").open("rb") as file:
+        file.seek(directory)
+        behind = file.read()
+    entries = size - directory - len("a note") - 22 - 20 - 56
+    end64 = Zip64End(44, 3 << 8 | 45, 45, 0, 0, 2, 2, entries, directory)
+    assert behind[entries:] == (
+        end64.pack() + Zip64Locator(0, directory + entries, 1).pack() + End(0, 0, 2, 2, entries, FULL32, 6).pack()
+    ) + b"a note"  # fmt: skip
 
 
 @pytest.mark.slow

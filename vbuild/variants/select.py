@@ -251,7 +251,8 @@ def _admitted(candidates: list[Candidate], machine: Machine) -> list[Candidate]:
     wanted = best.file.requires_python
     if best.fits and wanted is None:
         data = _metadata(best.file)
-        wanted = Metadata.parse(data.decode("utf-8", "replace")).requires_python if data else None
+        with at(best.file.name):
+            wanted = Metadata.parse(data.decode("utf-8", "replace")).requires_python if data else None
     try:
         if wanted is None or SpecifierSet(wanted).contains(machine.python, prereleases=True):
             return candidates
