@@ -26,7 +26,7 @@ from typing import Any, Protocol, Self
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
-from vbuild.wheel.metadata import Metadata, is_dist_info
+from vbuild.wheel.metadata import Metadata
 
 _NAME = re.compile(r"(?<![a-z])(?:licen[cs]es?|copying|eula|notices?)(?![a-z])", re.IGNORECASE)
 _FOLDERS = ("licenses", "licences", "license_files", "license", "licence")
@@ -96,7 +96,7 @@ class Licence(Struct, frozen=True):
         paths = [member.path for member in wheel.members]
         # what is installed may have programs and files elsewhere: ../../../bin/demo, /etc/demo
         inside = (path for path in paths if not path.startswith(("/", "../")))
-        folders = [posixpath.dirname(path) for path in inside if not is_dist_info(path)]
+        folders = [posixpath.dirname(path) for path in inside if ".dist-info/" not in path]
         beside = posixpath.commonpath(folders) if folders else ""
         found = [path for path in paths if _is_text(path, wheel.dist_info)]
         own = tuple(path for path in found if _is_own(path, wheel, beside))

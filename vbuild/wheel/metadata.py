@@ -321,7 +321,7 @@ def wheel_headers(text: str) -> MetadataHeaders:
 
 
 def is_dist_info(path: str) -> bool:
-    """Whether *path* is in a ``.dist-info`` folder."""
+    """Whether *path*, of a wheel, is in its ``.dist-info`` folder; those of other projects lie deeper."""
     return path.partition("/")[0].endswith(".dist-info")
 
 

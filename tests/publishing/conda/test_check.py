@@ -12,10 +12,12 @@ import pytest
 import zstandard
 
 from tests.factories.channels import package
+from tests.factories.conda_packages import Content, conda_package
 from tests.factories.variants import variant
 from tests.factories.wheels import hashed, wheel
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.check import check_layout
+from vbuild.publishing.conda.channel import index_channel
 from vbuild.publishing.conda.plan import Conda
 from vbuild.publishing.conda.reading import listed, problems
 from vbuild.publishing.publish import publish
@@ -195,7 +197,7 @@ def misrecorded(folder: Path) -> None:
                 f"{PLAIN}: {RECORD}: lists gone.py, which is not there",
             ],
         ),
-        (linking, [f"{PLAIN}: ../x: is no regular file below the prefix", f"{PLAIN}: ../x: is not in paths.json"]),
+        (linking, [f"{PLAIN}: ../x: is no file below the prefix", f"{PLAIN}: ../x: is not in paths.json"]),
         (
             changed,
             [
@@ -266,3 +268,21 @@ def test_damage_is_found(made: Path, tmp_path: Path, damage: Callable[[Path], ob
 def test_the_command_s_check_finds_the_channel(made: Path) -> None:
     checked = check_layout(made.parent, "conda")
     assert checked.problems == ()
+
+
+def test_packages_of_others_have_links_and_files_besides_those_of_a_wheel(tmp_path: Path) -> None:
+    files: dict[str, Content] = {
+        "lib/libdemo.so.1": b"library",
+        "lib/libdemo.so": ("symlink", "libdemo.so.1"),
+        "lib/demo/same.so": ("symlink", "../libdemo.so.1"),
+        "lib/libmore.so": ("hardlink", "lib/libdemo.so.1"),
+        RECORD: b"demo.py,,\n",
+    }
+    conda_package(tmp_path / "linux-64", "demo-1.0-h1a2b3c4_0", files)
+    index_channel(tmp_path)
+    assert [str(problem) for problem in problems(tmp_path)] == []
+    stated = {"paths": [{"_path": "lib/out.so", "path_type": "softlink"}], "paths_version": 1}
+    leading = ("symlink", "../../etc/passwd")
+    conda_package(tmp_path / "linux-64", "demo-1.0-h1a2b3c4_0", {"lib/out.so": leading}, paths=stated)
+    index_channel(tmp_path)
+    assert [problem.what for problem in problems(tmp_path)] == ["lib/out.so: is no file below the prefix"]

@@ -39,7 +39,7 @@ def test_a_property_is_asked_for_by_a_virtual_package(text: str, expected: tuple
 
 def test_one_of_several_values_is_enough() -> None:
     found = said("nvidia :: sm_arch :: 80_real", "nvidia :: sm_arch :: 90_real", "nvidia :: sm_arch :: 90_virtual")
-    assert found == ("__cuda_arch >=8.0,<9,!=8.7|>=9.0,<10|>=9.0",)
+    assert found == ("__cuda_arch >=8.0,<9,!=8.7|>=9.0",)
     spec = found[0].removeprefix("__cuda_arch ")
     gpus = ["7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "12.1"]
     [allowed] = rattler_answer("matches", specs=[spec], versions=gpus)
@@ -65,6 +65,25 @@ def test_several_properties_are_all_asked_for() -> None:
         "__cuda >=12.0,<13.0",
         "_x86_64-microarch-level >=2",
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "asked"),
+    [
+        ("80_real 86_real 89_real", ">=8.0,<9,!=8.7"),
+        ("87_real 86_real", "==8.7|>=8.6,<9,!=8.7"),
+        ("87_real 80_virtual", ">=8.0"),
+        ("90_virtual 80_virtual 100_real", ">=8.0"),
+        ("75_real 100_real 90_real", ">=7.5,<8|>=10.0,<11,!=10.1|>=9.0,<10"),
+    ],
+)
+def test_what_another_one_has_is_not_asked_for_again(values: str, asked: str) -> None:
+    alternatives = [[Property.parse(f"nvidia :: sm_arch :: {value}")] for value in values.split()]
+    assert conditions(alternatives) == (f"__cuda_arch {asked}",)
+    gpus = ["7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.1", "10.3", "12.0", "13.0"]
+    each = [conditions([one])[0].removeprefix("__cuda_arch ") for one in alternatives]
+    together, *apart = rattler_answer("matches", specs=[asked, *each], versions=gpus)
+    assert together == [any(one) for one in zip(*apart, strict=True)]
 
 
 LETTERS = "no conda equivalent: __cuda_arch is a number without letters; expected {0}_real or {0}_virtual: {1}"

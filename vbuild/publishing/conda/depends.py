@@ -40,6 +40,7 @@ CEP 20 defines packages for every Python and one machine. All clients know them:
 https://github.com/conda/ceps/blob/main/cep-0020.md
 """
 
+import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -256,7 +257,19 @@ def conditions(alternatives: Sequence[Sequence[Property]]) -> tuple[str, ...]:
             if version not in versions.setdefault(package, []):
                 versions[package].append(version)
     # a comma binds closer than a bar
-    return tuple(f"{package} {'|'.join(version)}" for package, version in sorted(versions.items()))
+    return tuple(f"{package} {'|'.join(_without_parts(asked))}" for package, asked in sorted(versions.items()))
+
+
+def _without_parts(asked: Sequence[str]) -> Iterator[str]:
+    """Those of *asked*, versions each, that are no part of another one: >=8.6,<9 is one of >=8.0,<9."""
+    meant = {text: _meant(text) for text in asked}
+    yield from (text for text, own in meant.items() if not any(own < other for other in meant.values()))
+
+
+def _meant(text: str) -> frozenset[Dotted]:
+    """Those of `_VERSIONS` that *text* means."""
+    rules = [(_COMPARISONS[sign], Dotted.parse(number)) for sign, number in _COMPARED.findall(text)]
+    return frozenset(version for version in _VERSIONS if all(holds(version, number) for holds, number in rules))
 
 
 def level_packages() -> Iterator[CondaRecord]:
@@ -294,6 +307,10 @@ def _capabilities(prop: Property) -> str:
     return ",".join((f">={lowest}", f"<{arch.major + 1}", *(f"!={Dotted(*divmod(other, 10))}" for other in others)))
 
 
+_COMPARED = re.compile(r"(>=|<|!=|==)([0-9.]+)")
+_COMPARISONS = {">=": operator.ge, "<": operator.lt, "!=": operator.ne, "==": operator.eq}
+# of CUDA, compute capabilities and CPU levels, with room for those to come
+_VERSIONS = [Dotted(major, minor) for major in range(40) for minor in range(10)]
 _PYTHON = re.compile(r"(?P<implementation>py|cp)3(?P<minor>\d*)", re.ASCII)
 _ABI = re.compile(r"cp3(?P<minor>\d+)(?P<threads>t?)", re.ASCII)
 _PLATFORM = re.compile(r"(manylinux_2_(?P<glibc>\d+)|(?P<alias>manylinux\d+)|linux)_(?P<machine>\w+)", re.ASCII)

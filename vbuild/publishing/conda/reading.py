@@ -38,6 +38,8 @@ NOARCH = "noarch"
 LEVEL_PACKAGE = "_x86_64-microarch-level"
 
 _METADATA = "metadata.json"
+# what describes a package that is made of a wheel; others have more
+_OURS = {f"info/{name}" for name in ("about.json", "files", "index.json", "link.json", "paths.json")}
 # bytes of what describes a package: paths.json of a hundred thousand files
 LARGEST = 1 << 25
 _READ = 1 << 20
@@ -212,20 +214,28 @@ def _package(path: Path, place: str, record: Mapping[str, Any]) -> Iterator[Find
         yield _problem(place, f"cannot be read: {str(error).removeprefix(f'{path.name}: ')}")
 
 
+_File = tuple[int, str] | None
+"""Size and SHA-256 of a file; None for a symbolic link."""
+
+
 def _contents(package: OpenCondaPackage) -> Iterator[str]:
     """What is wrong with the files of *package*: against paths.json, and against the RECORD among them."""
+    information = package.information()
     try:
-        entries = json.loads(package.information()["info/paths.json"])["paths"]
-        expected = {str(entry["_path"]): (entry["size_in_bytes"], entry["sha256"]) for entry in entries}
-        made = {str(entry["_path"]) for entry in entries if "prefix_placeholder" in entry}
-    except (ValueError, KeyError, TypeError, RecursionError):
+        entries = json.loads(information["info/paths.json"])["paths"]
+        expected = {str(entry["_path"]): _stated(entry) for entry in entries if entry.get("path_type") != "directory"}
+        made = {str(entry["_path"]) for entry in entries if entry.get("prefix_placeholder")}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         yield "has no paths.json that lists its files"
         return
-    found: dict[str, tuple[int, str]] = {}
+    found: dict[str, _File] = {}
     records: dict[str, str] = {}
     for entry, chunks in package.entries():
-        content = b"".join(chunks) if entry.name.endswith(".dist-info/RECORD") else chunks
-        found[entry.name] = yield from _file(entry, content, records)
+        if _is_outside(entry):
+            yield f"{entry.name}: is no file below the prefix"
+        if not entry.isdir():
+            content = b"".join(chunks) if entry.name.endswith(".dist-info/RECORD") else chunks
+            found[entry.name] = found.get(entry.linkname) if entry.islnk() else _held(entry, content, records)
     for file in sorted({*expected, *found}):
         if file not in found:
             yield f"{file}: is in paths.json, and is not there"
@@ -233,16 +243,31 @@ def _contents(package: OpenCondaPackage) -> Iterator[str]:
             yield f"{file}: is not in paths.json"
         elif found[file] != expected[file]:
             yield f"{file}: does not match its size and hash in paths.json"
-    for file, text in records.items():
-        yield from _record(file, text, found, made)
+    # others have files besides those of a wheel
+    if {*information} <= _OURS:
+        files = {path: file for path, file in found.items() if file}
+        yield from (problem for path, text in records.items() for problem in _record(path, text, files, made))
 
 
-def _file(
-    entry: tarfile.TarInfo, content: bytes | Iterator[bytes], records: dict[str, str]
-) -> Generator[str, None, tuple[int, str]]:
-    """What is wrong with one file; gives its size and SHA-256, and keeps it in *records* where it is a RECORD."""
-    if not entry.isfile() or entry.name.startswith("/") or ".." in entry.name.split("/"):
-        yield f"{entry.name}: is no regular file below the prefix"
+def _stated(entry: Mapping[str, Any]) -> _File:
+    return None if entry.get("path_type") == "softlink" else (entry["size_in_bytes"], entry["sha256"])
+
+
+def _is_outside(entry: tarfile.TarInfo) -> bool:
+    """Whether *entry* is outside the prefix, a link that leads there, or of a kind that packages do not have."""
+    paths = [entry.name]
+    if entry.issym():
+        paths.append(posixpath.join(posixpath.dirname(entry.name), entry.linkname))
+    elif entry.islnk():
+        paths.append(entry.linkname)
+    is_away = any(path.startswith("/") or posixpath.normpath(path).split("/")[0] == ".." for path in paths)
+    return is_away or not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk())
+
+
+def _held(entry: tarfile.TarInfo, content: bytes | Iterator[bytes], records: dict[str, str]) -> _File:
+    """What *entry* is; its text is kept in *records* if it is a RECORD."""
+    if entry.issym():
+        return None
     hashing = hashlib.sha256()
     for chunk in (content,) if isinstance(content, bytes) else content:
         hashing.update(chunk)
