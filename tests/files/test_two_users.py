@@ -116,6 +116,22 @@ def test_roots_cache_is_read_by_others_or_a_line_says_what_to_do(shared: Path) -
     assert sorted(path for path in cache.rglob("*")) == before
 
 
+@pytest.mark.parametrize("is_link", [False, True], ids=["folder", "link"])
+def test_what_somebody_else_put_beside_a_mirror_is_not_taken(shared: Path, *, is_link: bool) -> None:
+    (shared / "in").mkdir()
+    named["mirror"].fill(shared / "in")
+    theirs = shared / "theirs" if is_link else shared / ".site.mirror"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    if is_link:
+        (shared / ".site.mirror").symlink_to(theirs)
+    ended = ran("mirror", "in/pylock.toml", "-o", "site", "--gpu", "90", folder=shared, user=0, cache=shared / "cache")
+    what = "is a link, or belongs to another user; expected a folder of yours, or none"
+    assert (ended.returncode, ended.stderr) == (1, f"vbuild: {shared}/.site.mirror: {what}\n")
+    assert not (shared / "site").exists()
+    assert not list(theirs.iterdir())
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_temporary_folders_are_of_one_user_whatever_the_umask(umask: int, shared: Path) -> None:
     """A link that somebody else put under a name that is made up is nothing that anyone follows: names are random."""

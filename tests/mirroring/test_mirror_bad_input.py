@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.factories.mirrors import FAT, PLAIN, fleet, lock_of
 from tests.factories.sources import sha256
 from tests.factories.workdir import file_digests
 from vbuild.errors import VbuildError
+from vbuild.mirroring.artifacts import write_artifacts
 from vbuild.mirroring.check import checked_mirror
 from vbuild.mirroring.mirror import mirror
 from vbuild.mirroring.model import MirrorRequest
@@ -132,6 +134,34 @@ def test_a_mirror_json_with_another_place_is_not_followed(lock: Path, site: Path
     data["files"][0]["original"][place] = value
     path.write_text(json.dumps(data))
     assert refusal(lock, site).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda site: site["machines"][0].update(name="../x"), "'../x' is not a name of a machine"),
+        (lambda site: site["machines"][0].update(name="a\0b"), "'a\\x00b' is not a name of a machine"),
+        (lambda site: site["machines"][0].update(python='3"\nx = "'), "is not a version of Python"),
+        (lambda site: site["files"][0].update(sha256="../../x"), "'../../x' is not a SHA-256"),
+        (lambda site: site["files"][0]["original"].update(sha256='"'), "is not a SHA-256"),
+        (lambda site: site["files"][0]["original"].update(version="1\n--index-url x"), "is not a version"),
+        (lambda site: site["files"][0]["original"].update(uploaded='2026"'), "is not a time"),
+        (lambda site: site["files"][0].update(index="a b"), "'a b' is not a name of a machine"),
+    ],
+)
+def test_a_mirror_json_of_somebody_else_puts_nothing_into_locks_and_paths(
+    site: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    path = site / "mirror.json"
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    for use in (checked_mirror, lambda folder: write_artifacts(folder, tmp_path / "layout")):
+        with pytest.raises(VbuildError) as refused:
+            use(site)
+        assert str(refused.value).startswith(f"{path}: is not what vbuild wrote: ")
+        assert str(refused.value).endswith(said)
+    assert not (tmp_path / "layout").exists()
 
 
 def test_machines_with_one_name_and_none(lock: Path, tmp_path: Path) -> None:

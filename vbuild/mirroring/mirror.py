@@ -6,7 +6,9 @@ sources -> for each machine the files that it installs                      (uv 
 -> the new site takes the place of the old one in one step
 """
 
+import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from msgspec.structs import replace
 
 from vbuild import __version__
 from vbuild.errors import RepackageError
+from vbuild.files.atomic import unmade
 from vbuild.files.replaced import turn_for
 from vbuild.hardware.uv_platform import python_of
 from vbuild.index_client.resumed import Store
@@ -206,9 +209,11 @@ class _Run(Struct, frozen=True):
     def _made(self, work: Path, wanted: Sequence[Wanted]) -> Iterator[Made]:
         """All that is *wanted*, made in *work* or kept there by an earlier run."""
         if wanted:
+            asked = Store(self.request.originals) if self.request.originals else None
+            _claim(work)
             # variants are made of them, too, when it is known which wheels have GPU code
             keeps = self.request.originals is not None or self.request.variants
-            store = Store(self.request.originals or work / "originals")
+            store = asked or Store(work / "originals")
             for one in made_in(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress):
                 # where no property can say what a variant is for, there is none, and the plain wheel serves
                 if one.file.renamed or not one.file.cut.label:
@@ -240,6 +245,18 @@ class _Run(Struct, frozen=True):
             "sources": names,
             "machines": {one.name: [*one.gpus] for one in self.machines},
         }
+
+
+def _claim(work: Path) -> None:
+    """Make the folder *work*, or take that of an earlier run, in which nobody else can have put anything."""
+    try:
+        work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = work.lstat()
+    except OSError as error:
+        raise RepackageError(f"{work}: cannot be made: {unmade(error).strerror}") from error
+    if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "geteuid") and status.st_uid != os.geteuid()):
+        raise RepackageError(f"{work}: is a link, or belongs to another user; expected a folder of yours, or none")
+    work.chmod(0o700)
 
 
 def _check(machines: Sequence[FleetMachine], request: MirrorRequest) -> None:

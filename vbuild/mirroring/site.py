@@ -9,6 +9,7 @@
 Readers see the site of before or the new one, never a part of it.
 """
 
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,11 @@ from vbuild.wheel.name import WheelName
 from vbuild.wheel.simple_index import fill_index
 
 MIRROR = "mirror.json"
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_VERSION = re.compile(r"[A-Za-z0-9.!+_-]+")
+_PYTHON = re.compile(r"[0-9]+(\.[0-9]+)*")
+_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z)?")
 
 
 def read_site(folder: Path) -> Site:
@@ -57,6 +63,7 @@ def read_site(folder: Path) -> Site:
             if strange := next((path for path in machine.files if path not in paths), None):
                 raise RepackageError(f"is not what vbuild wrote: {machine.name} installs {strange!r}, which it lacks")
             _check_name(machine.name)
+            _check_text("a version of Python", machine.python, _PYTHON)
     return site
 
 
@@ -136,11 +143,22 @@ def _check(file: MirroredFile) -> None:
         check_name(original.project, name)
     if file.index:
         _check_name(file.index)
+    for sha256 in (original.sha256, file.sha256):
+        _check_text("a SHA-256", sha256, _SHA256)
+    _check_text("a version", original.version, _VERSION)
+    _check_text("a time", original.uploaded or "", _TIME)
     if file.attestation not in {"", f"attestations/{original.file}.provenance"}:
         raise RepackageError(f"{file.attestation!r}: no place of an attestation")
 
 
 def _check_name(name: str) -> None:
     """`RepackageError` for a name of a machine that its files could not have."""
-    if not name or "/" in name or "." in name or "\\" in name or name == "simple":
+    _check_text("a name of a machine", name, _NAME)
+    if name == "simple":
         raise RepackageError(f"{name!r} is no name of a machine")
+
+
+def _check_text(what: str, text: str, pattern: re.Pattern[str]) -> None:
+    """`RepackageError` for what is not *what*: it becomes a path, or a part of a lock."""
+    if not pattern.fullmatch(text):
+        raise RepackageError(f"is not what vbuild wrote: {text!r} is not {what}")
