@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories.cuda_packages import all_packages, calling_libcufft, library_named, package_wheel, serving_packages
+from tests.factories.deflate_streams import pieces_of, with_words
 from tests.factories.elf import without_sections
 from tests.factories.extensions import module
 from tests.factories.official_wheels import FFT
@@ -80,6 +81,17 @@ def test_a_library_that_is_not_bundled_is_found_and_required(
     assert loader_complaints(installed) == []
     program = "import ctypes, demo; print(ctypes.CDLL(demo._c.__file__).answer())"
     assert program_output(installed, program) == "7"
+
+
+def test_what_stays_of_a_large_library_is_copied_as_it_is_compressed(cuda_index: Serving, tmp_path: Path) -> None:
+    large = with_words(calling_libcufft(), tmp_path)
+    result = led(cuda_index, tmp_path, large)
+    assert rpath(result) == (CUFFT, LINK)
+    (written,) = result.paths
+    assert contents(written)["demo/_c.so"].find(large[-4_000_000:-1_000_000]) > 0
+    pieces, after = pieces_of(tmp_path / NAME, "demo/_c.so"), written.read_bytes()
+    assert len(pieces) > 8
+    assert sum(piece in after for piece in pieces) >= len(pieces) - 1  # one may have what was edited
 
 
 ASKED: Mapping[str, tuple[dict[str, object], str]] = {

@@ -1,86 +1,37 @@
 """Pieces of a deflate stream that stand in another one as they are: zlib, libdeflate and isal inflate it."""
 
-import random
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-import deflate
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from isal import isal_zlib
 
+from tests.factories.deflate_streams import COMPRESSORS, MIB, PLAIN, TEXT, judged, zlibs
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import WheelError
 from vbuild.files.edited import EditedFile, Part
 from vbuild.wheel.archive import open_wheel
-from vbuild.wheel.blocks import Blocks, InflatedFile, filler
+from vbuild.wheel.blocks import Blocks, InflatedFile, as_edit, filler
 from vbuild.wheel.deflate import Codec, Deflater
 from vbuild.wheel.inflating import Stall, inflated_stream
 from vbuild.wheel.joining import END, WINDOW, flushed
 from vbuild.wheel.write import edited
 
-MIB = 1 << 20
-RANDOM = random.Random(1)
-WORDS = [bytes(RANDOM.choices(range(256), range(1, 257), k=RANDOM.randint(2, 12))) for _ in range(3000)]
-# what code is like, with what cannot be compressed and is stored in it, and zeros
-TEXT = b"".join(RANDOM.choices(WORDS, k=700_000))
-PLAIN = TEXT[: 2 * MIB] + RANDOM.randbytes(100_000) + TEXT[2 * MIB : 3 * MIB] + bytes(50_000) + TEXT[3 * MIB :]
-
-Deflating = Callable[[bytes], bytes]
-
-
-def zlibs(level: int, strategy: int = zlib.Z_DEFAULT_STRATEGY, *, memory: int = 8) -> Deflating:
-    def deflating(plain: bytes) -> bytes:
-        codec = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS, memory, strategy)
-        return codec.compress(plain) + codec.flush()
-
-    return deflating
-
-
-def isals(level: int) -> Deflating:
-    def deflating(plain: bytes) -> bytes:
-        codec = isal_zlib.compressobj(level, isal_zlib.DEFLATED, -zlib.MAX_WBITS)
-        return codec.compress(plain) + codec.flush()
-
-    return deflating
-
-
-def flushing(*modes: int) -> Deflating:
-    """Returns zlib with a flush of one of *modes* now and then, which leaves empty blocks."""
-
-    def deflating(plain: bytes) -> bytes:
-        codec, draw, made = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS), random.Random(2), []
-        start = 0
-        while start < len(plain):
-            size = draw.choice([1, 100, 5000, 70_000])
-            made += [codec.compress(plain[start : start + size]), codec.flush(draw.choice(modes))]
-            start += size
-        return b"".join([*made, codec.flush()])
-
-    return deflating
-
-
-# by name: how whole streams are made of bytes
-COMPRESSORS: dict[str, Deflating] = {
-    "zlib 6": zlibs(6),
-    "zlib 1": zlibs(1),
-    "zlib with short blocks": zlibs(6, memory=1),
-    "zlib without matches": zlibs(6, zlib.Z_HUFFMAN_ONLY),
-    "zlib with fixed codes": zlibs(6, zlib.Z_FIXED),
-    "zlib stored": zlibs(0),
-    "zlib with flushes": flushing(zlib.Z_SYNC_FLUSH, zlib.Z_FULL_FLUSH, zlib.Z_PARTIAL_FLUSH, zlib.Z_BLOCK),
-    "libdeflate 12": lambda plain: bytes(deflate.deflate_compress(plain, 12)),
-    "libdeflate 1": lambda plain: bytes(deflate.deflate_compress(plain, 1)),
-    "isal 0": isals(0),
-    "isal 3": isals(3),
-}
 # zlib's own that have blocks with codes of their own, long enough to be found
-FOUND = {"zlib 6", "zlib 1", "zlib without matches", "zlib with flushes", "libdeflate 12", "libdeflate 1"}
+FOUND = {
+    "zlib 6",
+    "zlib 1",
+    "zlib without matches",
+    "zlib with flushes",
+    "libdeflate 12",
+    "libdeflate 1",
+    "miniz_oxide",
+}
 
 
 def chunks(stream: bytes, size: int = MIB) -> Iterator[bytes]:
@@ -91,16 +42,6 @@ def blocks_of(stream: bytes, plain: bytes) -> Blocks:
     stalls: list[Stall] = []
     assert b"".join(inflated_stream(chunks(stream), stalls)) == plain
     return Blocks(stalls, lambda place, size: stream[place : place + size])
-
-
-def judged(stream: bytes, size: int) -> set[bytes]:
-    """What three readers make of *stream*, which has to end where it ends."""
-    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-    found = inflate.decompress(stream)
-    assert inflate.eof
-    assert not inflate.unused_data
-    fast = isal_zlib.decompressobj(-zlib.MAX_WBITS)
-    return {found, bytes(deflate.deflate_decompress(stream, size)), fast.decompress(stream) + fast.flush()}
 
 
 @cache
@@ -228,6 +169,34 @@ def test_what_stays_of_a_member_is_copied_into_the_new_wheel(tmp_path: Path) -> 
     assert all(piece and piece in written for piece in pieces)
     with zipfile.ZipFile(out) as archive:
         assert archive.testzip() is None
+
+
+@given(
+    places=st.lists(st.integers(0, MIB), max_size=4),
+    cuts=st.lists(st.integers(0, MIB), min_size=2, max_size=4),
+    new=st.binary(max_size=100),
+    more=st.integers(-MIB, 100_000),
+)
+def test_what_is_the_same_at_the_same_place_is_a_range_of_the_source(
+    places: list[int], cuts: list[int], new: bytes, more: int
+) -> None:
+    source = InflatedFile(-1, MIB)
+    source[:] = PLAIN[:MIB]
+    ranges = [range(*sorted(pair)) for pair in pairwise(cuts)]
+    before = EditedFile.of(memoryview(source), [b"head", *ranges, b"tail"])
+    after = bytearray(bytes(before))
+    for place in places:
+        after[place : place + len(new)] = new
+    after = after + bytes(more) if more >= 0 else after[:more]
+    assert as_edit(memoryview(after), before).source.obj is after
+    source.blocks = honest("zlib 6")
+    found = as_edit(memoryview(after), before)
+    assert bytes(found) == after
+    if sum(map(len, ranges)) > len(after) // 2 and not places and more >= 0:
+        assert found.source.obj is source
+        assert [part for part in found.parts if isinstance(part, range)] == [
+            part for part in before.parts if isinstance(part, range)
+        ]
 
 
 @pytest.mark.parametrize(("name", "is_copied"), [("zlib 6", True), ("zlib without matches", False)])

@@ -43,6 +43,7 @@ from vbuild.publishing.releases import releases_at
 from vbuild.sbom.keeping import Changes, bill_of, carries, listed, path_of, revised
 from vbuild.sbom.model import BillChange
 from vbuild.wheel.archive import Wheel
+from vbuild.wheel.blocks import as_edit
 from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.metadata import is_dist_info
 from vbuild.wheel.shared import SharedWheels
@@ -184,8 +185,10 @@ def _write_member(member: Member, wheel: Wheel | None, writer: WheelWriter, fold
                 raise RepackageError(f"{wheel.path.name}: {name}: no such member")
             writer.copy(wheel, found, path=path)
         case Relinked(member=name, path=path, order=order), Wheel():
-            with wheel.mapped(name, folder=folder) as view, at(name), relinked(EditedFile.whole(view), order) as after:
-                writer.write(path, after, mode=0o755)
+            with wheel.mapped(name, folder=folder, to_edit=True) as view, at(name):
+                before = EditedFile.whole(view)
+                with relinked(before, order) as after:
+                    writer.write(path, as_edit(after, before), mode=0o755)
         case _:
             raise TypeError(member)
 

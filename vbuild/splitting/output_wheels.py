@@ -8,6 +8,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
+from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
 from vbuild.sbom.keeping import Changes, bill_of, carries, path_of, revised
 from vbuild.sbom.model import BillChange, Gone, Treatment, package_url
@@ -46,7 +47,7 @@ class NewMember(Struct, frozen=True, eq=False):
     """New bytes that replace a member, or have a path of their own with the permissions *mode*."""
 
     place: Member | str
-    data: Buffer
+    data: Buffer | EditedFile
     mode: int = 0o644
 
     @property
@@ -56,11 +57,11 @@ class NewMember(Struct, frozen=True, eq=False):
     @property
     def size(self) -> int:
         """Bytes."""
-        return len(self.data)
+        return self.data.size if isinstance(self.data, EditedFile) else len(self.data)
 
     def write(self, writer: WheelWriter) -> None:
         writer.write(self.place, self.data, mode=self.mode)
-        forget(self.data)
+        forget(self.data.source if isinstance(self.data, EditedFile) else self.data)
 
 
 class OutputWheel(Struct, frozen=True, eq=False):
@@ -108,7 +109,7 @@ def thin_wheel(
     left_out = (gone - stubs.keys()).union(removed)
     if not (left_out or stubs or patched or has_new_lines or new_files):
         return None
-    changed: dict[str, Buffer] = {path: one.data for path, one in patched.items() if one.data is not None}
+    changed: dict[str, Buffer | EditedFile] = {path: one.data for path, one in patched.items() if one.data is not None}
     changed |= {**stubs, **(new_files or {})}
     if has_new_lines:
         changed[f"{wheel.dist_info}/METADATA"] = str(metadata.replacing("Requires-Dist", lines)).encode()
@@ -128,7 +129,9 @@ def patched_files(plan: PatchPlan, bundle: Bundle) -> dict[str, PatchedFile]:
     return {one.patch.binary.member.path: one for one in plan.staying[bundle] if one.data is not None}
 
 
-def _parts(wheel: Wheel, changed: Mapping[str, Buffer], left_out: set[str]) -> Iterator[CopiedMember | NewMember]:
+def _parts(
+    wheel: Wheel, changed: Mapping[str, Buffer | EditedFile], left_out: set[str]
+) -> Iterator[CopiedMember | NewMember]:
     for member in wheel.members:
         if member.path in changed:
             yield NewMember(member, changed[member.path])

@@ -3,7 +3,8 @@
     bundles -> decisions -> patches -> patched files, each checked; if a file cannot be edited, what it needs stays, and
     the decisions are made again
 
-Patched files are kept in one temporary file while the plan is open; a file that several wheels have is patched once.
+Patched files are kept while the plan is open: in one temporary file, or, if much can be copied from the wheel, as edits
+of what that holds. A file that several wheels have is patched once.
 """
 
 import hashlib
@@ -30,27 +31,33 @@ from vbuild.splitting.patches import FilePatch, PatchMaker, rpath_to
 from vbuild.splitting.pools import Pool, are_rivals
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.stubs import second_name, second_stub, stub
+from vbuild.wheel.blocks import as_edit
 from vbuild.wheel.paths import installed_path
+from vbuild.wheel.unpacking import forget
 
 # applied to every library first: takes its path and its bytes, returns the edited file
 LibraryCutter = Callable[[str, memoryview], EditedFile]
 
 _Key = tuple[str, Relink]
 
+# files that stay mapped until they are written, so that what is the same in them can be copied: each takes a descriptor
+_MOST_MAPPED = 200
+
 
 class PatchedFile(Struct, frozen=True, eq=False):
     """A file after its *patch*: its bytes, or None if they are unchanged, and their hash."""
 
     patch: FilePatch
-    data: memoryview | None
+    data: EditedFile | None
     sha256: str
 
 
-class _SpooledFile(Struct, frozen=True):
-    """The hash of a patched file, and its *place* in the spool, or None if it is unchanged."""
+class _KeptFile(Struct, frozen=True):
+    """The hash of a patched file, and where it is kept: its *place* in the spool, or its *data*; none if unchanged."""
 
     sha256: str
-    place: range | None
+    place: range | None = None
+    data: EditedFile | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +72,8 @@ class Patcher:
     cut: LibraryCutter | None = None
     _spool: Spool = field(init=False)
     _lock: Lock = field(default_factory=Lock)
-    _spooled: dict[_Key, _SpooledFile] = field(default_factory=dict)
+    _left: int = _MOST_MAPPED
+    _kept: dict[_Key, _KeptFile] = field(default_factory=dict)
     _failures: dict[_Key, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,7 +87,7 @@ class Patcher:
         wanted = [(_key(patch), patch) for patch in patches if not self._is_empty(patch)]
         left: dict[_Key, FilePatch] = {}
         for key, patch in wanted:
-            if key not in self._failures and key not in self._spooled:
+            if key not in self._failures and key not in self._kept:
                 left.setdefault(key, patch)
         # what cuts a library takes all cores, and memory, for one
         threads = 1 if self.cut else available_cores()
@@ -88,25 +96,38 @@ class Patcher:
 
     def _apply(self, patch: FilePatch) -> None:
         binary, wheel = patch.binary, patch.bundle.wheel
-        with wheel.mapped(binary.member, folder=self.room) as source:
+        with ExitStack() as mapped:
+            source = mapped.enter_context(wheel.mapped(binary.member, folder=self.room, to_edit=True))
             edited = self.cut(binary.path, source) if self.cut else EditedFile.whole(source)
             with at(wheel.path.name), at(binary.path):
                 try:
                     with relinked(edited, patch.relink, folder=self.room) as view:
                         digest = hashlib.sha256(view).hexdigest()
-                        with self._lock:
-                            place = None if digest == binary.sha256 else self._spool.put(view)
-                        self._spooled[_key(patch)] = _SpooledFile(digest, place)
+                        is_new = digest != binary.sha256
+                        self._kept[_key(patch)] = (
+                            self._keep(edited, view, digest, mapped) if is_new else _KeptFile(digest)
+                        )
                 except BinaryError as error:
                     self._failures[_key(patch)] = str(error)
+
+    def _keep(self, before: EditedFile, view: memoryview, sha256: str, mapped: ExitStack) -> _KeptFile:
+        """Keep *view*, made of *before*, whose source is *mapped* until then, for as long as the plan is open."""
+        after = as_edit(view, before)
+        with self._lock:
+            if after.source.obj is not before.source.obj or not self._left:
+                return _KeptFile(sha256, self._spool.put(view))
+            self._left -= 1
+            self.stack.push(mapped.pop_all())
+        forget(after.source)
+        return _KeptFile(sha256, data=after)
 
     def patched(self, patch: FilePatch) -> PatchedFile:
         """Return the file after *patch*, which has not failed."""
         if self._is_empty(patch):
             return PatchedFile(patch, None, patch.binary.sha256)
-        spooled = self._spooled[_key(patch)]
-        data = self._spool.view(spooled.place) if spooled.place else None
-        return PatchedFile(patch, data, spooled.sha256)
+        kept = self._kept[_key(patch)]
+        data = EditedFile.whole(self._spool.view(kept.place)) if kept.place else kept.data
+        return PatchedFile(patch, data, kept.sha256)
 
     def _is_empty(self, patch: FilePatch) -> bool:
         return patch.is_empty and not self.cut

@@ -11,6 +11,7 @@ from contextlib import suppress
 from mmap import mmap
 
 from vbuild.errors import WheelError
+from vbuild.files.edited import EditedFile, Part
 from vbuild.wheel.inflating import STEP, Stall
 from vbuild.wheel.joining import WINDOW, begins, proved, synced
 
@@ -26,6 +27,8 @@ _MOST_CODES, _LENGTHS, _FULL_CODE = 29, 17, 1 << 7
 # blocks of nothing, their bits and how many: with fixed codes; with codes of its own, for 0, 1 and the end
 _FIXED, _FIXED_BITS = 0b010, 10
 _OWN, _OWN_BITS = 0x6AD3FFCA0400000000101C104, 99
+# bytes that are compared at a time
+_COMPARED = 1 << 16
 
 
 class Blocks:
@@ -46,7 +49,7 @@ class Blocks:
         """
         with suppress(OSError, ValueError, WheelError):  # the archive may be closed, or a volume gone
             begin, end = self._begin(first, plain), self._begin(last, plain)
-            if begin is None or end is None:
+            if begin is None or end is None or begin >= end:
                 return None
             phase, free = begin % 8, -end % 8
             data = bytearray(self._read(begin // 8, -(-end // 8) - begin // 8))
@@ -78,6 +81,30 @@ class InflatedFile(mmap):
     """What a member of an archive holds, and the blocks of the stream that it came from, if they are known."""
 
     blocks: Blocks | None = None
+
+
+def as_edit(after: memoryview, before: EditedFile) -> EditedFile:
+    """*after*, which was made of *before*, as ranges of the same source: what has its bytes at the same place.
+
+    The whole of *after* if no blocks of the source are known, or little is the same: new bytes are held in memory.
+    """
+    source, same = before.source, 0
+    parts: list[Part] = []
+    if isinstance(source.obj, InflatedFile) and source.obj.blocks:
+        place = 0
+        for part in before.parts:
+            for start in range(0, len(part), _COMPARED):
+                piece = part[start : start + _COMPARED]
+                new = after[place : place + len(piece)]
+                # of two views each byte would be compared by itself
+                if isinstance(piece, range) and bytearray(new) == source[piece.start : piece.stop]:
+                    parts.append(piece)
+                    same += len(piece)
+                else:
+                    parts.append(bytes(new))
+                place += len(piece)
+        parts.append(bytes(after[place:]))
+    return EditedFile.of(source, parts) if same > len(after) // 2 else EditedFile.whole(after)
 
 
 def filler(phase: int) -> tuple[int, int]:

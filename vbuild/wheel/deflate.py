@@ -44,10 +44,12 @@ _MANY_PIECES = 1 << 24
 # pieces in flight take memory
 _MOST = 8
 _LEVEL, _FAST_LEVEL = 6, 2
-# of how many pieces both ways are tried, how long one that is copied may be, and how much larger than what it replaces
-_TRIED, _LONGEST_COPIED, _MOST_COPIED = 4, 3 << 21, 1.005
-# pieces, for fewer of which trying both ways costs what copying saves
+# pieces, for fewer of which trying one both ways costs what copying saves
 _FEW = 8
+# of so many parts one piece each is tried, the first time in their middle, until it is clear; one in _FEW at most
+_TRIED, _SIXTHS, _CLEAR = 4, (3, 1, 5), 0.002
+# how long a piece that is copied may be, and how much larger than what it replaces
+_LONGEST_COPIED, _MOST_COPIED = 3 << 21, 1.005
 # how many places of a file an estimate looks at, and how many bytes at each: as many as a deflate window holds
 _SAMPLES, _SAMPLE = 32, 1 << 15
 # as slow as libdeflate at its level; twice the time makes what comes out a hundredth smaller
@@ -142,17 +144,27 @@ class Deflater:
         """Whether some pieces of *blocks* are about as small as they would be deflated anew, of all that *plain* is."""
         if self.codec not in blocks.worth:
             numbers = range(len(blocks.stalls) - 1)
-            chosen = numbers[len(numbers) // (2 * _TRIED) :: max(len(numbers) // _TRIED, 1)][:_TRIED]
-            sizes = list(self._executor.map(partial(self._both_sizes, blocks, plain), chosen))
-            copied, deflated = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (0, 0)
-            blocks.worth[self.codec] = 0 < copied <= deflated * _MOST_COPIED
+            step = max(len(numbers) // _TRIED, _FEW)
+            copied = most = 0.0
+            for sixths in _SIXTHS[: max(len(numbers) // (_TRIED * _FEW), 1)]:
+                chosen = numbers[step * sixths // 6 :: step]
+                for size, anew in self._executor.map(partial(self._both_sizes, blocks, plain), chosen):
+                    copied += size
+                    most += anew * _MOST_COPIED
+                if abs(copied - most) > most * _CLEAR:
+                    break
+            blocks.worth[self.codec] = 0 < copied <= most
         return blocks.worth[self.codec]
 
     def _both_sizes(self, blocks: Blocks, plain: memoryview, number: int) -> tuple[int, int]:
         """The bytes of the piece *number* of *blocks* copied, and deflated anew; none where it cannot be copied."""
-        piece = plain[blocks.stalls[number].plain : blocks.stalls[number + 1].plain]
-        copied = blocks.copied(number, number + 1, plain) if len(piece) <= _LONGEST_COPIED else None
-        return (len(copied), len(self._deflated(piece, is_whole=True))) if copied else (0, 0)
+        start, stop = blocks.stalls[number].plain, blocks.stalls[number + 1].plain
+        if stop - start > _LONGEST_COPIED or not (copied := blocks.copied(number, number + 1, plain)):
+            return 0, 0
+        # on the wide grid most of a piece may refer to what stands before it, too
+        behind = max(start - WINDOW, 0) if len(plain) >= _MANY_PIECES else start
+        sizes = (len(self._deflated(plain[behind:end], is_whole=True)) for end in (start, stop))
+        return len(copied), -next(sizes) + next(sizes)
 
     def _in_order(self, cuts: Iterator["_Cut"]) -> Iterator[DeflatedPart]:
         pending = deque[tuple[_Cut, Future[DeflatedPart]]]()

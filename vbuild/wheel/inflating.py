@@ -21,9 +21,9 @@ from vbuild.files.records import Buffer
 
 STEP = 32  # bytes of the stream that are inflated at a time where the end of a block is looked for
 
+# blocks are looked for about once in so many bytes that come out
 _GRID = 1 << 20
-# of streams of so many bytes blocks are looked for on a wider one: in the largest libraries the search took more than
-# copying saved
+# and less often in the largest libraries, of so many bytes: in them the search took more than copying saved
 _MANY, _WIDE_GRID = 1 << 28, 1 << 22
 # bytes that come out at a time: larger chunks would be taken from the system, and given back, each time
 _CHUNK = 1 << 18
@@ -40,15 +40,18 @@ class Stall(Struct, frozen=True):
     plain: int
 
 
-def inflated_stream(raw: Iterator[bytes], stalls: list[Stall] | None = None, *, size: int = 0) -> Iterator[bytes]:
-    """What the deflate stream in *raw* inflates to, a chunk at a time; *stalls*, if given, get one for about every MiB.
+def grid_for(size: int) -> int:
+    """The bytes from one place to the next at which blocks are looked for, in a member of *size* bytes."""
+    return _GRID if size < _MANY else _WIDE_GRID
 
-    If *size*, the bytes that should come out, is 256 MiB or more, they get one for about every four.
-    `WheelError` unless it ends with *raw*.
+
+def inflated_stream(raw: Iterator[bytes], stalls: list[Stall] | None = None, *, grid: int = _GRID) -> Iterator[bytes]:
+    """What the deflate stream in *raw* inflates to, a chunk at a time; `WheelError` unless it ends with *raw*.
+
+    *stalls*, if given, get one for about each *grid*; where none is found, the next is looked for a MiB later.
     """
     inflater = isal_zlib.decompressobj(-zlib.MAX_WBITS)
     packed = plain = 0
-    grid = _GRID if size < _MANY else _WIDE_GRID
     wanted: float = math.inf if stalls is None else grid
     try:
         for piece in _slices(raw):
@@ -66,7 +69,8 @@ def inflated_stream(raw: Iterator[bytes], stalls: list[Stall] | None = None, *, 
                     read += STEP
                 # what did not become shorter is stored, and stored blocks do not stall
                 if read < len(rest) or found <= len(rest) or plain >= wanted + _LONGEST_BLOCK:
-                    wanted = plain - plain % grid + grid
+                    step = grid if read < len(rest) else min(grid, _GRID)
+                    wanted = plain - plain % step + step
             packed += len(piece)
             rest = rest[read:]
             while rest and not inflater.eof:

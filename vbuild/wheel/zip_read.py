@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from vbuild.errors import WheelError, at
 from vbuild.files import zstd
-from vbuild.wheel.inflating import Stall, inflated_stream
+from vbuild.wheel.inflating import Stall, grid_for, inflated_stream
 from vbuild.wheel.paths import check_path, check_places
 from vbuild.wheel.zip_format import (
     FULL32,
@@ -208,7 +208,7 @@ class ZipReader:
             if header.method == ZipMethod.STORED:
                 chunks = raw
             elif header.method == ZipMethod.DEFLATED:
-                chunks = inflated_stream(raw, stalls, size=member.size)
+                chunks = inflated_stream(raw, stalls, grid=grid_for(member.size))
             elif header.method == ZipMethod.ZSTD:
                 chunks = _inflated_frame(raw)
             else:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.deflate_streams import pieces_of, with_words
 from tests.factories.extensions import library
 from tests.factories.hwcaps_wheels import (
     LOADER,
@@ -75,6 +76,22 @@ def test_a_module_becomes_a_stub_and_its_copies_one_library_in_the_folders_of_le
     assert {outline(wheel, path).outline.soname for path in (base, *copies)} == {name}
     found = outline(wheel, stub).outline
     assert (found.needed, found.runpath) == ((name,), ("$ORIGIN/../demo.libs",))
+
+
+@pytest.mark.nightly
+def test_what_stays_of_a_large_copy_is_as_it_was_compressed(tmp_path: Path) -> None:
+    builds: Files = {
+        level: {**package(level), f"demo/{so('_c')}": with_words(module(level), tmp_path)} for level in ("v1", "v3")
+    }
+    wheels = hwcaps_release(tmp_path, builds)
+    made = join(tmp_path / "out", wheels)
+    base, copy = (path for path in placed(made) if path.startswith("demo.libs/"))
+    assert {outline(made, path).outline.soname for path in (base, copy)} == {base.rpartition("/")[2]}
+    after = made.read_bytes()
+    for wheel in wheels:
+        pieces = pieces_of(wheel, f"demo/{so('_c')}")
+        assert len(pieces) > 8
+        assert sum(piece in after for piece in pieces) >= len(pieces) - 1  # one may have what was edited
 
 
 def test_the_name_is_that_of_the_plain_wheel(wheel: Path) -> None:
