@@ -66,3 +66,25 @@ def test_a_file_that_is_another_when_it_is_fetched_is_refused(server: Serving, w
     with pytest.raises(VbuildError, match=r"expected [0-9a-f]{64}, which the lock has"):
         mirror([source], tmp_path / "site", fleet("9.0"), MirrorRequest())
     assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("place", ["nowhere", "pip", "requirements"])
+def test_a_page_of_a_server_leads_to_no_file_of_this_machine(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Unless it lies where the user has uv look anyway."""
+    page = tmp_path / "index/plain/index.html"
+    page.write_text(f'<a href="{(wheels / PLAIN).as_uri()}">{PLAIN}</a>')
+    (page.parent / PLAIN).unlink()
+    page.with_name("index.json").unlink(missing_ok=True)
+    source = tmp_path / "requirements.txt"
+    source.write_text("plain\n" + ("--find-links wheels\n" if place == "requirements" else ""))
+    if place == "pip":
+        monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    if place != "nowhere":
+        assert mirror([str(source)], tmp_path / "site", fleet("9.0"), MirrorRequest()).fetched == 1
+        return
+    with pytest.raises(VbuildError, match=r"sm90: plain: /.*: a file of this machine, which the page of an index "):
+        mirror([str(source)], tmp_path / "site", fleet("9.0"), MirrorRequest())
+    assert not (tmp_path / "site").exists()

@@ -11,8 +11,9 @@ https://packaging.python.org/en/latest/specifications/pylock-toml/ (PEP 751)
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -33,6 +34,7 @@ from vbuild.errors import BuildError, RecipeError, RepackageError, at, reason_of
 from vbuild.hardware.machine import Machine
 from vbuild.hardware.uv_platform import python_of, uv_platform
 from vbuild.index_client.configuration import Indexes, compile_command, export_command
+from vbuild.mirroring.local_places import check_local, local_places
 from vbuild.mirroring.model import FleetMachine, Original, check_name
 from vbuild.process.run import run
 from vbuild.recipe.variables import for_installers
@@ -50,29 +52,33 @@ def resolved(sources: Sequence[str], machine: FleetMachine, stage: Path) -> tupl
     `RepackageError` if something comes from elsewhere than an index, or in two versions.
     """
     found: dict[str, Original] = {}
-    for place, pylock in _pylocks(sources, machine.machine, stage):
+    for place, pylock, check in _pylocks(sources, machine.machine, stage):
         with at(place):
             for original in _selected(pylock, Path(place), machine):
+                with at(f"{machine.name}: {original.project}"):
+                    check(original.url)
                 if found.setdefault(original.project, original) != original:
                     two = f"{found[original.project].file} and {original.file}"
                     raise RepackageError(f"{machine.name}: {two}; expected one of them, as an environment has")
     return tuple(found[project] for project in sorted(found))
 
 
-def _pylocks(sources: Sequence[str], machine: Machine, stage: Path) -> Iterator[tuple[str, Pylock]]:
-    """The locks that *sources* are or come to on *machine*, each with its path."""
+def _pylocks(
+    sources: Sequence[str], machine: Machine, stage: Path
+) -> Iterator[tuple[str, Pylock, Callable[[str], None]]]:
+    """The locks that *sources* are or come to on *machine*, each with its path, and what refuses URLs in it."""
     locks = [source for source in sources if is_valid_pylock_path(Path(source))]
     projects = [source for source in sources if Path(source).name == _UV_LOCK]
     others = [source for source in sources if source not in {*locks, *projects}]
     for source in locks:
-        yield source, _read(Path(source))
+        yield source, _read(Path(source)), _taken
     for number, source in enumerate(projects):
         if not Path(source).is_file():
             raise RecipeError(f"{source}: cannot be read: no such file")
         exported = stage / f"pylock.exported-{number}.toml"
         _uv(export_command(Path(source).absolute().parent, exported), stage, name="uv export")
         # paths in it are relative to the project
-        yield source, _read(exported)
+        yield source, _read(exported), _taken
     if others:
         wanted, found = stage / "wanted.txt", stage / "pylock.toml"
         wanted.write_text("".join(f"{_line(source)}\n" for source in others), encoding="utf-8")
@@ -82,7 +88,11 @@ def _pylocks(sources: Sequence[str], machine: Machine, stage: Path) -> Iterator[
         # the machine's own Python need not be here
         del command[command.index("--python") : command.index("--python") + 2]
         _uv(command, stage, name="uv pip compile")
-        yield str(found), _read(found)
+        yield str(found), _read(found), partial(check_local, places=local_places(others))
+
+
+def _taken(_url: str) -> None:
+    """A lock of the user's may name any file."""
 
 
 def _line(source: str) -> str:
