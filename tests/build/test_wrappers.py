@@ -13,7 +13,10 @@ from tests.factories.projects import KERNEL, tree
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, planned
 from vbuild.build.wrappers import BuildFolders, CompilerCall, CompilerWrappers, Override, install
 from vbuild.hardware.cpu import Cpu
+from vbuild.process.masking import hiding
 from vbuild.recipe.flags import FlagRules, OwnFlags
+from vbuild.recipe.hidden import of_settings
+from vbuild.recipe.masked import hashed
 from vbuild.toolchain.compilers import Compilers
 from vbuild.toolchain.interpreter import Interpreter
 
@@ -92,6 +95,18 @@ def test_the_log_has_flags_that_stayed_and_what_was_compiled_with_them(tmp_path:
     (override,) = made.overrides()
     assert (override.kept, override.removed, override.why) == (("-mavx2",), (), (("-mavx2", "single file"),))
     assert override.object == "kernel.o"
+
+
+def test_what_a_compiler_said_is_told_without_what_is_hidden(tmp_path: Path) -> None:
+    made = wrappers(tmp_path, "v2")
+    tree(made.source, {"empty.c": "int x = TOKEN;\n"})
+    call(made, "gcc", "-DTOKEN=correct_horse_1", "-c", "empty.c")
+    (failed,) = made.failures()
+    assert "correct_horse_1" in failed.error
+    with hiding(of_settings([("CFLAGS", "-DTOKEN=correct_horse_1")])):
+        (failed,) = made.failures()
+    assert "correct_horse_1" not in failed.error
+    assert hashed("correct_horse_1") in failed.error
 
 
 FAILING = {

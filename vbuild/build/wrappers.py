@@ -32,6 +32,7 @@ from vbuild.build.prefixes import Prefix, left_to_compilers
 from vbuild.build.prefixes import mapping as prefix_mapping
 from vbuild.build.watching import MARK, PRELOAD
 from vbuild.errors import BuildError
+from vbuild.process.masking import masked_text
 from vbuild.toolchain import compiler_program, compiler_wrapper, nvcc, zig_options
 from vbuild.toolchain.compilers import Compilers, cargo_home
 from vbuild.toolchain.nvcc import Command, is_trial
@@ -317,7 +318,8 @@ def _logged(log: Path, kind: type[T]) -> Iterable[T]:
     if not log.exists():
         return ()
     found: dict[T, None] = {}
-    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+    # what compilers said of a source may have what a macro is set to
+    for line in masked_text(log.read_text(encoding="utf-8", errors="replace")).splitlines():
         with suppress(ValueError, ValidationError):  # torn, where the disk was full or a command was killed
             found[convert(json.loads(line), kind)] = None
     return found

@@ -59,6 +59,12 @@ def hiding(texts: Mapping[str, str]) -> Iterator[None]:
         _hidden.remove(encoded)
 
 
+def masked_text(text: str) -> str:
+    """All of *text* as a log would have it."""
+    mask = Mask()
+    return (mask.shown(text.encode(errors="surrogateescape")) + mask.rest()).decode(errors="surrogateescape")
+
+
 class Mask:
     """The output of one command, of which those of *texts* are not shown, by default all that is hidden now."""
 
