@@ -46,6 +46,9 @@ def site(lock: Path, tmp_path: Path) -> Path:
     ("changed", "said"),
     [
         ({"hashes": {"sha256": "0" * 64}}, "has sha256 "),
+        ({"size": 5}, " bytes, expected 5, which the lock has"),
+        ({"size": -5}, " bytes, expected -5, which the lock has"),
+        ({"size": 10**30}, f" bytes, expected {10**30}, which the lock has"),
         ({"hashes": {"md5": "0" * 32}}, "no SHA-256 is stated; expected one to hold it to"),
         (
             {"path": "nowhere/fat-1.0-py3-none-any.whl"},
@@ -59,13 +62,31 @@ def site(lock: Path, tmp_path: Path) -> Path:
         ({"path": None, "url": "ftp://example.org/fat-1.0-py3-none-any.whl"}, "expected a URL of http or https"),
         ({"path": None, "url": "http://127.0.0.1:9/fat-1.0-py3-none-any.whl"}, "Connection refused"),
     ],
-    ids=["other bytes", "weak hash", "no file", "another project", "another platform", "scheme", "no server"],
+    ids=[
+        "other bytes",
+        "other size",
+        "size below 0",
+        "size of no file",
+        "weak hash",
+        "no file",
+        "another project",
+        "another platform",
+        "scheme",
+        "no server",
+    ],
 )
 def test_a_lock_that_cannot_be_followed(
     wheels: Path, site: Path, tmp_path: Path, changed: dict[str, object], said: str
 ) -> None:
     source = lock_of(tmp_path / "pylock.other.toml", wheels / FAT, **changed)
     assert said in refusal(source, site)
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_is_none_in_utc_is_left_out(lock: Path, tmp_path: Path, time: str) -> None:
+    lock.write_text(lock.read_text().replace("hashes", f"upload-time = {time}, hashes"))
+    run(lock, tmp_path / "site")
+    assert "upload-time" not in (tmp_path / "site/pylock.sm90.toml").read_text()
 
 
 def test_a_lock_that_is_none(site: Path, tmp_path: Path) -> None:

@@ -130,6 +130,8 @@ def _is_coming(one: Wanted, coming: dict["Future[_Fetched]", Wanted]) -> bool:
 def _fetched(original: Original, store: Store, progress: _Progress) -> _Fetched:
     with at(original.file):
         path = store.file(original.url, original.sha256, on_bytes=lambda count: progress.add(original.file, count))
+        if original.size not in {0, size := path.stat().st_size}:
+            raise FetchError(f"has {size} bytes, expected {original.size}, which the lock has")
     attestation = None
     if not original.url.startswith("file:"):
         # an index without attestations, or none at all: the lock may name files of any place
@@ -181,8 +183,9 @@ def _cut(source: Path, place: Path, one: Wanted) -> MirroredFile:
     """The wheel at *source* in *place*, cut as asked, or as it is, and why."""
     with open_wheel(source) as wheel:
         size = sum(member.size for member in wheel.members)
+    packed = source.stat().st_size
     whole = MirroredFile(
-        one.original.public, one.original.sha256, source.stat().st_size, size, size, one.cut, one.index, one.machines
+        one.original.public(packed), one.original.sha256, packed, size, size, one.cut, one.index, one.machines
     )
     if one.cut.is_nothing:
         _pass_on(source, place)
@@ -228,5 +231,5 @@ def _whole(source: Path, place: Path, one: Wanted) -> MirroredFile:
     size = path.stat().st_size
     why = "an sdist: whoever installs it builds it, with what its pyproject.toml requires"
     return MirroredFile(
-        one.original.public, one.original.sha256, size, size, size, one.cut, one.index, one.machines, why_left=why
+        one.original.public(size), one.original.sha256, size, size, size, one.cut, one.index, one.machines, why_left=why
     )

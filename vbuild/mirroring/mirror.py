@@ -285,7 +285,9 @@ def _compared(wanted: Iterable[Wanted], before: Site, folder: Path) -> tuple[lis
             old for old in several if old.serves(one.original, one.cut) and _is_there(folder / old.path, old.size)
         )
         if old := next(fitting, None):
-            kept.append(replace(old, original=one.original.public, cut=one.cut, machines=one.machines))
+            kept.append(
+                replace(old, original=one.original.public(old.original.size), cut=one.cut, machines=one.machines)
+            )
         else:
             missing.append(one)
     return kept, missing

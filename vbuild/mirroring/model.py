@@ -147,10 +147,9 @@ class Original(Struct, frozen=True):
     size: int = 0
     uploaded: str | None = None
 
-    @property
-    def public(self) -> "Original":
-        """The original as a site states it: its URL without a login, and without the path of a file of this machine."""
-        return replace(self, url=public_url(self.url) or "")
+    def public(self, size: int) -> "Original":
+        """The original as a site states it: its *size*; its URL without a login, none for a file of this machine."""
+        return replace(self, url=public_url(self.url) or "", size=size)
 
     @property
     def is_wheel(self) -> bool:
@@ -200,7 +199,7 @@ class MirroredFile(Struct, frozen=True):
 
     def serves(self, original: Original, cut: Cut) -> bool:
         """Whether *cut* of *original* would be this file."""
-        if self.original.sha256 != original.sha256:
+        if self.original.sha256 != original.sha256 or original.size not in {0, self.original.size}:
             return False
         return self.cut == cut or (not self.has_gpu_code and self.cut.without_gpus() == cut.without_gpus())
 

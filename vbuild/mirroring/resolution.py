@@ -12,6 +12,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -160,7 +161,10 @@ def _selected(pylock: Pylock, place: Path, machine: FleetMachine) -> Iterator[Or
 
 def _time(uploaded: datetime | None) -> str | None:
     """When a file was uploaded, as PEP 700 writes it."""
-    return uploaded.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if uploaded else None
+    # a time near the first or the last one that there is has no equal in UTC
+    with suppress(OverflowError):
+        return uploaded.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if uploaded else None
+    return None
 
 
 def _tags(machine: Machine) -> list[Tag]:
