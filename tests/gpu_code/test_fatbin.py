@@ -76,6 +76,8 @@ def test_an_entry_tells_its_name_and_the_options_for_ptxas() -> None:
     plain[16 + 64 : 16 + 96] = b"\x48\0\0\0\x06\0\0\0" + b"-O1  \0".ljust(8, b"\0") + b"k.cu\0".ljust(16, b"\0")
     (found,) = read(memoryview(plain), range(len(plain))).entries
     assert (found.options, found.ident) == ("-O1", "k.cu")
+    plain[16 + 80 : 16 + 85] = b"\xff.cX\0"
+    assert read(memoryview(plain), range(len(plain))).entries[0].ident == "\\xff.cX"
 
 
 def test_texts_may_end_where_the_header_does() -> None:
@@ -111,8 +113,10 @@ def test_only_ptx_has_a_version_of_its_language() -> None:
 
 
 def test_the_description_behind_a_cubin_is_no_options() -> None:
-    data = fatbin(entry(header_size=96, options_offset=64))
-    assert [one.options for one in read(memoryview(data), range(len(data))).entries] == [""]
+    cubin_, ptx = (entry(kind, header_size=96, options_offset=64) for kind in (FatbinKind.CUBIN, FatbinKind.PTX))
+    data = bytearray(fatbin(cubin_, ptx, entry(FatbinKind.PTX)))
+    data[16 + 64 : 16 + 75] = b"\x48\0\0\0\x03\0\0\0-O1"
+    assert [one.options for one in read(memoryview(data), range(len(data))).entries] == ["", "", ""]
 
 
 def test_keeping_entries_gives_a_header_that_counts_them_and_their_bytes_as_they_were() -> None:

@@ -1,4 +1,4 @@
-"""mutmut, where each mutant has the quickest of the tests that reach it first, and no more than take ten seconds.
+"""mutmut, where each mutant has the quickest of the tests that reach it first, and no more than take five seconds.
 
 Most mutants fail one of the first twenty; pytest takes longer to collect the others than to run those. Tests are chosen
 by a plugin: pytest does not find every one by its name, and mutmut takes that for a failure.
@@ -15,7 +15,7 @@ from mutmut.state import state
 from mutmut.utils.file_utils import change_cwd
 
 _FIRST = 20
-_SECONDS = 10
+_SECONDS = 5
 _whole_run = PytestRunner.run_tests
 
 

@@ -1,21 +1,25 @@
 """One library: what is said of it, and why it stays as it was."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.elf import shared_object, without_sections
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.loaded_pointers import LoadedPointers
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
-from vbuild.hardware.gpu import GpuList, Ptx
-from vbuild.slimming.library import GpuLibrary
+from vbuild.hardware.architectures import Arch
+from vbuild.hardware.gpu import GpuList, GpuServed, Ptx
+from vbuild.slimming.library import GpuLibrary, check_served
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
 
 BIG = 1 << 13
+SM_80, SM_90 = Arch(80), Arch(90)
 
 
 def code(*archs: int, ptx: tuple[int, ...] = ()) -> bytes:
@@ -80,6 +84,20 @@ def test_a_fatbin_for_other_gpus_is_counted_as_empty(empty: Empty, kept: int) ->
     assert (account.kept, account.dropped, account.empty) == (kept, 4 - kept, 1)
 
 
+@pytest.mark.parametrize(("ptx", "left"), [(Ptx.NONE, "sm_80"), (Ptx.AUTO, "PTX for sm_80")])
+def test_where_no_gpu_needs_any_the_smallest_stays_and_ptx_only_where_it_may(ptx: Ptx, left: str) -> None:
+    both = fatbin(
+        entry(arch=86, code=cubin(86, 2 * BIG)), entry(FatbinKind.PTX, 80), entry(arch=80, code=cubin(80, BIG))
+    )
+    account = cut(device_library(both), "75", Cuts(ptx=ptx, empty=Empty.SMALLEST, unsupported=True))
+    assert account.gpus == (left,)
+
+
+def test_for_each_gpu_it_is_counted_how_many_fatbins_serve_it_and_how() -> None:
+    data = device_library(code(90), code(90), code(80, ptx=(80,)), code(120), code(120), code(120))
+    assert cut(data, "90,120").served == (GpuServed(SM_90, 2, 1, 3), GpuServed(Arch(120), 3, 1, 2))
+
+
 def test_ptx_is_claimed_for_gpus_that_there_are() -> None:
     account = cut(device_library(code(80, ptx=(0, 90)), code(80, ptx=(90, 130))), "90,100")
     assert list(map(str, account.virtual)) == ["sm_90", "sm_100"]
@@ -93,6 +111,41 @@ def test_code_that_cannot_be_compressed_again_stays_as_it_is() -> None:
     assert account.why_whole is None
     assert account.notes[0].startswith(".nv_fatbin: ")
     assert account.notes[0].endswith("claims to inflate to 0x100000000 bytes; more than 0x40000000 is refused")
+
+
+MISSING = LibraryCut(member="a.so", before=9, after=9, served=(GpuServed(SM_90, 0, 0, 1),), lacks={SM_90: "nothing"})
+GONE = LibraryCut(
+    member="k.cubin",
+    before=9,
+    after=0,
+    alone="cubin for sm_80",
+    gpus_before=("sm_80", "PTX for sm_80"),
+    served=(GpuServed(SM_80, 1, 0, 0), GpuServed(SM_90, 0, 0, 1)),
+)
+
+
+@pytest.mark.parametrize("served", [GpuServed(SM_90, 1, 0, 0), GpuServed(SM_90, 0, 1, 0)], ids=["machine", "jit"])
+def test_what_one_library_lacks_another_may_have(served: GpuServed) -> None:
+    other = LibraryCut(member="b.so", before=9, after=9, served=(GpuServed(SM_80, 1, 0, 0), served))
+    for cuts in ([MISSING, other], [other, GONE]):
+        check_served(cuts)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "message"),
+    [
+        ([MISSING, replace(MISSING, member="b.so")], "a.so: nothing; choose among those"),
+        ([GONE], "k.cubin: nothing for sm_90 in it or in any other file, and it is for sm_80, PTX for sm_80; choose"),
+    ],
+)
+def test_a_gpu_that_no_library_serves_is_refused(cuts: list[LibraryCut], message: str) -> None:
+    with pytest.raises(RepackageError, match=f"^{re.escape(message)}"):
+        check_served(cuts)
+
+
+def test_gpu_code_alone_that_stays_serves_as_it_did() -> None:
+    for kept in (replace(GONE, after=9), replace(GONE, alone="")):
+        check_served([kept])
 
 
 def test_a_library_without_section_headers_is_named() -> None:

@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import zstandard
 
+from tests.factories.bundles import GFX942, bundle
 from tests.factories.elf import shared_object
-from tests.factories.fatbins import cubin, device_library, entry, fatbin
+from tests.factories.fatbins import PTX, cubin, device_library, entry, fatbin
+from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
 from vbuild.errors import RepackageError
 from vbuild.slimming.output import slim_outputs
-from vbuild.slimming.plan import planned
+from vbuild.slimming.plan import is_alone, planned, worth_reading
 from vbuild.slimming.request import Cuts, Share
 from vbuild.wheel.archive import open_wheel
 
@@ -49,8 +52,10 @@ def test_a_library_that_is_left_is_told_of(tmp_path: Path, data: bytes) -> None:
     assert told(tmp_path, {"a.so": data}) == [(), ("a.so",), (), (NAME,)]
 
 
-def test_what_is_dropped_is_not_looked_into(tmp_path: Path) -> None:
-    assert told(tmp_path, {"a.so": FAT, "b.so": FAT[:2000]}, Cuts(drop=("b.so",)))[:3] == [
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_what_is_dropped_is_not_looked_into(tmp_path: Path, order: str) -> None:
+    files = {"a": FAT, "b": FAT[:2000]}
+    assert told(tmp_path, {f"{name}.so": files[name] for name in order}, Cuts(drop=("b.so",)))[:3] == [
         ("a.so",),
         ("a.so",),
         ("b.so",),
@@ -72,3 +77,26 @@ def test_a_refusal_of_one_library_ends_all(tmp_path: Path) -> None:
         planned(source, (Share.parse("a=75"),), Cuts()),
     ):
         pytest.fail("nothing serves sm_75")
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "alone", "read"),
+    [
+        ("k/a.cubin", cubin(90), True, True),
+        ("k/a", cubin(90), True, True),
+        ("k/a.ptx", PTX, True, True),
+        ("k/a.txt", PTX, False, False),
+        ("k/a.bin", fatbin(entry()), True, True),
+        ("k/a.hsaco", bundle({GFX942: b"code"}), True, True),
+        ("k/a.hsaco.zst", zstandard.compress(bundle({GFX942: b"code"})), True, True),
+        ("k/a.txt.zst", zstandard.compress(b"text"), False, False),
+        ("k/a.so", FAT, False, True),
+        ("k/a.dll", pe_file(), False, True),
+        ("k/a.py", b"x = 1\n", False, False),
+    ],
+)
+def test_what_is_gpu_code_alone_is_known_by_its_first_bytes(path: str, data: bytes, *, alone: bool, read: bool) -> None:
+    def head(size: int) -> bytes:
+        return data[:size]
+
+    assert (is_alone(path, len(data), head), worth_reading(path, head)) == (alone, read)

@@ -11,8 +11,10 @@ from tests.factories.fatbins import cubin, entry, fatbin
 from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
 from tests.factories.windows import device_dll, needs_mingw, signed
+from vbuild.binary.edits import Strip
 from vbuild.cli.slim import slimmed_lines
 from vbuild.gpu_code.survey import device_code
+from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuList
 from vbuild.pe.image import Directory, PeImage
 from vbuild.slimming.library import GpuLibrary
@@ -69,6 +71,10 @@ def test_signed_dll_is_left_and_named_unless_its_signature_may_go(tmp_path: Path
     (cut,) = result.libraries
     assert cut.why_whole
     assert "--drop-signature" in cut.why_whole
+    assert (cut.kept, cut.dropped, cut.surplus) == (4, 0, ((Arch(80),),) * 2)
+    assert [str(each.device) for each in cut.served] == ["sm_90"]
+    _, cut = GpuLibrary.of("k.dll", memoryview(data)).slimmed(Share(), Cuts(strip=Strip.DEBUG))
+    assert (cut.served, cut.surplus) == ((), ())
     result, after = slimmed(tmp_path / "cut", data, Share(GpuList.asked("sm_90")), Cuts(drop_signature=True))
     assert archs(after) == [{"sm_90"}] * 2
     assert result.libraries[0].unsigned

@@ -8,11 +8,23 @@ from msgspec.structs import replace
 
 from tests.factories.ranges import serving
 from tests.factories.sources import served
-from tests.factories.variants import ANSWER, V3, document, machine, metadata, tiny_wheel, variant, variant_wheel
+from tests.factories.variants import (
+    ANSWER,
+    V3,
+    document,
+    jsonified,
+    machine,
+    metadata,
+    tiny_wheel,
+    variant,
+    variant_wheel,
+)
 from vbuild.errors import FetchError, VariantError, VbuildError, WheelError
 from vbuild.hardware.machine import Machine
+from vbuild.variants.document import Document
 from vbuild.variants.index import index
 from vbuild.variants.metadata import VariantProvider
+from vbuild.variants.model import PluginFeatures
 from vbuild.variants.select import informed, machine_at, save_machine, select
 
 V4 = document(variant("x86_64_v4", "x86_64 :: level :: v4"))
@@ -167,6 +179,69 @@ def test_the_python_that_a_page_says_counts(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(f"<!DOCTYPE html><html><body>{link}</body></html>")
     with served(tmp_path) as url, pytest.raises(VariantError, match=r"Requires-Python is >=3\.99"):
         select("demo", [f"{url}/"], machine=machine())
+
+
+def test_a_pre_release_comes_after_every_final_one(tmp_path: Path) -> None:
+    newest_first = ["1.0", "0.9", "2.0rc1", "2.0b1"]
+    for version in newest_first:
+        tiny_wheel(tmp_path, f"demo-{version}-py3-none-any.whl", requires_python="" if version == "2.0b1" else ">=3.99")
+    found = select("demo", [tmp_path], machine=machine())
+    assert [one.name.version for one in found.ranking] == newest_first
+
+
+TOASTER = document(
+    variant("k1", "toaster :: arch :: k1"),
+    metadata=metadata("toaster", toaster=VariantProvider(requires=("toasters",))),
+)
+
+
+def test_what_a_plugin_answers_counts(tmp_path: Path) -> None:
+    variant_wheel(tmp_path, "demo-1.0-py3-none-any-k1.whl", TOASTER)
+    tiny_wheel(tmp_path, "demo-1.0-py3-none-any.whl")
+    index(tmp_path)
+    asked: list[tuple[tuple[str, ...], Machine]] = []
+
+    def ask(found: Document, on: Machine) -> tuple[PluginFeatures, ...]:
+        asked.append((tuple(one.label for one in found.variants), on))
+        return (ANSWER,)
+
+    selection = select("demo", [tmp_path], machine=machine(), ask=ask)
+    assert (selection.name.variant, selection.plugin_features) == ("k1", (ANSWER,))
+    assert asked == [(("k1",), machine())]
+    out = select("demo", [tmp_path], machine=replace(machine(), without=("toaster",)), ask=ask)
+    assert (out.name.variant, out.ranking[-1].why) == (
+        None,
+        "toaster :: arch :: k1 is not supported: left out, as asked",
+    )
+
+
+def test_where_nothing_fits_each_answer_is_told(tmp_path: Path) -> None:
+    for version in ("1.0", "2.0"):
+        variant_wheel(tmp_path, f"demo-{version}-py3-none-any-k1.whl", TOASTER)
+    index(tmp_path)
+    answers = iter(replace(ANSWER, features=(("arch", (name,)),)) for name in ("k8", "k9"))
+    with pytest.raises(VariantError, match=r"machine supports arch k8; .* machine supports arch k9$"):
+        select("demo", [tmp_path], machine=machine(), ask=lambda _document, _machine: (next(answers),))
+    with pytest.raises(VariantError, match=r"no namespace 'x'; the releases looked at and vbuild have .*toaster"):
+        select("demo", [tmp_path], machine=replace(machine(), without=("x",)))
+
+
+def test_how_documents_of_other_tools_were_read_is_noted_for_each_release(tmp_path: Path) -> None:
+    found = jsonified(schema="https://variants-schema.wheelnext.dev/v0.2.0.json")
+    for version, python in (("1.0", ""), ("2.0", ">=3.99")):
+        tiny_wheel(tmp_path, f"demo-{version}-py3-none-any.whl", requires_python=python)
+        (tmp_path / f"demo-{version}-variants.json").write_bytes(found)
+    (note,) = Document.parse(found).notes
+    noted = select("demo", [tmp_path], machine=machine()).notes
+    assert noted == (f"demo-2.0-variants.json: {note}", f"demo-1.0-variants.json: {note}")
+
+
+def test_where_no_wheel_is_every_place_is_named(tmp_path: Path) -> None:
+    places = [tmp_path / "a", tmp_path / "b"]
+    for place in places:
+        place.mkdir()
+    with pytest.raises(VariantError, match=f"^demo: no wheel of it in {places[0]}, {places[1]}$"):
+        select("demo", places, machine=machine())
 
 
 def test_what_has_no_name_of_a_wheel_is_passed_over(release: Path) -> None:

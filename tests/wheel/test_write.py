@@ -232,6 +232,8 @@ def test_a_wheel_can_be_made_from_nothing(tmp_path: Path) -> None:
     files = contents(writer.path)
     assert list(files) == ["demo_libs/lib.so", f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD"]
     assert infos(writer.path)["demo_libs/lib.so"].external_attr >> 16 == 0o100755
+    with zipfile.ZipFile(writer.path) as archive:
+        assert archive.comment == b""
     assert Record.parse(files[f"{info}/RECORD"].decode()).rows[0].size == 1000
 
 

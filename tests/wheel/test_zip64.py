@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import os
+import struct
 import zipfile
 from collections.abc import Iterator
 from itertools import repeat
@@ -11,13 +12,14 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.wheels import contents, entry, everything, piped, record_of, wheel
 from vbuild.files.edited import EditedFile
 from vbuild.wheel.archive import open_wheel, peek
 from vbuild.wheel.deflate import Deflater
 from vbuild.wheel.write import edited
-from vbuild.wheel.zip_format import FULL32, End, Zip64End, Zip64Locator
+from vbuild.wheel.zip_format import FULL32, End, Zip64End, Zip64Locator, ZipMethod
 from vbuild.wheel.zip_read import ZipReader
 from vbuild.wheel.zip_write import ZipWriter, new_header
 
@@ -67,6 +69,8 @@ def test_members_far_into_a_file_have_wide_offsets(tmp_path: Path, start: int, *
         assert [(member.path, b"".join(read.inflated(member))) for member in read.members] == [
             (name, b"text " * 20) for name in names
         ]
+        # local headers have no offset, so nothing wide
+        assert read.data_offset(read.members[0]) == start + 30 + len(names[0])
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         assert (archive.testzip(), archive.comment) == (None, b"a note")
         first, second = archive.infolist()
@@ -86,6 +90,63 @@ def test_members_far_into_a_file_have_wide_offsets(tmp_path: Path, start: int, *
     assert behind[entries:] == (
         end64.pack() + Zip64Locator(0, directory + entries, 1).pack() + End(0, 0, 2, 2, entries, FULL32, 6).pack()
     ) + b"a note"  # fmt: skip
+
+
+@pytest.mark.parametrize("directory", [FULL32 - 1, FULL32])
+def test_a_directory_has_a_wide_record_where_its_offset_needs_one(tmp_path: Path, directory: int) -> None:
+    with (tmp_path / "a.zip").open("w+b") as file, Deflater(remembers=False) as deflater:
+        file.seek(directory - len("PK\3\4") - 26 - len("a") - len("x"))
+        writer = ZipWriter(file)
+        writer.write("a", EditedFile.whole(b"x"), new_header(method=ZipMethod.STORED), deflater)
+        assert file.tell() == directory
+        writer.finish(b"")
+        file.seek(directory)
+        assert (Zip64Locator(0, directory + 46 + 1, 1).pack() in file.read()) == (directory == FULL32)
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert archive.read("a") == b"x"
+
+
+# the first size that deflated might need more than 32 bits
+WIDE = 4_290_777_020
+
+
+@pytest.mark.parametrize(
+    ("size", "packed", "is_wide"),
+    [(WIDE - 1, WIDE - 1, False), (WIDE, 5_000_000, True), (1000, FULL32, True), (5 << 30, 5 << 30, True)],
+)
+def test_sizes_are_wide_in_both_headers_where_one_of_them_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, packed: int, *, is_wide: bool
+) -> None:
+    """What the members hold is a hole, so that they take no room on the disk."""
+
+    def skip(_source: ZipReader, _offset: int, size: int, output: IO[bytes]) -> None:
+        output.seek(size, os.SEEK_CUR)
+
+    monkeypatch.setattr("vbuild.wheel.zip_write._send", skip)
+    with open_wheel(wheel(tmp_path, files={"a": "1"})) as source, (tmp_path / "a.zip").open("w+b") as file:
+        member = source.members[0]
+        source.source.data_offset(member)
+        writer = ZipWriter(file)
+        writer.copy(source.source, replace(member, size=size, compressed_size=packed), "large")
+        writer.copy(source.source, member, "behind")
+        writer.finish(b"")
+        file.seek(0)
+        local = file.read(30)
+        read = ZipReader(file)
+        starts = [read.data_offset(member) for member in read.members]
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        large, behind = archive.infolist()
+    extra = 20 if is_wide else 0
+    assert (large.file_size, large.compress_size, large.extract_version) == (size, packed, 45 if is_wide else 20)
+    assert starts == [30 + 5 + extra, behind.header_offset + 30 + 6]
+    assert behind.header_offset == 30 + 5 + extra + packed
+    wide = (FULL32, FULL32) if is_wide else (packed, size)
+    assert struct.unpack_from("<HIIHH", local, 4)[:1] + struct.unpack_from("<IIHH", local, 18) == (
+        45 if is_wide else 20,
+        *wide,
+        5,
+        extra,
+    )
 
 
 @pytest.mark.slow

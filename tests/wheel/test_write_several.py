@@ -1,0 +1,223 @@
+"""Wheels that are written together, passed on as they are, or made without a trace of when and from what."""
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.factories.wheels import DAY, contents, everything, record_of, wheel
+from vbuild.errors import WheelError
+from vbuild.files.edited import EditedFile
+from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.metadata import RecordRow
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.write import edited, passed, placed, write_wheel, write_wheels
+from vbuild.wheel.zip_format import ZipMethod
+
+NAME = WheelName.parse("demo-1.0-py3-none-any.whl")
+VARIANT = NAME.labelled("x86_64_v3")
+INFO = "demo-1.0.dist-info"
+
+
+def infos(path: Path) -> dict[str, zipfile.ZipInfo]:
+    with zipfile.ZipFile(path) as archive:
+        return {info.filename: info for info in archive.infolist()}
+
+
+@contextmanager
+def refused(folder: Path, message: str) -> Iterator[None]:
+    """What is refused with *message* and leaves *folder* as it was."""
+    before = sorted(folder.iterdir()) if folder.exists() else None
+    with pytest.raises(WheelError) as refusal:
+        yield
+    assert str(refusal.value) == message
+    assert (sorted(folder.iterdir()) if folder.exists() else None) == before
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_wheel_is_passed_on_byte_for_byte(tmp_path: Path, *, verify: bool) -> None:
+    with open_wheel(wheel(tmp_path, demo="1")) as source:
+        copy = passed(source, tmp_path / "deep" / "out", verify=verify)
+        assert copy == tmp_path / "deep" / "out" / str(NAME)
+        assert copy.read_bytes() == source.path.read_bytes()
+        with refused(tmp_path, f"{source.path}: would overwrite the wheel it is made from; choose another folder"):
+            passed(source, tmp_path)
+
+
+def test_a_damaged_wheel_is_passed_on_only_where_nobody_asks(tmp_path: Path) -> None:
+    record = record_of(everything(str(NAME), {"demo.py": "2"}), INFO)
+    path = wheel(tmp_path, record=record, files={"demo.py": "1"})
+    with open_wheel(path) as source:
+        with pytest.raises(WheelError, match=r"demo\.py"):
+            passed(source, tmp_path / "out", verify=True)
+        assert not (tmp_path / "out").exists()
+        assert passed(source, tmp_path / "out").read_bytes() == path.read_bytes()
+
+
+def test_files_are_placed_together_or_not_at_all(tmp_path: Path) -> None:
+    source, out = wheel(tmp_path), tmp_path / "out"
+    assert placed({"a.whl": b"1", "b.whl": b"2"}, out, made_from=source) == (out / "a.whl", out / "b.whl")
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == {"a.whl": b"1", "b.whl": b"2"}
+    with refused(tmp_path, f"{source}: would overwrite the wheel it is made from; choose another folder"):
+        placed({"a.whl": b"1", source.name: b"2"}, tmp_path, made_from=source)
+    (out / "c.whl").mkdir()
+    with refused(out, f"{out / 'c.whl'}: cannot be written: Is a directory"):
+        placed({"d.whl": b"1", "c.whl": b"2"}, out, made_from=source)
+    assert (out / "a.whl").read_bytes() == b"1"
+
+
+def test_wheels_are_there_when_all_of_them_are(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    other = wheel(tmp_path / "other", "other-2.0-py3-none-any.whl")
+    with open_wheel(wheel(tmp_path, files={"demo.py": "1"})) as source:
+        with write_wheels(out, [NAME, VARIANT], like=source, passing=[other]) as writers:
+            assert [writer.path for writer in writers] == [out / str(NAME), out / str(VARIANT)]
+            for writer in writers:
+                for member in source.members:
+                    writer.copy(source, member)
+            assert not any(path.suffix == ".whl" for path in out.iterdir())
+        assert contents(out / str(NAME)) == contents(out / str(VARIANT)) == contents(source.path)
+        assert (out / other.name).read_bytes() == other.read_bytes()
+        assert len(list(out.iterdir())) == 3
+    twice = f"{out / str(NAME)}: two wheels of this name would be written; make them apart"
+    with refused(out, twice), write_wheels(out, [VARIANT, NAME, NAME]):
+        pass
+    with refused(out, f"{NAME}: no member is in a .dist-info folder"), write_wheels(out, [NAME, VARIANT]):
+        pass
+
+
+def test_nothing_shows_when_members_without_names_were_made(tmp_path: Path) -> None:
+    source_path = wheel(tmp_path, modes={"demo/run": 0o755}, files={"demo/run": "1"})
+    with open_wheel(source_path) as source, write_wheel(tmp_path / "out", NAME) as writer:
+        writer.anonymise(mode=0o600)
+        for member in source.members:
+            writer.copy(source, member)
+        writer.write("demo/new", b"2")
+    assert {(info.date_time, info.external_attr >> 16) for info in infos(writer.path).values()} == {
+        ((1980, 1, 1, 0, 0, 0), 0o100600)
+    }
+    assert contents(writer.path)["demo/run"] == b"1"
+
+
+def test_a_list_of_all_files_is_made_when_they_are_written(tmp_path: Path) -> None:
+    def made(rows: tuple[RecordRow, ...]) -> bytes:
+        return "\n".join(f"{row.path} {row.size}" for row in rows).encode()
+
+    with open_wheel(wheel(tmp_path)) as source, write_wheel(tmp_path / "out", NAME) as writer:
+        writer.write("demo/a.py", b"1")
+        writer.write_after(f"{INFO}/files.txt", made)
+        writer.write("demo/b.py", b"22")
+        for member in source.members:
+            writer.copy(source, member)
+    assert contents(writer.path)[f"{INFO}/files.txt"] == b"demo/a.py 1\ndemo/b.py 2"
+
+
+@pytest.mark.parametrize(("name", "method"), [(NAME, ZipMethod.DEFLATED), (VARIANT, ZipMethod.ZSTD)])
+def test_only_a_variant_has_members_in_zstd_and_its_metadata_are_deflated(
+    tmp_path: Path, name: WheelName, method: int
+) -> None:
+    files = {"demo/a.py": b"text " * 100, "demo/b.py": b"1", "demo/stored": b"x"}
+    path = wheel(tmp_path, compressions={"demo/stored": 0}, files=files)
+    with open_wheel(path) as source, write_wheel(tmp_path / "out", name, like=source) as writer:
+        writer.members = ZipMethod.ZSTD
+        for member in source.members:
+            if member.path == "demo/b.py":
+                writer.write(member, b"2")
+            else:
+                writer.copy(source, member)
+        writer.write("demo/new", b"text " * 100)
+    with open_wheel(writer.path, check=True) as made:
+        assert {member.path: member.header.method for member in made.members} == {
+            "demo/a.py": method,
+            "demo/b.py": method,
+            "demo/stored": ZipMethod.STORED,
+            "demo/new": method,
+            **dict.fromkeys((f"{INFO}/{file}" for file in ("METADATA", "WHEEL", "RECORD")), ZipMethod.DEFLATED),
+        }
+        assert made.read("demo/a.py") == made.read("demo/new") == b"text " * 100
+        back = write_wheel(tmp_path / "back", NAME, like=made)
+        with back as plain:
+            for member in made.members:
+                plain.copy(made, member)
+    version = infos(writer.path)["demo/a.py"].extract_version
+    assert version == (63 if method == ZipMethod.ZSTD else 20)
+    assert {info.compress_type for info in infos(plain.path).values()} == {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+    assert contents(plain.path)["demo/a.py"] == b"text " * 100
+
+
+def test_bytes_may_change_once_they_are_written(tmp_path: Path) -> None:
+    data = bytearray(b"1")
+    with open_wheel(wheel(tmp_path)) as source, write_wheel(tmp_path / "out", NAME, like=source) as writer:
+        for path in ("demo/a.py", f"{INFO}/a.txt"):
+            data[:] = b"1"
+            writer.write(path, data)
+            data[:] = b"2"
+        writer.write("demo/b.py", EditedFile.of(b"0123", [range(1, 3)]))
+        for member in source.members:
+            writer.copy(source, member)
+    made = contents(writer.path)
+    assert (made["demo/a.py"], made[f"{INFO}/a.txt"], made["demo/b.py"]) == (b"1", b"1", b"12")
+
+
+def test_new_members_are_compressed_as_metadata_are(tmp_path: Path) -> None:
+    path = wheel(tmp_path, compressions={f"{INFO}/METADATA": zipfile.ZIP_STORED})
+    with open_wheel(path) as source:
+        out = edited(source, tmp_path / "out", NAME, edits={"demo/new": b"1"})
+    assert infos(out)["demo/new"].compress_type == zipfile.ZIP_STORED
+
+
+def test_what_is_said_of_the_level_stays_with_the_bytes_that_have_it(tmp_path: Path) -> None:
+    """The two bits that say how hard a member was deflated."""
+
+    def tamper(archive: zipfile.ZipFile) -> None:
+        for info in archive.infolist():
+            info.flag_bits |= 0b110
+
+    path = wheel(tmp_path, tamper=tamper, files={"demo/a.py": "1", "demo/b.py": "2"})
+    with open_wheel(path) as source:
+        out = infos(edited(source, tmp_path / "out", NAME, edits={"demo/b.py": b"3"}))
+    assert (out["demo/a.py"].flag_bits, out["demo/b.py"].flag_bits) == (0b110, 0)
+
+
+def test_a_new_member_has_the_attributes_of_a_text_that_its_owner_may_write(tmp_path: Path) -> None:
+    with open_wheel(wheel(tmp_path)) as source:
+        new = infos(edited(source, tmp_path / "out", NAME, edits={"demo/new": b"1"}))["demo/new"]
+    assert (new.external_attr >> 16, new.external_attr & 0xFFFF, new.internal_attr) == (0o100644, 0, 0)
+
+
+def test_record_keeps_its_attributes(tmp_path: Path) -> None:
+    record = f"{INFO}/RECORD"
+    path = wheel(tmp_path, compressions={record: zipfile.ZIP_STORED}, modes={record: 0o600})
+    with open_wheel(path) as source:
+        new = infos(edited(source, tmp_path / "out", NAME, edits={"demo/new": b"1"}))[record]
+    assert (new.compress_type, new.external_attr >> 16) == (zipfile.ZIP_STORED, 0o100600)
+
+
+def test_a_damaged_wheel_is_edited_only_where_nobody_asks(tmp_path: Path) -> None:
+    record = record_of(everything(str(NAME), {"demo.py": "2"}), INFO)
+    with open_wheel(wheel(tmp_path, record=record, files={"demo.py": "1"})) as source:
+        with pytest.raises(WheelError, match=r"demo\.py"):
+            edited(source, tmp_path / "out", NAME, edits={"a": b"1"}, verify=True)
+        assert not (tmp_path / "out").exists()
+        assert contents(edited(source, tmp_path / "out", NAME, edits={"a": b"1"}))["demo.py"] == b"1"
+
+
+def test_the_first_wheel_that_is_copied_from_says_time_and_comment(tmp_path: Path) -> None:
+    def tamper(archive: zipfile.ZipFile) -> None:
+        archive.comment = b"first"
+
+    path = wheel(tmp_path, tamper=tamper, files={f"{INFO}/licenses/MIT": "1", "demo/a.py": "2"})
+    with open_wheel(path) as source:
+        with write_wheel(tmp_path / "out", NAME) as writer:
+            for member in source.members:
+                writer.copy(source, member)
+            writer.write("demo/new", b"3")
+        message = f"{path}: would overwrite the wheel it is made from; choose another folder"
+        with refused(tmp_path, message), write_wheel(tmp_path, NAME) as own:
+            own.copy(source, source.members[0])
+    assert infos(writer.path)["demo/new"].date_time == DAY
+    with zipfile.ZipFile(writer.path) as archive:
+        assert archive.comment == b"first"
+        assert archive.read(f"{INFO}/licenses/MIT") == b"1"
