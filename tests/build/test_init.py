@@ -232,6 +232,7 @@ def test_a_key_that_scikit_build_core_renamed_asks_for_a_release_that_reads_it(
         ),
         ("curl: (6) Could not resolve host: example.org", "downloads from example.org, which"),
         ("urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>", "downloads from a server"),
+        ("URLError(gaierror(-2, 'Name or service not known'))\nWill retry", "downloads from a server"),
         (
             'CMake Error: The source directory "/t/tree" does not appear to contain CMakeLists.txt.',
             "/t/tree/CMakeLists.txt is not in the sdist; build from its repository: [source] git",

@@ -210,7 +210,7 @@ _UNREACHED = re.compile(r"(?:unable to access|Failed to clone repository:) '(?P<
 _NO_DOWNLOAD = re.compile(
     r"HTTPS?Connection(?:Pool)?\(host='(?P<host>[\w.-]+)'[^\n]*?(?:with url: (?P<path>[^\s(]+)[^\n]*)?Failed to resolve"
     r"|Could not resolve host: (?P<said>[\w.-]+)"
-    r"|urlopen error \[Errno -[23]\]"
+    r"|urlopen error \[Errno -[235]\]|gaierror\(-[235],|Temporary failure in name resolution"
 )
 _NO_FOLDER = re.compile(
     r"add_subdirectory given source\s+\"(?P<given>[^\"]+)\"\s+which is not an\s+existing\s+directory"
