@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.factories import cuda
 from tests.factories.nvcc import COMPILERS, INTERPRETER, OUTSIDE, Build
 from tests.factories.plans import plan as planned_without
 from tests.factories.projects import tree
@@ -22,7 +23,7 @@ from vbuild.build.wrappers import BuildFolders, CompilerWrappers, install
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.process.run import run
-from vbuild.recipe.cuda import FileRule
+from vbuild.recipe.cuda import Compress, FileRule
 from vbuild.recipe.source import Folder
 from vbuild.toolchain.compilers import found_rust
 
@@ -40,9 +41,14 @@ HEADER = """
 #include <assert.h>
 static inline int inlined(int a) { assert(a > 0); return a; }
 """
+INLINED = """
+#include <cuda_fp16.h>
+__device__ inline float twice(float a) { return __half2float(__float2half(a)) * 2; }
+"""
 NAMELESS = """
 #include <cassert>
-namespace { __global__ void scale(float *x) { assert(x[0] > 1); x[0] *= 2; } }
+#include "b.cuh"
+namespace { __global__ void scale(float *x) { assert(x[0] > 1); x[0] = twice(x[0]); } }
 static void start(float *x) { scale<<<1, 1>>>(x); }
 namespace { struct Start { Start() { start(nullptr); } } first; }
 """
@@ -127,30 +133,34 @@ def test_c_code_is_the_same_with_file_date_assert_and_debug_information(flags: t
     assert os.fsencode(tmp_path) not in made[0]
 
 
-@needs("nvcc")
-@pytest.mark.parametrize("flags", [("-dc",), ("-c", "-g")], ids=" ".join)
+@pytest.mark.sampled("-c -lineinfo")
+@pytest.mark.parametrize("flags", [("-dc",), ("-c", "-g"), ("-c", "-lineinfo"), ("-shared",)], ids=" ".join)
 def test_gpu_code_is_the_same_with_names_of_its_own(flags: tuple[str, ...], tmp_path: Path) -> None:
     made = []
     for place in places(tmp_path):
-        build = Build(place.folder, "80")
-        source = tree(build.source, {"src/a.cu": NAMELESS}) / "src/a.cu"
-        words = ("nvcc", *flags, "-Xcompiler=-fPIC", str(source), "-o", "a.o")
+        build = Build(place.folder, "80+ptx", compress=Compress.NONE)
+        source = tree(build.source, {"src/a.cu": NAMELESS, "src/b.cuh": INLINED}) / "src/a.cu"
+        # CMake has it with its folder, setuptools without
+        named = "src/a.cu" if "-lineinfo" in flags else str(source)
+        words = ("nvcc", *flags, "-Xcompiler=-fPIC", f"-L{cuda.home()}/lib", named, "-o", "a.o")
         ran = build.call(*words, environment={**build.environment, **place.variables, **settled()})
         assert (ran.returncode, ran.stderr) == (0, "")
         made.append((build.source / "a.o").read_bytes())
     assert made[0] == made[1]
     assert os.fsencode(tmp_path) not in made[0]
     assert b"tmpxft" not in made[0]
+    # GPU code says where its lines are, also those of the toolkit
+    has_lines = "-lineinfo" in flags
+    assert [name in made[0] for name in (b'"/./src/a.cu"', b'"/./src/b.cuh"', b'"/cuda/')] == [has_lines] * 3
 
 
-@needs("nvcc")
 def test_a_file_that_is_compiled_twice_can_be_linked_with_itself(tmp_path: Path) -> None:
     build = Build(tmp_path, "80", files=(FileRule("*", GpuList.parse("80")),))
     tree(build.source, {"x.cu": "__global__ void NAME(float *x) { x[0] = 1; }\n"})
     for name in ("one", "two"):
         ran = build.call("nvcc", "-dc", "-Xcompiler=-fPIC", f"-DNAME={name}", "x.cu", "-o", f"{name}.o")
         assert (ran.returncode, ran.stderr) == (0, "")
-    ran = build.call("nvcc", "-shared", "-Xcompiler=-fPIC", "one.o", "two.o", "-o", "both.so")
+    ran = build.call("nvcc", "-shared", "-Xcompiler=-fPIC", f"-L{cuda.home()}/lib", "one.o", "two.o", "-o", "both.so")
     assert (ran.returncode, ran.stderr) == (0, "")
 
 

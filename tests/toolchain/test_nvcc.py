@@ -365,16 +365,22 @@ def test_a_command_without_a_host_compiler_gets_that_of_the_build() -> None:
     assert run("-c a.cu -ccbin gcc", cuda(mode=Archs.KEEP, host="g++")).words[2] == "-ccbin=gcc"
 
 
+# for a compiler cache, which must know an object with mapped lines from another
+LINES = ("-lineinfo", "-Xcompiler=-DVBUILD_MAPPED_LINES")
+
+
 def test_the_recipes_options_take_the_place_of_the_projects() -> None:
     settings = cuda(mode=Archs.KEEP, append=("--compress-mode=size", "-lineinfo"))
     found = run("-c a.cu --no-compress -compress-mode speed -Xfatbin -compress-all -Xfatbin=-a,-compress-all", settings)
-    assert found.words == ("-c", "a.cu", "-Xfatbin=-a", "--compress-mode=size", "-lineinfo", *OURS)
+    assert found.words == ("-c", "a.cu", "-Xfatbin=-a", "--compress-mode=size", *LINES, *OURS)
     assert run("-c -G a.cu", settings).words == ("-c", "-G", "a.cu", "--compress-mode=size", *OURS)
     assert run("-dlink a.o", settings).words == ("-dlink", "a.o", "--compress-mode=size")
-    assert run("-ptx a.cu", settings).words == ("-ptx", "a.cu", "-lineinfo", *OURS)
+    assert run("-ptx a.cu", settings).words == ("-ptx", "a.cu", *LINES, *OURS)
     assert run("-E a.cu", settings).words == ("-E", "a.cu", *OURS)
     only_lines = cuda(mode=Archs.KEEP, append=("-lineinfo",))
-    assert run("-c a.cu --no-compress", only_lines).words == ("-c", "a.cu", "--no-compress", "-lineinfo", *OURS)
+    assert run("-c a.cu --no-compress", only_lines).words == ("-c", "a.cu", "--no-compress", *LINES, *OURS)
+    own = run("-c a.cu --generate-line-info", cuda(mode=Archs.KEEP))
+    assert own.words == ("-c", "a.cu", "--generate-line-info", *LINES[1:], *OURS)
 
 
 def test_a_mapping_that_nvcc_would_split_is_left_to_the_wrapper_of_the_host_compiler() -> None:

@@ -1,5 +1,6 @@
 """The wrapper of nvcc with the real nvcc, and the build systems that look for one."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -236,6 +237,23 @@ def test_a_cache_does_not_give_one_level_the_code_of_another(tmp_path: Path) -> 
             objects[name] = build.compiled("-O2", "-Xcompiler=-march=native", CCACHE_DIR=str(tmp_path / "cache"))
     assert ["ymm" in disassembled(file) for file in objects.values()] == [False, True, False]
     assert objects["one"].read_bytes() == objects["three"].read_bytes()
+    statistics = subprocess.check_output(["ccache", "--print-stats"], env=environment, text=True)
+    assert "direct_cache_hit\t1\n" in statistics
+
+
+@needs("ccache")
+def test_a_cache_gives_no_build_the_lines_of_another(tmp_path: Path) -> None:
+    environment = {**OUTSIDE, "CCACHE_DIR": str(tmp_path / "cache")}
+    caching = found("ccache", environment)
+    assert caching
+    objects = []
+    for name in ("one", "two"):
+        with caching.running(tmp_path / name, environment) as running:
+            build = Build(tmp_path / name, "80+ptx", cache=running, compress=Compress.NONE)
+            objects.append(build.compiled("-lineinfo", CCACHE_DIR=str(tmp_path / "cache")).read_bytes())
+    assert objects[0] == objects[1]
+    assert b'"/./a.cu"' in objects[0]
+    assert os.fsencode(tmp_path) not in objects[0]
     statistics = subprocess.check_output(["ccache", "--print-stats"], env=environment, text=True)
     assert "direct_cache_hit\t1\n" in statistics
 

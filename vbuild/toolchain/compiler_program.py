@@ -16,9 +16,9 @@ import sys
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(sys.argv[0]))
-    from rewriting import ASSEMBLY_FILES, RewrittenCommand, rewritten, rewritten_rust, text_of  # type: ignore[import-not-found]
+    from rewriting import ASSEMBLY_FILES, RewrittenCommand, mapped, rewritten, rewritten_rust, text_of  # type: ignore[import-not-found]
 else:
-    from vbuild.toolchain.rewriting import ASSEMBLY_FILES, RewrittenCommand, rewritten, rewritten_rust, text_of
+    from vbuild.toolchain.rewriting import ASSEMBLY_FILES, RewrittenCommand, mapped, rewritten, rewritten_rust, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing costs a fifth of the start-up
@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # typing costs a fifth of the start-up
 SETTINGS = "settings.marshal"
 # how many processes a build may start, and below nvcc's wrapper that nvcc; what tells it so behind ccache
 THREADS, SIDE_BY_SIDE = "VBUILD_NVCC_THREADS", "side-by-side"
+# what tells a compiler wrapper that nvcc, which calls it, puts line numbers into GPU code
+DEVICE_LINES = "VBUILD_DEVICE_LINES"
 RUSTC = "rustc-launcher"  # not rustc: who asks PATH for that one is not cargo
 TOOLS = ("ar", "ranlib")  # zig's, in the place of binutils'
 RUST_PROFILE = "rust.profdata"
@@ -173,6 +175,44 @@ def _output(arguments: "Sequence[str]") -> str:
     return ""
 
 
+def _complete(settings: "dict[str, Any]", result: RewrittenCommand) -> None:
+    """Do what a command that has succeeded leaves to do."""
+    if DEVICE_LINES in os.environ and _is_device_pass(result.arguments):
+        _map_lines(_output(result.arguments), settings["nvcc"]["mapping"])
+    if result.kept and settings.get("objects"):
+        _keep_object(settings, result)
+
+
+def _is_device_pass(arguments: "Sequence[str]") -> bool:
+    """Whether a command of nvcc is the preprocessor for code of one GPU architecture; not one that a cache reads."""
+    is_for_gpu = any(word.startswith("-D__CUDA_ARCH__=") for word in arguments)
+    return is_for_gpu and "-E" in arguments and _output(arguments).endswith(".cpp1.ii")
+
+
+def _map_lines(preprocessed: str, mapping: "Sequence[str]") -> None:
+    """Have the file *preprocessed* name its sources as binaries do: nvcc writes those names into GPU code.
+
+    It has no option for that. A relative name it would put behind the folder that it runs in, so all begin with /.
+    """
+    import re
+
+    names: dict[bytes, bytes] = {}
+    with open(preprocessed, "rb") as file:
+        text = file.read()
+    for path in {*re.findall(rb'^# \d+ "([^"<\\\n]+)"', text, re.MULTILINE)}:
+        if name := mapped(os.path.abspath(os.fsdecode(path)), mapping):
+            names[path] = os.fsencode(f"/{name}")
+    with open(preprocessed, "wb") as file:
+        file.write(
+            re.sub(
+                rb'^(# \d+ ")([^"<\\\n]+)(?=")',
+                lambda line: line[1] + names.get(line[2], line[2]),
+                text,
+                flags=re.MULTILINE,
+            )
+        )
+
+
 def _count(log: str, name: str, sources: "Sequence[str]") -> None:
     """One line more in the list of calls: who compiles by another way is not in it."""
     line = "\t".join([name, *map(os.path.abspath, sources)])
@@ -224,8 +264,8 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
     status, errors = _ended(words)
     if status:
         _note_failure(settings, name, result, errors.decode(errors="replace"))
-    elif result.kept and settings.get("objects"):
-        _keep_object(settings, result)
+    else:
+        _complete(settings, result)
     raise SystemExit(status)
 
 

@@ -5,9 +5,11 @@
       -> host flags         those that choose instructions out, by `vbuild.toolchain.rewriting`; ours in
       -> host compiler      the compiler wrapper of its name, which stands first on PATH as well
       -> names              the source's path from the build's folder on; that of the object, for files in between
+      -> line numbers       of GPU code, made by the preprocessor: its wrapper is told to map the paths
 
 nvcc makes the names of what a file has for itself of the file's whole path, and hands the host compiler a file that is
 called by the number of its own process, which is in the object's symbols: two builds would never have the same bytes.
+What it links at once is an object in between, too. Only of several sources at once the names cannot be told.
 
 The level's flags are in the command too, although the host compiler's wrapper adds them: a compiler cache tells
 commands apart by their words, and a project may name a host compiler that has no compiler wrapper.
@@ -57,6 +59,9 @@ _COMPRESSION = frozenset({"-compress-mode", "-no-compress"})
 _COMPRESS_ALL = frozenset({"-compress-all", "--compress-all"})  # fatbinary's own name for the mode "size"
 _HAS_FATBIN = frozenset({NvccOutput.OBJECT, NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK, NvccOutput.FATBIN})
 _LINEINFO = "-lineinfo"
+# no compiler cache may take an object that has the lines of another folder, as it was made without the wrapper; ccache
+# passes over a macro that is a word of its own
+_MAPPED = "-Xcompiler=-DVBUILD_MAPPED_LINES"
 LINKS = frozenset({NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK})
 _TRIALS = frozenset({"CMakeScratch", "CMakeTmp", "meson-private"})
 _TRIAL_FILE = re.compile(r"(?:conftest|_configtest|CMake\w+Compiler(?:ABI|Id))\.\w+")
@@ -186,14 +191,6 @@ class HostCompiler:
         flags = (*self.rules["compile"], *(flag for flag in self.mapping if not _SPLITS.search(flag)))
         return tuple(word for flag in flags for word in ("-Xcompiler", flag))
 
-    def mapped(self, path: str) -> str | None:
-        """The absolute *path* as binaries have it; None if they have it as it is."""
-        for flag in self.mapping:
-            folder, _, name = flag.partition("=")[2].rpartition("=")
-            if path.startswith(f"{folder}{os.sep}"):
-                return f"{name}{path.removeprefix(folder)}"
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class RewrittenNvcc:
@@ -230,9 +227,12 @@ def rewritten(
     judged = rewriting.rewritten([*tokens, *call.sources], {**host.rules, "flags": ("strip",)})
     compiler = _host_compiler((*call.values("-ccbin"), ccbin or rules.host)[0], host, is_wrapper=not keeps)
     gone = _gone(call, rules, is_new=is_new) | (frozenset({"-ccbin"}) if compiler else frozenset())
+    appended = tuple(_appended(call, rules))
     kept = [word for option in call.options for word in _kept(option, gone, frozenset(judged.removed))]
+    if _MAPPED in appended:
+        kept = [_relative(word, host.mapping) if word in call.sources else word for word in kept]
     flags = host.words if paths else ()
-    behind = [*(spelled(ours) if is_new else ()), *compiler, *_appended(call, rules), *_named(call, paths, rules, host)]
+    behind = [*(spelled(ours) if is_new else ()), *compiler, *appended, *_named(call, paths, rules, host)]
     return RewrittenNvcc(
         words=(*flags, *kept, *behind) if keeps else (*kept, *behind, *flags),
         command=Command(
@@ -342,27 +342,41 @@ def _host_compiler(given: str, host: HostCompiler, *, is_wrapper: bool) -> tuple
 
 def _appended(call: Call, rules: CudaRules) -> Iterator[str]:
     """The rules' own options, where *call* has a use for them."""
+    is_mapped = bool(call.sources) and call.output is not NvccOutput.TEXT and call.has(_LINEINFO)
     for flag in rules.append:
         if flag != _LINEINFO:
             if call.output in _HAS_FATBIN:
                 yield flag
         # -G has all that -lineinfo has, and nvcc warns of both
         elif call.sources and call.output is not NvccOutput.TEXT and not call.has("-G"):
+            is_mapped = True
             yield flag
+    if is_mapped:
+        yield _MAPPED
 
 
 def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: HostCompiler) -> Iterator[str]:
     """The options that name what is compiled after the project's own files, where *call* compiles one, of *paths*."""
-    name = host.mapped(paths[0]) if len(paths) == 1 and paths[0].endswith(".cu") else None
+    name = rewriting.mapped(paths[0], host.mapping) if len(paths) == 1 and paths[0].endswith(".cu") else None
     if name is None or _SPLITS.search(name):
         return
     yield f"-Xcudafe=--orig_src_path_name={name}"
     if call.has("-c", "-dc", "-dw") and not call.has("-keep", "-save-temps", "-objtemp"):
         yield "-objtemp"
     # not of the source, which may be compiled several times, to be linked together
-    made = host.mapped(call.files[0]) if call.files else None
+    made = rewriting.mapped(call.files[0], host.mapping) if call.files else None
     if rules.seeds and made and not call.has("-frandom-seed") and not _SPLITS.search(made):
         yield f"-frandom-seed={made}"
+
+
+def _relative(source: str, mapping: Sequence[str]) -> str:
+    """The path of *source* from the folder of the process on, if *mapping* has both in one folder.
+
+    With line numbers, GPU code is called by the path of its source as the command has it.
+    """
+    here, there = (rewriting.mapped(os.path.join(path, ""), mapping) for path in (os.getcwd(), _absolute(source)))  # noqa: PTH109, PTH118 - as above
+    is_one_folder = bool(here and there) and str(here).partition("/")[0] == str(there).partition("/")[0]
+    return os.path.relpath(source) if os.path.isabs(source) and is_one_folder else source  # noqa: PTH117 - the same
 
 
 def _absolute(file: str) -> str:
@@ -397,8 +411,12 @@ def main() -> NoReturn:
     if result.command:
         for name in (_BEFORE, _BEHIND, _HOST):  # they are in the command now
             environment.pop(name, None)
-        if not Call.parse(call).has("-t", "--threads"):
+        ran = Call.parse(result.words)
+        if not ran.has("-t", "--threads"):
             more = side_by_side(result.command, Path(folder), environment, program)
+        if ran.has(_LINEINFO):
+            environment[compiler_program.DEVICE_LINES] = "1"
+        more = (*more, *_kept_in(ran, Path(folder)))
     path = [entry for entry in environment.get("PATH", os.defpath).split(os.pathsep) if entry != folder]
     environment["PATH"] = os.pathsep.join(path if result.keeps else [folder, *path])
     try:
@@ -438,6 +456,19 @@ def side_by_side(
         beside = str(folder / compiler_program.SIDE_BY_SIDE)
         environment |= {compiler_program.THREADS: str(taken), _PREFIX: beside}
     return ()
+
+
+def _kept_in(call: Call, folder: Path) -> tuple[str, ...]:
+    """The words that take the process number out of the names of files in between, if *call* also links.
+
+    The name of one is in the symbol table. They are kept in *folder*, by names of their own for each process.
+    """
+    is_link = call.output is NvccOutput.LIBRARY and len(call.sources) == 1
+    if not is_link or call.has("-keep", "-keep-dir", "-save-temps", "-objtemp", "-dryrun"):
+        return ()
+    place = folder / f"kept-{os.getpid()}"
+    place.mkdir(exist_ok=True)
+    return ("-keep", f"-keep-dir={place}")
 
 
 def logged(log: Path) -> Iterator[Command]:

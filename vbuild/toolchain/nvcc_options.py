@@ -50,6 +50,7 @@ _SHORT = {
     "--compress-mode": "-compress-mode",
     "--no-compress": "-no-compress",
     "--device-debug": "-G",
+    "--generate-line-info": "-lineinfo",
     "--dlink-time-opt": "-dlto",
     "--lto": "-dlto",
     "-lto": "-dlto",
@@ -68,6 +69,7 @@ _SHORT = {
     "--device-link": "-dlink",
     "--frandom-seed": "-frandom-seed",
     "--keep": "-keep",
+    "--keep-dir": "-keep-dir",
     "--save-temps": "-save-temps",
     "--objdir-as-tempdir": "-objtemp",
 }

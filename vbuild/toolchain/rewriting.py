@@ -317,6 +317,15 @@ def _is_flag_check(source: str) -> bool:
         return False
 
 
+def mapped(path: str, mapping: "Sequence[str]") -> "str | None":
+    """The absolute *path* as binaries have it by the flags of *mapping*; None if they have it as it is."""
+    for flag in mapping:
+        folder, _, name = flag.partition("=")[2].rpartition("=")
+        if path.startswith(f"{folder}{os.sep}"):
+            return f"{name}{path.removeprefix(folder)}"
+    return None
+
+
 def text_of(path: str) -> str:
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return file.read()

@@ -106,6 +106,7 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
     nvcc, nvcc_settings = settings["nvcc"], None
     mapping = (f"-ffile-prefix-map={settings['project']}=.",)
     if nvcc:
+        toolkits = (folder / "cuda", Path(nvcc["nvcc"]).parents[1])
         if not os.access(nvcc["nvcc"], os.X_OK):
             what = f"{nvcc['nvcc']} cannot be run in the container; expected the toolkit of the host there"
             raise SystemExit(f"{SAID}{what}")
@@ -115,7 +116,7 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
         nvcc_settings = {
             "rules": {**nvcc, "aliases": aliases, "append": tuple(nvcc["append"]), "host": host},
             "command": (nvcc["nvcc"],),
-            "mapping": mapping,
+            "mapping": (*mapping, *(f"-ffile-prefix-map={place}=cuda" for place in toolkits)),
             "compilers": {name: str(path) for name, path in compilers.items()},
             "log": str(logs / "nvcc.jsonl"),
         }
