@@ -53,6 +53,7 @@ def entry(
         "profile": None,
         "overrides": [],
         "architectures": [],
+        "not_reproducible": None,
         "verdict": verdict(name, cpu, isa=isa),
     } | more
 

@@ -37,6 +37,7 @@ from vbuild.build.headers import (
 from vbuild.build.job import Job
 from vbuild.build.numpy_api import older_numpy
 from vbuild.build.plan import BuildBackend
+from vbuild.build.reproducible import BuildTraces
 from vbuild.build.requiring import check_cuda, pins
 from vbuild.build.resources import job_variables
 from vbuild.build.setup_imports import is_known, project_of
@@ -52,6 +53,7 @@ from vbuild.errors import BuildError
 from vbuild.process.run import run
 from vbuild.recipe.cuda import Archs
 from vbuild.recipe.variables import passed
+from vbuild.toolchain.compilers import cargo_home
 from vbuild.toolchain.nvcc import Command, is_trial
 from vbuild.wheel.name import WheelName
 
@@ -71,7 +73,8 @@ class Built(Struct, frozen=True):
     seconds.
 
     *commands* are those of nvcc, *calls* those of the other compilers, and *failed* those of these that failed. *pins*
-    are what it may require of packages that it was built against, by `vbuild.build.requiring`.
+    are what it may require of packages that it was built against, by `vbuild.build.requiring`, and *traces* what would
+    give its build away.
     """
 
     wheel: Path
@@ -81,6 +84,7 @@ class Built(Struct, frozen=True):
     calls: tuple[CompilerCall, ...] = ()
     failed: tuple[FailedCall, ...] = ()
     pins: tuple[tuple[str, str], ...] = ()
+    traces: BuildTraces = BuildTraces()
 
     def record(self, project: Path) -> dict[str, Any]:
         """What was built in the tree *project*, but for the wheel, as JSON takes it."""
@@ -102,10 +106,11 @@ class Built(Struct, frozen=True):
             tuple(calls),
             convert(record["failed"], tuple[FailedCall, ...]),
             convert(record["pins"], tuple[tuple[str, str], ...]),
+            convert(record["traces"], BuildTraces),
         )
 
 
-_RECORDED = ("overrides", "commands", "seconds", "failed", "pins")
+_RECORDED = ("overrides", "commands", "seconds", "failed", "pins", "traces")
 
 
 def build_wheel(
@@ -123,7 +128,7 @@ def build_wheel(
     Compilers go through *cache*. The build system starts so many *processes*, as many as it likes if that is 0; the
     wheel is the same. `BuildError` if a step fails, with the place and the last lines of *log*.
     """
-    start = time.perf_counter()
+    start, began = time.perf_counter(), time.time()
     shell = _shell(job, project, folder, log=log, environments=environments, cache=cache)
     shell = replace(shell, variables={**shell.variables, **job_variables(processes, shell.variables)})
     with _explained(job, shell.wrappers, log), _refused():
@@ -142,7 +147,21 @@ def build_wheel(
     failed = (*wrappers.failures(), *_in_vain(job, log))
     found = pins(shell.environment, dict(job.target.requires)) if shell.environment else {}
     calls = wrappers.compiled()
-    return Built(wheel, wrappers.overrides(), wrappers.commands(), seconds, calls, failed, tuple(found.items()))
+    traces = BuildTraces.of(_folders(job, shell, environments), shell.variables.get("TMPDIR"), began)
+    return Built(wheel, wrappers.overrides(), wrappers.commands(), seconds, calls, failed, tuple(found.items()), traces)
+
+
+def _folders(job: Job, shell: "_Shell", environments: Environments) -> Iterator[tuple[Path | None, str]]:
+    """The folders that *job* works with, by what binaries have in their place; a folder inside another comes first."""
+    yield shell.project, "."
+    yield shell.wrappers.cuda, "cuda"
+    yield (job.toolkit.root if job.toolkit else None), "cuda"
+    yield from ((prefix.folder, f"native/{prefix.name}") for prefix in job.prefixes)
+    yield environments.place(job.interpreter), "environments"
+    yield environments.own, "environments"
+    # a Python's own folder, and that of a virtual environment
+    yield from ((python.parent.parent, "python") for python in (job.interpreter.include, job.interpreter.path))
+    yield cargo_home(shell.variables), "cargo"
 
 
 def begin(job: Job, project: Path, environments: Environments) -> None:

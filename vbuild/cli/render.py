@@ -74,6 +74,7 @@ def _notable_lines(release: "ReleaseResult") -> Iterator[str]:
     """What else the user should know about a release."""
     yield from _code_lines(release)
     yield from _emulation_lines(release)
+    yield from _differing_lines(release)
     if lists := release.lists:
         yield f"lists of GPU architectures that were changed: {len(lists)}"
         for text in lists[:_SHOWN]:
@@ -103,6 +104,19 @@ def _code_lines(release: "ReleaseResult") -> Iterator[str]:
         yield from wrapped(f"taken out of the project's own flags: {' '.join(removed)}")
     for flag, files in release.kept_flags:
         yield from wrapped(f"kept for single files: {flag} of {_some(files)}")
+
+
+def _differing_lines(release: "ReleaseResult") -> Iterator[str]:
+    """The files that would have other bytes if they were built elsewhere, and why."""
+    from vbuild.release.report import REPORT, differing
+
+    found = [*differing(release.products).items()]
+    if found:
+        yield f"not the same bytes if built elsewhere: {counted(len(found), 'file')}"
+    for one, titles in found[:_SHOWN]:
+        yield from wrapped(f"  {one.file} {one.why} ({_some(titles)})", indent=4)
+    if len(found) > _SHOWN:
+        yield f"  and {len(found) - _SHOWN} more, in {REPORT}"
 
 
 def _emulation_lines(release: "ReleaseResult") -> Iterator[str]:

@@ -22,6 +22,7 @@ from vbuild.build.identity import BuildKeys, Searched, build_keys, searched_file
 from vbuild.build.job import Job, prepared
 from vbuild.build.kept_flags import CodeAbove, KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
+from vbuild.build.reproducible import not_reproducible, without_folders
 from vbuild.build.requiring import for_platform, tied
 from vbuild.build.source import fetched
 from vbuild.build.watching import Watch
@@ -267,6 +268,7 @@ class Builder(Struct, frozen=True):
             raise BuildError(f"{wheel.name}: not of {recipe.name}, which the recipe builds")
         if target.cuda:
             self._check_gpu_code(built, target.cuda.archs, log)
+        wheel = without_folders(wheel, folder / "without-folders", built.traces)
         wheel = tied(wheel, folder / "tied", pins=dict(built.pins), asked=dict(target.requires))
         if recipe.repair.bill:
             from vbuild.release.bill import billed, making_of
@@ -274,7 +276,8 @@ class Builder(Struct, frozen=True):
             wheel = billed(wheel, folder / "billed", making_of(job, recipe, self.patches))
         lists = lists_of(built.commands, f"{made.project.resolve()}/")
         overrides = (*named(built.overrides, made.project), *self._native_overrides(made.job))
-        return RepairedWheel(wheel, overrides, lists, built.seconds, built.failed)
+        differing = not_reproducible(wheel, built.traces, self.project, has_gpu_code=bool(built.commands))
+        return RepairedWheel(wheel, overrides, lists, built.seconds, built.failed, not_reproducible=differing)
 
     def _check_wrapped(self, job: Job, made: MadeWheel) -> None:
         """`BuildError` for a module for a level with code that no compiler wrapper has compiled; else a note of it.

@@ -10,6 +10,7 @@ from packaging.version import Version
 from vbuild.build.frontend import Built
 from vbuild.build.identity import BuildKeys
 from vbuild.build.job import Job
+from vbuild.build.reproducible import Unreproducible
 from vbuild.build.source import digest, unpacked
 from vbuild.build.wrappers import FailedCall, Override
 from vbuild.errors import RecipeError, at
@@ -41,6 +42,7 @@ class RepairedWheel(Struct, frozen=True):
 
     *lists* are the lists of GPU architectures that were changed in commands of nvcc, *failed* the calls of compilers
     that failed. *notes* on it are for the user, in each run that takes it. It *is_kept* if an earlier run built it.
+    The files *not_reproducible* would have other bytes if it were built elsewhere.
     """
 
     wheel: Path
@@ -50,6 +52,7 @@ class RepairedWheel(Struct, frozen=True):
     failed: tuple[FailedCall, ...] = ()
     is_kept: bool = False
     notes: tuple[str, ...] = ()
+    not_reproducible: tuple[Unreproducible, ...] = ()
 
     @property
     def record(self) -> dict[str, Any]:
@@ -60,14 +63,23 @@ class RepairedWheel(Struct, frozen=True):
             "lists": list(self.lists),
             "failed": to_builtins(self.failed),
             "notes": list(self.notes),
+            "not_reproducible": to_builtins(self.not_reproducible),
         }
 
     @classmethod
     def of_record(cls, wheel: Path, record: Mapping[str, Any]) -> Self:
         overrides = tuple(map(Override.of_data, record["overrides"]))
         failed = convert(record["failed"], tuple[FailedCall, ...])
-        lists, notes = tuple(record["lists"]), tuple(record["notes"])
-        return cls(wheel, overrides, lists, record["seconds"], failed, is_kept=True, notes=notes)
+        return cls(
+            wheel,
+            overrides,
+            tuple(record["lists"]),
+            record["seconds"],
+            failed,
+            is_kept=True,
+            notes=tuple(record["notes"]),
+            not_reproducible=convert(record["not_reproducible"], tuple[Unreproducible, ...]),
+        )
 
 
 class MadeWheel(Struct, frozen=True):

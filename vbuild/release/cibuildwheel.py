@@ -9,6 +9,7 @@ leaves the others: their wheels are finished and written, and the release says w
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
@@ -26,13 +27,14 @@ from vbuild.build.cibuildwheel.making import (
     ContainerSetup,
     trained_runs,
 )
-from vbuild.build.cibuildwheel.options import check_one_line
+from vbuild.build.cibuildwheel.options import check_one_line, inside
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, check_platform
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, again, machine_of, runs, unheard
 from vbuild.build.job import recognised
 from vbuild.build.kept_flags import is_for_single_files
 from vbuild.build.plan import FlagPlan, Rewriting
 from vbuild.build.profile import Profile
+from vbuild.build.reproducible import BuildTraces, Unreproducible, not_reproducible
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import named
 from vbuild.errors import BuildError, VbuildError, at
@@ -286,6 +288,7 @@ class _CibuildwheelSteps(Struct, frozen=True):
         targets = [_of(target, identifier) for target in made.run.targets]
         try:
             _check(made.run, build, self.context.recipe)
+            differing = _not_reproducible(made.run, build, self.context.recipe)
             build = self._billed(made.run, targets[0], build)
             shared = [target for target in targets if target.gpus]
             cut = slimmed_to_gpus(self.context, build.wheel, shared, targets[0])
@@ -294,7 +297,8 @@ class _CibuildwheelSteps(Struct, frozen=True):
             return
         baseline_wheel = _baseline(targets[0], identifier, all_of_them)
         for target in targets:
-            yield self._product(target, made, build, cut, baseline=baseline_wheel)
+            product = self._product(target, made, build, cut, baseline=baseline_wheel)
+            yield replace(product, not_reproducible=differing) if isinstance(product, Product) else product
 
     def _billed(self, run: CibuildwheelRun, target: Target, build: ContainerBuild) -> ContainerBuild:
         """*build*, of *run* for *target*, with a bill of materials in its wheel unless the recipe wants none."""
@@ -388,6 +392,17 @@ def _check(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> None:
         with at(build.wheel.name):
             mode = recipe.build.cuda.archs
             agreement(build.record.commands, fatbins(build.wheel), cuda.archs, mode=mode).check(build.wheel)
+
+
+def _not_reproducible(run: CibuildwheelRun, build: ContainerBuild, recipe: Recipe) -> tuple[Unreproducible, ...]:
+    """The files in the wheel of *build*, of *run*, that would have other bytes if they were built elsewhere.
+
+    In a container the project is in the same folder everywhere.
+    """
+    toolkit = Path(inside(run.toolkit.root)) if run.toolkit else None
+    traces = BuildTraces.of([(toolkit, "cuda")], None, build.record.started or time.time())
+    source, has_gpu_code = recipe.file.parent, bool(build.record.commands)
+    return not_reproducible(build.wheel, traces, source, has_gpu_code=has_gpu_code)
 
 
 def _baseline(target: Target, identifier: str, made: Sequence[ContainerResult]) -> Path | None:

@@ -159,6 +159,7 @@ def finished(
         emulation=emulation,
         is_built=not build.is_kept,
         profile=profile_entry(item.job),
+        not_reproducible=build.not_reproducible,
     )
 
 

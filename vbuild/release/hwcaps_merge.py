@@ -125,7 +125,11 @@ class HwcapsMerge(Struct, frozen=True):
         return why is None
 
     def _joined(self, plain: Product, levels: Sequence[Product]) -> Product | Failure:
-        wheels = [plain.wheel, *(product.wheel for product in levels)]
+        joined = [plain, *levels]
+        wheels = [product.wheel for product in joined]
+        if all(product.not_reproducible is not None for product in joined):
+            differing = dict.fromkeys(one for product in joined for one in product.not_reproducible or ())
+            plain = replace(plain, not_reproducible=tuple(differing))
         key, context = self._key(wheels), self.context
         cache = None if self.wheels.is_remote else context.cache  # this one's keys are of this machine
         place = self.context.place("joined", plain.target)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.build.plan import BuildBackend, FlagPlan, Rewriting
+from vbuild.build.reproducible import Unreproducible
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
 from vbuild.errors import VbuildError, at
@@ -58,7 +59,8 @@ class Product(Struct, frozen=True):
 
     *emulation* is what became of it in an emulator of its CPU level. *lists* are the lists of GPU architectures that
     were changed in commands of nvcc. It *is_built* in this run, or its build is of an earlier one; it *is_kept* if all
-    of it is. *profile* is None unless the recipe asks for more speed.
+    of it is. *profile* is None unless the recipe asks for more speed. The files *not_reproducible* would have other
+    bytes if it were built elsewhere; None if nobody has looked.
     """
 
     target: Target
@@ -75,6 +77,7 @@ class Product(Struct, frozen=True):
     is_built: bool = True
     is_kept: bool = False
     profile: ProfileEntry | None = None
+    not_reproducible: tuple[Unreproducible, ...] | None = None
 
     @property
     def title(self) -> str:
@@ -114,6 +117,7 @@ class Product(Struct, frozen=True):
             profile=self.profile,
             overrides=self.overrides,
             lists=self.lists,
+            not_reproducible=self.not_reproducible,
             verdict_data=self.verdict.data(),
         )
 
@@ -144,6 +148,7 @@ class Product(Struct, frozen=True):
             is_built=entry.is_built,
             is_kept=entry.is_kept,
             profile=entry.profile,
+            not_reproducible=entry.not_reproducible,
         )
 
 

@@ -19,10 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from vbuild.build.identity import build_keys
 from vbuild.build.job import Job
+from vbuild.build.reproducible import Unreproducible
 from vbuild.build.resources import shared
 from vbuild.build.wrappers import Override
 from vbuild.errors import VbuildError, at
@@ -293,6 +295,7 @@ def kept(builder: Builder, item: PlannedWheel) -> Product | None:
         is_built=False,
         is_kept=True,
         profile=profile_entry(item.job),
+        not_reproducible=convert(record["not_reproducible"], tuple[Unreproducible, ...]),
     )
 
 

@@ -11,15 +11,16 @@ https://json-schema.org/draft/2020-12/json-schema-validation
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property, reduce
 from importlib import resources
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from msgspec import Struct, convert, field, to_builtins
 from packaging.utils import canonicalize_name
 
+from vbuild.build.reproducible import Unreproducible
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
 from vbuild.errors import RecipeError, VbuildError, at, reason_of
@@ -166,6 +167,7 @@ class WheelEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
     profile: ProfileEntry | None = None
     overrides: tuple[Override, ...]
     lists: tuple[str, ...] = field(name="architectures")
+    not_reproducible: tuple[Unreproducible, ...] | None = None
     verdict_data: dict[str, Any] = field(name="verdict")
 
     @cached_property
@@ -358,6 +360,24 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     def platforms(self) -> tuple[tuple[str, ...], ...]:
         """The kinds of platforms of the project's own wheels."""
         return tuple(dict.fromkeys(kinds(wheel.name) for wheel in self.wheels if wheel.name.project == self.project))
+
+
+class _Titled(Protocol):
+    """A wheel, built here or read of a report."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def not_reproducible(self) -> tuple[Unreproducible, ...] | None: ...
+
+
+def differing(wheels: Iterable[_Titled]) -> Mapping[Unreproducible, tuple[str, ...]]:
+    """The files of *wheels* that would have other bytes if they were built elsewhere, with titles of the wheels."""
+    titles: dict[Unreproducible, dict[str, None]] = {}
+    for wheel in wheels:
+        for one in wheel.not_reproducible or ():
+            titles.setdefault(one, {})[wheel.title] = None
+    return {one: tuple(names) for one, names in titles.items()}
 
 
 def _finite(text: str) -> float:

@@ -18,7 +18,7 @@ from vbuild.build.trial import TrialResult
 from vbuild.files.html import rendered
 from vbuild.files.wording import counted, percent, sized
 from vbuild.publishing.lint.index import is_uploadable
-from vbuild.release.report import FailureEntry, Key, MachineChoice, Report, WheelEntry, kinds
+from vbuild.release.report import FailureEntry, Key, MachineChoice, Report, WheelEntry, differing, kinds
 from vbuild.release.report_comparison import Comparison, SizeChange, WheelChange, given, grown, titled
 from vbuild.verification.bench_results import BenchRatio, BenchReport, spelled
 from vbuild.verification.model import Severity, VerifyRule
@@ -219,6 +219,12 @@ def warnings(wheels: Sequence[WheelEntry]) -> tuple[Message, ...]:
     return tuple(Message(what, tuple(dict.fromkeys(titles))) for what, titles in alike.items())
 
 
+def unreproducible(wheels: Sequence[WheelEntry]) -> Iterator[Message]:
+    """The files that would have other bytes if they were built elsewhere, and why."""
+    for one, titles in differing(wheels).items():
+        yield Message(f"{one.file} {one.why}: it would not have the same bytes if it were built elsewhere", titles)
+
+
 def failures(report: Report) -> tuple[Message, ...]:
     """Why wheels are missing, once for those that failed alike; the last lines of a log are the *rest*."""
     alike: dict[str, list[FailureEntry]] = {}
@@ -332,7 +338,7 @@ def page(report: Report, before: Report | None = None) -> str:
         benches=[(one, [*bench_rows(one)]) for one in report.bench],
         removed=removed(report.wheels),
         lists=list(dict.fromkeys(text for wheel in report.wheels for text in wheel.lists)),
-        warnings=warnings(report.wheels),
+        warnings=(*warnings(report.wheels), *unreproducible(report.wheels)),
         failures=failures(report),
         titled=titled,
         percent=percent,

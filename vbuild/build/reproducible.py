@@ -1,0 +1,173 @@
+"""What of a wheel would have other bytes if it were built elsewhere, by somebody else, or on another day.
+
+    wheel of a build, its folders -> the wheel, whose bills of materials name none of them
+                                  -> the files that do, each with the reason
+
+Compilers are told to leave these folders out (`vbuild.build.wrappers`). What a build writes by itself is found by its
+bytes: a folder, a name made up for a temporary file, the number of a process, the day. GPU code is looked at as the
+driver sees it, decompressed. What a project does in another order each time, one build does not show.
+https://reproducible-builds.org/docs/build-path/
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from vbuild.elf.image import ElfImage
+from vbuild.elf.records import MAGIC
+from vbuild.errors import BinaryError
+from vbuild.files.records import Buffer
+from vbuild.files.staging import STAGE
+from vbuild.gpu_code.fatbin import decompressed
+from vbuild.gpu_code.model import Compression, Vendor
+from vbuild.gpu_code.survey import device_code
+from vbuild.sbom.keeping import LARGEST
+from vbuild.wheel.archive import Wheel, open_wheel
+from vbuild.wheel.write import edited
+
+# names that Python's tempfile, mktemp, gcc and pip make up
+_MADE_UP = rb"(?:tmp[a-z0-9_]{8}|tmp\.\w{10}|cc(?!XXXXXX)\w{6}\.\w+|(?:pip|build|vbuild)-[\w-]+-[a-z0-9_]{8})(?![\w.-])"
+_REST = rb"(?P<rest>(?:/[\w.+@-]+){0,8})"
+_PROCESS = re.compile(rb"tmpxft_[0-9a-f]{8}_")  # a file in between of nvcc
+_BILL = re.compile(r"[^/]+\.dist-info/sboms/.+\.json")  # PEP 770
+# paths that other machines have, too
+_COMMON = frozenset({"/", "/usr", "/usr/local"})
+
+
+class Unreproducible(Struct, frozen=True):
+    """A *file* of a wheel that would have other bytes elsewhere, and *why*."""
+
+    file: str
+    why: str
+
+
+class BuildTraces(Struct, frozen=True):
+    """What gives a build away: its *folders*, each with what binaries have in its place, and the *days* that it took.
+
+    The first folder counts that a path is in. Names of files below *temporary* are new in every build.
+    """
+
+    folders: tuple[tuple[str, str], ...] = ()
+    temporary: str = "/tmp"  # noqa: S108 - the default of all programs
+    days: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, folders: Iterable[tuple[Path | None, str]], temporary: str | None, start: float) -> Self:
+        """The traces of a build that began at *start*, in seconds since the epoch, and ends now."""
+        there = [(path, name) for path, name in folders if path and path.parts]
+        paths = {str(each): name for path, name in there for each in (path.absolute(), path.resolve())}
+        moments = (time.gmtime(start), time.localtime(start), time.gmtime(), time.localtime())
+        days = dict.fromkeys(time.strftime("%Y-%m-%d", moment) for moment in moments)
+        found = tuple((path, name) for path, name in paths.items() if path not in _COMMON)
+        return cls(found, temporary or cls().temporary, tuple(days))
+
+    def patterns(self) -> Iterator[tuple[re.Pattern[bytes], str]]:
+        """What is searched for, and what is said of it; ``{}`` stands for where a path leads."""
+        for path, name in self.folders:
+            yield (
+                re.compile(re.escape(os.fsencode(path)) + rb"(?![\w.-])" + _REST),
+                f"names a folder of its build: {name}{{}}",
+            )
+        # which a compiler cache may have of an earlier run
+        yield re.compile(b"/" + re.escape(STAGE.encode()) + rb"[0-9a-f]{8}" + _REST), "names a folder of a build: …{}"
+        temporary = re.escape(os.fsencode(self.temporary)) + b"/" + _MADE_UP
+        yield re.compile(temporary + _REST), "names a temporary file of its build: …{}"
+        yield _PROCESS, "has the number of a process of nvcc"
+        for day in self.days:
+            moment = time.strptime(day, "%Y-%m-%d")
+            year, month, number = day.encode().split(b"-")
+            # what is not part of a longer number, with the year in front, for which `re` looks fast
+            forms = rb"%b%b(?<!\d.{8})|-%b-%b(?<!\d.{10})" % (month, number, month, number)
+            yield re.compile(rb"%b(?:%b)(?!\d)" % (year, forms)), _DAY
+            spoken = time.strftime("%b %d", moment).replace(" 0", "  ")  # as in ctime
+            yield re.compile(rb"%b \d\d:\d\d:\d\d %d" % (spoken.encode(), moment.tm_year)), _DAY
+
+
+_DAY = "has the day of its build"
+
+
+def without_folders(wheel: Path, folder: Path, traces: BuildTraces) -> Path:
+    """*wheel*, in *folder*, with names in the place of the folders of *traces* in bills of materials; else itself.
+
+    maturin's calls each crate of the project by the path of its source.
+    """
+    with open_wheel(wheel) as source:
+        found: dict[str, bytes] = {}
+        for member in source.members:
+            if _BILL.fullmatch(member.path) and member.size <= LARGEST:
+                data = text = source.read(member)
+                for path, name in traces.folders:
+                    for form in dict.fromkeys((json.dumps(path)[1:-1], path, quote(path))):
+                        text = text.replace(os.fsencode(form), name.encode())
+                if text != data:
+                    found[member.path] = text
+        return edited(source, folder, source.name, edits=found) if found else wheel
+
+
+def not_reproducible(
+    wheel: Path, traces: BuildTraces, source: Path, *, has_gpu_code: bool
+) -> tuple[Unreproducible, ...]:
+    """The files of *wheel* that have one of *traces*, each with the first reason; a day in the tree *source* is none.
+
+    GPU code is decompressed if *has_gpu_code*.
+    """
+    patterns = tuple(traces.patterns())
+    with open_wheel(wheel) as opened:
+        record = f"{opened.dist_info}/RECORD"
+        found = (
+            (member.path, _trace(opened, member.path, patterns, source, has_gpu_code=has_gpu_code))
+            for member in opened.members
+            if member.path != record
+        )
+        return tuple(Unreproducible(path, why) for path, why in found if why)
+
+
+def _trace(
+    wheel: Wheel, path: str, patterns: tuple[tuple[re.Pattern[bytes], str], ...], source: Path, *, has_gpu_code: bool
+) -> str:
+    """Why the member at *path* of *wheel* would have other bytes elsewhere; empty if nothing shows it."""
+    with wheel.mapped(path) as data:
+        if why := _why(data, patterns, source):
+            return why
+        if has_gpu_code and bytes(data[: len(MAGIC)]) == MAGIC:
+            codes = _gpu_code(data)
+            return next((f"GPU code {why}" for code in codes if (why := _why(code, patterns, source))), "")
+    return ""
+
+
+def _why(data: Buffer, patterns: Iterable[tuple[re.Pattern[bytes], str]], source: Path) -> str:
+    """What of *patterns* is in *data* first; empty if nothing is."""
+    for pattern, why in patterns:
+        for match in pattern.finditer(data):
+            if why != _DAY:
+                return why.format(os.fsdecode(match["rest"]) if "rest" in pattern.groupindex else "")
+            if not _is_in(source, match[0]):
+                return why
+            break
+    return ""
+
+
+def _gpu_code(library: memoryview) -> Iterator[bytes]:
+    """The GPU code of NVIDIA in *library* that is compressed; nothing of what cannot be read."""
+    try:
+        entries = [entry for one in device_code(ElfImage.parse(library)).containers for entry in one.entries]
+    except BinaryError:
+        return
+    for entry in entries:
+        if entry.vendor is Vendor.NVIDIA and entry.compression is not Compression.RAW:
+            with suppress(BinaryError):
+                yield decompressed(library, entry)
+
+
+def _is_in(source: Path, text: bytes) -> bool:
+    """Whether a file of the tree *source* has *text*, so that it is not of this build."""
+    files = (Path(folder, name) for folder, _, names in os.walk(source) for name in names)
+    return any(text in file.read_bytes() for file in files if file.is_file())
