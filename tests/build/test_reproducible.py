@@ -154,6 +154,20 @@ def test_gpu_code_is_the_same_with_names_of_its_own(flags: tuple[str, ...], tmp_
     assert [name in made[0] for name in (b'"/./src/a.cu"', b'"/./src/b.cuh"', b'"/cuda/')] == [has_lines] * 3
 
 
+def test_a_device_link_is_the_same_wherever_the_toolkit_is(tmp_path: Path) -> None:
+    made = []
+    for place in places(tmp_path):
+        place.folder.mkdir(parents=True)
+        (place.folder / "cuda").symlink_to(cuda.home())
+        build = Build(place.folder, "80", home=place.folder / "cuda")
+        for words in (("-dc", "a.cu", "-o", "a.o"), ("-dlink", "a.o", "-o", "linked.o")):
+            ran = build.call("nvcc", "-Xcompiler=-fPIC", *words)
+            assert (ran.returncode, ran.stderr) == (0, "")
+        made.append((build.source / "linked.o").read_bytes())
+    assert made[0] == made[1]
+    assert os.fsencode(tmp_path) not in made[0]
+
+
 def test_a_file_that_is_compiled_twice_can_be_linked_with_itself(tmp_path: Path) -> None:
     build = Build(tmp_path, "80", files=(FileRule("*", GpuList.parse("80")),))
     tree(build.source, {"x.cu": "__global__ void NAME(float *x) { x[0] = 1; }\n"})

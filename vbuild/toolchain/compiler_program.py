@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # typing costs a fifth of the start-up
 SETTINGS = "settings.marshal"
 # how many processes a build may start, and below nvcc's wrapper that nvcc; what tells it so behind ccache
 THREADS, SIDE_BY_SIDE = "VBUILD_NVCC_THREADS", "side-by-side"
+TOOLKIT = "toolkit"  # a link to it, beside the compiler wrappers
 # what tells a compiler wrapper that nvcc, which calls it, puts line numbers into GPU code
 DEVICE_LINES = "VBUILD_DEVICE_LINES"
 RUSTC = "rustc-launcher"  # not rustc: who asks PATH for that one is not cargo

@@ -88,6 +88,7 @@ def put(folder: Path, settings: dict[str, Any], *, modules: tuple[str, ...] = ()
         script(folder / name, [*isolated, str(folder / "compiler_program.pyc"), name], mark)
     if toolkit:
         _double(toolkit, folder / "cuda")
+        (folder / compiler_program.TOOLKIT).symlink_to(toolkit.absolute())
         (folder / _LIBRARY).symlink_to(Path(__file__).absolute().parents[2])
         script(folder / "cuda" / "bin" / "nvcc", [*isolated, "-c", _RUN_NVCC, str(folder)], mark)
         beside = folder / compiler_program.SIDE_BY_SIDE

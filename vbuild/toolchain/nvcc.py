@@ -417,6 +417,7 @@ def main() -> NoReturn:
         if ran.has(_LINEINFO):
             environment[compiler_program.DEVICE_LINES] = "1"
         more = (*more, *_kept_in(ran, Path(folder)))
+        program = _started(program, ran, folder, settings["source"])
     path = [entry for entry in environment.get("PATH", os.defpath).split(os.pathsep) if entry != folder]
     environment["PATH"] = os.pathsep.join(path if result.keeps else [folder, *path])
     try:
@@ -456,6 +457,19 @@ def side_by_side(
         beside = str(folder / compiler_program.SIDE_BY_SIDE)
         environment |= {compiler_program.THREADS: str(taken), _PREFIX: beside}
     return ()
+
+
+def _started(program: Sequence[str], call: Call, folder: str, source: str) -> Sequence[str]:
+    """How *program*, which may begin with a compiler cache, is started for *call* in the tree *source*.
+
+    An image that nvlink makes names the folders of libraries, which nvcc finds beside itself by the path that it is
+    called by: for links, which no cache keeps, that leads over *folder*, and is the same everywhere.
+    """
+    is_link = call.output in LINKS and not call.sources
+    if not is_link or os.path.commonpath([source, os.getcwd()]) != source:  # noqa: PTH109 - as above
+        return program
+    nvcc = Path(program[-1])
+    return (os.path.relpath(Path(folder, compiler_program.TOOLKIT, nvcc.parent.name, nvcc.name)),)
 
 
 def _kept_in(call: Call, folder: Path) -> tuple[str, ...]:
