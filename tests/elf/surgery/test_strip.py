@@ -1,10 +1,13 @@
 """What GNU strip drops is dropped without it: from plain libraries, and from the middle of those patchelf was at."""
 
+import io
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 from tests.factories import elf
 from tests.factories.devices import checksum, library, program_lines, shortened
@@ -70,6 +73,43 @@ def test_both_are_done_in_one_cut(edit: type[bytes], strip: Strip) -> None:
     assert program_lines(small) == [f"{checksum(image, orders):x}", *program_lines(data)[1:]]
     assert len(small) < len(bytes(cut(image, orders))) < len(data)
     assert elf.complaints("readelf", small, "-aW") == elf.complaints("readelf", data, "-aW")
+
+
+ORPHAN = """
+.section .debug_demo,"",@progbits
+.byte 1
+orphan: .quad 1
+.type orphan, @object
+.size orphan, 8
+.text
+.globl here
+.type here, @function
+here: ret
+.size here, 1
+"""
+
+
+def symbols(data: bytes) -> list[tuple[str, str, str | int, int, int]]:
+    """Name, type, section, value and size of each symbol in .symtab."""
+    table = ELFFile(io.BytesIO(data)).get_section_by_name(".symtab")
+    assert isinstance(table, SymbolTableSection)
+    return [
+        (symbol.name, symbol["st_info"].type, symbol["st_shndx"], symbol["st_value"], symbol["st_size"])
+        for symbol in table.iter_symbols()
+    ]
+
+
+def test_a_symbol_in_a_section_that_goes_becomes_one_of_no_file() -> None:
+    data = elf.shared_object(ORPHAN, "-nostdlib", language="assembler")
+    before, after = symbols(data), symbols(stripped(data, Strip.DEBUG))
+    orphans = [place for place, (name, *_) in enumerate(before) if name == "orphan"]
+    assert [before[place][3:] for place in orphans] == [(1, 8)]
+    assert [after[place] for place in orphans] == [("", "STT_FILE", "SHN_ABS", 0, 0)]
+    others = [place for place, symbol in enumerate(before) if symbol[0] and place not in orphans]
+    # sections have other numbers afterwards
+    assert [(*after[place][:2], *after[place][3:]) for place in others] == [
+        (*before[place][:2], *before[place][3:]) for place in others
+    ]
 
 
 def test_symbols_stay_under_debug_and_have_their_names() -> None:
