@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.factories.faults import COUNTING, Ended, Fault, Kind, calls, run
+from tests.factories.tools import needs
 from vbuild.errors import BuildError
 from vbuild.files import cache as module
 from vbuild.files.atomic import locked
@@ -270,3 +272,27 @@ def test_a_cache_that_cannot_be_written_is_read_and_not_swept(tmp_path: Path, mo
     assert sizes() == dict[Part, tuple[CacheEntry, ...]].fromkeys(RULES, ())
     with pytest.raises(OSError, match="Not a directory"):
         Cache.of(Part.PROBES).keep_text("one.json", "text")
+
+
+@needs("gcc")
+@pytest.mark.parametrize("words", [("clean",), ("prune", "--older-than", "0")], ids=" ".join)
+def test_a_disk_that_fails_while_the_cache_is_emptied_is_told_in_one_line(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    entry = tmp_path / "vbuild/sccache/one/two"
+
+    variables = {"XDG_CACHE_HOME": str(tmp_path)}
+
+    def ran(fault: Fault) -> Ended:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        entry.write_text("kept")
+        os.utime(entry, (0, 0))
+        disturbing = fault.variables(tmp_path, tmp_path.with_suffix(".log"))
+        return run("cache", *words, folder=tmp_path, variables={**variables, **disturbing})
+
+    assert ran(COUNTING).status == 0
+    found = [call.number for call in calls(tmp_path.with_suffix(".log")) if Kind.EIO.fits(call)]
+    assert found
+    for number in found:
+        ended = ran(Fault(number, Kind.EIO))
+        assert (ended.status, ended.err.count("\n")) in {(0, 0), (1, 1)}, ended

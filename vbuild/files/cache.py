@@ -351,7 +351,12 @@ def sweep_daily() -> None:
 
 def prune(older_than: float | None = None) -> tuple[Removed, ...]:
     """Remove from the user's cache what the rules say, or what was not used for so many days."""
-    return tuple(Cache.of(part).sweep(days=older_than) for part in RULES)
+    removed = []
+    for part in RULES:
+        cache = Cache.of(part)
+        with _told(cache.folder):
+            removed.append(cache.sweep(days=older_than))
+    return tuple(removed)
 
 
 def clean(parts: Iterable[Part] = RULES) -> tuple[Removed, ...]:
@@ -359,10 +364,21 @@ def clean(parts: Iterable[Part] = RULES) -> tuple[Removed, ...]:
     removed = []
     for part in parts:
         cache = Cache.of(part)
-        if (emptied := cache.empty()) is None:
+        with _told(cache.folder):
+            emptied = cache.empty()
+        if emptied is None:
             raise BuildError(f"{cache.folder}: in use by another process; try again when it is done")
         removed.append(emptied)
     return tuple(removed)
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """A `BuildError` for what the disk says of *folder*."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(f"{folder}: cannot be read or removed: {error.strerror}; try again") from error
 
 
 def sizes() -> dict[Part, tuple[CacheEntry, ...]]:
