@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -63,20 +64,21 @@ def fuzzed(name: str, seconds: float, corpus: Path) -> int:
     corpus.mkdir(parents=True, exist_ok=True)
     with short_lived() as made:
         folder = Path(made)
-        begun = time.monotonic()
+        begun, processed = time.monotonic(), _processed()
         process = get_context("fork").Process(target=_alone, args=(name, seconds, folder, corpus))
         process.start()
         process.join(seconds + _PATIENCE)
         ended = "without an end" if process.exitcode is None else process.exitcode
         process.kill()
         process.join()
-        took = time.monotonic() - begun
+        took, worked = time.monotonic() - begun, max(_processed() - processed, 0.01)
         inputs = _count(folder)
         if ended == 0:  # else the latest input is what ended it
             (folder / "latest").unlink(missing_ok=True)
         findings = list(_findings(name, folder))
         how = "guided" if IS_GUIDED else "mutated"
-        print(f"{name}: {inputs} inputs in {took:.0f} s, {how}: {len(findings)} findings", flush=True)
+        speed = f"{took:.0f} s, {inputs / worked:.0f} a second of CPU"
+        print(f"{name}: {inputs} inputs in {speed}, {how}: {len(findings)} findings", flush=True)
         if not findings and (ended != 0 or not inputs):
             log_of = (folder / "log").read_text(errors="replace").splitlines()
             print(f"{name}: the fuzzer ended {ended}:", *log_of[-_TAIL:], sep="\n    ", flush=True)
@@ -93,6 +95,12 @@ def _alone(name: str, seconds: float, folder: Path, corpus: Path) -> None:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
     fuzz(name, seconds, folder, corpus)
+
+
+def _processed() -> float:
+    """The processor time in seconds of processes that this one started and that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
 
 
 def _count(folder: Path) -> int:

@@ -9,6 +9,7 @@ import httpx2
 from unearth.fetchers import PyPIClient
 
 from tests.fuzz.target import Target, written
+from tests.fuzz.values import json_changed
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import finders, listed_in, packages_at
 from vbuild.inspection.model import bill_line
@@ -134,8 +135,8 @@ def _locks() -> Iterator[bytes]:
 
 
 TARGETS = (
-    Target("listing", _read_listing, _listings, (*_WORDS, *_LINK_WORDS)),
-    Target("answer", _read_answer, _answers, _WORDS),
-    Target("bill", _read_bill, _bills, (*_WORDS, b"vbuild:", b'"properties"', b"#gone-")),
-    Target("lock", _read_lock, _locks, (*_WORDS, b"==1 --hash=sha256:")),
+    Target("listing", _read_listing, _listings, (*_WORDS, *_LINK_WORDS), json_changed),
+    Target("answer", _read_answer, _answers, _WORDS, json_changed),
+    Target("bill", _read_bill, _bills, (*_WORDS, b"vbuild:", b'"properties"', b"#gone-"), json_changed),
+    Target("lock", _read_lock, _locks, (*_WORDS, b"==1 --hash=sha256:"), json_changed),
 )

@@ -5,40 +5,40 @@ here, cut small. The files of a ``.dist-info`` are put into a sound archive, for
 """
 
 import io
+import random
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import distribution
+from pathlib import Path
+
+import zstandard
 
 from tests.factories.channels import package
+from tests.factories.conda_packages import conda_package
 from tests.factories.elf import shared_object
 from tests.factories.wheels import entry, everything, hashed, record_of, wheel
+from tests.fuzz.differential import ZIP_WORDS, mutated
 from tests.fuzz.target import Target, folder, written
 from vbuild.build.source import unpack
 from vbuild.errors import VbuildError
 from vbuild.index_client.located import LocatedFile
 from vbuild.publishing.conda.reading import open_package
+from vbuild.publishing.conda.unpacked import unpacked as open_unpacked
 from vbuild.publishing.lint.files import ReadySdist
 from vbuild.publishing.lint.metadata import metadata_view
-from vbuild.wheel.archive import open_wheel, peek
+from vbuild.wheel.archive import check_wheels, open_wheel, peek
 from vbuild.wheel.metadata import Metadata, WheelFile
+from vbuild.wheel.write import edited
 
 NAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"
 CONDA = "demo-1.0-py311_0"
+_STEM, _ENDINGS = "demo-1.0-cuda126_h1a2b3c4_3", (".conda", ".tar.bz2")
+_ZSTD = 93
 _INSTALLED = ("click", "packaging", "pip", "lz4", "zstandard")
 _ROWS, _LINES = 12, 40
-ZIP_WORDS = (
-    b"PK\x01\x02",
-    b"PK\x03\x04",
-    b"PK\x05\x06",
-    b"PK\x06\x06",
-    b"PK\x06\x07",
-    b"PK\x07\x08",
-    b"\x01\0\x10\0",
-    b"up",
-)
 _RECORD_WORDS = (b",sha256=", b",sha512=", b",md5=", b'"', b",,\n", b"\r\n", INFO.encode() + b"/RECORD", b"demo/_C.so")
 _HEADER_WORDS = (
     b"Name: ",
@@ -59,11 +59,40 @@ def _read_wheel(data: bytes) -> None:
     with open_wheel(path) as opened:
         opened.metadata()
         opened.wheel_file()
+        found = {}
         for member in opened.members:
-            opened.head(member, 64)
+            head = opened.head(member, 64)
             # inflates it, and holds it against RECORD
             with opened.mapped(member) as view:
-                assert len(view) == member.size, "a member of another size than declared"
+                found[member.path] = bytes(view)
+            assert found[member.path].startswith(head), "a member begins with something else"
+        assert found == _read_by_python(path), "Python's zipfile reads other members"
+        with folder() as room:
+            copy = edited(opened, room, opened.name, edits={"demo/new.py": b"x = 1\n" * 9})
+            assert _read_by_python(copy).keys() == {*found, "demo/new.py"}, "other members after it was written"
+            again = _read_by_python(copy)
+            record = f"{opened.dist_info}/RECORD"
+            assert all(again[each] == data for each, data in found.items() if each != record), "another member, too"
+            check_wheels([copy])
+
+
+def _read_by_python(path: Path) -> dict[str, bytes]:
+    """The members of the archive at *path* that are files, CRC-32 checked, as the standard library finds them."""
+    with zipfile.ZipFile(path) as archive:
+        return {
+            info.filename: zstandard.ZstdDecompressor().decompressobj().decompress(_raw(path, info))
+            if info.compress_type == _ZSTD
+            else archive.read(info)
+            for info in archive.infolist()
+            if not info.is_dir()
+        }
+
+
+def _raw(path: Path, info: zipfile.ZipInfo) -> bytes:
+    """The bytes of the member *info*, as they are in the archive: before 3.14 zipfile knows no zstd."""
+    data = path.read_bytes()[info.header_offset :]
+    start = 30 + int.from_bytes(data[26:28], "little") + int.from_bytes(data[28:30], "little")
+    return data[start : start + info.compress_size]
 
 
 def _read_record(data: bytes) -> None:
@@ -103,6 +132,18 @@ def _read_conda(data: bytes) -> None:
         for _, chunks in opened.entries():
             for _ in chunks:
                 pass
+
+
+def _read_unpacked(data: bytes) -> None:
+    """All but the first byte of *data* as a package that `vbuild slim` takes; the first says of which format."""
+    ending, data = (_ENDINGS[data[0] % 2], data[1:]) if data else (_ENDINGS[0], data)
+    with folder() as room:
+        (room / f"{_STEM}{ending}").write_bytes(data)
+        with open_unpacked(room / f"{_STEM}{ending}", room=room) as package:
+            package.check()
+            for member in package.members:
+                with package.mapped(member, folder=room, to_edit=True) as view:
+                    assert len(view) == member.size, "a file of another size than its archive says"
 
 
 def _read_sdist(data: bytes) -> None:
@@ -163,6 +204,23 @@ def _packages() -> Iterator[bytes]:
         yield (room / "linux-64" / f"{CONDA}.conda").read_bytes()
 
 
+def _unpacked() -> Iterator[bytes]:
+    files: dict[str, bytes | tuple[str, str]] = {
+        "lib/libdemo.so": b"\x7fELF",
+        "lib/l.so": ("symlink", "libdemo.so"),
+        "bin/a": b"#!/opt/a\n" * 9,
+    }
+    with folder() as room:
+        for number, ending in enumerate(_ENDINGS):
+            made = conda_package(room, _STEM, files, ending=ending, prefixed={"bin/a": "text"})
+            yield bytes([number]) + made.read_bytes()
+
+
+def _other_wheel(_data: bytes, chance: random.Random) -> bytes:
+    """A wheel some headers or files of which say something else, with true checksums."""
+    return next(mutated(chance))
+
+
 def _sdists() -> Iterator[bytes]:
     for mode in ("w:", "w:gz", "w:xz"):
         target = io.BytesIO()
@@ -179,11 +237,18 @@ def _sdists() -> Iterator[bytes]:
 
 
 TARGETS = (
-    Target("wheel", _read_wheel, _wheels, ZIP_WORDS),
-    Target("record", _read_record, _records, _RECORD_WORDS),
+    Target("wheel", _read_wheel, _wheels, ZIP_WORDS, _other_wheel, ("vbuild.wheel",)),
+    Target("record", _read_record, _records, _RECORD_WORDS, rooms=("vbuild.wheel.metadata", "vbuild.wheel.archive")),
     Target("metadata", _read_metadata, _metadata_files, _HEADER_WORDS),
     Target("wheel-file", _read_wheel_file, _wheel_files, _HEADER_WORDS),
     Target("conda", _read_conda, _packages, ZIP_WORDS),
+    Target(
+        "conda-unpacked",
+        _read_unpacked,
+        _unpacked,
+        (*ZIP_WORDS, b"BZh91AY&SY", b"\x28\xb5\x2f\xfd"),
+        rooms=("vbuild.publishing.conda", "vbuild.wheel"),
+    ),
     Target(
         "sdist",
         _read_sdist,

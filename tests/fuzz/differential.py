@@ -24,8 +24,7 @@ from pathlib import Path
 from tests.factories.hostile_zips import INFO, NAME, Entry, archive
 from tests.factories.installer_outcomes import Outcome, installer_outcomes
 from tests.factories.wheels import everything, record_of
-from tests.fuzz.archives import ZIP_WORDS
-from tests.fuzz.mutated import WAYS, mutant
+from tests.fuzz.byte_changes import WAYS, mutant
 from vbuild.errors import VbuildError
 from vbuild.publishing.check import check
 from vbuild.verification.verify import verify
@@ -43,6 +42,16 @@ _METADATA = (
     b"Classifier: Programming Language :: Python\nRequires-Dist: numpy (>=1.0)\nProvides-Extra: more\n\nText.\n"
 )
 _FILES = {"demo/a.py": _CODE, "demo/__init__.py": b"", f"{INFO}/entry_points.txt": _POINTS}
+ZIP_WORDS = (
+    b"PK\x01\x02",
+    b"PK\x03\x04",
+    b"PK\x05\x06",
+    b"PK\x06\x06",
+    b"PK\x06\x07",
+    b"PK\x07\x08",
+    b"\x01\0\x10\0",
+    b"up",
+)
 _TEXTS = ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
 _TEXT_WORDS = (
     *(b"Name: ", b"Version: ", b"Requires-Dist: ", b"Requires-Python: ", b"Tag: ", b"Wheel-Version: ", b"Dynamic: "),

@@ -20,6 +20,7 @@ from tests.factories.reports import data as report_of
 from tests.factories.reports import entry, failure
 from tests.factories.variants import document, metadata, variant
 from tests.fuzz.target import Target, folder, written
+from tests.fuzz.values import json_changed, toml_changed
 from vbuild.config.table import Table
 from vbuild.errors import VbuildError
 from vbuild.hardware.conda import machine_of
@@ -28,6 +29,9 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import Problems, client_of, finders, listed_in, packages_at
+from vbuild.mirroring.model import FleetMachine
+from vbuild.mirroring.resolution import resolved
+from vbuild.publishing.conda.unpacked import checked_index, checked_paths
 from vbuild.publishing.oci.model import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE, ImageFolder
 from vbuild.recipe.model import Recipe
 from vbuild.release.report import Report
@@ -36,6 +40,7 @@ from vbuild.variants.document import Document, Schema, combine
 from vbuild.variants.metadata import VariantProvider
 from vbuild.wheel.name import WheelName
 
+_MACHINE = FleetMachine("m", Machine.described(Cpu.parse("x86-64-v3"), glibc="2.28", python="3.12"))
 RECIPES = Path(__file__).parents[2] / "recipes"
 _OPEN = ExitStack()
 _HASH = "0123456789abcdef" * 4
@@ -141,6 +146,24 @@ def _read_machine_file(data: bytes) -> None:
     assert Machine.parse(str(machine)) == machine, "another machine after it was written"
 
 
+def _read_pylock(data: bytes) -> None:
+    """*data* as the lock of another tool, for a machine; what is to be mirrored has a name, a file and a hash."""
+    with folder() as room:
+        lock = room / "pylock.toml"
+        lock.write_bytes(data)
+        for original in resolved([str(lock)], _MACHINE, room):
+            assert re.fullmatch(r"[0-9a-f]{64}", original.sha256), "no hash"
+            assert "/" not in original.file, "a file in another folder"
+            assert original.file not in {"", ".", ".."}, "a file without a name"
+
+
+def _read_paths(data: bytes) -> None:
+    """*data* as paths.json of a conda package, and as its index.json."""
+    with suppress(VbuildError):
+        assert all(path == entry.path for path, entry in checked_paths(data).items()), "an entry of another path"
+    assert checked_index(data, "demo-1.0-h1_0")["build_number"] >= 0, "a build of a negative number"
+
+
 def _read_name(data: bytes) -> None:
     name = WheelName.parse(data.decode(errors="surrogateescape"))
     assert WheelName.parse(str(name)) == name, "another name after it was written"
@@ -227,6 +250,26 @@ def _machine_files() -> Iterator[bytes]:
     yield b'python = "3.13"\nplatforms = ["manylinux_2_28_x86_64", "any"]\ntags = ["cp313-cp313", "py3-none-any"]\n'
 
 
+def _pylocks() -> Iterator[bytes]:
+    hashes = f'hashes = {{ sha256 = "{_HASH}" }}'
+    yield (
+        'lock-version = "1.0"\ncreated-by = "uv"\nrequires-python = ">=3.9"\n'
+        '[[packages]]\nname = "demo"\nversion = "1.0"\n'
+        "marker = \"sys_platform == 'linux' and 'gpu' not in extras\"\n"
+        f'wheels = [{{ url = "https://files.example/demo-1.0-py3-none-any.whl", size = 9, {hashes} }}]\n'
+        '[[packages]]\nname = "other"\nversion = "2.0"\nindex = "https://pypi.example/simple"\n'
+        f'sdist = {{ path = "other-2.0.tar.gz", upload-time = 2024-01-02T03:04:05Z, {hashes} }}\n'
+    ).encode()
+
+
+def _paths() -> Iterator[bytes]:
+    row = {"_path": "lib/libdemo.so", "path_type": "hardlink", "sha256": _HASH, "size_in_bytes": 9}
+    placed = {**row, "_path": "bin/a", "prefix_placeholder": "/opt", "file_mode": "text"}
+    yield json.dumps({"paths": [row, placed, {"_path": "l", "path_type": "softlink"}], "paths_version": 1}).encode()
+    index = {"name": "demo", "version": "1.0", "build": "h1_0", "subdir": "linux-64", "build_number": 0}
+    yield json.dumps({**index, "depends": ["__glibc >=2.17"], "license": "MIT"}).encode()
+
+
 def _reports() -> Iterator[bytes]:
     yield json.dumps(report_of(entry())).encode()
     yield json.dumps(report_of(entry(), failures=[failure("x86_64_v4", "gcc: no")])).encode()
@@ -237,13 +280,21 @@ def _names() -> Iterator[bytes]:
 
 
 TARGETS = (
-    Target("variant", _read_variant, _variants, _JSON_WORDS),
-    Target("recipe", _read_recipe, _recipes, _TOML_WORDS),
-    Target("split", _read_split, _splits, _TOML_WORDS),
+    Target("variant", _read_variant, _variants, _JSON_WORDS, json_changed),
+    Target("recipe", _read_recipe, _recipes, _TOML_WORDS, toml_changed),
+    Target("split", _read_split, _splits, _TOML_WORDS, toml_changed),
     Target("index", _read_page, _pages, _HTML_WORDS),
-    Target("oci", _read_image, _images, _JSON_WORDS),
-    Target("report", _read_report, _reports, _JSON_WORDS),
-    Target("machine", _read_machine, _machines, _JSON_WORDS),
-    Target("machine-file", _read_machine_file, _machine_files, (*_TOML_WORDS, b"[nvidia]\n", b"[supported.", b'"9.0"')),
+    Target("oci", _read_image, _images, _JSON_WORDS, json_changed),
+    Target("report", _read_report, _reports, _JSON_WORDS, json_changed),
+    Target("machine", _read_machine, _machines, _JSON_WORDS, json_changed),
+    Target(
+        "machine-file",
+        _read_machine_file,
+        _machine_files,
+        (*_TOML_WORDS, b"[nvidia]\n", b"[supported.", b'"9.0"'),
+        toml_changed,
+    ),
+    Target("pylock", _read_pylock, _pylocks, (*_TOML_WORDS, b"[[packages]]\n", b"marker = "), toml_changed),
+    Target("conda-paths", _read_paths, _paths, _JSON_WORDS, json_changed),
     Target("name", _read_name, _names, (b"-", b".whl", b"+", b"!", b"_", b"none-any")),
 )

@@ -1,23 +1,22 @@
-"""One target fuzzed by atheris, which keeps inputs that reach new branches of vbuild.
+"""One target fuzzed by atheris, which keeps inputs that reach new branches of the rooms that the target names.
 
-Importing this takes seconds, as vbuild counts its branches afterwards: one process does it, and its children fuzz.
+Functions are made to count their branches in the process that fuzzes: it is slower afterwards, and no other is.
 https://github.com/google/atheris
 """
 
-import io
+import gc
+import random
 import sys
 import time
-from contextlib import redirect_stderr
+from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 
 import atheris
 
-from tests.fuzz.target import LONGEST
-
-# what is imported here is what is counted, and each module is told
-with redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["vbuild"], enable_loader_override=False):
-    from tests.fuzz.hunting import Hunt
-    from tests.fuzz.targets import TARGETS
+from tests.fuzz.hunting import Hunt
+from tests.fuzz.target import LONGEST, Target
+from tests.fuzz.targets import TARGETS
 
 # one input; vbuild is slower by what counting costs
 _HANG = 60
@@ -32,12 +31,32 @@ def fuzz(name: str, seconds: float, folder: Path, corpus: Path) -> None:
         (corpus / f"seed-{number}").write_bytes(seed)
     words = folder / "words"
     words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words))
+    _count_branches(target.rooms)
     left = max(1, round(seconds - (time.monotonic() - begun)))
     options = [f"-max_total_time={left}", f"-max_len={LONGEST}", f"-timeout={_HANG}", f"-rss_limit_mb={_MEMORY}"]
-    atheris.Setup(
-        [sys.argv[0], *options, f"-dict={words}", f"-artifact_prefix={folder}/suspect-", str(corpus)], hunt.read
-    )
+    command = [sys.argv[0], *options, f"-dict={words}", f"-artifact_prefix={folder}/suspect-", str(corpus)]
+    atheris.Setup(command, hunt.read, **({"custom_mutator": _mutator(target)} if target.changed else {}))
     atheris.Fuzz()
+
+
+def _count_branches(rooms: tuple[str, ...]) -> None:
+    """Have all functions in the packages *rooms* tell libFuzzer which of their branches are taken, and what differs."""
+    prefixes = tuple(f"{room}." for room in rooms)
+    for found in gc.get_objects():
+        if isinstance(found, FunctionType) and f"{found.__module__}.".startswith(prefixes):
+            atheris.instrument_func(found)
+
+
+def _mutator(target: Target) -> Callable[[bytes, int, int], bytes]:
+    """Half the time what *target* changes, else what libFuzzer does, for which this has to be called."""
+
+    def mutate(data: bytes, most: int, seed: int) -> bytes:
+        chance = random.Random(seed)
+        if target.changed and chance.random() < 1 / 2 and (found := target.changed(data, chance)) != data:
+            return found[:most]
+        return bytes(atheris.Mutate(data, most))
+
+    return mutate
 
 
 def _escaped(word: bytes) -> str:

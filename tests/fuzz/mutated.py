@@ -1,6 +1,7 @@
 """One target fuzzed with Hypothesis, blind to what an input reaches: where there is no atheris.
 
-An input is a sound one with pieces flipped, cut, doubled, moved, or replaced by words of its format.
+An input is a sound one with pieces flipped, cut, doubled, moved, or replaced by words of its format, or with other
+values where the target has them.
 """
 
 import random
@@ -10,6 +11,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.byte_changes import WAYS, mutant
 from tests.fuzz.hunting import Hunt
 from tests.fuzz.target import LONGEST, Target
 from tests.fuzz.targets import TARGETS
@@ -28,7 +30,6 @@ _NUMBERS = (
     b"\xff" * 8,
     bytes(8),
 )
-WAYS = ("replace", "insert", "cut", "double", "move", "end")
 
 
 def fuzz(name: str, seconds: float, folder: Path, corpus: Path) -> None:
@@ -64,25 +65,8 @@ def mutants(target: Target, sound: list[bytes]) -> st.SearchStrategy[bytes]:
     """Inputs of *target* made of *sound* ones."""
     pieces = st.sampled_from((*_NUMBERS, *target.words)) | st.binary(min_size=1, max_size=8)
     changes = st.tuples(st.sampled_from(WAYS), st.floats(0, 1), st.floats(0, 1), pieces)
-    return st.builds(mutant, st.sampled_from(sound), st.lists(changes, min_size=1, max_size=6))
-
-
-def mutant(data: bytes, changes: list[tuple[str, float, float, bytes]]) -> bytes:
-    for way, first, second, piece in changes:
-        start = int(first * len(data))
-        # pieces are short more often than not
-        stop = start + int(second**4 * (len(data) - start))
-        match way:
-            case "replace":
-                data = data[:start] + piece + data[start + len(piece) :]
-            case "insert":
-                data = data[:start] + piece + data[start:]
-            case "cut":
-                data = data[:start] + data[stop:]
-            case "double":
-                data = data[:stop] + data[start:]
-            case "move":
-                data = data[:start] + data[stop:] + data[start:stop]
-            case _:
-                data = data[:stop]
-    return data[:LONGEST]
+    blind = st.builds(mutant, st.sampled_from(sound), st.lists(changes, min_size=1, max_size=6))
+    if (change := target.changed) is None:
+        return blind
+    numbers = st.integers(0, (1 << 32) - 1).map(random.Random)
+    return blind | st.builds(lambda data, chance: change(data, chance)[:LONGEST], st.sampled_from(sound), numbers)

@@ -1,6 +1,7 @@
 """A format that vbuild reads from strangers, as a fuzzer sees it: bytes go in, at best a `VbuildError` comes out."""
 
 import os
+import random
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,13 +19,17 @@ ROOM = "VBUILD_FUZZ_ROOM"
 class Target:
     """*run* reads an input as vbuild does; *seeds* are sound ones, made of real files, to begin with.
 
-    *words* are what the format is made of, for fuzzers to put in.
+    *words* are what the format is made of, for fuzzers to put in. *changed* makes of an input another one that is still
+    of the format, with other values in it; half of all mutants are its, where there is one. *rooms* are the packages
+    whose branches lead a guided fuzzer: it counts in no other, for counting takes time.
     """
 
     name: str
     run: Callable[[bytes], object]
     seeds: Callable[[], Iterable[bytes]]
     words: tuple[bytes, ...] = ()
+    changed: Callable[[bytes, random.Random], bytes] | None = None
+    rooms: tuple[str, ...] = ("vbuild",)
 
 
 def short_lived() -> tempfile.TemporaryDirectory[str]:

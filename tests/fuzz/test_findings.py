@@ -97,7 +97,7 @@ def test_mutants_are_mostly_others_than_what_they_are_made_of() -> None:
 def test_an_unknown_target_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(["wheels"])
-    assert "no target 'wheels'; there are fatbin, bundle, elf" in capsys.readouterr().err
+    assert "no target 'wheels'; there are fatbin, bundle, device-file" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

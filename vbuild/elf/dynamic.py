@@ -136,8 +136,8 @@ class Dynamic(Struct, frozen=True, eq=False):
         return tuple(found)
 
     def value(self, tag: int) -> int | None:
-        """The value of the first row with *tag*."""
-        return next((row.value for row in self.rows if row.tag == tag), None)
+        """The value of the last row with *tag*: of several the loader takes that one."""
+        return next((row.value for row in reversed(self.rows) if row.tag == tag), None)
 
     def offset(self, tag: int) -> int | None:
         """The file offset of the table whose address is the value of *tag*, or None if the file does not have it."""

@@ -87,21 +87,28 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         return int(WORD.unpack_from(self.data, place)[0])
 
     def dynamic(self) -> dict[int, int]:
-        """The values of PT_DYNAMIC by tag, up to its DT_NULL; of a tag that comes twice, the first."""
-        return {row.tag: row.value for row in reversed(self.dynamic_rows())}
+        """The values of PT_DYNAMIC by tag, up to its DT_NULL; of a tag that comes twice, the last, as ld.so."""
+        return {row.tag: row.value for row in self.dynamic_rows()}
 
     def dynamic_offsets(self) -> dict[int, int]:
         """The file offset of each entry of PT_DYNAMIC by tag, as in `dynamic`."""
-        return {row.tag: row.offset for row in reversed(self.dynamic_rows())}
+        return {row.tag: row.offset for row in self.dynamic_rows()}
 
     def dynamic_rows(self) -> tuple[DynamicRow, ...]:
-        """The entries of PT_DYNAMIC up to its DT_NULL."""
+        """The entries of PT_DYNAMIC up to its DT_NULL; `BinaryError` if the loader would read others."""
         segment = next((segment for segment in self.segments if segment.p_type == SegmentType.DYNAMIC), None)
         if segment is None:
             return ()
+        # it goes by the address alone; of separate debug information nothing is loaded
+        if (loaded := self.offset(segment.p_vaddr)) not in {None, segment.p_offset}:
+            raise BinaryError(
+                f"PT_DYNAMIC is at {segment.p_offset:#x}, and loaded from {loaded:#x}; expected one place"
+            )
         size = DynamicEntry.size(self.encoding)
         entries = enumerate(DynamicEntry.tuples(self.view(segment.span), self.encoding))
-        kept = itertools.takewhile(lambda entry: entry[1][0] != DynamicTag.NULL, entries)
+        kept = tuple(itertools.takewhile(lambda entry: entry[1][0] != DynamicTag.NULL, entries))
+        if loaded is not None and len(kept) == segment.p_filesz // size:
+            raise BinaryError(f"PT_DYNAMIC of {segment.p_filesz:#x} bytes has no DT_NULL; the loader would read on")
         return tuple(DynamicRow(tag, value, segment.p_offset + number * size) for number, (tag, value) in kept)
 
     def pointers(self, ranges: Sequence[range]) -> tuple[Pointer, ...]:
@@ -153,7 +160,7 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         if size % unit:
             raise BinaryError(f"relocation table at {address:#x} has {size:#x} bytes, expected a multiple of {unit:#x}")
         start, end = self.offset(address), self.offset(address + size - 1)
-        if start is None or end != start + size - 1:
+        if start is None or end != start + size - 1 or start + size > self.size:
             raise BinaryError(f"relocation table at {address:#x}, {size:#x} bytes long, is not in the file")
         return range(start, start + size)
 

@@ -295,8 +295,10 @@ class Module(Data):
         """The instruction at *address*, one of the program; None if there is none."""
         if address not in self._decoded:
             place = address - self.base
-            data = self.bytes_at(place, _AHEAD) if self.is_code(place) else b""
             self._decoded[address] = None
+            if not self.is_code(place):  # it may be negative, too
+                return None
+            data = self.bytes_at(place, _AHEAD)
             # what follows is likely to be asked for, too
             for found in takewhile(self._is_valid, Decoder(_BITS, data, ip=place)):
                 self._decoded[self.base + found.ip] = found

@@ -45,6 +45,7 @@ from vbuild.hardware.driver import Dotted, Nvidia, amd_gpus
 Features = tuple[tuple[str, tuple[str, ...]], ...]
 
 _TAG = re.compile(r"\w+-\w+(-\w+)?", re.ASCII)
+_PLATFORM = re.compile(r"\w+", re.ASCII)
 _NAME = re.compile(r"[0-9a-z_]+", re.ASCII)
 _VALUE = re.compile(r"[0-9a-z_.]+", re.ASCII)
 _LINE = 110
@@ -327,6 +328,8 @@ def _check(rule: re.Pattern[str], text: str, place: str) -> None:
 def _expanded(table: Table) -> Iterator[str]:
     """The tags in the keys ``tags`` and ``platforms``, those of two parts put on every platform."""
     platforms = table.texts("platforms", ())
+    if strange := [platform_tag for platform_tag in platforms if not _PLATFORM.fullmatch(platform_tag)]:
+        raise table.refuse("platforms", f"no platform tag {strange[0]!r}; expected one as manylinux_2_28_x86_64 or any")
     for tag in table.texts("tags"):
         if not (match := _TAG.fullmatch(tag)):
             raise table.refuse("tags", f"no compatibility tag {tag!r}; expected python-abi or python-abi-platform")

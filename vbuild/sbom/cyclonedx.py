@@ -278,7 +278,8 @@ def _digest(part: Mapping[str, Any]) -> str:
 
 
 def _optional(part: Mapping[str, Any], key: str) -> str | None:
-    return _str(part[key]) if key in part else None
+    # an empty text says as little as none, and is written as none
+    return _str(part[key]) or None if key in part else None
 
 
 def _str(value: object) -> str:

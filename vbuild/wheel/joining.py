@@ -146,6 +146,8 @@ def _opened(stream: bytes, plain: memoryview, bits: range, start: int) -> bytes 
     bit, padding = place
     opened = bytearray(stream)
     opened[bit // 8] ^= 1 << bit % 8
+    # readers pass over what is in them where it is the end
+    opened[-1] &= 0xFF >> padding
     return synced(bytes(opened), padding)
 
 

@@ -108,13 +108,13 @@ def checked_paths(data: bytes) -> dict[str, PathEntry]:
 def _path_entry(row: Any) -> PathEntry:  # noqa: ANN401 - of JSON
     # the defaults of CEP 34
     path, kind = (row.get("_path"), row.get("path_type", "hardlink")) if isinstance(row, dict) else (None, None)
-    if not isinstance(path, str) or kind not in _TYPES:
+    if not isinstance(path, str) or not isinstance(kind, str) or kind not in _TYPES:
         raise RepackageError(f"a row is {str(row)[:80]!r}; expected _path, and path_type as hardlink or softlink")
     sha256, size = row.get("sha256"), row.get("size_in_bytes")
     if kind == "hardlink" and not (isinstance(sha256, str) and _SHA256.fullmatch(sha256) and type(size) is int):
         raise RepackageError(f"{path}: no sha256 and size_in_bytes; expected both of a file")
     placeholder, mode = row.get("prefix_placeholder") or None, row.get("file_mode") or "text"
-    if not isinstance(placeholder, str | None) or mode not in {"text", "binary"}:
+    if not isinstance(placeholder, str | None) or mode not in ("text", "binary"):
         raise RepackageError(f"{path}: prefix_placeholder with file_mode {mode!r}; expected text or binary")
     known = sha256 if isinstance(sha256, str) else None
     return PathEntry(path, kind, known, size if type(size) is int else None, placeholder, mode == "binary")

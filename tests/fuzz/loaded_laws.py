@@ -1,0 +1,144 @@
+"""What must hold in memory of a library that was cut, or relinked, by the reader of `tests.fuzz.loaded`."""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+
+import zstandard
+
+from tests.fuzz.gpu_entries import Entry, check_kept, entries_of
+from tests.fuzz.loaded import Loaded, Section, Unreadable, check_memory, check_not_writable, headers, readable
+from vbuild.elf.surgery.relink import Relink
+
+_GPU_CODE = (b".nv_fatbin", b"__nv_relfatbin", b".hip_fatbin")
+_WRAPPERS = (b".nvFatBinSegment", b".hipFatBinSegment")
+_WRAPPER = struct.Struct("<IIQQ")
+_HIP = 0x48495046
+# what only PT_DYNAMIC leads to: NOTE, HASH, DYNSYM, GNU_HASH, GNU_VERDEF, GNU_VERNEED, GNU_VERSYM
+_SLIDING = frozenset({5, 7, 11, 0x6FFFFFF6, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF})
+# and what patchelf moves as well: STRTAB, RELA, DYNAMIC, RELR, and .interp
+_MOVABLE = _SLIDING | {3, 4, 6, 19}
+_LOADED = 2
+_SYMBOLS = 11
+
+
+def check_cut(before: Loaded, after: Loaded, *, verbatim: bool) -> None:
+    """The same memory but for GPU code and what leads to it, the same symbols found, and enough GPU code."""
+    codes = [section for section in before.sections if section.name in _GPU_CODE and section.flags & _LOADED]
+    places = readable(lambda: [place for place, _, _ in _wrappers(before)]) or []
+    excused = [*headers(before), *headers(after), *map(_addresses, codes)]
+    excused += [range(place, place + 8) for place in places]
+    excused += _rows(before, places)
+    excused += _moved(before, after)
+    check_memory(before, after, excused)
+    check_not_writable(before, after, excused)
+    _check_symbols(before, after)
+    if was := readable(lambda: [_code(before, each) for each in _wrappers(before)]):
+        now = [_code(after, each) for each in _wrappers(after)]
+        assert len(was) == len(now), f"{len(now)} wrappers, were {len(was)}"
+        for one, other in zip(was, now, strict=True):
+            if one is not None:
+                assert other is not None, "a wrapper leads to nothing"
+                check_kept(one, other, verbatim=verbatim)
+
+
+def check_relinked(before: Loaded, after: Loaded, order: Relink) -> None:
+    """The same memory but for tables that may move, the same symbols found and relocated, and what was ordered."""
+    excused = [*headers(before), *headers(after)]
+    excused += [_addresses(each) for library in (before, after) for each in library.sections if _is_movable(each)]
+    check_memory(before, after, excused)
+    _check_symbols(before, after)
+    if (rows := readable(lambda: before.relocations)) is not None:
+        assert rows == after.relocations, "another relocation"
+    names = {old.encode(): new.encode() for old, new in order.renamed}
+    if needed := readable(lambda: before.needed):
+        wanted = [names.get(name, name) for name in needed]
+        wanted += [name.encode() for name in order.added if name.encode() not in wanted]
+        assert sorted(after.needed) == sorted(wanted), f"needs {after.needed}, expected {wanted}"
+    assert after.run_path == [":".join(order.rpath or ()).encode()], f"RPATH {after.run_path}"
+    assert after.soname[-1:] == [(order.soname or "").encode()], f"SONAME {after.soname}"
+    if required := readable(lambda: before.required):
+        expected = [(names.get(library, library), versions) for library, versions in required]
+        assert after.required == expected, f"requires {after.required}, expected {expected}"
+
+
+def _is_movable(section: Section) -> bool:
+    is_named = section.name == b".interp" or section.name.startswith(b".gnu.version")
+    return bool(section.flags & _LOADED) and (section.kind in _MOVABLE or is_named)
+
+
+def _addresses(section: Section) -> range:
+    return range(section.address, section.address + section.size)
+
+
+def _wrappers(library: Loaded) -> Iterator[tuple[int, int, int]]:
+    """The place of the pointer of each wrapper, its magic number, and where it leads."""
+    for section in library.sections:
+        if section.name in _WRAPPERS and section.flags & _LOADED:
+            for place in range(section.address, section.address + section.size // 24 * 24, 24):
+                magic, _, _, _ = _WRAPPER.unpack(library.read(place, 24))
+                yield place + 8, magic, library.pointer(place + 8)
+
+
+def _code(library: Loaded, wrapper: tuple[int, int, int]) -> list[Entry] | None:
+    """The entries that *wrapper* leads to; None where there is nothing that can be read."""
+    _, magic, address = wrapper
+    with suppress(
+        Unreadable, struct.error, ValueError, LookupError, UnicodeDecodeError, zlib.error, zstandard.ZstdError
+    ):
+        if magic != _HIP:
+            header, size = struct.unpack("<6xHQ", library.read(address, 16))
+            return entries_of(library.read(address, header + size))
+        (section,) = (each for each in library.sections if each.name in _GPU_CODE and address in _addresses(each))
+        return entries_of(library.read(address, section.address + section.size - address))
+    return None
+
+
+def _rows(library: Loaded, places: list[int]) -> Iterator[range]:
+    """The addends of the relocations of *places*."""
+    if not places:
+        return
+    table = dict(library.dynamic).get(7, 0)
+    wanted = frozenset(places)
+    yield from (
+        range(table + 24 * number + 16, table + 24 * number + 24)
+        for number, place in enumerate(library.relocations)
+        if place in wanted
+    )
+
+
+def _moved(before: Loaded, after: Loaded) -> Iterator[range]:
+    """Where sections were, and are, that gave room for program headers, and the rows of PT_DYNAMIC that lead there."""
+    slid = [
+        (old, new)
+        for old, new in zip(before.sections, after.sections, strict=False)
+        if old.kind in _SLIDING and old.flags & _LOADED and (old.address, old.size) != (new.address, new.size)
+    ]
+    for old, new in slid:
+        yield _addresses(old)
+        yield _addresses(new)
+    starts = {old.address for old, _ in slid}
+    for segment in before.segments:
+        if segment.kind == 2:
+            for number, (_, value) in enumerate(readable(lambda: before.dynamic) or ()):
+                if value in starts:
+                    yield range(segment.address + 16 * number + 8, segment.address + 16 * number + 16)
+
+
+def _check_symbols(before: Loaded, after: Loaded) -> None:
+    """What the hash table finds of each name it still finds."""
+    for name, symbol in readable(lambda: [(each, before.found(each)) for each in _names(before)]) or ():
+        if symbol is not None:
+            again = after.found(name)
+            # where its name is in the table of texts may be another place
+            assert again is not None, f"{name!r} is not found any more"
+            assert again[4:] == symbol[4:], f"{name!r} is another symbol"
+
+
+def _names(library: Loaded) -> Iterator[bytes]:
+    strings = dict(library.dynamic).get(5, 0)
+    for section in library.sections:
+        if section.kind == _SYMBOLS:
+            for row in range(section.address, section.address + section.size // 24 * 24, 24):
+                yield library.text(strings + int.from_bytes(library.read(row, 4), "little"))

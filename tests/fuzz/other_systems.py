@@ -1,0 +1,123 @@
+"""Libraries of Windows and macOS, read, and those of Windows slimmed.
+
+Seeds are as small as they can be, and DLLs with GPU code as mingw links them.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pefile
+
+from tests.factories.fatbins import cubin, entry, fatbin
+from tests.factories.macho_files import ARM64, X86_64, fat, macho
+from tests.factories.pe_files import pe_file
+from tests.factories.windows import MINGW, device_dll, signed
+from tests.fuzz.containers import SHARE
+from tests.fuzz.gpu_entries import FATBIN
+from tests.fuzz.target import Target
+from vbuild.binary.edits import Strip
+from vbuild.errors import VbuildError
+from vbuild.macho import read as macho_reader
+from vbuild.macho.code import read_codes
+from vbuild.pe import read as pe
+from vbuild.pe.code import read_code
+from vbuild.slimming.library import GpuLibrary
+from vbuild.slimming.request import Cuts, Empty
+
+
+def _read_pe(data: bytes) -> None:
+    pe.read_loading(data)
+    with suppress(VbuildError):
+        read_code(data)
+
+
+def _read_macho(data: bytes) -> None:
+    macho_reader.read_loading(data)
+    with suppress(VbuildError):
+        read_codes(data)
+
+
+def _slim_pe(data: bytes) -> None:
+    """*data* as a DLL that is slimmed: what comes out is the same, or another reader finds it sound and as large."""
+    library = GpuLibrary.of("demo/a.dll", memoryview(data))
+    for cuts in (
+        Cuts(),
+        Cuts(zstd=True, empty=Empty.NOTHING, unsupported=True, drop_signature=True, strip=Strip.DEBUG),
+    ):
+        with suppress(VbuildError):
+            file, outcome = library.slimmed(SHARE, cuts)
+            assert file.size == outcome.after, "the outcome tells another size than the file has"
+            if not file.is_unchanged:
+                _check_windows_laws(data, bytes(file))
+
+
+def _check_windows_laws(data: bytes, slim: bytes) -> None:
+    """Sections are where they were in memory, with the bytes that they had but for GPU code, and lie in the file."""
+    before, after = (pefile.PE(data=each, fast_load=True) for each in (data, slim))
+    assert after.OPTIONAL_HEADER.SizeOfImage == before.OPTIONAL_HEADER.SizeOfImage, "another size in memory"
+    assert len(slim) <= len(data), "a larger file"
+    assert len(after.sections) == len(before.sections), "another number of sections"
+    end, unit = 0, after.OPTIONAL_HEADER.FileAlignment
+    for one, other in zip(before.sections, after.sections, strict=True):
+        assert (one.VirtualAddress, one.Misc_VirtualSize) == (other.VirtualAddress, other.Misc_VirtualSize)
+        if other.SizeOfRawData:
+            assert other.PointerToRawData >= end, "sections overlap"
+            assert not (other.PointerToRawData | other.SizeOfRawData) % unit, "a section is not aligned"
+            end = other.PointerToRawData + other.SizeOfRawData
+        if not one.Name.startswith((b".nv_fatb", b".nvFatBi", b"__nv_rel", b".hip", b"/")):
+            was, now = (
+                each.__data__[part.PointerToRawData :][: part.SizeOfRawData]
+                for each, part in ((before, one), (after, other))
+            )
+            if not any(
+                table.VirtualAddress for table in before.OPTIONAL_HEADER.DATA_DIRECTORY[6:7]
+            ):  # its rows have places in the file
+                assert was == now, "other bytes in a section without GPU code"
+    assert end <= len(slim), "a section past the end"
+
+
+def _windows_libraries() -> Iterator[bytes]:
+    yield pe_file(needed=["KERNEL32.dll", "a.dll"], delayed=["b.dll"], exports=["PyInit_demo"], text=b"helper.dll\0")
+    yield pe_file(machine=0x14C, needed=["a.dll"], flags=0x22, sections=[(b"UPX0", 512)])
+
+
+def _device_dlls() -> Iterator[bytes]:
+    """DLLs with fatbins and bundles, if mingw is there to link them."""
+    yield pe_file(sections=[(b".nv_fatb", 512), (b".nvFatBi", 512)])
+    if shutil.which(MINGW):
+        code = fatbin(*(entry(arch=arch, code=cubin(arch, 2000)) for arch in (80, 90)))
+        yield device_dll(code, code, gap=40)
+        yield signed(device_dll(code, code))
+        yield device_dll(code, wrapped=[0, 0], flags=["-g"], more=".data\n.quad c0 + 24\n")
+
+
+def _mac_libraries() -> Iterator[bytes]:
+    thin = macho(needed=["@rpath/libx.dylib"], rpaths=["@loader_path"], exports=["PyInit_demo"], local=["inner"])
+    yield thin
+    yield fat((X86_64, macho(cpu=X86_64, name="libx.dylib", signature=64)), (ARM64, thin))
+
+
+TARGETS = (
+    Target(
+        "pe",
+        _read_pe,
+        _windows_libraries,
+        (b"PE\0\0", b".rdata\0\0", b"/4\0", b".dll\0", b"RSDS"),
+        rooms=("vbuild.pe", "vbuild.binary"),
+    ),
+    Target(
+        "macho",
+        _read_macho,
+        _mac_libraries,
+        (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"_PyInit_", b"@rpath/"),
+        rooms=("vbuild.macho", "vbuild.binary"),
+    ),
+    Target(
+        "slim-pe",
+        _slim_pe,
+        _device_dlls,
+        (b"PE\0\0", FATBIN, b".nv_fatb", b".nvFatBi", b".reloc\0\0"),
+        rooms=("vbuild.pe", "vbuild.binary", "vbuild.slimming", "vbuild.gpu_code"),
+    ),
+)
