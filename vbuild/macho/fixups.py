@@ -109,6 +109,13 @@ class _Program:
         self._data, self._segments = data, segments
         self._at = self._place = self._left = 0
 
+    def _operations(self) -> Iterator[tuple[int, int]]:
+        """Each operation with the number in its byte; those that take more read it before the next one comes."""
+        while self._at < len(self._data):
+            byte = self._data[self._at]
+            self._at += 1
+            yield byte >> 4, byte & 15
+
     def _number(self, *, is_signed: bool = False) -> int:
         found = shift = 0
         while True:
@@ -142,10 +149,7 @@ class _Program:
 
     def rebased(self) -> Iterator[int]:  # noqa: C901  # one for each operation
         """The places that get the loader's base."""
-        while self._at < len(self._data):
-            byte = self._data[self._at]
-            self._at += 1
-            operation, low = byte >> 4, byte & 15
+        for operation, low in self._operations():
             match operation:
                 case 0:
                     return
@@ -167,15 +171,12 @@ class _Program:
                     count = self._number()
                     yield from self._run(count, 8 + self._number())
                 case _:
-                    raise BinaryError(f"LC_DYLD_INFO has operation {byte:#x}")
+                    raise BinaryError(f"LC_DYLD_INFO has operation {operation << 4 | low:#x}")
 
     def bound(self, *, is_lazy: bool) -> Iterator[tuple[int, int, str]]:  # noqa: C901, PLR0912  # as above
         """The places that get an import's address, an addend, and its name."""
         name, addend = "", 0
-        while self._at < len(self._data):
-            byte = self._data[self._at]
-            self._at += 1
-            operation, low = byte >> 4, byte & 15
+        for operation, low in self._operations():
             match operation:
                 case 0:
                     # between lazy ones, which are bound one by one
@@ -205,4 +206,4 @@ class _Program:
                     count = self._number()
                     yield from ((place, addend, name) for place in self._run(count, 8 + self._number()))
                 case _:
-                    raise BinaryError(f"LC_DYLD_INFO has operation {byte:#x}")
+                    raise BinaryError(f"LC_DYLD_INFO has operation {operation << 4 | low:#x}")

@@ -212,9 +212,12 @@ class GpuLibrary(Struct, frozen=True):
         self, decisions: Sequence[ContainerDecision], *, zstd: bool, threads: int
     ) -> list[tuple[ContainerDecision, Replacement, str | None]]:
         """Return what `ContainerDecision.replaced` makes of *decisions*."""
+        replaced = partial(ContainerDecision.replaced, data=self.data, zstd=zstd)
+        if not zstd:
+            return list(map(replaced, decisions))
         # compressing takes most of the time, and Python's lock is not held for it
-        with ThreadPoolExecutor(threads if zstd else 1) as pool:
-            return list(pool.map(partial(ContainerDecision.replaced, data=self.data, zstd=zstd), decisions))
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(replaced, decisions))
 
     def _recompresses(self, share: Share, cuts: Cuts, decisions: tuple[ContainerDecision, ...]) -> bool:
         """Whether to compress with zstd: if that is asked for, or all who may load the variant have a driver for it."""
