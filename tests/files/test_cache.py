@@ -123,8 +123,8 @@ def test_a_lock_whose_file_was_removed_counts_for_nobody(tmp_path: Path) -> None
         thread = threading.Thread(target=wait)
         thread.start()
         time.sleep(0.2)
-        (tmp_path / "lock").unlink()
         assert not got.is_set()
+        (tmp_path / "lock").unlink()  # who waits makes the file anew, and may have it at once
     thread.join(10)
     assert got.is_set()
 
