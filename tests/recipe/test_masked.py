@@ -17,6 +17,7 @@ HASH = f"sha256:{sha256(b'abc').hexdigest()[:16]}"
         ("-Wp,-DTOKEN=abc", f"-Wp,-DTOKEN={HASH}"),
         ("'-DF(x)=abc'", f"'-DF(x)={HASH}'"),
         ("-O2 -DNDEBUG -DLEVEL=3 -I'a folder'", "-O2 -DNDEBUG -DLEVEL=3 -I'a folder'"),
+        ("-DSIMD=ON -DTESTS:BOOL=off", "-DSIMD=ON -DTESTS:BOOL=off"),
         (f"-DTOKEN={HASH}", f"-DTOKEN={HASH}"),
         ("a value, no flags", "a value, no flags"),
         ("--define TOKEN=abc --define-macro=TOKEN=abc", f"--define TOKEN={HASH} --define-macro=TOKEN={HASH}"),

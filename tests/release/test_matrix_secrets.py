@@ -129,7 +129,16 @@ def test_a_log_has_neither_what_is_passed_on_nor_what_a_macro_is_set_to(workdir:
         f'[build]\nisolation = false\nbefore-build = ["{speak}"]\n'
     )
     ran = workdir.vbuild(
-        "matrix", "demo.toml", "-o", "dist", "--only", "plain", "--pass-env", "DEMO_*", **SECRETS, CFLAGS="-DTOKEN=abc"
+        "matrix",
+        "demo.toml",
+        "-o",
+        "dist",
+        "--only",
+        "plain",
+        "--pass-env",
+        "DEMO_*",
+        **{**SECRETS, "DEMO_TOKEN": "me"},
+        CFLAGS="-DTOKEN=abc",
     )
     assert ran.returncode == 1
     shown = re.compile(rf"\*{{4}}, .*-DTOKEN={hashed('abc')} .*\n\*{{4}}\n")
@@ -138,6 +147,7 @@ def test_a_log_has_neither_what_is_passed_on_nor_what_a_macro_is_set_to(workdir:
     assert not re.search(r"^\s*::", ran.stdout + ran.stderr, re.MULTILINE)
     assert any(shown.search(f"{log.read_text()}\n") for log in (workdir.folder / "dist").rglob("*.log"))
     assert not spoken(workdir.folder)
+    assert "DEMO_TOKEN: its value is too short to be hidden in logs" in " ".join(ran.stdout.split())
 
 
 @pytest.mark.nightly
@@ -180,6 +190,17 @@ def test_git_runs_nothing_that_the_configuration_of_a_checkout_names(workdir: Wo
     ran.unlink(missing_ok=True)
     assert workdir.vbuild("matrix", "demo.toml", "--dry-run", **SECRETS).returncode == 0
     assert not ran.exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_dry_run_shows_no_secret(workdir: Workdir, options: tuple[str, ...]) -> None:
+    with (workdir.folder / "demo.toml").open("a") as recipe:
+        recipe.write(f'[build.env]\nAPI_TOKEN = "it\'s {WORD}"\nDEMO_MODE = "fast"\n')
+    ran = workdir.vbuild("matrix", "demo.toml", "--dry-run", *options, CFLAGS=f"-DONE={WORD} -DTWO=abc")
+    assert WORD not in ran.stdout + ran.stderr
+    assert "DEMO_MODE" in ran.stdout
+    assert "****" in ran.stdout
+    assert f"-DONE={hashed(WORD)} -DTWO={hashed('abc')}" in ran.stdout
 
 
 def test_an_index_with_a_login_is_for_the_installer_alone_and_stands_in_no_log(workdir: Workdir) -> None:

@@ -12,6 +12,12 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from msgspec import Struct, structs
+
+T = TypeVar("T")
 
 STARS = "****"
 # git@host is what everybody is called there
@@ -61,8 +67,12 @@ def hiding(texts: Mapping[str, str]) -> Iterator[None]:
 
 def masked_text(text: str) -> str:
     """All of *text* as a log would have it."""
-    mask = Mask()
-    return (mask.shown(text.encode(errors="surrogateescape")) + mask.rest()).decode(errors="surrogateescape")
+    return Mask().text(text)
+
+
+def masked_in(value: T) -> T:
+    """*value* with all texts in its structs, data classes, tuples, lists and dicts as a log would have them."""
+    return Mask().within(value, {})
 
 
 class Mask:
@@ -89,6 +99,32 @@ class Mask:
         """What is left when nothing more comes."""
         data, self._held = self._held, b""
         return self._masked(data)
+
+    def text(self, text: str) -> str:
+        """All of *text*, apart from what has come."""
+        return self._masked(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+
+    def within(self, value: T, known: dict[int, Any]) -> T:
+        """*value* with its texts as `text` has them, itself if none is another; *known* are results by identity."""
+        if id(value) not in known:
+            shown = self._rebuilt(value, known)
+            known[id(value)] = value if shown == value else shown
+        return cast("T", known[id(value)])
+
+    def _rebuilt(self, value: Any, known: dict[int, Any]) -> Any:  # noqa: ANN401 - whatever a value holds
+        kind = type(value)
+        if kind is str:
+            return self.text(value)
+        if kind in {tuple, list}:
+            return kind(self.within(one, known) for one in value)
+        if kind is dict:
+            return {key: self.within(one, known) for key, one in value.items()}
+        names = value.__struct_fields__ if isinstance(value, Struct) else getattr(value, "__dataclass_fields__", ())
+        parts = {name: (getattr(value, name), self.within(getattr(value, name), known)) for name in names}
+        changed = {name: shown for name, (before, shown) in parts.items() if shown is not before}
+        if not changed:
+            return value
+        return structs.replace(value, **changed) if isinstance(value, Struct) else replace(value, **changed)
 
     def _masked(self, data: bytes) -> bytes:
         return self._pattern.sub(lambda found: self._texts.get(found[0], _NOBODY.encode()), data)

@@ -3,8 +3,9 @@
     DEMO_WORD=correct-horse-battery, --pass-env 'DEMO_*'     correct-horse-battery -> ****
     CFLAGS=-DTOKEN=abc                                       TOKEN=abc -> TOKEN=sha256:ba7816bf8f01cfea
 
-A value alone is hidden from eight characters on, each of its lines by itself. It is not if it is a number, or a path
-that is there, for it would be hidden everywhere; and what a macro is set to is not if it is a word without a digit.
+A value alone is hidden from eight characters on, and from four on if the name speaks of a secret; each of its lines by
+itself. It is not if it is a number of less than eight digits, or of any without such a name, or a path that is there,
+for it would be hidden everywhere; and what a macro is set to is not if it is a word without a digit.
 """
 
 import os
@@ -16,12 +17,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from vbuild.process.masking import STARS, hiding
-from vbuild.recipe.masked import SECRET, hashed, secrets_in
+from vbuild.recipe.masked import PLAIN, SECRET, hashed, secrets_in
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import is_asked, passed
 
-_SHORTEST = 8  # characters
+_SHORTEST = 8  # characters, as for GitLab's masked variables
+_SHORTEST_SECRET = 4  # fewer would be hidden in every second line
 _NUMBER = re.compile(r"[\d.]+")
 _FLAGS = re.compile(r"\s*--?[A-Za-z]")
 _WORD = re.compile(r"[A-Za-z_]+")
@@ -33,11 +35,43 @@ def hiding_secrets(
     recipe: Recipe, targets: Iterable[Target], environment: Mapping[str, str] = os.environ
 ) -> Iterator[None]:
     """In the block no log has the secrets of *recipe* and its *targets*, or of what they ask for of *environment*."""
-    variables = chain(recipe.build.env, *(native.env for native in recipe.natives), *(one.env for one in targets))
-    settings = chain(recipe.build.config_settings, *(one.config_settings for one in targets))
-    each = ((name, text) for name, value in settings for text in ([value] if isinstance(value, str) else value))
-    with hiding(of_variables(environment, recipe.build.pass_env) | of_settings(chain(variables, each))):
+    with hiding(of_variables(environment, recipe.build.pass_env) | of_settings(_settings(recipe, targets))):
         yield
+
+
+def too_short(
+    recipe: Recipe,
+    targets: Iterable[Target],
+    environment: Mapping[str, str] = os.environ,
+    asked: Iterable[str] | None = None,
+) -> Iterator[str]:
+    """A line for each secret by its name that is too short to be hidden, of settings and of what is passed on.
+
+    That are the variables of *environment* that are *asked* for, by default those that *recipe* names.
+    """
+    asked = tuple(recipe.build.pass_env if asked is None else asked)
+    passed_on = ((name, text) for name, text in environment.items() if is_asked(name, asked))
+    named = dict.fromkeys(
+        name
+        for name, text in chain(_settings(recipe, targets), passed_on)
+        if SECRET.search(name)
+        and text.strip()
+        and not PLAIN.fullmatch(text.strip())
+        and all(_is_short(line.strip(), is_secret=True) for line in text.splitlines())
+    )
+    for name in named:
+        yield (
+            f"{name}: its value is too short to be hidden in logs; "
+            f"expected {_SHORTEST_SECRET} characters or more, {_SHORTEST} of a number"
+        )
+
+
+def _settings(recipe: Recipe, targets: Iterable[Target]) -> Iterator[tuple[str, str]]:
+    """All variables and config settings of *recipe* and its *targets*, each value by its name."""
+    targets = tuple(targets)
+    yield from chain(recipe.build.env, *(native.env for native in recipe.natives), *(one.env for one in targets))
+    for name, value in chain(recipe.build.config_settings, *(one.config_settings for one in targets)):
+        yield from ((name, text) for text in ([value] if isinstance(value, str) else value))
 
 
 def of_variables(environment: Mapping[str, str], asked: Iterable[str]) -> dict[str, str]:
@@ -46,7 +80,7 @@ def of_variables(environment: Mapping[str, str], asked: Iterable[str]) -> dict[s
     found: dict[str, str] = {}
     for name, text in passed(environment, asked).items():
         is_value = is_asked(name, asked) and not _FLAGS.match(text)
-        found |= _of_value(text) if is_value else _of_flags(text)
+        found |= _of_value(name, text) if is_value else _of_flags(text)
     return found
 
 
@@ -54,13 +88,14 @@ def of_settings(settings: Iterable[tuple[str, str]]) -> dict[str, str]:
     """What to hide of *settings*, by name: those whose name speaks of a secret, and secrets in flags."""
     found: dict[str, str] = {}
     for name, text in settings:
-        found |= _of_value(text) if SECRET.search(name) else _of_flags(text)
+        found |= _of_value(name, text) if SECRET.search(name) else _of_flags(text)
     return found
 
 
-def _of_value(text: str) -> dict[str, str]:
+def _of_value(name: str, text: str) -> dict[str, str]:
+    is_secret = SECRET.search(name) is not None
     lines = (line.strip() for line in text.splitlines())
-    found = [line for line in lines if _is_worth(line)]
+    found = [line for line in lines if _is_worth(line, is_secret=is_secret)]
     return dict.fromkeys([*found, *(quote(line, safe="") for line in found)], STARS)
 
 
@@ -79,11 +114,15 @@ def _of_flags(text: str) -> dict[str, str]:
     return found
 
 
-def _is_worth(value: str) -> bool:
-    """Whether *value* alone is hidden, wherever it stands."""
-    if len(value) < _SHORTEST or _NUMBER.fullmatch(value):
+def _is_worth(value: str, *, is_secret: bool = False) -> bool:
+    """Whether *value* alone is hidden, wherever it stands; *is_secret* if its name says so."""
+    if PLAIN.fullmatch(value) or _is_short(value, is_secret=is_secret) or (_NUMBER.fullmatch(value) and not is_secret):
         return False
     try:
         return not all(Path(part).exists() for part in value.split(os.pathsep))
     except (OSError, ValueError):
         return True
+
+
+def _is_short(value: str, *, is_secret: bool) -> bool:
+    return len(value) < (_SHORTEST_SECRET if is_secret and not _NUMBER.fullmatch(value) else _SHORTEST)

@@ -23,8 +23,8 @@ SECRET = re.compile(
     r"(?:[^A-Za-z0-9]|$)",
     re.IGNORECASE,
 )
-# no secret is such a number, and what is a hash already stays one
-_PLAIN = re.compile(r"\d{1,4}|sha256:[0-9a-f]{16}")
+# no secret is such a number or switch, and what is a hash already stays one
+PLAIN = re.compile(r"\d{1,4}|(?i:on|off|true|false|yes|no)|sha256:[0-9a-f]{16}")
 # after which a macro may come as a word of its own
 _DEFINING = {"-D", "/D", "--define", "--define-macro", "--cfg"}
 _MACRO = re.compile(r"(?P<name>(?:.*,)?(?:[-/]D\s*|--define(?:-macro)?=|--cfg=)[^=,]+=)(?P<value>.+)", re.DOTALL)
@@ -51,9 +51,9 @@ def secrets_in(flags: str) -> Iterator[tuple[str, str, str]]:
         match = _MACRO.fullmatch(word) or (_DEFINED.fullmatch(word) if before in _DEFINING else None)
         if match is None and (option := _OPTION.fullmatch(word)) and SECRET.search(option["name"]):
             match = option
-        if match and not _PLAIN.fullmatch(match["value"]):
+        if match and not PLAIN.fullmatch(match["value"]):
             yield word, match["name"], match["value"]
-        elif _LONG.fullmatch(before) and SECRET.search(before) and not (word.startswith("-") or _PLAIN.fullmatch(word)):
+        elif _LONG.fullmatch(before) and SECRET.search(before) and not (word.startswith("-") or PLAIN.fullmatch(word)):
             yield word, "", word
         else:
             yield word, word, ""
@@ -67,7 +67,7 @@ def masked_words(flags: str) -> Iterator[tuple[str, str]]:
 
 def masked(value: str, *, name: str = "") -> str:
     """The *value* of the variable or setting *name*; as it is if nothing in it may be a secret."""
-    if value and SECRET.search(name) and not _PLAIN.fullmatch(value):
+    if value and SECRET.search(name) and not PLAIN.fullmatch(value):
         return hashed(value)
     words = [*masked_words(value)]
     return shlex.join(shown for _, shown in words) if any(word != shown for word, shown in words) else value

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
@@ -40,9 +41,9 @@ from vbuild.build.wrappers import named
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.machine import cpu_here
-from vbuild.process.masking import hiding
+from vbuild.process.masking import hiding, masked_in
 from vbuild.recipe.flags import ProfileSettings
-from vbuild.recipe.hidden import hiding_secrets, of_settings, of_variables
+from vbuild.recipe.hidden import hiding_secrets, of_settings, of_variables, too_short
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
@@ -111,11 +112,10 @@ def cibuildwheel(
         source=str(recipe.source),
         inputs=(recipe.file,),
     )
-    settings = ((name, text) for name, text in os.environ.items() if name.startswith("CIBW_"))
     with (
-        tempfile.TemporaryDirectory(prefix="vbuild-cibuildwheel-") as text,
+        _hiding(given),
         hiding_secrets(recipe, targets),
-        hiding(of_variables(os.environ, passed_on(given, os.environ)) | of_settings(settings)),
+        tempfile.TemporaryDirectory(prefix="vbuild-cibuildwheel-") as text,
     ):
         outside = Path(text)
         containers = Containers.made(given, os.environ, outside / "engine")
@@ -132,7 +132,15 @@ def cibuildwheel(
             steps = _CibuildwheelSteps(context, run_context, training.profiles)
             made = [steps.made(run, runner) for run in training.runs]
             licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
-            notes = [*unheard(recipe), *licences, *_omitted(targets, identifiers), *steps.said, *steps.notes(made)]
+            short = too_short(recipe, targets, asked=passed_on(given, os.environ))
+            notes = [
+                *unheard(recipe),
+                *licences,
+                *_omitted(targets, identifiers),
+                *short,
+                *steps.said,
+                *steps.notes(made),
+            ]
             wheels = ReleaseWheels(
                 [*steps.outcomes(made)],
                 lambda product, _find_links: replace(product, trial=TrialResult.NOT_RUN),  # its wheel has changed
@@ -145,14 +153,24 @@ def cibuildwheel(
 
 
 def planned(arguments: Sequence[str] = (), *, variants: Collection[str] = ()) -> tuple[CibuildwheelRun, ...]:
-    """The runs that `cibuildwheel` would make, with every variable; nothing is built or written."""
+    """The runs that `cibuildwheel` would make, with every variable; nothing is built or written.
+
+    Secrets in it are hidden as in logs.
+    """
     given = Arguments.parse(arguments)
     _, identifiers = _asked(given)
     recipe = Recipe.load(given.package)
     targets = _targets(recipe, variants)
     check_request(recipe, targets)
     run_context = _run_context(given, _FORESEEN_SETUP, FORESEEN, lambda _target, _step: None)
-    return runs(recipe, targets, identifiers, run_context)
+    with _hiding(given), hiding_secrets(recipe, targets):
+        return masked_in(runs(recipe, targets, identifiers, run_context))
+
+
+def _hiding(given: Arguments) -> AbstractContextManager[None]:
+    """Hides in logs what cibuildwheel with the words *given* passes on into containers, and secrets in its options."""
+    options = ((name, text) for name, text in os.environ.items() if name.startswith("CIBW_"))
+    return hiding(of_variables(os.environ, passed_on(given, os.environ)) | of_settings(options))
 
 
 def _targets(recipe: Recipe, variants: Collection[str]) -> tuple[Target, ...]:
@@ -165,7 +183,8 @@ def _asked(given: Arguments) -> tuple[Cibuildwheel, tuple[str, ...]]:
     check_platform(os.environ.get("CIBW_PLATFORM") or "auto", "CIBW_PLATFORM={}")
     engine = Cibuildwheel.found()
     # it refuses words that it does not know, of which vbuild may take one for the project
-    identifiers = engine.identifiers(given, os.environ)
+    with _hiding(given):
+        identifiers = engine.identifiers(given, os.environ)
     check_one_line(given.configuration, os.environ)
     given.check_place()
     for identifier in identifiers:

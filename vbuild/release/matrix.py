@@ -17,7 +17,8 @@ from vbuild.build.given import AskedAxes, given
 from vbuild.build.job import Job
 from vbuild.errors import at
 from vbuild.files.staging import staging
-from vbuild.recipe.hidden import hiding_secrets
+from vbuild.process.masking import masked_in
+from vbuild.recipe.hidden import hiding_secrets, too_short
 from vbuild.recipe.model import Recipe, compared_with, lock_file
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder
@@ -97,12 +98,13 @@ def matrix(
         context.on_progress(target, "waiting")
     with hiding_secrets(recipe, targets), staging(folder) as stage:
         context = replace(context, stage=stage)
+        notes = (*stale, *too_short(recipe, targets))
         if options.executor.is_local:
-            return released(context, wheels_made(context, jobs=options.jobs), notes=stale)
+            return released(context, wheels_made(context, jobs=options.jobs), notes=notes)
         from vbuild.release.remote import wheels_of_workers
 
         with wheels_of_workers(context, options.executor) as wheels:
-            return released(context, wheels, notes=stale)
+            return released(context, wheels, notes=notes)
 
 
 def asked_for(source: str | Path, options: MatrixRequest) -> tuple[Recipe, tuple[Target, ...], tuple[str, ...]]:
@@ -131,12 +133,15 @@ def asked_for(source: str | Path, options: MatrixRequest) -> tuple[Recipe, tuple
 
 
 def planned(source: str | Path, options: MatrixRequest = _DEFAULT) -> tuple[Job, ...]:
-    """What `matrix` would build, with every flag, setting and rule of the wrappers; nothing is built or written."""
+    """What `matrix` would build, with every flag, setting and rule of the wrappers; nothing is built or written.
+
+    Secrets in it are hidden as in logs.
+    """
     recipe, targets, _ = asked_for(source, options)
     if not options.is_part:
         check_request(recipe, targets)
-    with tempfile.TemporaryDirectory() as text:
+    with hiding_secrets(recipe, targets), tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         context = ReleaseContext(recipe=recipe, targets=targets, folder=folder, stage=folder, supply=FORESEEN)
         builder = Builder.opened(context)
-        return tuple(builder.prepared(target) for target in targets)
+        return masked_in(tuple(builder.prepared(target) for target in targets))

@@ -29,9 +29,11 @@ from vbuild.build.cibuildwheel import options as places
 from vbuild.build.cibuildwheel.options import check_one_line
 from vbuild.build.cibuildwheel.runs import unheard
 from vbuild.build.plan import BuildBackend
+from vbuild.cli.cibuildwheel import run_lines
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Recipe
+from vbuild.release.cibuildwheel import planned
 
 # an image has a python, which this machine may not have on PATH
 IMAGE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -334,8 +336,9 @@ command = "true"
 
 def test_a_run_is_told_for_people_and_for_programs(tmp_path: Path) -> None:
     run = runs_of(described(tmp_path, LEVELS))[-1]
-    assert run.lines()[0] == "x86_64_v3: cp311-manylinux_x86_64"
-    assert run.lines()[-1] == "    SOURCE_DATE_EPOCH=315532800"
+    lines = [*run_lines([run])]
+    assert lines[0] == "x86_64_v3: cp311-manylinux_x86_64"
+    assert lines[-1] == "  SOURCE_DATE_EPOCH=315532800"
     assert run.data() == {
         "labels": ["x86_64_v3"],
         "identifiers": [CP311],
@@ -343,3 +346,18 @@ def test_a_run_is_told_for_people_and_for_programs(tmp_path: Path) -> None:
         "tested": True,
         "variables": dict(run.variables),
     }
+
+
+def test_what_is_planned_and_what_cibuildwheel_refuses_show_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described(tmp_path, LEVELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CIBW_ENVIRONMENT", 'API_TOKEN="correct-horse" MODE=fast')
+    told = [line for run in planned(["--only", CP311]) for line in run_lines([run])]
+    assert "MODE=fast" in "".join(told)
+    assert "correct-horse" not in "".join(told)
+    monkeypatch.setenv("CIBW_INHERIT", "API_TOKEN=correct-horse")
+    with pytest.raises(BuildError, match="Unknown option 'API_TOKEN=sha256:") as error:
+        planned()
+    assert "correct-horse" not in str(error.value)

@@ -34,6 +34,7 @@ from packaging.version import InvalidVersion, Version
 
 from vbuild.build.cibuildwheel.journal import Journal
 from vbuild.errors import BuildError
+from vbuild.process.masking import masked_text
 from vbuild.process.run import run
 
 _TAKES_VALUE = frozenset({"--platform", "--archs", "--enable", "--only", "--output-dir", "--config-file"})
@@ -230,7 +231,10 @@ class Cibuildwheel(Struct, frozen=True):
             raise BuildError(f"{program}: cannot tell which cibuildwheel it is; {_INSTALL}") from error
 
     def identifiers(self, arguments: Arguments, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """What cibuildwheel would build with *arguments*; `BuildError`, in its words, if it refuses them."""
+        """What cibuildwheel would build with *arguments*.
+
+        `BuildError` if it refuses them, in its words, of which secrets are hidden as in logs.
+        """
         command = [*self.command, *arguments.words, "--print-build-identifiers"]
         ran = subprocess.run(command, env=environment, capture_output=True, check=False)
         if ran.returncode:
@@ -238,7 +242,7 @@ class Cibuildwheel(Struct, frozen=True):
             lines = [line for line in text.splitlines() if line.strip()] or ["failed without a word"]
             last = lines[-1].rpartition("error: ")[2]  # of argparse, which names the program in front
             reason = Journal.parse(text).reason or last.partition(" (choose from")[0].strip()
-            raise BuildError(f"cibuildwheel: {reason}")
+            raise BuildError(f"cibuildwheel: {masked_text(reason)}")
         return tuple(ran.stdout.decode().split())
 
     def run(

@@ -94,13 +94,6 @@ class CibuildwheelRun(Struct, frozen=True):
             "variables": dict(self.variables),
         }
 
-    def lines(self) -> list[str]:
-        """The run for people: what it is for, then its variables."""
-        return [
-            f"{self}: {', '.join(self.identifiers)}",
-            *(f"    {name}={shlex.quote(value)}" for name, value in self.variables),
-        ]
-
     def settings(self) -> dict[str, Any]:
         """What the program in the container has to know, besides where its logs go."""
         if self.plan is None:
