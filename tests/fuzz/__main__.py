@@ -37,7 +37,12 @@ _NIGHT = 8 * 60 * 60
 # a target that does not end when it should: the last input, and atheris looking back at its corpus
 _PATIENCE = 120
 _TAIL = 12
-_COUNT = re.compile(r"^Done (\d+) runs", re.MULTILINE)
+# characters of what a process said last
+_SHOWN = 2000
+# libFuzzer says it at times, and both fuzzers at the end
+_COUNT = re.compile(r"^(?:#|Done )(\d+)", re.MULTILINE)
+# what libFuzzer says of branches, of these with how often each was taken, and of the inputs that reached them
+_REACHED = re.compile(r" cov: (\d+) ft: (\d+) corp: (\d+)")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -78,7 +83,8 @@ def fuzzed(name: str, seconds: float, corpus: Path) -> int:
         findings = list(_findings(name, folder))
         how = "guided" if IS_GUIDED else "mutated"
         speed = f"{took:.0f} s, {inputs / worked:.0f} a second of CPU"
-        print(f"{name}: {inputs} inputs in {speed}, {how}: {len(findings)} findings", flush=True)
+        reached = _reached(folder)
+        print(f"{name}: {inputs} inputs in {speed}, {how}{reached}: {len(findings)} findings", flush=True)
         if not findings and (ended != 0 or not inputs):
             log_of = (folder / "log").read_text(errors="replace").splitlines()
             print(f"{name}: the fuzzer ended {ended}:", *log_of[-_TAIL:], sep="\n    ", flush=True)
@@ -104,9 +110,15 @@ def _processed() -> float:
 
 
 def _count(folder: Path) -> int:
-    """How many inputs were read, as the fuzzer says last; 0 where it did not."""
+    """About how many inputs were read, as the fuzzer says last; 0 where it said nothing."""
     said = _COUNT.findall((folder / "log").read_text(errors="replace"))
     return int(said[-1]) if said else 0
+
+
+def _reached(folder: Path) -> str:
+    """How many branches were taken, and by how many inputs that are kept; nothing where the fuzzer does not count."""
+    said = _REACHED.findall((folder / "log").read_text(errors="replace"))
+    return ", {} branches ({} with counts) by {} inputs".format(*said[-1]) if said else ""
 
 
 def _findings(name: str, folder: Path) -> Iterator[tuple[Path, str]]:
@@ -122,7 +134,7 @@ def _findings(name: str, folder: Path) -> Iterator[tuple[Path, str]]:
             finding = FINDINGS / name / f"{hashlib.sha256(data).hexdigest()}.bin"
             finding.parent.mkdir(parents=True, exist_ok=True)
             finding.write_bytes(data)
-            said = ran.stdout.strip() or f"ended with status {ran.returncode}: {ran.stderr.strip()}"
+            said = ran.stdout.strip() or f"ended with status {ran.returncode}: {ran.stderr.strip()[-_SHOWN:]}"
             yield finding, said.replace(str(suspect), finding.name)
 
 

@@ -13,6 +13,8 @@ import zstandard
 
 FATBIN, BUNDLE, CCOB, ZSTD = b"\x50\xed\x55\xba", b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB", b"\x28\xb5\x2f\xfd"
 _LZ4, _COMPRESSED_BY_ZSTD, _COMPRESSIONS = 1 << 13, 1 << 15, 0xF << 12
+# bytes of the shortest header of an entry
+_SHORTEST = 64
 # bytes that nothing here inflates to
 _MOST = 1 << 26
 
@@ -26,7 +28,8 @@ class Entry(NamedTuple):
     @property
     def code(self) -> bytes:
         """What its compressed payload was made of, if it is an entry of a fatbin with one that can be read."""
-        if re.fullmatch(r"\d+-\d+", self.target) and len(self.data) >= 64 and not self.data.startswith(b"\x7fELF"):
+        is_entry = re.fullmatch(r"\d+-\d+", self.target) and not self.data.startswith(b"\x7fELF")
+        if is_entry and len(self.data) >= _SHORTEST:
             header, size, flags, plain = struct.unpack_from("<4xI8xI20xQ8xQ", self.data)
             payload, way = self.data[header:], flags & _COMPRESSIONS
             with suppress(zstandard.ZstdError, lz4.block.LZ4BlockError):
@@ -39,7 +42,7 @@ class Entry(NamedTuple):
 
 
 def entries_of(data: bytes) -> list[Entry]:
-    """What each entry of *data* is for, with its bytes."""
+    """What each entry of *data* is for, with its bytes; `ValueError`, or what Python raises, where it is damaged."""
     if data.startswith(ZSTD):
         data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
     if data.startswith(FATBIN):
@@ -47,6 +50,8 @@ def entries_of(data: bytes) -> list[Entry]:
         found, place = [], header
         while place < header + size:
             kind, length, payload, number = struct.unpack_from("<H2xIQ12xI", data, place)
+            if length < _SHORTEST:
+                raise ValueError(place)
             found.append(Entry(f"{kind}-{number}", data[place : place + length + payload]))
             place += length + payload
         return found

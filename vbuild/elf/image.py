@@ -183,7 +183,8 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
         """
         end = max((segment.addresses.stop for segment in self.loads if segment.p_flags & SegmentFlag.W), default=0)
         base = last = 0
-        for (word,) in WORD.iter_unpack(self.view(table)):
+        whole = table[: len(table) // WORD.size * WORD.size]
+        for (word,) in WORD.iter_unpack(self.view(whole)):
             is_bitmap = word & 1
             places = [base + WORD.size * bit for bit in range(63) if word >> (bit + 1) & 1] if is_bitmap else [word]
             base = base + WORD.size * 63 if is_bitmap else word + WORD.size
