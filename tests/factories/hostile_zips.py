@@ -167,6 +167,29 @@ def deflated(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
+def loosely_coded(data: bytes) -> bytes:
+    """*data*, without bytes 0xff, as one block whose two codes for distances leave room for two more (RFC 1951, 3.2.7).
+
+    Bytes have codes of 8 bits, but the last, 0xff, and the end have 9: so each byte stands for itself, bits reversed.
+    """
+    bits = [
+        (0b101, 3),  # the last block, with codes of its own
+        *((0, 5), (1, 5), (12, 4)),  # 257 of bytes, 2 of distances, 16 of lengths
+        # of the lengths 16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2: one bit for 8, two for 9 and 2
+        *((length, 3) for length in (0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 2)),
+        *((0, 1),) * 255,
+        *((0b11, 2),) * 2,
+        *((0b01, 2),) * 2,
+    ]
+    whole = place = 0
+    mirrored = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+    end = 0b111111111
+    for value, size in (*bits, (int.from_bytes(data.translate(mirrored), "little"), 8 * len(data)), (end, 9)):
+        whole |= value << place
+        place += size
+    return whole.to_bytes(-(-place // 8), "little")
+
+
 def extra(identifier: int, data: bytes) -> bytes:
     """An extra field."""
     return struct.pack("<HH", identifier, len(data)) + data

@@ -11,7 +11,7 @@ from typing import Any
 
 import zstandard
 
-from tests.factories.hostile_zips import INFO, NAME, STORED, UTF8, Entry, archive, basics, wheel_of
+from tests.factories.hostile_zips import INFO, NAME, STORED, UTF8, Entry, archive, basics, loosely_coded, wheel_of
 from tests.factories.wheels import everything, hashed, record_of
 
 CODE = b"x = 1\n" * 100
@@ -197,6 +197,7 @@ MEMBERS = {
     "stream without data": one(raw=b"", local={"size": 0, "crc": 0}, central={"size": 0, "crc": 0}),
     "stored, other size": archive(wheel_of(dataclasses.replace(S, local={"size": 7}, central={"size": 7}))),
     "broken stream": one(raw=b"\xff" * 20),
+    "codes with room for others": one(raw=loosely_coded(CODE)),
 }
 PATHS = {
     **{f"path {name}": named(path) for name, path in _PATHS.items()},

@@ -28,6 +28,7 @@ def _read_stream(data: bytes) -> None:
     stalls: list[Stall] = []
     pieces = (stream[start : start + step] for start in range(0, len(stream), step))
     expected = _inflated(stream)
+    assert _is_read_by_zlib(stream, step) == (expected is not None), "zlib reads it otherwise a piece at a time"
     try:
         found = b"".join(_bounded(inflated_stream(pieces, stalls)))
     except WheelError:
@@ -41,6 +42,17 @@ def _read_stream(data: bytes) -> None:
         "opened to another one"
     )
     _copy_blocks(stream, found)
+
+
+def _is_read_by_zlib(stream: bytes, step: int) -> bool:
+    """Whether *stream*, a *step* at a time, is one where that is strict, as it is for small members."""
+    pieces = (stream[start : start + step] for start in range(0, len(stream), step))
+    try:
+        for _ in _bounded(inflated_stream(pieces, is_strict=True)):
+            pass
+    except WheelError:
+        return False
+    return True
 
 
 def _bounded(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -14,7 +14,17 @@ from pathlib import Path
 import pytest
 
 from tests.factories.archive_attacks import ENDS, HEADERS
-from tests.factories.hostile_zips import INFO, NAME, Entry, archive, basics, overlapping, quoted_overlap, wheel_of
+from tests.factories.hostile_zips import (
+    INFO,
+    NAME,
+    Entry,
+    archive,
+    basics,
+    loosely_coded,
+    overlapping,
+    quoted_overlap,
+    wheel_of,
+)
 from tests.factories.installer_outcomes import Outcome, installer_outcomes
 from tests.factories.member_attacks import LISTED, MEMBERS, PATHS
 from tests.factories.metadata_attacks import METADATA_ATTACKS
@@ -110,6 +120,17 @@ def test_what_is_opened_all_the_same_is_told_of(tmp_path: Path, attack: str) -> 
 def test_metadata_that_contradicts_is_told_of_before_publishing(tmp_path: Path, attack: str) -> None:
     (tmp_path / NAME).write_bytes(ATTACKS[attack])
     assert CHECKED[attack] in [str(problem) for problem in check(tmp_path).problems]
+
+
+def test_codes_that_zlib_refuses_are_not_vouched_for(tmp_path: Path) -> None:
+    """In a member of a size that is inflated by isal elsewhere, which takes them."""
+    code = b"x = 1\n" * 200_000
+    path = tmp_path / NAME
+    path.write_bytes(archive(wheel_of(Entry("demo/a.py", code, raw=loosely_coded(code)))))
+    assert read(path)
+    [found] = [finding for finding in verify(path).findings if finding.is_error]
+    assert found.what.endswith("demo/a.py: damaged: its deflate stream is broken")
+    assert "damaged: its deflate stream is broken" in "".join(map(str, check(tmp_path).problems))
 
 
 def _is_doubtful(found: Mapping[str, Outcome]) -> bool:

@@ -83,7 +83,7 @@ def verify(
     """
     patterns = tuple(map(pattern, allow))
     with ExitStack() as stack:
-        source = stack.enter_context(open_wheel(wheel))
+        source = stack.enter_context(open_wheel(wheel, is_strict=True))
         executor = stack.enter_context(processes(jobs))
         find = stack.enter_context(_finder(baseline)) if baseline else None
         contents = _Contents.of(source)

@@ -268,16 +268,22 @@ class Wheel(Members):
 
 @contextmanager
 def open_wheel(
-    path: Path, *, check: bool = False, kept: KeptMembers | None = None, sound: set[str] | None = None
+    path: Path,
+    *,
+    check: bool = False,
+    kept: KeptMembers | None = None,
+    sound: set[str] | None = None,
+    is_strict: bool = False,
 ) -> Iterator[Wheel]:
     """The wheel at *path*; with *check*, the contents of every member are checked against RECORD first.
 
-    What its members hold goes to those *kept*, if given; *sound* are the members of it that were compared earlier.
+    What its members hold goes to those *kept*, if given; *sound* are the members of it that were compared earlier. It
+    *is_strict* where somebody vouches for it, as `ZipReader` has it.
     `WheelError` if the archive is damaged or ambiguous, or if RECORD does not list exactly its members.
     """
     with _opened(path) as file:
         with at(path.name):
-            wheel = Wheel(path, ZipReader(file), kept=kept, sound=sound)
+            wheel = Wheel(path, ZipReader(file, is_strict=is_strict), kept=kept, sound=sound)
         wheel.metadata()
         if check:
             wheel.check()

@@ -3,7 +3,9 @@
     raw -> what it inflates to; and, at every MiB, a few bytes at a time until a step yields nothing: a Stall
 
 isal gives Python's lock away only where it reads gzip files. Reading members as such files was tried: `inspect` of two
-large libraries took as long, and more memory. https://www.rfc-editor.org/rfc/rfc1951
+large libraries took as long, and more memory. And isal takes codes that leave room for others, which zlib and so pip
+refuse: zlib takes about a second a GB longer, and inflates what is small, and all that `verify` and `check` vouch for.
+https://www.rfc-editor.org/rfc/rfc1951
 """
 
 import io
@@ -45,12 +47,15 @@ def grid_for(size: int) -> int:
     return _GRID if size < _MANY else _WIDE_GRID
 
 
-def inflated_stream(raw: Iterator[bytes], stalls: list[Stall] | None = None, *, grid: int = _GRID) -> Iterator[bytes]:
+def inflated_stream(
+    raw: Iterator[bytes], stalls: list[Stall] | None = None, *, grid: int = _GRID, is_strict: bool = False
+) -> Iterator[bytes]:
     """What the deflate stream in *raw* inflates to, a chunk at a time; `WheelError` unless it ends with *raw*.
 
-    *stalls*, if given, get one for about each *grid*; where none is found, the next is looked for a MiB later.
+    *stalls*, if given, get one for about each *grid*; where none is found, the next is looked for a MiB later. What
+    *is_strict* is inflated by zlib.
     """
-    inflater = isal_zlib.decompressobj(-zlib.MAX_WBITS)
+    inflater = (zlib if is_strict else isal_zlib).decompressobj(-zlib.MAX_WBITS)
     packed = plain = 0
     wanted: float = math.inf if stalls is None else grid
     try:
@@ -81,7 +86,7 @@ def inflated_stream(raw: Iterator[bytes], stalls: list[Stall] | None = None, *, 
             if rest or inflater.unused_data:
                 raise WheelError("damaged: bytes after the end of its deflate stream")
         yield inflater.flush()
-    except isal_zlib.error as error:  # type: ignore[misc] # its stub says that this class is an exception
+    except (zlib.error, isal_zlib.error) as error:  # type: ignore[misc] # its stub says that this class is one
         raise WheelError("damaged: its deflate stream is broken") from error
     if not inflater.eof:
         raise WheelError("damaged: its deflate stream is cut short")

@@ -56,6 +56,9 @@ _FRAME_HEAD = 1 << 18
 # more than the codes of a deflate block take, which stand before its first byte (RFC 1951, 3.2.7: 290 at most)
 _HEAD = 1 << 9
 
+# bytes of members that zlib inflates in any case, which takes no longer with them
+_STRICT = 1 << 20
+
 _ENCRYPTED = ZipFlag.ENCRYPTED | ZipFlag.STRONGLY_ENCRYPTED | ZipFlag.MASKED
 _KNOWN = ZipFlag.OPTION_1 | ZipFlag.OPTION_2 | ZipFlag.DESCRIPTOR | ZipFlag.UTF8
 _LAST_VERSION = 63
@@ -102,10 +105,14 @@ _unpacked = lru_cache(maxsize=64)(CentralHeader.parse)
 
 
 class ZipReader:
-    """The members of the zip archive in *file*; `WheelError` if its directory is not sound, or is over *largest*."""
+    """The members of the zip archive in *file*; `WheelError` if its directory is not sound, or is over *largest*.
 
-    def __init__(self, file: BinaryIO, *, largest: int = _LARGEST_DIRECTORY) -> None:
+    If it *is_strict*, zlib inflates large members as well: what it refuses no installer takes.
+    """
+
+    def __init__(self, file: BinaryIO, *, largest: int = _LARGEST_DIRECTORY, is_strict: bool = False) -> None:
         self.file = file
+        self._is_strict = is_strict
         self._lock = Lock()
         # what `os.pread` reads through, if the system has this call and the file is one of its own
         self._descriptor: int | None = None
@@ -208,7 +215,8 @@ class ZipReader:
             if header.method == ZipMethod.STORED:
                 chunks = raw
             elif header.method == ZipMethod.DEFLATED:
-                chunks = inflated_stream(raw, stalls, grid=grid_for(member.size))
+                is_strict = self._is_strict or member.size <= _STRICT
+                chunks = inflated_stream(raw, stalls, grid=grid_for(member.size), is_strict=is_strict)
             elif header.method == ZipMethod.ZSTD:
                 chunks = _inflated_frame(raw)
             else:

@@ -91,7 +91,7 @@ class ReadyWheel:
         With *verify* also if a member of it, a file of this machine, is not what RECORD says.
         """
         with source.opened() as file, at(source.name):
-            wheel = Wheel(Path(source.name), ZipReader(file))
+            wheel = Wheel(Path(source.name), ZipReader(file, is_strict=verify))
             methods = {member.header.method for member in wheel.members}
             if verify and source.path and methods <= READ_METHODS:
                 wheel.check()
