@@ -16,8 +16,10 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import download_best
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.split import split
-from vbuild.verification.model import VerifyRule
+from vbuild.verification.model import Finding, Severity, VerifyRule
+from vbuild.verification.required import RequiredWheel, required_wheels
 from vbuild.verification.verify import verify
+from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.simple_index import write_simple
 
 pytestmark = needs("gcc")
@@ -116,3 +118,98 @@ def test_libraries_on_the_index_are_fetched_where_that_is_asked_for(tmp_path: Pa
         (finding,) = findings(path, indexes=Indexes(index_url=url) if asks else None)
     expected = f"note: finds 2 libraries of {libs.name}, on the index, by RPATH" if asks else "warning: "
     assert finding.startswith(expected)
+
+
+SMALL = library("libsmall.so")
+MANYLINUX, LATER, MUSL = "manylinux_2_17_x86_64", "manylinux_2_28_x86_64", "musllinux_1_2_x86_64"
+
+
+def thin_for(folder: Path, platform: str, *requires: str) -> Path:
+    """A wheel for *platform* with these requirements, and no library."""
+    lines = "".join(f"Requires-Dist: {line}\n" for line in requires or ("demo-libs==1.0",))
+    return wheel(folder, f"demo-1.0-cp311-cp311-{platform}.whl", metadata=lines)
+
+
+def libs_for(folder: Path, platform: str, *, start: str = "demo_libs-1.0", label: str = "") -> Path:
+    """A wheel of one library for *platform*, which is neither the first of its members nor the first in ELF."""
+    files: dict[str, bytes | str] = {
+        "demo_libs/__init__.py": "",
+        "demo_libs/damaged.so": b"\x7fELF",
+        "demo_libs/libsmall.so": SMALL,
+    }
+    return wheel(folder, f"{start}-py3-none-{platform}{label}.whl", files)
+
+
+def required(path: Path, *, indexes: Indexes | None = None) -> list[RequiredWheel]:
+    fetch = partial(download_best, indexes=indexes) if indexes else None
+    with open_wheel(path) as opened:
+        return [*required_wheels(opened, fetch=fetch)]
+
+
+@pytest.mark.parametrize(
+    ("own", "libs", "missing"),
+    [
+        (MANYLINUX, "manylinux_2_12_x86_64", None),
+        (MANYLINUX, MANYLINUX, None),
+        (MANYLINUX, LATER, MANYLINUX),
+        (MANYLINUX, MUSL, MANYLINUX),
+        (MANYLINUX, "linux_x86_64", MANYLINUX),
+        (f"{MANYLINUX}.{MUSL}", f"{MANYLINUX}.{MUSL}", None),
+        (f"{MANYLINUX}.{MUSL}", MANYLINUX, MUSL),
+        (f"{MANYLINUX}.{MUSL}", f"{LATER}.{MUSL}", MANYLINUX),
+        (MUSL, "musllinux_1_1_x86_64", None),
+        (MUSL, MUSL, None),
+        (MUSL, "musllinux_1_10_x86_64", MUSL),
+        (MUSL, "musllinux_2_0_x86_64", MUSL),
+        (MUSL, MANYLINUX, MUSL),
+        (MUSL, "linux_x86_64", MUSL),
+        ("linux_x86_64", "linux_x86_64", None),
+        ("linux_x86_64", MANYLINUX, "linux_x86_64"),
+        ("linux_x86_64", MUSL, "linux_x86_64"),
+        (MUSL, "musllinux_1_2_aarch64", MUSL),
+    ],
+)
+def test_libraries_are_for_each_system_of_the_wheel_that_requires_them(
+    tmp_path: Path, own: str, libs: str, missing: str | None
+) -> None:
+    beside = libs_for(tmp_path, libs)
+    (found,) = required(thin_for(tmp_path, own))
+    assert [*found.libraries] == ["demo_libs/libsmall.so"]
+    what = (
+        f"requires {beside.name}, beside it, which is for {libs.replace('.', ', ')} only: it does not install on all "
+        f"of {missing}, as this wheel does"
+    )
+    assert found.findings == ((Finding(Severity.ERROR, VerifyRule.NEEDED, (), what),) if missing else ())
+
+
+def test_requirements_that_do_not_apply_or_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+    beside = libs_for(tmp_path, MANYLINUX)
+    others = ("not a requirement (", 'demo-libs; sys_platform == "win32"', 'demo-libs; platform_machine == "aarch64"')
+    undecided = 'demo-libs; python_version ~= "one"'
+    path = thin_for(tmp_path, MANYLINUX, *others, undecided, 'demo-libs==1.0; python_version >= "3.9"')
+    assert [found.name for found in required(path)] == [beside.name]
+
+
+def test_of_several_wheels_beside_it_the_one_that_installs_as_widely_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "another.whl").write_text("no name of a wheel, and before those of wheels")
+    for platform in ("manylinux_2_12_aarch64", "manylinux_2_39_x86_64", "win_amd64"):
+        libs_for(tmp_path, platform)
+    libs_for(tmp_path, "manylinux_2_12_x86_64", label="-x86_64_v3")
+    libs_for(tmp_path, "manylinux_2_12_x86_64", start="demo_libs-2.0")
+    expected = libs_for(tmp_path, MANYLINUX)
+    (found,) = required(thin_for(tmp_path, MANYLINUX))
+    assert (found.name, found.place, found.findings) == (expected.name, "beside it", ())
+
+
+def test_of_several_wheels_on_the_index_the_one_that_installs_as_widely_is_taken(tmp_path: Path) -> None:
+    files = tmp_path / "published"
+    for platform in ("manylinux_2_39_x86_64", "win_amd64"):
+        libs_for(files, platform)
+    for start in ("demo_libs-0.9", "demo_libs-2.0"):
+        libs_for(files, "manylinux_2_12_x86_64", start=start)
+    expected = libs_for(files, MANYLINUX)
+    write_simple(files, tmp_path / "site")
+    with served(tmp_path / "site") as url:
+        path = thin_for(tmp_path, MANYLINUX, "other", "demo-libs==1.0")
+        (found,) = required(path, indexes=Indexes(index_url=url))
+    assert (found.name, found.place, found.findings) == (expected.name, "on the index", ())

@@ -1,13 +1,12 @@
 """Wheels with GPU code, compared with the GPUs that their variant claims."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from tests.factories.bundles import GFX90A, GFX942, HOST, bundle
 from tests.factories.elf import MODULE, shared_object
@@ -28,7 +27,7 @@ KINDS = {GpuCodeKind.MACHINE: FatbinKind.CUBIN, GpuCodeKind.PTX: FatbinKind.PTX,
 SUFFIXES = {"": 0, "a": FatbinFlag.ARCH_SPECIFIC, "f": FatbinFlag.ARCH_FAMILY}
 
 
-def library(*fatbins: str, flags: int = 0) -> bytes:
+def library(*fatbins: str, flags: int = 0, wrapped: Sequence[int] | None = None) -> bytes:
     """A library with a fatbin for each of *fatbins*, which list its entries in short: ``80 90a ptx90``."""
     return device_library(
         *(
@@ -40,27 +39,35 @@ def library(*fatbins: str, flags: int = 0) -> bytes:
                 )
             )
             for text in fatbins
-        )
+        ),
+        wrapped=wrapped,
     )
 
 
 def made(folder: Path, files: Mapping[str, bytes] | bytes, *claims: str) -> Path:
-    """A wheel of these libraries; a variant of these properties of NVIDIA's namespace, if there are any."""
+    """A wheel of these libraries; a variant of these properties, NVIDIA's or AMD's, if there are any."""
     name = NAME.replace(".whl", "-gpus.whl") if claims else NAME
     members: dict[str, bytes | str] = dict({MEMBER: files} if isinstance(files, bytes) else files)
     members[f"{dist_info_of(name)}/WHEEL"] = (
         "Wheel-Version: 1.0\nGenerator: demo\nRoot-Is-Purelib: false\nTag: py3-none-manylinux_2_17_x86_64\n"
     )
     if claims:
-        properties = (f"nvidia :: {claim}" for claim in claims)
-        described = document(variant("gpus", *properties), metadata=metadata("nvidia"))
+        properties = [claim if claim.startswith("amd") else f"nvidia :: {claim}" for claim in claims]
+        namespaces = sorted({each.partition(" ")[0] for each in properties})
+        described = document(variant("gpus", *properties), metadata=metadata(*namespaces))
         members[f"{dist_info_of(name)}/variant.json"] = described.pack()
     return wheel(folder, name, members)
 
 
 def found(verdict: Verdict) -> list[str]:
-    """The findings about GPU code, without the member."""
-    return [str(replace(one, places=())) for one in verdict.findings if one.rule.startswith("gpu")]
+    """The findings about GPU code, as the verdict's JSON has them, each without its member if that is the library."""
+    texts = []
+    for one in verdict.data()["findings"]:
+        member = "" if one["member"] in {MEMBER, None} else f"{one['member']}: "
+        if one["rule"].startswith("gpu"):
+            assert (one["member"] is None) == (one["rule"] == "gpu-claim")
+            texts.append(f"{one['severity']}: {member}{one['what']} [{one['rule']}]")
+    return texts
 
 
 def real(*numbers: int) -> tuple[str, ...]:
@@ -155,6 +162,14 @@ def test_a_wheel_without_gpu_code_says_so(tmp_path: Path) -> None:
             "error: nvidia :: sm_arch :: 89_virtual matches no GPU; expected 80_virtual, which is for 8.x [gpu-claim]",
         ),
         (
+            ["103"],
+            (*real(103), "sm_arch :: 103_virtual"),
+            (
+                "error: nvidia :: sm_arch :: 103_virtual matches no GPU;"
+                " expected 100_virtual, which is for 10.x [gpu-claim]"
+            ),
+        ),
+        (
             ["90a"],
             (*real(90), "sm_arch :: 90a_real"),
             "error: nvidia :: sm_arch :: 90a_real matches no GPU; expected 90_real, 90_virtual ... [gpu-claim]",
@@ -223,15 +238,49 @@ def test_zstd_needs_a_driver_that_reads_it(tmp_path: Path, bound: str, is_too_lo
 
 def test_what_other_libraries_read_is_not_asked_to_serve_a_gpu(tmp_path: Path) -> None:
     assert found(verify(made(tmp_path, library("90", "other75"), *real(90)))) == []
+    (gpus,) = verify(made(tmp_path, library("other75"))).gpus
+    assert (gpus.fatbins, gpus.served) == (1, ())
+
+
+def amd_library(*idents: str) -> bytes:
+    """A library with a bundle of code for the targets in *idents*."""
+    codes = {HOST: b"", **dict.fromkeys(idents, b"\x7fELF" * 16)}
+    wrapper = (".hipFatBinSegment", 0x48495046, 1)
+    return device_library(bundle(codes), section=".hip_fatbin", wrapper=wrapper, align=4096)
+
+
+def gfx(*processors: str) -> tuple[str, ...]:
+    return tuple(f"amd :: gfx_arch :: {processor}" for processor in processors)
 
 
 def test_the_code_of_another_vendor_is_stated(tmp_path: Path) -> None:
-    codes = {HOST: b"", GFX90A: b"\x7fELF" * 16, GFX942: b"\x7fELF" * 16}
-    wrapper = (".hipFatBinSegment", 0x48495046, 1)
-    data = device_library(bundle(codes), section=".hip_fatbin", wrapper=wrapper, align=4096)
-    (gpus,) = verify(made(tmp_path, data)).gpus
+    (gpus,) = verify(made(tmp_path, amd_library(GFX90A, GFX942))).gpus
     assert gpus.machine == ("gfx90a:xnack+", "gfx942")
     assert {str(served.device): str(served) for served in gpus.served} == {"gfx90a": "yes", "gfx942": "yes"}
+
+
+def test_a_claim_of_amds_processors_is_compared_with_the_bundles(tmp_path: Path) -> None:
+    kept = verify(made(tmp_path, amd_library(GFX90A, GFX942), *gfx("gfx942", "gfx90a")))
+    assert (found(kept), kept.claimed_gpus) == ([], ("gfx90a", "gfx942"))
+    broken = verify(made(tmp_path, amd_library(GFX90A), *gfx("gfx90a", "gfx942")))
+    what = "gfx942 is claimed, but none of its bundles (1) has code for gfx942; they have gfx90a:xnack+"
+    assert found(broken) == [f"error: {what} [gpu-missing]"]
+
+
+def test_a_processor_that_amd_does_not_have_is_found(tmp_path: Path) -> None:
+    verdict = verify(made(tmp_path, amd_library(GFX942), *gfx("gfx942", "gfx94")))
+    what = "amd :: gfx_arch :: gfx94 matches no GPU; expected gfx90a, gfx942 ..."
+    assert (found(verdict), verdict.claimed_gpus) == ([f"error: {what} [gpu-claim]"], ("gfx942",))
+
+
+def test_gpus_of_both_vendors_are_listed_as_people_list_them(tmp_path: Path) -> None:
+    files = {"demo/a.so": amd_library(GFX942, GFX942.replace("942", "1100")), "demo/b.so": library("90", "80")}
+    verdict = verify(made(tmp_path, files, *real(100, 80), *gfx("gfx1100", "gfx90a")))
+    assert verdict.claimed_gpus == ("80_real", "100_real", "gfx90a", "gfx1100")
+    assert [[str(one.device) for one in gpus.served] for gpus in verdict.gpus] == [
+        ["gfx90a", "gfx942", "gfx1100"],
+        ["sm_80", "sm_90", "sm_100"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -250,9 +299,8 @@ def test_what_nvcc_made_is_read(tmp_path: Path, sample: str, machine: tuple[str,
 
 
 def test_code_that_the_runtime_is_not_given_is_named(tmp_path: Path) -> None:
-    given, held = fatbin(entry(FatbinKind.CUBIN, 80)), fatbin(entry(FatbinKind.CUBIN, 80), entry(FatbinKind.CUBIN, 90))
-    verdict = verify(made(tmp_path, device_library(given, held, wrapped=[0]), *real(80)))
-    beside = [f"sm_{number} outside of what CUDA's runtime is given" for number in (80, 90)]
+    verdict = verify(made(tmp_path, library("80", "80 90", "ptx90", wrapped=[0]), *real(80)))
+    beside = [f"{code} outside of what CUDA's runtime is given" for code in ("sm_80", "sm_90", "PTX for sm_90")]
     assert verdict.gpu_codes == ("sm_80", *beside)
 
 
