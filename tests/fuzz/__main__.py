@@ -1,11 +1,12 @@
 """Fuzz what reads strangers' files: every format that vbuild takes, each for its share of the time.
 
-    python -m tests.fuzz [--seconds N] [--corpus FOLDER] [TARGET ...]
+    python -m tests.fuzz [--seconds N] [--corpus FOLDER] [--minimize] [TARGET ...]
 
 *N* is for all targets together; a night, eight hours, where it is left out. A finding is written to
 ``tests/fuzz/findings/TARGET/SHA-256.bin`` and told with the command that reads it alone; the exit status is then 1.
 Where atheris is installed (the extra ``fuzz``, CPython 3.11 to 3.13) inputs are led by the branches they reach, and
 those that reached new ones are kept in the corpus for the next time; elsewhere they are mutants that Hypothesis makes.
+``--minimize`` does not fuzz: of the corpus it leaves the shortest inputs that reach as much as all of them.
 """
 
 import argparse
@@ -17,8 +18,9 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -26,7 +28,7 @@ from platformdirs import user_cache_path
 from tests.fuzz.target import ROOM, short_lived
 
 if IS_GUIDED := importlib.util.find_spec("atheris") is not None:
-    from tests.fuzz.guided import fuzz
+    from tests.fuzz.guided import fuzz, spare, trace
 else:
     from tests.fuzz.mutated import fuzz
 
@@ -51,11 +53,18 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seconds", type=float, default=_NIGHT, metavar="N")
     parser.add_argument("--corpus", type=Path, default=user_cache_path("vbuild") / "fuzz", metavar="FOLDER")
+    parser.add_argument("--minimize", action="store_true")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
     asked = parser.parse_args(words)
     if unknown := [name for name in asked.targets if name not in TARGETS]:
         parser.error(f"no target {unknown[0]!r}; there are {', '.join(TARGETS)}")
     names = asked.targets or list(TARGETS)
+    if asked.minimize:
+        if not IS_GUIDED:
+            parser.error("a corpus is minimized by atheris: the extra fuzz")
+        for name in names:
+            minimize(name, asked.corpus / name)
+        return 0
     found = 0
     until = time.monotonic() + asked.seconds
     for place, name in enumerate(names):
@@ -70,8 +79,7 @@ def fuzzed(name: str, seconds: float, corpus: Path) -> int:
     with short_lived() as made:
         folder = Path(made)
         begun, processed = time.monotonic(), _processed()
-        process = get_context("fork").Process(target=_alone, args=(name, seconds, folder, corpus))
-        process.start()
+        process = _started(folder, fuzz, name, seconds, folder, corpus)
         process.join(seconds + _PATIENCE)
         ended = "without an end" if process.exitcode is None else process.exitcode
         process.kill()
@@ -94,13 +102,36 @@ def fuzzed(name: str, seconds: float, corpus: Path) -> int:
     return len(findings)
 
 
-def _alone(name: str, seconds: float, folder: Path, corpus: Path) -> None:
-    """Fuzz in this process, which may be ended at any moment; what it says is in the file ``log`` of *folder*."""
+def minimize(name: str, corpus: Path) -> None:
+    """Delete from the *corpus* of the target *name* what reaches nothing but what shorter inputs do."""
+    inputs = sorted(corpus.glob("*"), key=lambda path: path.stat().st_size)
+    if not inputs:
+        return
+    with short_lived() as made:
+        folder = Path(made)
+        _started(folder, trace, name, folder, inputs).join()
+        gone = list(spare(folder, inputs))
+    size = sum(path.stat().st_size for path in inputs)
+    for path in gone:
+        path.unlink()
+    left = sum(path.stat().st_size for path in corpus.iterdir())
+    print(f"{name}: {len(inputs)} inputs, {size / 1e6:.1f} MB, now {len(inputs) - len(gone)}, {left / 1e6:.1f} MB")
+
+
+def _started(folder: Path, run: Callable[..., None], *given: object) -> ForkProcess:
+    """A process that does *run* with what is *given*; what it says is in the file ``log`` of *folder*."""
+    process = get_context("fork").Process(target=_alone, args=(folder, run, *given))
+    process.start()
+    return process
+
+
+def _alone(folder: Path, run: Callable[..., None], *given: object) -> None:
+    """Do *run* in this process, which may be ended at any moment."""
     os.environ[ROOM] = str(folder)
     with (folder / "log").open("wb") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
-    fuzz(name, seconds, folder, corpus)
+    run(*given)
 
 
 def _processed() -> float:

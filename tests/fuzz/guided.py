@@ -8,7 +8,7 @@ import gc
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType
 
@@ -18,9 +18,8 @@ from tests.fuzz.hunting import Hunt
 from tests.fuzz.target import LONGEST, Target
 from tests.fuzz.targets import TARGETS
 
-# one input; vbuild is slower by what counting costs
-_HANG = 60
-_MEMORY = 4096
+# one input may take a minute, for vbuild is slower by what counting costs; and MB of memory
+_LIMITS = ("-timeout=60", "-rss_limit_mb=4096", f"-max_len={LONGEST}")
 
 
 def fuzz(name: str, seconds: float, folder: Path, corpus: Path) -> None:
@@ -33,10 +32,40 @@ def fuzz(name: str, seconds: float, folder: Path, corpus: Path) -> None:
     words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words))
     _count_branches(target.rooms)
     left = max(1, round(seconds - (time.monotonic() - begun)))
-    options = [f"-max_total_time={left}", f"-max_len={LONGEST}", f"-timeout={_HANG}", f"-rss_limit_mb={_MEMORY}"]
-    command = [sys.argv[0], *options, f"-dict={words}", f"-artifact_prefix={folder}/suspect-", str(corpus)]
+    options = [f"-max_total_time={left}", *_LIMITS, f"-dict={words}", f"-artifact_prefix={folder}/suspect-"]
+    command = [sys.argv[0], *options, str(corpus)]
     atheris.Setup(command, hunt.read, **({"custom_mutator": _mutator(target)} if target.changed else {}))
     atheris.Fuzz()
+
+
+def trace(name: str, folder: Path, inputs: Sequence[Path]) -> None:
+    """Have the target *name* read *inputs*, and end the process; what each reached is in *folder* then, for `spare`.
+
+    It is what libFuzzer does in a process that helps it to merge corpora.
+    """
+    target, control = TARGETS[name], folder / "control"
+    control.write_text("".join(f"{line}\n" for line in (len(inputs), 0, *inputs)))
+    _count_branches(target.rooms)
+    command = [sys.argv[0], f"-merge_control_file={control}", "-merge_inner=1", *_LIMITS]
+    atheris.Setup(command, Hunt(target, folder).read)
+    atheris.Fuzz()
+
+
+def spare(folder: Path, inputs: Sequence[Path]) -> Iterator[Path]:
+    """Those of *inputs*, read by `trace`, that reached nothing but what former ones did, or ended the process."""
+    reached: set[str] = set()
+    latest = None
+    for line in (folder / "control").read_text().splitlines()[len(inputs) + 2 :]:
+        match line.split():
+            case ["STARTED", number, _]:
+                latest = inputs[int(number)]
+            case ["FT", number, *branches]:
+                latest = None
+                if reached.issuperset(branches):
+                    yield inputs[int(number)]
+                reached.update(branches)
+    if latest:
+        yield latest
 
 
 def _count_branches(rooms: tuple[str, ...]) -> None:

@@ -108,6 +108,7 @@ def test_a_fuzzer_finds_what_breaks_a_law(engine: str, tmp_path: Path) -> None:
         pytest.importorskip("atheris", reason="no atheris for this Python")
     program = f"""
 import sys
+from pathlib import Path
 from tests.fuzz import {engine}, target, targets
 def fragile(data):
     if b"\\xff" in data:
@@ -115,10 +116,21 @@ def fragile(data):
 def seeds():
     yield b"seed"
 targets.TARGETS["fragile"] = target.Target("fragile", fragile, seeds, (b"\\xff",))
-{engine}.main()
+{engine}.fuzz(sys.argv[1], float(sys.argv[2]), *map(Path, sys.argv[3:]))
 """
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     command_line = [sys.executable, "-c", program, "fragile", "3", str(tmp_path), str(corpus)]
     ran = subprocess.run(command_line, check=False, capture_output=True, text=True, timeout=120)
     assert any(b"\xff" in path.read_bytes() for path in tmp_path.glob("suspect-*")), ran.stderr
+
+
+@pytest.mark.nightly
+def test_of_inputs_that_reach_the_same_the_shortest_stays(tmp_path: Path) -> None:
+    pytest.importorskip("atheris", reason="no atheris for this Python")
+    corpus = tmp_path / "name"
+    corpus.mkdir()
+    for number, name in enumerate(("demo-1.0-py3-none-any.whl", "demos-1.0-py3-none-any.whl", "demo-1.0.tar.gz")):
+        (corpus / str(number)).write_text(name)
+    subprocess.run([sys.executable, "-m", "tests.fuzz", "--minimize", "--corpus", tmp_path, "name"], check=True)
+    assert sorted(path.name for path in corpus.iterdir()) == ["0", "2"]
