@@ -1,11 +1,14 @@
 """mutmut, where each mutant has the quickest of the tests that reach it first, and no more than take five seconds.
 
 Most mutants fail one of the first twenty; pytest takes longer to collect the others than to run those. Tests are chosen
-by a plugin: pytest does not find every one by its name, and mutmut takes that for a failure.
+by a plugin: pytest does not find every one by its name, and mutmut takes that for a failure. What a test takes are
+seconds of CPU, its own and those of the programs that it runs: on a machine that does other work, too, a clock would
+have the tests of a slow moment left out.
 """
 
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import pytest
@@ -17,6 +20,7 @@ from mutmut.utils.file_utils import change_cwd
 _FIRST = 20
 _SECONDS = 5
 _whole_run = PytestRunner.run_tests
+_execute_pytest = PytestRunner.execute_pytest
 
 
 class _Chosen:
@@ -29,6 +33,32 @@ class _Chosen:
 
     def _place(self, item: pytest.Item) -> int:
         return self._places[item.nodeid]
+
+
+class _Measured:
+    """The CPU seconds of each test, for mutmut, whose own plugin took the time before."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        start = _cpu()
+        try:
+            return (yield)
+        finally:
+            self._taken[item.nodeid] = _cpu() - start
+
+    def pytest_sessionfinish(self) -> None:
+        state().duration_by_test.update(self._taken)
+
+
+def _cpu() -> float:
+    return sum(os.times()[:4])
+
+
+def execute_pytest(self: PytestRunner, params: list[str], *, plugins: Sequence[object] = ()) -> int:
+    return int(_execute_pytest(self, params, plugins=[*plugins, _Measured()]))
 
 
 def run_tests(self: PytestRunner, *, mutant_name: str | None, tests: Iterable[str]) -> int:
@@ -48,4 +78,5 @@ def run_tests(self: PytestRunner, *, mutant_name: str | None, tests: Iterable[st
 
 if __name__ == "__main__":
     PytestRunner.run_tests = run_tests
+    PytestRunner.execute_pytest = execute_pytest
     sys.exit(cli())
