@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.factories.elf import shared_object, without_sections
+from tests.factories.bundles import GFX942, bundle, compressed
+from tests.factories.elf import patchelfed, shared_object, without_sections
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.loaded_pointers import LoadedPointers
+from tests.factories.pe_files import pe_file
 from vbuild.errors import RepackageError
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.hardware.architectures import Arch
@@ -30,7 +32,7 @@ def code(*archs: int, ptx: tuple[int, ...] = ()) -> bytes:
 def cut(data: bytes, gpus: str = "90", cuts: Cuts | None = None) -> LibraryCut:
     share = Share(Share.parse(f"any={gpus}").gpus)
     rope, account = GpuLibrary.of("demo/_C.so", memoryview(data)).slimmed(share, cuts or Cuts())
-    assert rope.size == account.after
+    assert (account.member, account.before, account.after) == ("demo/_C.so", len(data), rope.size)
     return account
 
 
@@ -113,6 +115,45 @@ def test_code_that_cannot_be_compressed_again_stays_as_it_is() -> None:
     assert account.notes[0].endswith("claims to inflate to 0x100000000 bytes; more than 0x40000000 is refused")
 
 
+def test_code_that_cannot_be_compressed_again_moves_up_with_the_rest() -> None:
+    """What goes before it and behind it is less than a page each, and more together."""
+    lies = fatbin(entry(arch=90, code=bytes(BIG), flags=FatbinFlag.LZ4, uncompressed_size=1 << 32))
+    small = fatbin(*(entry(arch=arch, code=cubin(arch, 0xB00)) for arch in (80, 90)))
+    library = device_library(small, lies, small)
+    file, account = GpuLibrary.of("x.so", memoryview(library)).slimmed(Share(GpuList.parse("90")), Cuts(zstd=True))
+    assert (account.why_whole, account.is_recompressed) == (None, True)
+    assert account.after < account.before
+    was, now = LoadedPointers.of(library), LoadedPointers.of(bytes(file))
+    now.check_holds(was)
+    assert now.containers()[1] == was.containers()[1]
+
+
+@pytest.mark.parametrize(("linked", "is_compressed"), [("libcudart.so.13", True), ("libcudart.so.12", False)])
+def test_the_cuda_that_is_linked_decides_whether_a_variant_is_compressed_again(
+    linked: str, *, is_compressed: bool
+) -> None:
+    library = GpuLibrary.of("x.so", memoryview(patchelfed(device_library(code(80, 90)), "--add-needed", linked)))
+    assert library.needed == (linked,)
+    _, account = library.slimmed(Share.parse("x=90"), Cuts(zstd=None))
+    assert (account.is_recompressed, account.zstd) == (is_compressed, is_compressed)
+
+
+def test_what_a_dll_links_is_known() -> None:
+    assert GpuLibrary.of("x.dll", memoryview(pe_file(needed=["cudart64_12.dll"]))).needed == ("cudart64_12.dll",)
+
+
+def test_code_of_nvidia_that_lies_in_zstd_needs_a_driver_that_reads_it_and_code_of_amd_does_not() -> None:
+    in_zstd = fatbin(*(entry(arch=arch, code=cubin(arch, BIG), flags=FatbinFlag.ZSTD) for arch in (80, 90)))
+    account = cut(device_library(in_zstd, code(80, 90)))
+    assert (account.zstd, account.is_recompressed) == (True, False)
+    account = cut(device_library(in_zstd), cuts=Cuts(zstd=True))
+    assert (account.zstd, account.is_recompressed) == (True, False)
+    amd = compressed(bundle({GFX942: cubin(1, BIG)}))
+    library = device_library(amd, section=".hip_fatbin", wrapper=(".hipFatBinSegment", 0x48495046, 1), align=4096)
+    account = cut(library, "gfx942")
+    assert (account.zstd, account.kept, account.gpus) == (False, 1, ("gfx942",))
+
+
 MISSING = LibraryCut(member="a.so", before=9, after=9, served=(GpuServed(SM_90, 0, 0, 1),), lacks={SM_90: "nothing"})
 GONE = LibraryCut(
     member="k.cubin",
@@ -148,11 +189,20 @@ def test_gpu_code_alone_that_stays_serves_as_it_did() -> None:
         check_served([kept])
 
 
-def test_a_library_without_section_headers_is_named() -> None:
-    assert (
-        cut(without_sections(shared_object("int x;"))).why_whole
-        == "no section headers, by which GPU code is found; expected a file that has them"
-    )
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (
+            without_sections(shared_object("int x;")),
+            "no section headers, by which GPU code is found; expected a file that has them",
+        ),
+        (pe_file(sections=[(b"UPX0", 0x1000)]), "packed by UPX: what it unpacks is not read"),
+        (b"\x7fELF", "ELF of class 0x0"),
+    ],
+    ids=["headers", "packed", "cut short"],
+)
+def test_a_library_that_cannot_be_read_is_named(data: bytes, why: str) -> None:
+    assert why in (cut(data).why_whole or "")
 
 
 def test_a_fatbin_that_several_wrappers_share_shrinks_where_it_is() -> None:
@@ -164,6 +214,16 @@ def test_a_fatbin_that_several_wrappers_share_shrinks_where_it_is() -> None:
     assert now.containers()[0] == now.containers()[1]
     assert (account.pinned, account.dropped) == (0, 3)
     assert account.after < account.before - BIG
+
+
+def test_a_fatbin_that_shrinks_where_it_is_begins_where_it_did() -> None:
+    """Only what one wrapper leads to moves."""
+    library = device_library(code(80, 90), code(80, 90, 120), wrapped=[0, 1, 1])
+    file, account = GpuLibrary.of("x.so", memoryview(library)).slimmed(Share(GpuList.parse("90")), Cuts())
+    was, now = LoadedPointers.of(library), LoadedPointers.of(bytes(file))
+    assert [len(entries or ()) for entries in now.containers()] == [1, 1, 1]
+    assert [*now.wrappers()][1:] == [*was.wrappers()][1:]
+    assert account.pinned == 0
 
 
 def test_a_shared_fatbin_whose_size_is_known_elsewhere_stays_whole() -> None:

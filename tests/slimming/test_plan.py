@@ -1,5 +1,6 @@
 """What is known of a wheel before a byte is written: which libraries change, and which are worth a word."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,20 +8,24 @@ import pytest
 import zstandard
 
 from tests.factories.bundles import GFX942, bundle
+from tests.factories.deflate_streams import pieces_of, with_words
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import PTX, cubin, device_library, entry, fatbin
 from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
-from vbuild.errors import RepackageError
+from vbuild.errors import RepackageError, WheelError
+from vbuild.hardware.cpu import available_cores
 from vbuild.slimming.output import slim_outputs
-from vbuild.slimming.plan import is_alone, planned, worth_reading
+from vbuild.slimming.plan import examined, is_alone, planned, worth_reading
 from vbuild.slimming.request import Cuts, Share
 from vbuild.wheel.archive import open_wheel
+from vbuild.wheel.write import edited
 
 NAME = "Demo_x-1.0-py3-none-manylinux_2_28_x86_64.whl"
 FAT = device_library(fatbin(*(entry(arch=arch, code=cubin(arch, 1 << 13)) for arch in (80, 90, 120))))
 HOST = shared_object("int x;")
 SHARES = (Share.parse("a=90"), Share.parse("b=80"))
+FRAMED = zstandard.compress(bundle({GFX942: b"code"}))
 
 
 def told(folder: Path, files: Mapping[str, bytes], cuts: Cuts | None = None) -> list[tuple[str, ...]]:
@@ -62,11 +67,25 @@ def test_what_is_dropped_is_not_looked_into(tmp_path: Path, order: str) -> None:
     ]
 
 
-def test_every_byte_is_told_once(tmp_path: Path) -> None:
-    files = {"a.so": FAT, "host.so": HOST, "data.bin": b"x" * 1000}
+def test_every_byte_is_told_once_first_those_of_all_files_that_are_not_looked_into(tmp_path: Path) -> None:
+    files = {"host.so": HOST, "data.bin": b"x" * 1000, "a.so": FAT, "empty.txt": b""}
     heard: list[int] = []
     with open_wheel(wheel(tmp_path, NAME, files)) as source, planned(source, SHARES, Cuts(), on_progress=heard.append):
-        assert sum(heard) == sum(member.size for member in source.members)
+        whole = sum(member.size for member in source.members)
+    assert heard == [whole - len(FAT) - len(HOST), *sorted((len(FAT), len(HOST)), reverse=True)]
+
+
+def test_what_cannot_be_inflated_ends_all(tmp_path: Path) -> None:
+    sound = wheel(tmp_path, NAME, {"a.txt": b"x"}).read_bytes()
+    place = sound.index(b"a.txt") + len(b"a.txt")
+    # a block of a kind that there is not
+    (tmp_path / NAME).write_bytes(sound[:place] + b"\7" + sound[place + 1 :])
+    with (
+        open_wheel(tmp_path / NAME) as source,
+        pytest.raises(WheelError, match=r"a\.txt"),
+        planned(source, SHARES, Cuts()),
+    ):
+        pytest.fail("it is damaged")
 
 
 def test_a_refusal_of_one_library_ends_all(tmp_path: Path) -> None:
@@ -88,7 +107,7 @@ def test_a_refusal_of_one_library_ends_all(tmp_path: Path) -> None:
         ("k/a.txt", PTX, False, False),
         ("k/a.bin", fatbin(entry()), True, True),
         ("k/a.hsaco", bundle({GFX942: b"code"}), True, True),
-        ("k/a.hsaco.zst", zstandard.compress(bundle({GFX942: b"code"})), True, True),
+        ("k/a.hsaco.zst", FRAMED, True, True),
         ("k/a.txt.zst", zstandard.compress(b"text"), False, False),
         ("k/a.so", FAT, False, True),
         ("k/a.dll", pe_file(), False, True),
@@ -100,3 +119,55 @@ def test_what_is_gpu_code_alone_is_known_by_its_first_bytes(path: str, data: byt
         return data[:size]
 
     assert (is_alone(path, len(data), head), worth_reading(path, head)) == (alone, read)
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "after", "alone"),
+    [
+        ("k/a.ptx", PTX, (len(PTX), 0), "ptx for sm_90"),
+        ("k/a.hsaco.zst", FRAMED, (len(FRAMED),) * 2, "bundle"),
+        ("k/a.bin", fatbin(entry(arch=80), entry(arch=90)), (208, 208), "fatbin"),
+        ("k/a.so", FAT[:2000], (2000, 2000), ""),
+        ("k/a.py", b"x = 1\n", (6, 6), ""),
+    ],
+)
+def test_a_file_by_itself_is_accounted_for_under_its_path(
+    path: str, data: bytes, after: tuple[int, int], alone: str
+) -> None:
+    plan = examined(path, memoryview(data), SHARES, Cuts())
+    assert plan.member == path
+    assert [(cut.member, cut.before, cut.alone) for cut in plan.cuts] == [(path, len(data), alone)] * 2
+    assert tuple(cut.after for cut in plan.cuts) == after
+    assert plan.gone == {place for place, size in enumerate(after) if not size}
+    assert len(plan.files) == 2
+
+
+def test_a_library_may_have_more_shares_than_the_machine_has_cores() -> None:
+    shares = SHARES * available_cores()
+    plan = examined("k/a.so", memoryview(FAT), shares, Cuts(zstd=True))
+    assert [cut.gpus for cut in plan.cuts] == [("sm_90",), ("sm_80",)] * available_cores()
+    assert all(cut.is_recompressed for cut in plan.cuts)
+
+
+def test_a_large_library_waits_in_its_folder_out_of_memory_and_what_stays_is_copied_as_it_is_compressed(
+    tmp_path: Path,
+) -> None:
+    fat = wheel(tmp_path, NAME, {"a.so": with_words(FAT, tmp_path)})
+    (tmp_path / "room").mkdir()
+    with (
+        open_wheel(fat) as source,
+        planned(source, SHARES[:1], Cuts(), room=tmp_path / "room") as plan,
+    ):
+        rows = Path("/proc/self/smaps").read_text().partition(f"{tmp_path}/room/")[2]
+        assert (found := re.search(r"^Rss: +(\d+) kB$", rows, re.MULTILINE))
+        assert int(found[1]) < 1000
+        out = edited(source, tmp_path / "out", source.name, edits=plan.files(0))
+    pieces, after = pieces_of(fat, "a.so"), out.read_bytes()
+    assert len(pieces) > 8
+    assert sum(piece in after for piece in pieces) >= len(pieces) - 1  # one may have what was edited
+    with (
+        open_wheel(fat) as source,
+        pytest.raises(WheelError, match="cannot be unpacked"),
+        planned(source, SHARES, Cuts(), room=tmp_path / "nowhere"),
+    ):
+        pytest.fail("it has no place to wait in")

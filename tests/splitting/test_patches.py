@@ -15,7 +15,7 @@ from vbuild.elf.surgery.relink import Relink
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.decisions import decide
-from vbuild.splitting.official import Officials
+from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, Officials, OfficialWheel, Provenance
 from vbuild.splitting.other_packages import PackageFinder
 from vbuild.splitting.patches import FilePatch, PatchMaker
 from vbuild.splitting.request import SplitRequest
@@ -33,6 +33,12 @@ REQUEST = SplitRequest(smallest=0)
 def look(tmp_path: Path) -> Iterator[BundleReader]:
     with ExitStack() as stack:
         yield BundleReader(tmp_path, stack)
+
+
+def official(project: str, soname: str) -> Provenance:
+    """The proof that a library is the one of *project*, an official wheel, called *soname* there."""
+    found = OfficialLibrary(f"nvidia/{project}/lib/{soname}", "", 1)
+    return Provenance(OfficialWheel(project, "1.0", "x.whl", (found,), ()), found, OfficialEvidence.IDENTICAL, 0)
 
 
 def ordered(
@@ -91,3 +97,26 @@ def test_a_library_that_stays_and_needs_one_that_moves_is_led_there(look: Bundle
 def test_a_frozen_file_gets_no_order(look: BundleReader) -> None:
     files = repaired({"demo/_c.so": module("libtop.so")}, LIBRARIES)
     assert ordered(look, files, uneditable=("demo/_c.so",))["demo/_c.so"].is_empty
+
+
+def test_a_file_is_led_to_the_official_library_and_to_those_that_this_one_loads(look: BundleReader) -> None:
+    """Each by its official name; they need one another, and the second the first."""
+    libraries = {
+        "liba.so.1": library("liba.so.1", ("libb.so.2",)),
+        "libb.so.2": library("libb.so.2", ("liba.so.1", "libd.so.3")),
+        "libd.so.3": library("libd.so.3"),
+    }
+    files = repaired({"demo/_c.so": module("liba.so.1"), "demo/_d.so": module("libd.so.3")}, libraries)
+    names = {soname: hashed(soname, data) for soname, data in libraries.items()}
+    look.origins = {name: official(soname[3], soname) for soname, name in names.items()}
+    found = ordered(look, files)
+    first = found["demo/_c.so"]
+    assert first.relink == Relink(
+        renamed=((names["liba.so.1"], "liba.so.1"),),
+        rpath=tuple(f"$ORIGIN/../nvidia/{project}/lib" for project in "abd"),
+    )
+    assert [wheel.project for wheel in first.official] == ["a", "b", "d"]
+    assert first.packages == ()
+    second = found["demo/_d.so"]
+    assert second.relink == Relink(renamed=((names["libd.so.3"], "libd.so.3"),), rpath=("$ORIGIN/../nvidia/d/lib",))
+    assert [wheel.project for wheel in second.official] == ["d"]
