@@ -2,9 +2,9 @@
 
     raw -> what it inflates to; and, at every MiB, a few bytes at a time until a step yields nothing: a Stall
 
-isal gives Python's lock away only where it reads gzip files. Reading members as such files was tried: `inspect` of two
-large libraries took as long, and more memory. And isal takes codes that leave room for others, which zlib and so pip
-refuse: zlib takes about a second a GB longer, and inflates what is small, and all that `verify` and `check` vouch for.
+isal also reads gzip files, into the caller's memory. Reading members as such files was tried: `inspect` of two large
+libraries took as long, and more memory. And isal takes codes that leave room for others, which zlib and so pip refuse:
+zlib takes about a second a GB longer, and inflates what is small, and all that `verify` and `check` vouch for.
 https://www.rfc-editor.org/rfc/rfc1951
 """
 
