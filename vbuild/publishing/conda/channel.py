@@ -51,7 +51,7 @@ def index_channel(folder: Path) -> tuple[IndexedSubdir, ...]:
         subdirs: dict[str, list[Path]] = {NOARCH: []}
         for path in packages_in(folder):
             subdirs.setdefault(path.parent.name, []).append(path)
-        made = {subdir: repodata(subdir, dict(_listed(folder, paths))) for subdir, paths in subdirs.items()}
+        made = {subdir: repodata(subdir, dict(_listed(paths))) for subdir, paths in subdirs.items()}
         indexed = []
         for subdir, data in sorted(made.items()):
             target = folder / subdir / _REPODATA
@@ -66,10 +66,10 @@ def index_channel(folder: Path) -> tuple[IndexedSubdir, ...]:
         return tuple(indexed)
 
 
-def _listed(folder: Path, packages: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _listed(packages: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     """What repodata says of each of *packages*, by file name."""
     for path in packages:
-        with at(path.relative_to(folder)):
+        with at(path.parent.name), at(path.name):
             index = checked_index(information_at(path)[INDEX], stem_of(path))
             if (subdir := index["subdir"]) != path.parent.name:
                 raise RepackageError(f"is for {subdir}; expected in the folder of that name")
