@@ -1,9 +1,11 @@
 """The errors that users meet: one root, a child for each kind of thing that is wrong, and the place in front."""
 
 import errno
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
+from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
 
@@ -92,10 +94,22 @@ def reason_of(error: OSError | UnicodeDecodeError) -> str:
 
 
 def refusal_of(error: OSError, *, where: object = "a file") -> str | None:
-    """Returns the file that *error* names, or else *where*, and why the machine refuses; None for other errors."""
+    """Returns the file that *error* names, or else *where*, and why the machine refuses; None for other errors.
+
+    Also what was removed while it was in use, by the highest folder that is gone with it.
+    """
+    if error.errno == errno.ENOENT and (gone := next(_gone(error), None)):
+        return f"{gone}: is gone; expected inputs, output and caches to stay until the command ends: run it again"
     if error.errno not in _REFUSED:
         return None
     return f"{error.filename or where}: cannot be read or written: {error.strerror}"
+
+
+def _gone(error: OSError) -> Iterator[Path]:
+    """What is not there of the files that *error* names."""
+    for name in (error.filename, error.filename2):
+        if isinstance(name, str | bytes | os.PathLike) and not (path := Path(os.fsdecode(name))).exists():
+            yield next((one for one in reversed(path.parents) if not one.exists()), path)
 
 
 def meant(text: str, known: Iterable[str]) -> str:

@@ -5,6 +5,7 @@
    FAULT_AT       n, from 1; 0 only counts
    FAULT_ERRNO    what the call fails with; 0 for a write of half of the bytes, -n for the signal n instead, just before
    FAULT_STAYS    whether all later calls that need room fail as well, for a full disk stays full; or each gets a signal
+   FAULT_REMOVE   a folder that is removed just before, with all that is in it; the call itself does what it can then
 
    Calls are counted in the process that it is loaded into, all threads together; its children run without it. */
 
@@ -14,19 +15,21 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define REAL(name) ((__typeof__(&name)) real(#name))
 #define ROOM 1
 #define WRITES 2
 
-static char folder[4096];
+static char folder[4096], doomed[4096];
 static int at, fault, stays, is_full, descriptor = -1;
 static int count;
 
@@ -39,6 +42,7 @@ __attribute__((constructor)) static void begin(void) {
     at = atoi(getenv("FAULT_AT"));
     fault = atoi(getenv("FAULT_ERRNO"));
     stays = atoi(getenv("FAULT_STAYS"));
+    snprintf(doomed, sizeof doomed, "%s", getenv("FAULT_REMOVE"));
     descriptor = REAL(open)(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     unsetenv("LD_PRELOAD");
 }
@@ -63,6 +67,15 @@ static int concerns(const char *path) {
     return !strncmp(path, folder, length) && (path[length] == '/' || !path[length]);
 }
 
+/* At once, as others may write there; then for good. */
+static void removed(void) {
+    char aside[sizeof doomed + 5], *words[] = {"sh", "-c", "rm -rf -- \"$0\" 2> /dev/null", aside, NULL}, *none[] = {NULL};
+    snprintf(aside, sizeof aside, "%s.gone", doomed);
+    pid_t child;
+    if (REAL(rename)(doomed, aside)) return;  // it is not there yet
+    if (posix_spawn(&child, "/bin/sh", NULL, NULL, words, none) || waitpid(child, NULL, 0) != child) abort();
+}
+
 /* Whether this call is to fail: 1, with errno set, or 2 for a short write. */
 static int fails(const char *name, int kind, const char *path) {
     if (descriptor < 0 || !concerns(path)) return 0;
@@ -74,8 +87,9 @@ static int fails(const char *name, int kind, const char *path) {
     int length = snprintf(line, sizeof line, "%d %s %s %s\n", number, name, is_hit ? "failed" : "passed", path);
     if (REAL(write)(descriptor, line, length) != length) abort();
     if (is_hit && fault < 0) kill(getpid(), -fault);
+    if (is_hit && *doomed) removed();
     errno = is_hit && fault > 0 ? fault : before;
-    if (!is_hit || fault < 0) return 0;
+    if (!is_hit || fault < 0 || *doomed) return 0;
     return fault ? 1 : kind & WRITES ? 2 : 0;
 }
 

@@ -31,7 +31,10 @@ _OF_OPEN_FILES = frozenset({"read", "close", "ftruncate", "fsync"})
 
 
 class Kind(StrEnum):
-    """What becomes of a call: an error of the system's, a write of half of the bytes, or a signal just before it."""
+    """What becomes of a call: an error of the system's, or a write of half of the bytes.
+
+    Or what comes just before it: a signal, or that one of the folders that the run uses is removed.
+    """
 
     ENOSPC = "ENOSPC"
     EDQUOT = "EDQUOT"
@@ -41,17 +44,30 @@ class Kind(StrEnum):
     SIGINT = "SIGINT"
     SIGKILL = "SIGKILL"
     SIGSTOP = "SIGSTOP"
+    # a folder that somebody removes
+    OUT_GONE = "out"
+    IN_GONE = "in"
+    TMP_GONE = "tmp"
+    CACHE_GONE = "cache"
 
     @property
     def is_signal(self) -> bool:
         return self.startswith("SIG")
 
     @property
+    def is_removal(self) -> bool:
+        return self in {Kind.OUT_GONE, Kind.IN_GONE, Kind.TMP_GONE, Kind.CACHE_GONE}
+
+    @property
+    def is_error(self) -> bool:
+        return not (self.is_signal or self.is_removal or self is Kind.SHORT)
+
+    @property
     def number(self) -> int:
-        """As the layer takes it: the error, 0 for a short write, and signals below it."""
+        """As the layer takes it: the error, 0 for none, and signals below it."""
         if self.is_signal:
             return -int(getattr(signal, self))
-        return 0 if self is Kind.SHORT else int(getattr(errno, self))
+        return int(getattr(errno, self)) if self.is_error else 0
 
     @property
     def reason(self) -> str:
@@ -92,7 +108,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The call number *at* below a folder fails with *kind*.
+    """The call number *at* below a folder fails with *kind*, or goes on in a folder of which a part is gone.
 
     Those after it do, too, where a disk *stays* full, or somebody keeps asking.
     """
@@ -113,6 +129,7 @@ class Fault:
             "FAULT_AT": str(self.at),
             "FAULT_ERRNO": str(self.kind.number),
             "FAULT_STAYS": str(int(self.stays)),
+            "FAULT_REMOVE": str(folder / self.kind) if self.kind.is_removal else "",
         }
 
 
@@ -199,5 +216,5 @@ def begin(
 
 def ended(process: subprocess.Popen[str], begun: float) -> Ended:
     """How *process* ends, which was started when the clock was at *begun*."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     return Ended(process.returncode, out, err, time.monotonic() - begun)

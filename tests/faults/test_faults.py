@@ -1,7 +1,7 @@
-"""Disks that are full or broken, and files that may not be read: one line that says why, and nothing half-made.
+"""Disks that are full or broken, files nobody may read, folders that go: one line says why, and nothing is half-made.
 
-A few calls of the C library by default; with ``-m slow`` every FAULT_STEP-th call of each command, with each error. The
-seed is printed with what fails.
+A few calls of the C library; ``python -m tests.faults`` lets each of all calls fail once. The seed is printed with what
+fails.
 """
 
 import os
@@ -16,7 +16,6 @@ from tests.factories.tools import needs
 from tests.factories.writing_commands import WRITING_COMMANDS
 
 FAULTS = 12
-EVERY = int(os.environ.get("FAULT_STEP", "1"))
 SEED = int(os.environ.get("FAULT_SEED", "8"))
 
 pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"), needs("gcc")]
@@ -43,12 +42,13 @@ def test_a_call_that_fails_is_told_in_one_line(undisturbed: UndisturbedRun) -> N
     undisturbed.check_all(list(faults(spread(failing, most, rng), rng)), again=most)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [Kind.ENOSPC, Kind.EIO, Kind.EACCES])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind.is_removal])
 @each
-def test_any_call_that_fails_is_told_in_one_line(kind: Kind, undisturbed: UndisturbedRun) -> None:
-    fitting = [call for call in undisturbed.calls if kind.fits(call)]
-    undisturbed.check_all([Fault(call.number, kind) for call in fitting[::EVERY]], again=4)
+def test_a_folder_that_is_removed_meanwhile_is_told_in_one_line(kind: Kind, undisturbed: UndisturbedRun) -> None:
+    print(f"FAULT_SEED={SEED}")
+    rng, most = random.Random(f"{SEED} {kind} {undisturbed.command}"), FAULTS // 6 // undisturbed.command.takes
+    undisturbed.check_all([Fault(call.number, kind) for call in rng.sample(undisturbed.calls, most)], again=most)
 
 
 # calls that once ended in a traceback, or left something behind; the status, and what is said of them
@@ -115,6 +115,20 @@ FOUND: dict[str, tuple[str, Callable[[Call], bool], Kind, int, str]] = {
         Kind.EIO,
         1,
         "out: cannot be read or written: Input/output error",
+    ),
+    "an output that is removed during a build": (
+        "matrix",
+        lambda call: call.name == "write" and "/launchers/" in call.path,
+        Kind.OUT_GONE,
+        1,
+        "/out: is gone; expected inputs, output and caches to stay until the command ends: run it again",
+    ),
+    "an output that is removed when it is written": (
+        "stamp",
+        lambda call: call.name == "fsync",
+        Kind.OUT_GONE,
+        1,
+        "vbuild: out: is gone; expected inputs, output and caches to stay until the command ends: run it again",
     ),
 }
 
