@@ -4,6 +4,7 @@ Seeds are made with the standard library's zipfile and tarfile, of METADATA, WHE
 here, cut small. The files of a ``.dist-info`` are put into a sound archive, for no fuzzer gets a CRC-32 right.
 """
 
+import bz2
 import io
 import random
 import tarfile
@@ -16,11 +17,13 @@ from pathlib import Path
 import zstandard
 
 from tests.factories.channels import package
-from tests.factories.conda_packages import conda_package
+from tests.factories.conda_packages import conda_package, members_of, tarred
 from tests.factories.elf import shared_object
 from tests.factories.wheels import entry, everything, hashed, record_of, wheel
+from tests.fuzz.byte_changes import WAYS, mutant
 from tests.fuzz.differential import ZIP_WORDS, mutated
 from tests.fuzz.target import Target, folder, written
+from tests.fuzz.values import json_changed
 from vbuild.build.source import unpack
 from vbuild.errors import VbuildError
 from vbuild.index_client.located import LocatedFile
@@ -36,6 +39,11 @@ NAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"
 CONDA = "demo-1.0-py311_0"
 _STEM, _ENDINGS = "demo-1.0-cuda126_h1a2b3c4_3", (".conda", ".tar.bz2")
+_PACKED: dict[str, bytes | tuple[str, str]] = {
+    "lib/libdemo.so": b"\x7fELF",
+    "lib/l.so": ("symlink", "libdemo.so"),
+    "bin/a": b"#!/opt/a\n" * 9,
+}
 _ZSTD = 93
 _INSTALLED = ("click", "packaging", "pip", "lz4", "zstandard")
 _ROWS, _LINES = 12, 40
@@ -73,7 +81,15 @@ def _read_wheel(data: bytes) -> None:
             again = _read_by_python(copy)
             record = f"{opened.dist_info}/RECORD"
             assert all(again[each] == data for each, data in found.items() if each != record), "another member, too"
-            check_wheels([copy])
+            _check_written(copy)
+
+
+def _check_written(wheel: Path) -> None:
+    """What was written can be read again, which is a law here and no refusal."""
+    try:
+        check_wheels([wheel])
+    except VbuildError as error:
+        raise AssertionError(f"cannot be read after it was written: {error}") from error
 
 
 def _read_by_python(path: Path) -> dict[str, bytes]:
@@ -166,7 +182,7 @@ def _wheels() -> Iterator[bytes]:
     with folder() as room:
         for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             yield wheel(
-                room, NAME, {"demo/__init__.py": "x = 1\n" * 9, "demo/_C.so": b"\x7fELF"}, compression=compression
+                room, NAME, {"demo/__init__.py": "x = 1\n" * 9, "demo/é.so": b"\x7fELF"}, compression=compression
             ).read_bytes()
         module = shared_object("int sum(int *a) { return a[0]; }", "-s")
         yield wheel(room, NAME, {"demo/_C.so": module}).read_bytes()
@@ -205,20 +221,42 @@ def _packages() -> Iterator[bytes]:
 
 
 def _unpacked() -> Iterator[bytes]:
-    files: dict[str, bytes | tuple[str, str]] = {
-        "lib/libdemo.so": b"\x7fELF",
-        "lib/l.so": ("symlink", "libdemo.so"),
-        "bin/a": b"#!/opt/a\n" * 9,
-    }
     with folder() as room:
         for number, ending in enumerate(_ENDINGS):
-            made = conda_package(room, _STEM, files, ending=ending, prefixed={"bin/a": "text"})
+            made = conda_package(room, _STEM, _PACKED, ending=ending, prefixed={"bin/a": "text"})
             yield bytes([number]) + made.read_bytes()
 
 
 def _other_wheel(_data: bytes, chance: random.Random) -> bytes:
     """A wheel some headers or files of which say something else, with true checksums."""
     return next(mutated(chance))
+
+
+def _other_package(_data: bytes, chance: random.Random) -> bytes:
+    """A package for conda of which a file of info/, or the archive within, says something else, with true checksums."""
+    number = chance.randrange(2)
+    with folder() as room:
+        made = conda_package(room, _STEM, _PACKED, ending=_ENDINGS[number], prefixed={"bin/a": "text"})
+        infos = {path: data for path, (_, data) in members_of(made).items() if path.startswith("info/")}
+        changed = {path: json_changed(data, chance) for path, data in infos.items() if chance.random() < 1 / 2}
+        if chance.random() < 1 / 2:
+            made = conda_package(room, _STEM, _PACKED, ending=_ENDINGS[number], info=changed)
+            return bytes([number]) + made.read_bytes()
+    files, info = (_other_bytes(tarred(each), chance) for each in (_PACKED, infos))
+    if number:
+        return b"\1" + bz2.compress(_other_bytes(tarred({**infos, **_PACKED}), chance), 1)
+    parts = {f"pkg-{_STEM}.tar.zst": zstandard.compress(files), f"info-{_STEM}.tar.zst": zstandard.compress(info)}
+    return b"\0" + zipped({"metadata.json": b'{"conda_pkg_format_version": 2}', **parts})
+
+
+def _other_bytes(data: bytes, chance: random.Random) -> bytes:
+    """*data* with up to three pieces that are others."""
+    pieces = (b"\0", b"7", b"/", b"..", b"\xff" * 8, b"ustar\0", b"L", b"x", b"5", b"00000000000")
+    changes = [
+        (chance.choice(WAYS), chance.random(), chance.random(), chance.choice(pieces))
+        for _ in range(chance.randint(0, 3))
+    ]
+    return mutant(data, changes)
 
 
 def _sdists() -> Iterator[bytes]:
@@ -247,7 +285,8 @@ TARGETS = (
         _read_unpacked,
         _unpacked,
         (*ZIP_WORDS, b"BZh91AY&SY", b"\x28\xb5\x2f\xfd"),
-        rooms=("vbuild.publishing.conda", "vbuild.wheel"),
+        _other_package,
+        ("vbuild.publishing.conda", "vbuild.wheel"),
     ),
     Target(
         "sdist",

@@ -13,7 +13,7 @@ import zstandard
 
 from tests.factories.bundles import bundle, compressed
 from tests.factories.fatbins import cubin, entry, fatbin
-from tests.fuzz.gpu_entries import BUNDLE, CCOB, FATBIN, Entry, check_kept, entries_of, halves, is_needed
+from tests.fuzz.gpu_entries import BUNDLE, CCOB, FATBIN, Entry, check_aligned, check_kept, entries_of, halves, is_needed
 from tests.fuzz.target import Target
 from vbuild.binary.edits import Strip
 from vbuild.elf.image import ElfImage
@@ -57,14 +57,20 @@ def _read_device(form: ContainerForm, data: bytes) -> None:
             with suppress(VbuildError):
                 part = recompressed(view, each)
                 if form is FATBINS and not isinstance(part, range):
-                    assert Entry("2-90", part).code == plain, "another code after it was compressed"
+                    old, new = Entry("2-90", whole[each.span.start - span.start :]), Entry("2-90", part)
+                    assert new.code == plain, "another code after it was compressed"
+                    assert new.told == old.told, "another header after it was compressed"
+                    assert not len(part) % 8, "an entry that the next one cannot follow"
     if reading.why_pinned is None:
         with suppress(VbuildError):
             # to list entries the beginning of a compressed bundle is enough, to write some of them all of it is read
             parts = (reading.packing or form.packing)(reading.entries[::2], verbatim)
             entries = entries_of(whole)
             assert len(entries) == len(reading.entries), "another number of entries"
-            assert entries_of(bytes(EditedFile.of(view, parts))) == halves(entries), "another entry in what was written"
+            after = bytes(EditedFile.of(view, parts))
+            assert entries_of(after) == halves(entries), "another entry in what was written"
+            if after.startswith(BUNDLE):
+                check_aligned(after)
 
 
 def _read_fatbin(data: bytes) -> None:

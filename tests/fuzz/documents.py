@@ -20,7 +20,7 @@ from tests.factories.reports import data as report_of
 from tests.factories.reports import entry, failure
 from tests.factories.variants import document, metadata, variant
 from tests.fuzz.target import Target, folder, written
-from tests.fuzz.values import json_changed, toml_changed
+from tests.fuzz.values import html_changed, json_changed, toml_changed
 from vbuild.config.table import Table
 from vbuild.errors import VbuildError
 from vbuild.hardware.conda import machine_of
@@ -283,7 +283,7 @@ TARGETS = (
     Target("variant", _read_variant, _variants, _JSON_WORDS, json_changed),
     Target("recipe", _read_recipe, _recipes, _TOML_WORDS, toml_changed),
     Target("split", _read_split, _splits, _TOML_WORDS, toml_changed),
-    Target("index", _read_page, _pages, _HTML_WORDS),
+    Target("index", _read_page, _pages, _HTML_WORDS, html_changed),
     Target("oci", _read_image, _images, _JSON_WORDS, json_changed),
     Target("report", _read_report, _reports, _JSON_WORDS, json_changed),
     Target("machine", _read_machine, _machines, _JSON_WORDS, json_changed),

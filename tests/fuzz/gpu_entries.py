@@ -1,5 +1,6 @@
 """What a fatbin, a bundle or a file of GPU code holds, by a reader of its own: vbuild's is what is judged with it."""
 
+import hashlib
 import re
 import struct
 import zlib
@@ -13,8 +14,13 @@ import zstandard
 
 FATBIN, BUNDLE, CCOB, ZSTD = b"\x50\xed\x55\xba", b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB", b"\x28\xb5\x2f\xfd"
 _LZ4, _COMPRESSED_BY_ZSTD, _COMPRESSIONS = 1 << 13, 1 << 15, 0xF << 12
-# bytes of the shortest header of an entry
+# bytes of the shortest header of an entry, and where in it is what is told besides sizes, flags and the target
 _SHORTEST = 64
+_TOLD = (slice(2, 8), slice(20, 28), slice(32, 40), slice(48, 56))
+# the sizes and the hash in a compressed bundle, by its version, after 8 bytes
+_CCOB = {1: "<IQ", 2: "<IIQ", 3: "<QQQ"}
+# what clang aligns code objects to
+_PAGE = 4096
 # bytes that nothing here inflates to
 _MOST = 1 << 26
 
@@ -34,11 +40,19 @@ class Entry(NamedTuple):
             payload, way = self.data[header:], flags & _COMPRESSIONS
             with suppress(zstandard.ZstdError, lz4.block.LZ4BlockError):
                 if way == _COMPRESSED_BY_ZSTD and plain < _MOST:
-                    return zstandard.ZstdDecompressor().decompress(payload[:size], max_output_size=plain)
+                    codec = zstandard.ZstdDecompressor().decompressobj()
+                    code = codec.decompress(payload[:size])
+                    return code if codec.eof and not codec.unused_data and len(code) == plain else payload
                 if way == _LZ4 and plain < _MOST:
                     return bytes(lz4.block.decompress(payload[:size], uncompressed_size=plain))
             return payload
         return self.data
+
+    @property
+    def told(self) -> tuple[bytes, ...]:
+        """What an entry of a fatbin says of itself whatever its compression is, its name and its options among it."""
+        header = int.from_bytes(self.data[4:8], "little")
+        return (*(self.data[part] for part in _TOLD), self.data[_SHORTEST:header])
 
 
 def entries_of(data: bytes) -> list[Entry]:
@@ -56,10 +70,7 @@ def entries_of(data: bytes) -> list[Entry]:
             place += length + payload
         return found
     if data.startswith(CCOB):
-        version, method = struct.unpack_from("<HH", data, 4)
-        payload = data[{1: 20, 2: 24, 3: 32}[version] :]
-        codec = zstandard.ZstdDecompressor().decompressobj() if method else zlib.decompressobj()
-        data = codec.decompress(payload)
+        data = _plain(data)
     if data.startswith(BUNDLE):
         found, place = [], 32
         for _ in range(int.from_bytes(data[24:32], "little")):
@@ -75,6 +86,28 @@ def entries_of(data: bytes) -> list[Entry]:
             return [Entry(f"-gfx{flags & 0xFF:x}{'' if flags >> 8 & 3 != 2 else '-off'}", data)]
         return [Entry(f"2-{flags & 0xFF if data[7] == 0x33 else flags >> 8 & 0xFF}", data)]
     return [Entry("1-90", data)] if re.search(rb"\.target\s+sm_90", data[: 1 << 14]) else []
+
+
+def _plain(bundle: bytes) -> bytes:
+    """What a compressed *bundle* was made of, if that is what its header says."""
+    version, method = struct.unpack_from("<HH", bundle, 4)
+    *total, size, told = struct.unpack_from(_CCOB[version], bundle, 8)
+    start = 8 + struct.calcsize(_CCOB[version])
+    codec = zstandard.ZstdDecompressor().decompressobj() if method else zlib.decompressobj()
+    plain = codec.decompress(bundle[start : total[0] if total else None])
+    found = int.from_bytes(hashlib.md5(plain, usedforsecurity=False).digest()[:8], "little")
+    if not codec.eof or (len(plain), found) != (size, told):
+        raise ValueError(size)
+    return plain
+
+
+def check_aligned(bundle: bytes) -> None:
+    """Code objects of a plain *bundle* are where the runtime maps pages."""
+    place = 32
+    for _ in range(int.from_bytes(bundle[24:32], "little")):
+        start, size, length = struct.unpack_from("<QQQ", bundle, place)
+        place += 24 + length
+        assert not size or not start % _PAGE, f"a code object at {start:#x} of its bundle"
 
 
 def is_needed(entry: Entry) -> bool:
@@ -95,8 +128,9 @@ def check_kept(before: Sequence[Entry], after: Sequence[Entry], *, verbatim: boo
     assert all(entry in kept for entry in needed), "an entry went that a GPU could run"
 
 
-def _seen(entry: Entry, *, verbatim: bool) -> tuple[str, bytes]:
-    return entry.target, entry.data if verbatim else entry.code
+def _seen(entry: Entry, *, verbatim: bool) -> tuple[str, bytes, tuple[bytes, ...]]:
+    is_told = re.fullmatch(r"\d+-\d+", entry.target) and not verbatim
+    return entry.target, entry.data if verbatim else entry.code, entry.told if is_told else ()
 
 
 def halves(entries: Iterable[Entry]) -> list[Entry]:

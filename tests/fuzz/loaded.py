@@ -184,9 +184,14 @@ class Loaded:
         return self.texts(_SONAME)
 
     @property
-    def run_path(self) -> list[bytes]:
-        """DT_RPATH and DT_RUNPATH."""
-        return self.texts(_RPATH, _RUNPATH)
+    def run_path(self) -> list[tuple[int, bytes]]:
+        """DT_RPATH and DT_RUNPATH, each with its tag."""
+        return [(tag, text) for tag in (_RPATH, _RUNPATH) for text in self.texts(tag)]
+
+    @property
+    def linkage(self) -> tuple[object, ...]:
+        """What other libraries the loader brings for it, and where it looks."""
+        return self.needed, self.soname, self.run_path, self.required
 
     @cached_property
     def required(self) -> list[tuple[bytes, tuple[bytes, ...]]]:

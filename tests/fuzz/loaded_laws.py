@@ -2,25 +2,29 @@
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import zstandard
 
 from tests.fuzz.gpu_entries import BUNDLE, CCOB, Entry, check_kept, entries_of
-from tests.fuzz.loaded import Loaded, Section, Unreadable, check_memory, check_not_writable, headers, readable
+from tests.fuzz.header_laws import check_headers
+from tests.fuzz.loaded import PAGE, Loaded, Section, Unreadable, check_memory, check_not_writable, headers, readable
 from vbuild.elf.surgery.relink import Relink
 
 _GPU_CODE = (b".nv_fatbin", b"__nv_relfatbin", b".hip_fatbin")
 _WRAPPERS = (b".nvFatBinSegment", b".hipFatBinSegment")
 _WRAPPER = struct.Struct("<IIQQ")
 _HIP = 0x48495046
+# of fatbins, of bundles
+_ALIGNMENT = (8, 4096)
 # what only PT_DYNAMIC leads to: NOTE, HASH, DYNSYM, GNU_HASH, GNU_VERDEF, GNU_VERNEED, GNU_VERSYM
 _SLIDING = frozenset({5, 7, 11, 0x6FFFFFF6, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF})
 # and what patchelf moves as well: STRTAB, RELA, DYNAMIC, RELR, and .interp
 _MOVABLE = _SLIDING | {3, 4, 6, 19}
 _LOADED = 2
-_SYMBOLS = 11
+_SYMBOLS, _RPATH = 11, 15
 
 
 def check_cut(before: Loaded, after: Loaded, *, verbatim: bool) -> None:
@@ -34,13 +38,20 @@ def check_cut(before: Loaded, after: Loaded, *, verbatim: bool) -> None:
     check_memory(before, after, excused)
     check_not_writable(before, after, excused)
     _check_symbols(before, after)
-    if was := readable(lambda: [_code(before, each) for each in _wrappers(before)]):
-        now = [_code(after, each) for each in _wrappers(after)]
-        assert len(was) == len(now), f"{len(now)} wrappers, were {len(was)}"
-        for one, other in zip(was, now, strict=True):
-            if one is not None:
-                assert other is not None, "a wrapper leads to nothing"
-                check_kept(one, other, verbatim=verbatim)
+    if linkage := readable(lambda: before.linkage):
+        assert after.linkage == linkage, f"needs {after.linkage}, expected {linkage}"
+    wrappers = readable(lambda: list(_wrappers(before))) or []
+    now = list(_wrappers(after)) if wrappers else []
+    assert len(wrappers) == len(now), f"{len(now)} wrappers, were {len(wrappers)}"
+    for old, new in zip(wrappers, now, strict=True):
+        if (code := _code(before, old)) is not None:
+            kept = _code(after, new)
+            assert kept is not None, "a wrapper leads to nothing"
+            check_kept(code, kept, verbatim=verbatim)
+            unit = _ALIGNMENT[old[1] == _HIP]
+            assert old[2] % unit or not new[2] % unit, f"GPU code at {new[2]:#x}, no multiple of {unit}"
+    _check_freed(before, after, [(old, new) for old, new in zip(wrappers, now, strict=True) if old[1] != _HIP])
+    check_headers(before, after, {old[2]: new[2] for old, new in zip(wrappers, now, strict=True)})
 
 
 def check_relinked(before: Loaded, after: Loaded, order: Relink) -> None:
@@ -59,7 +70,7 @@ def check_relinked(before: Loaded, after: Loaded, order: Relink) -> None:
         wanted = [names.get(name, name) for name in needed]
         wanted += [name.encode() for name in order.added if name.encode() not in wanted]
         assert sorted(after.needed) == sorted(wanted), f"needs {after.needed}, expected {wanted}"
-    assert after.run_path == [":".join(order.rpath or ()).encode()], f"RPATH {after.run_path}"
+    assert after.run_path == [(_RPATH, ":".join(order.rpath or ()).encode())], f"RPATH {after.run_path}"
     assert after.soname[-1:] == [(order.soname or "").encode()], f"SONAME {after.soname}"
     if required := readable(lambda: before.required):
         expected = [(names.get(library, library), versions) for library, versions in required]
@@ -98,6 +109,29 @@ def _code(library: Loaded, wrapper: tuple[int, int, int]) -> list[Entry] | None:
         # what else is there is no code by itself, though it may look so
         return entries_of(bundle) if bundle.startswith((BUNDLE, CCOB)) else None
     return None
+
+
+def _check_freed(
+    before: Loaded, after: Loaded, wrappers: Sequence[tuple[tuple[int, int, int], tuple[int, int, int]]]
+) -> None:
+    """Where fatbins were and are no more, no code is left."""
+    kept = [*(readable(partial(_fatbin, after, new)) or range(0) for _, new in wrappers), *headers(after)]
+    for old, _ in wrappers:
+        span = readable(partial(_fatbin, before, old)) or range(0)
+        for page in range(span.start // PAGE * PAGE, span.stop, PAGE):
+            left = bytearray(after.pages.get(page, (b"", 0))[0])
+            for each in kept:
+                if each.start < page + len(left) and page < each.stop:
+                    start, stop = max(each.start - page, 0), min(each.stop - page, len(left))
+                    left[start:stop] = bytes(stop - start)
+            inside = left[max(span.start - page, 0) : max(span.stop - page, 0)]
+            assert not any(inside), f"code that is needed no more is left at {page:#x}"
+
+
+def _fatbin(library: Loaded, wrapper: tuple[int, int, int]) -> range:
+    """The addresses of the fatbin that *wrapper* leads to."""
+    header, size = struct.unpack("<6xHQ", library.read(wrapper[2], 16))
+    return range(wrapper[2], wrapper[2] + header + min(size, len(library.data)))
 
 
 def _rows(library: Loaded, places: list[int]) -> Iterator[range]:

@@ -4,6 +4,7 @@ Seeds are as small as they can be, and DLLs with GPU code as mingw links them.
 """
 
 import shutil
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -14,7 +15,7 @@ from tests.factories.macho_files import ARM64, X86_64, fat, macho
 from tests.factories.pe_files import pe_file
 from tests.factories.windows import MINGW, device_dll, signed
 from tests.fuzz.containers import SHARE
-from tests.fuzz.gpu_entries import FATBIN
+from tests.fuzz.gpu_entries import FATBIN, Entry, check_kept, entries_of
 from tests.fuzz.target import Target
 from vbuild.binary.edits import Strip
 from vbuild.errors import VbuildError
@@ -24,6 +25,9 @@ from vbuild.pe import read as pe
 from vbuild.pe.code import read_code
 from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Empty
+
+_SECURITY, _DEBUG = 4, 6
+_CUDA = 0x466243B1
 
 
 def _read_pe(data: bytes) -> None:
@@ -49,14 +53,16 @@ def _slim_pe(data: bytes) -> None:
             file, outcome = library.slimmed(SHARE, cuts)
             assert file.size == outcome.after, "the outcome tells another size than the file has"
             if not file.is_unchanged:
-                _check_windows_laws(data, bytes(file))
+                before, after = (pefile.PE(data=each, fast_load=True) for each in (data, bytes(file)))
+                _check_windows_laws(before, after)
+                _check_windows_tables(before, after, verbatim=not cuts.zstd)
 
 
-def _check_windows_laws(data: bytes, slim: bytes) -> None:
+def _check_windows_laws(before: pefile.PE, after: pefile.PE) -> None:
     """Sections are where they were in memory, with the bytes that they had but for GPU code, and lie in the file."""
-    before, after = (pefile.PE(data=each, fast_load=True) for each in (data, slim))
+    size = len(after.__data__)
     assert after.OPTIONAL_HEADER.SizeOfImage == before.OPTIONAL_HEADER.SizeOfImage, "another size in memory"
-    assert len(slim) <= len(data), "a larger file"
+    assert size <= len(before.__data__), "a larger file"
     assert len(after.sections) == len(before.sections), "another number of sections"
     end, unit = 0, after.OPTIONAL_HEADER.FileAlignment
     for one, other in zip(before.sections, after.sections, strict=True):
@@ -74,7 +80,53 @@ def _check_windows_laws(data: bytes, slim: bytes) -> None:
                 table.VirtualAddress for table in before.OPTIONAL_HEADER.DATA_DIRECTORY[6:7]
             ):  # its rows have places in the file
                 assert was == now, "other bytes in a section without GPU code"
-    assert end <= len(slim), "a section past the end"
+    assert end <= size, "a section past the end"
+
+
+def _check_windows_tables(before: pefile.PE, after: pefile.PE, *, verbatim: bool) -> None:
+    """What has places in the file has the right ones, and each wrapper leads to what it led to, or enough of it."""
+    certificates = after.OPTIONAL_HEADER.DATA_DIRECTORY[_SECURITY]
+    assert (certificates.VirtualAddress, certificates.Size) == (0, 0), "certificates of another file"
+    if before.OPTIONAL_HEADER.CheckSum:
+        assert after.verify_checksum(), "another checksum"
+    if after.FILE_HEADER.PointerToSymbolTable:
+        assert _symbols(before) == _symbols(after), "other symbols"
+    assert list(_debug_data(before)) == list(_debug_data(after)), "other debug data"
+    for one, other in zip(_gpu_code(before), _gpu_code(after), strict=True):
+        if one is not None:
+            assert other is not None, "a wrapper leads to nothing"
+            check_kept(one, other, verbatim=verbatim)
+
+
+def _symbols(image: pefile.PE) -> bytes:
+    start = image.FILE_HEADER.PointerToSymbolTable
+    return bytes(image.__data__[start : start + 18 * image.FILE_HEADER.NumberOfSymbols])
+
+
+def _debug_data(image: pefile.PE) -> Iterator[bytes]:
+    """What each row of the debug directory has in the file."""
+    table = image.OPTIONAL_HEADER.DATA_DIRECTORY[_DEBUG]
+    rows = image.get_data(table.VirtualAddress, table.Size) if table.VirtualAddress else b""
+    for size, start in struct.iter_unpack("<16xI4xI", rows[: len(rows) // 28 * 28]):
+        yield bytes(image.__data__[start : start + size])
+
+
+def _gpu_code(image: pefile.PE) -> Iterator[list[Entry] | None]:
+    """The entries that each wrapper leads to; None where there is nothing that can be read."""
+    base = image.OPTIONAL_HEADER.ImageBase
+    for section in image.sections:
+        if section.Name.rstrip(b"\0") == b".nvFatBi":
+            rows = bytes(section.get_data()[: min(section.Misc_VirtualSize, section.SizeOfRawData) // 24 * 24])
+            for magic, _, address, _ in struct.iter_unpack("<IIQQ", rows):
+                yield _fatbin(image, address - base) if magic == _CUDA else None
+
+
+def _fatbin(image: pefile.PE, rva: int) -> list[Entry] | None:
+    with suppress(struct.error, ValueError, LookupError, pefile.PEFormatError):
+        header, size = struct.unpack("<6xHQ", image.get_data(rva, 16))
+        found = image.get_data(rva, min(header + size, len(image.__data__)))
+        return entries_of(found) if found.startswith(FATBIN) else None
+    return None
 
 
 def _windows_libraries() -> Iterator[bytes]:

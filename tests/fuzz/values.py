@@ -1,11 +1,13 @@
-"""Bad values: JSON and TOML that can still be read, in which something is of another type, size, name or number.
+"""Bad values: JSON, TOML and HTML that can still be read, in which something is of another type, size, name or number.
 
 one value replaced, taken away, doubled, moved to another place, wrapped; one key renamed; one text changed
 """
 
+import html
 import json
 import math
 import random
+import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,7 +26,7 @@ _BAD: tuple[Any, ...] = (
 )
 # what is put into a text
 _PIECES = (*"\0\n\r\t/\\\"':=,;-_.+! 0éA", "..", "::")
-_DELETED = object()
+_ATTRIBUTE = re.compile(r'\s(?P<name>[\w-]+)="(?P<value>[^"]*)"')
 
 
 def json_changed(data: bytes, chance: random.Random) -> bytes:
@@ -47,6 +49,33 @@ def toml_changed(data: bytes, chance: random.Random) -> bytes:
         return data
     lines = (f"{json.dumps(key)} = {_toml(value)}\n" for key, value in changed.items())
     return "".join(lines).encode(errors="surrogatepass")
+
+
+def html_changed(data: bytes, chance: random.Random) -> bytes:
+    """The HTML *data* with one to three attributes that say something else, have another name, or are gone."""
+    text = data.decode(errors="replace")
+    for _ in range(chance.randint(1, 3)):
+        found = [*_ATTRIBUTE.finditer(text)]
+        if not found:
+            break
+        old, other = chance.choice(found), chance.choice(found)
+        name, value = old["name"], html.unescape(old["value"])
+        bad = chance.choice([each for each in _BAD if isinstance(each, str)])
+        name, value = chance.choice(
+            (
+                (name, _text(value, chance)),
+                (name, _text(value, chance)),
+                (name, bad),
+                (name, html.unescape(other["value"])),
+                (other["name"], value),
+                (_text(name, chance), value),
+            )
+        )
+        new = chance.choice(
+            (f' {name}="{html.escape(value)}"', f' {name}="{html.escape(value)}"', f" {name}={value}", "")
+        )
+        text = text[: old.start()] + new + text[old.end() :]
+    return text.encode(errors="surrogatepass")
 
 
 def _changed(value: Any, chance: random.Random) -> Any:

@@ -1,0 +1,82 @@
+"""What the headers of a library that was cut must still say, and its symbols for debuggers.
+
+Headers that said something else before than the loader does are not looked at: damaged files have such.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import starmap
+
+from tests.fuzz.loaded import Loaded, Section, Segment, readable
+
+_NULL, _SYMTAB, _NOBITS = 0, 2, 8
+_LOADED = 2
+_PHDR = 6
+# DYNAMIC, INTERP, TLS, GNU_EH_FRAME, GNU_STACK, GNU_RELRO: what is not loaded by itself, and no note
+_TOLD = frozenset({2, 3, 7, 0x6474E550, 0x6474E551, 0x6474E552})
+
+
+def check_headers(before: Loaded, after: Loaded, led: Mapping[int, int]) -> None:
+    """Sections are where they say, segments what they were; symbols of GPU code follow it from where it is *led*."""
+    assert len(after.sections) >= len(before.sections), "sections are gone"
+    pairs = list(zip(before.sections, after.sections, strict=False))
+    for old, new in pairs:
+        if new.kind == _NULL != old.kind:
+            assert not old.flags & _LOADED, f"section {old.name!r} is gone"
+            continue
+        assert (new.name, new.kind, new.flags) == (old.name, old.kind, old.flags), f"section {old.name!r} is another"
+        if _is_in_place(before, old):
+            assert _is_in_place(after, new), f"section {new.name!r} is not where it says"
+    moved = {old.address: new.address for old, new in pairs if old.flags & _LOADED and old.size}
+    rows = (readable(partial(getattr, each, "dynamic")) or () for each in (before, after))
+    for (_, value), (tag, now) in zip(*rows, strict=False):
+        if moved.get(value, value) != value:
+            assert now == moved[value], f"tag {tag:#x} leads to {now:#x}, expected {moved[value]:#x}"
+    was, told = (sorted((each.kind, each.flags, *each[3:]) for each in _told(library)) for library in (before, after))
+    assert told == was, "another segment"
+    if all(starmap(_is_mapped, ((before, each) for each in _told(before)))):
+        assert all(starmap(_is_mapped, ((after, each) for each in _told(after)))), "a segment is not where it says"
+    if _tells_its_headers(before):
+        assert _tells_its_headers(after), "PT_PHDR says another place"
+    for old, new in pairs:
+        if old.kind == new.kind == _SYMTAB and not old.flags & _LOADED:
+            _check_symtab(before, after, (old, new), {**moved, **led})
+
+
+def _is_in_place(library: Loaded, section: Section) -> bool:
+    is_filled = section.flags & _LOADED and section.kind != _NOBITS and section.size
+    return bool(is_filled) and library.addresses(section.offset, section.size).start == section.address
+
+
+def _told(library: Loaded) -> Iterator[Segment]:
+    return (each for each in library.segments if each.kind in _TOLD)
+
+
+def _is_mapped(library: Loaded, segment: Segment) -> bool:
+    return not segment.filled or library.addresses(segment.offset, segment.filled).start == segment.address
+
+
+def _tells_its_headers(library: Loaded) -> bool:
+    places = library.addresses(library.phoff, 56 * library.phnum)
+    told = [each for each in library.segments if each.kind == _PHDR]
+    return all((each.offset, each.address, each.filled) == (library.phoff, places.start, len(places)) for each in told)
+
+
+def _check_symtab(before: Loaded, after: Loaded, tables: tuple[Section, Section], led: Mapping[int, int]) -> None:
+    """Each row is what it was, or one of a section that is gone, or its value is where that is *led*."""
+    old, new = tables
+    assert new.size == old.size, "another number of symbols"
+    gone = {
+        number
+        for number, (one, other) in enumerate(zip(before.sections, after.sections, strict=False))
+        if one.kind and not other.kind
+    }
+    for row in range(0, old.size // 24 * 24, 24):
+        was, now = (each.data[at + row : at + row + 24] for each, at in ((before, old.offset), (after, new.offset)))
+        value = int.from_bytes(was[8:16], "little")
+        if was != now and int.from_bytes(was[6:8], "little") not in gone:
+            assert now[:8] == was[:8], "another symbol"
+            assert int.from_bytes(now[8:16], "little") == led.get(value, value), (
+                f"a symbol of {value:#x} leads elsewhere"
+            )
+            assert value in led, f"the symbol of {value:#x} has another size"
