@@ -16,7 +16,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.decisions import decide
 from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, Officials, OfficialWheel, Provenance
-from vbuild.splitting.other_packages import PackageFinder
+from vbuild.splitting.other_packages import LibraryPackage, PackageFinder
 from vbuild.splitting.patches import FilePatch, PatchMaker
 from vbuild.splitting.request import SplitRequest
 
@@ -47,6 +47,7 @@ def ordered(
     *,
     keep: tuple[str, ...] = (),
     uneditable: tuple[str, ...] = (),
+    cleans: bool = False,
 ) -> dict[str, FilePatch]:
     """The orders for the first of two wheels with *files*, and for what both share, by new path."""
     bundles = [look.at(files, name) for name in (NAME, OTHER)]
@@ -54,9 +55,9 @@ def ordered(
     decision = decide(bundles, request)
     officials = Officials("x86_64", indexes=lambda: Indexes(no_index=True))
     still: list[tuple[Bundle, str]] = [(bundle, path) for bundle in bundles for path in uneditable]
-    orders = PatchMaker(
-        decision, dict.fromkeys(decision.pools, HOME), PackageFinder(officials, request), uneditable=still
-    )
+    finder = PackageFinder(officials, request)
+    homes = dict.fromkeys(decision.pools, HOME)
+    orders = PatchMaker(decision, homes, finder, uneditable=still, cleans=cleans)
     for_pool = [order for pool in decision.pools for order in orders.for_pool(pool)]
     return {order.path: order for order in (*orders.for_bundle(bundles[0]), *for_pool)}
 
@@ -120,3 +121,61 @@ def test_a_file_is_led_to_the_official_library_and_to_those_that_this_one_loads(
     second = found["demo/_d.so"]
     assert second.relink == Relink(renamed=((names["libd.so.3"], "libd.so.3"),), rpath=("$ORIGIN/../nvidia/d/lib",))
     assert [wheel.project for wheel in second.official] == ["d"]
+
+
+def test_a_library_that_no_wheel_brings_is_led_to_where_rpaths_are_asked_for(look: BundleReader) -> None:
+    files = {"demo/_c.so": module("libtorch_cpu.so", "libnobody.so.1"), "demo/_d.so": module("libnobody.so.1")}
+    found = ordered(look, files, cleans=True)
+    assert found["demo/_c.so"].relink == Relink(rpath=("$ORIGIN/../torch/lib",))
+    assert found["demo/_c.so"].packages == (LibraryPackage("torch", "libtorch_cpu.so", ("torch/lib",)),)
+    assert found["demo/_d.so"].is_empty
+    assert all(order.is_empty and not order.packages for order in ordered(look, files).values())
+
+
+def test_a_library_here_that_no_path_finds_is_led_to_where_rpaths_are_asked_for(look: BundleReader) -> None:
+    files = {
+        "demo/_c.so": module("libdeep.so"),
+        "demo/_d.so": module("libdeep.so", rpath_="$ORIGIN/lib"),
+        "demo/lib/libdeep.so": DEEP,
+    }
+    found = ordered(look, files, keep=("libdeep.so",), cleans=True)
+    assert found["demo/_c.so"].relink == Relink(rpath=("$ORIGIN/lib",))
+    assert found["demo/_d.so"].is_empty
+    assert ordered(look, files, keep=("libdeep.so",))["demo/_c.so"].is_empty
+
+
+def test_a_file_asks_by_their_names_for_libraries_that_it_asked_for_by_paths(look: BundleReader) -> None:
+    ways = [f"$ORIGIN/../demo.libs/{soname}" for soname in LIBRARIES]
+    files = {"demo/_c.so": module(*ways), **{f"demo.libs/{soname}": data for soname, data in LIBRARIES.items()}}
+    order = ordered(look, files)["demo/_c.so"]
+    assert order.relink == Relink(renamed=tuple(zip(ways, LIBRARIES, strict=True)), rpath=("$ORIGIN/../demo_libs/lib",))
+
+
+def test_a_file_whose_library_leaves_a_stub_is_led_to_its_new_place_first(look: BundleReader) -> None:
+    """The old folder has something to load still: the stub."""
+    files: dict[str, bytes | str] = {
+        "demo/__init__.py": "import os\npath = os.path.join(os.path.dirname(__file__), 'lib', 'libdeep.so')\n",
+        "demo/_c.so": module("libtop.so", "libdeep.so", rpath_="$ORIGIN/lib"),
+        "demo/lib/libdeep.so": DEEP,
+        "demo/lib/libtop.so": library("libtop.so", ("libdeep.so",), rpath_="$ORIGIN"),
+    }
+    found = ordered(look, files)
+    assert found["demo/_c.so"].relink.rpath == ("$ORIGIN/../demo_libs/lib", "$ORIGIN/lib")
+    assert [*found] == ["demo/_c.so", f"{HOME}/libdeep.so", f"{HOME}/libtop.so"]
+    assert found[f"{HOME}/libtop.so"].is_empty
+
+
+def test_a_library_that_moves_leads_to_what_it_opens_and_to_where_its_entries_led(look: BundleReader) -> None:
+    opens = '#include <dlfcn.h>\nvoid *open_it(void) { return dlopen("libplug.so.3", RTLD_NOW); }'
+    files = {
+        "demo/_c.so": module("libtop.so", "libplug.so.3", rpath_="$ORIGIN/lib"),
+        "demo/lib/libtop.so": library("libtop.so", source=opens, rpath_="$ORIGIN/../../other/lib"),
+        "demo/lib/libplug.so.3": library("libplug.so.3"),
+    }
+    found = ordered(look, files)
+    assert found[f"{HOME}/libtop.so"].relink == Relink(rpath=("$ORIGIN/../../other/lib", "$ORIGIN"))
+    assert found[f"{HOME}/libplug.so.3"].is_empty
+    only = ordered(look, {**files, "demo/lib/libtop.so": library("libtop.so", rpath_="$ORIGIN/../../other/lib:/opt")})
+    assert only[f"{HOME}/libtop.so"].is_empty
+    apart = ordered(look, {**files, "demo/lib/libtop.so": library("libtop.so", rpath_="$ORIGIN/../other/lib")})
+    assert apart[f"{HOME}/libtop.so"].relink == Relink(rpath=("$ORIGIN/../../demo/other/lib",))
