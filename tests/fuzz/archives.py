@@ -26,6 +26,7 @@ from tests.fuzz.target import Target, folder, written
 from tests.fuzz.values import json_changed
 from vbuild.build.source import unpack
 from vbuild.errors import VbuildError
+from vbuild.files.edited import EditedFile
 from vbuild.index_client.located import LocatedFile
 from vbuild.publishing.conda.reading import open_package
 from vbuild.publishing.conda.unpacked import unpacked as open_unpacked
@@ -44,6 +45,8 @@ _PACKED: dict[str, bytes | tuple[str, str]] = {
     "lib/l.so": ("symlink", "libdemo.so"),
     "bin/a": b"#!/opt/a\n" * 9,
 }
+# a member that is written in several pieces
+_NEW = EditedFile.of(b"x = 1\n" * 9, [range(18), b"y = 2\n", range(24, 54)])
 _ZSTD = 93
 _INSTALLED = ("click", "packaging", "pip", "lz4", "zstandard")
 _ROWS, _LINES = 12, 40
@@ -76,9 +79,10 @@ def _read_wheel(data: bytes) -> None:
             assert found[member.path].startswith(head), "a member begins with something else"
         assert found == _read_by_python(path), "Python's zipfile reads other members"
         with folder() as room:
-            copy = edited(opened, room, opened.name, edits={"demo/new.py": b"x = 1\n" * 9})
-            assert _read_by_python(copy).keys() == {*found, "demo/new.py"}, "other members after it was written"
+            copy = edited(opened, room, opened.name, edits={"demo/new.py": _NEW})
             again = _read_by_python(copy)
+            assert again.keys() == {*found, "demo/new.py"}, "other members after it was written"
+            assert again["demo/new.py"] == bytes(_NEW), "another new member"
             record = f"{opened.dist_info}/RECORD"
             assert all(again[each] == data for each, data in found.items() if each != record), "another member, too"
             _check_written(copy)

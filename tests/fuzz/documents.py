@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2
 import jsonschema  # noqa: F401 - the first report read would load it, in more time than an input may take
+from msgspec.structs import replace
 from unearth.fetchers import PyPIClient
 
 from tests.factories.reports import data as report_of
@@ -80,7 +81,8 @@ _NAMES = (
 
 def _read_variant(data: bytes) -> None:
     found = Document.parse(data)
-    assert Document.parse(found.pack()) == found, "another document after it was written"
+    # what was odd about it before is not, once it is written
+    assert Document.parse(found.pack()) == replace(found, notes=()), "another document after it was written"
     combine([("a", found), ("b", found)])
 
 

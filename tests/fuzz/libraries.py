@@ -4,15 +4,16 @@ Seeds are what nvcc made (`tests/samples`), a module that pip brings, and the sm
 """
 
 import itertools
+import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from markupsafe import _speedups
 
-from tests.factories.elf import linked, rpath, shared_object
+from tests.factories.elf import linked, patchelfed, rpath, shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.fuzz.containers import ORDERS, SAMPLES, SHARE, bundles
 from tests.fuzz.elf_fields import elf_changed
@@ -111,7 +112,18 @@ def _device_libraries() -> Iterator[bytes]:
     packed = fatbin(*(entry(FatbinKind.PTX, 90, flags=flag) for flag in (0, FatbinFlag.LZ4)), entry(arch=80))
     yield device_library(*codes, packed)
     yield device_library(*codes, flags=("-Wl,-z,pack-relative-relocs", "-Wl,-z,noseparate-code"))
+    yield from _roomy(codes)
     yield device_library(*bundles(), section=".hip_fatbin", wrapper=(".hipFatBinSegment", 0x48495046, 1), align=4096)
+
+
+def _roomy(codes: Sequence[bytes]) -> Iterator[bytes]:
+    """Libraries that each have room for program headers somewhere else."""
+    exported = "".join(f"\n.globl f{number}\n.type f{number}, @function\nf{number}: ret" for number in range(200))
+    yield device_library(*codes, more=f".text{exported}")
+    yield device_library(*codes, more=".text\nf: ret", flags=("-Wl,-z,separate-code", "-Wl,--build-id=none"))
+    yield patchelfed(device_library(*codes))
+    if shutil.which("ld.lld"):
+        yield device_library(*codes, flags=("-fuse-ld=lld",))
 
 
 def _host_libraries() -> Iterator[bytes]:

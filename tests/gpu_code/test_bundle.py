@@ -182,6 +182,14 @@ def test_a_compressed_bundle_that_lies_about_itself_is_not_written_again(offset:
         repacked(data, GFX942)
 
 
+def test_a_stream_that_lacks_its_end_is_not_written_again() -> None:
+    """All that it holds can be read, and AMD's runtime refuses it."""
+    whole = compressed(PLAIN, method=BundleMethod.ZLIB)
+    data = poked(whole, 8, len(whole) - 4)[:-4]
+    with pytest.raises(BinaryError, match="^compressed bundle at 0x0 is damaged: cut short$"):
+        repacked(data, GFX942)
+
+
 def repacked(data: bytes, *idents: str) -> tuple[Part, ...]:
     """What becomes of the compressed bundle *data* if only the entries of these ids are kept."""
     reading = reading_of(data)

@@ -366,8 +366,7 @@ def _inflated(data: memoryview, head: _Compressed, place: int, *, most: int | No
     payload = data[head.payload : head.stop]
     try:
         if head.method is BundleMethod.ZLIB:
-            # one byte more shows that there is more
-            plain = zlib.decompressobj().decompress(payload, most or head.uncompressed + 1)
+            plain = zlib.decompressobj().decompress(payload, most) if most else _whole(payload, head.uncompressed)
         elif most:
             plain = zstd.first_bytes(payload, most, window_log=_WINDOW_LOG)
         else:
@@ -377,4 +376,14 @@ def _inflated(data: memoryview, head: _Compressed, place: int, *, most: int | No
     if not most and len(plain) != head.uncompressed:
         found = f"inflates to {len(plain):#x} bytes, but claims {head.uncompressed:#x}"
         raise BinaryError(f"compressed bundle at {place:#x} {found}")
+    return plain
+
+
+def _whole(stream: memoryview, size: int) -> bytes:
+    """What the zlib *stream* was made of; `zlib.error` if it does not end within *size* bytes of that."""
+    inflater = zlib.decompressobj()
+    # one byte more shows that there is more
+    plain = inflater.decompress(stream, size + 1)
+    if len(plain) <= size and not inflater.eof:
+        raise zlib.error("cut short")
     return plain
