@@ -10,7 +10,7 @@ from itertools import starmap
 from tests.fuzz.loaded import Loaded, Section, Segment, readable
 
 _NULL, _SYMTAB, _NOBITS = 0, 2, 8
-_LOADED = 2
+_LOADED, _CODE = 2, 4
 _PHDR = 6
 # DYNAMIC, INTERP, TLS, GNU_EH_FRAME, GNU_STACK, GNU_RELRO: what is not loaded by itself, and no note
 _TOLD = frozenset({2, 3, 7, 0x6474E550, 0x6474E551, 0x6474E552})
@@ -27,6 +27,8 @@ def check_headers(before: Loaded, after: Loaded, led: Mapping[int, int]) -> None
         assert (new.name, new.kind, new.flags) == (old.name, old.kind, old.flags), f"section {old.name!r} is another"
         if _is_in_place(before, old):
             assert _is_in_place(after, new), f"section {new.name!r} is not where it says"
+            is_run = old.flags & _CODE and _is_executable(before, old.address)
+            assert not is_run or _is_executable(after, new.address), f"section {new.name!r} cannot be run"
     moved = {old.address: new.address for old, new in pairs if old.flags & _LOADED and old.size}
     rows = (readable(partial(getattr, each, "dynamic")) or () for each in (before, after))
     for (_, value), (tag, now) in zip(*rows, strict=False):
@@ -46,6 +48,10 @@ def check_headers(before: Loaded, after: Loaded, led: Mapping[int, int]) -> None
 def _is_in_place(library: Loaded, section: Section) -> bool:
     is_filled = section.flags & _LOADED and section.kind != _NOBITS and section.size
     return bool(is_filled) and library.addresses(section.offset, section.size).start == section.address
+
+
+def _is_executable(library: Loaded, address: int) -> bool:
+    return any(load.flags & 1 and load.address <= address < load.address + load.size for load in library.loads)
 
 
 def _told(library: Loaded) -> Iterator[Segment]:

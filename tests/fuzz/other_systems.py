@@ -141,6 +141,7 @@ def _device_dlls() -> Iterator[bytes]:
         code = fatbin(*(entry(arch=arch, code=cubin(arch, 2000)) for arch in (80, 90)))
         yield device_dll(code, code, gap=40)
         yield signed(device_dll(code, code))
+        yield device_dll(code, code, flags=["-Wl,--build-id"])
         yield device_dll(code, wrapped=[0, 0], flags=["-g"], more=".data\n.quad c0 + 24\n")
 
 

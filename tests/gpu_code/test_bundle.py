@@ -186,7 +186,7 @@ def test_a_stream_that_lacks_its_end_is_not_written_again() -> None:
     """All that it holds can be read, and AMD's runtime refuses it."""
     whole = compressed(PLAIN, method=BundleMethod.ZLIB)
     data = poked(whole, 8, len(whole) - 4)[:-4]
-    with pytest.raises(BinaryError, match="^compressed bundle at 0x0 is damaged: cut short$"):
+    with pytest.raises(BinaryError, match=r"^compressed bundle at 0x0 is damaged: cut short$"):
         repacked(data, GFX942)
 
 
