@@ -6,6 +6,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 
 import httpx2
+from unearth import PackageFinder
 from unearth.fetchers import PyPIClient
 
 from tests.fuzz.target import Target, written
@@ -47,11 +48,16 @@ _SERVER = _Answering()
 def _read_listing(data: bytes) -> None:
     """*data* as the page of a project, in JSON, on an index (PEP 691)."""
     _SERVER.page = data
-    [finder] = finders(_client(), _INDEX)
+    [finder] = _finders()
     with suppress(httpx2.HTTPError):  # which those that ask make a `FetchError` of
         for found in listed_in(packages_at(finder, "demo")):
             assert found.file, "a file without a name"
             assert found.sha256 is None or bytes.fromhex(found.sha256), "a hash that is none"
+
+
+@cache
+def _finders() -> tuple[PackageFinder, ...]:
+    return tuple(finders(_client(), _INDEX))
 
 
 @cache

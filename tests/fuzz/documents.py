@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import jsonschema  # noqa: F401 - the first report read would load it, in more time than an input may take
 from msgspec.structs import replace
+from unearth import PackageFinder
 from unearth.fetchers import PyPIClient
 
 from tests.factories.reports import data as report_of
@@ -100,9 +101,15 @@ def _read_split(data: bytes) -> None:
 def _read_page(data: bytes) -> None:
     """*data* as the page of a project on an index."""
     page = written("simple/demo/index.html", data)
-    for finder in finders(_client(), Indexes(index_url=page.parents[1].as_uri())):
+    for finder in _finders(page.parents[1].as_uri()):
         with suppress(httpx2.HTTPError):  # which those that ask make a `FetchError` of
             assert all(found.file for found in listed_in(packages_at(finder, "demo"))), "a file without a name"
+
+
+@cache
+def _finders(index_url: str) -> tuple[PackageFinder, ...]:
+    # the tags of this machine take longer to list than a page to read
+    return tuple(finders(_client(), Indexes(index_url=index_url)))
 
 
 @cache
@@ -285,8 +292,8 @@ TARGETS = (
     Target("variant", _read_variant, _variants, _JSON_WORDS, json_changed),
     Target("recipe", _read_recipe, _recipes, _TOML_WORDS, toml_changed),
     Target("split", _read_split, _splits, _TOML_WORDS, toml_changed),
-    Target("index", _read_page, _pages, _HTML_WORDS, html_changed),
-    Target("oci", _read_image, _images, _JSON_WORDS, json_changed),
+    Target("index", _read_page, _pages, _HTML_WORDS, html_changed, ("vbuild.index_client", "vbuild.files")),
+    Target("oci", _read_image, _images, _JSON_WORDS, json_changed, ("vbuild.publishing.oci", "vbuild.files")),
     Target("report", _read_report, _reports, _JSON_WORDS, json_changed),
     Target("machine", _read_machine, _machines, _JSON_WORDS, json_changed),
     Target(

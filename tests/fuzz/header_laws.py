@@ -34,7 +34,7 @@ def check_headers(before: Loaded, after: Loaded, led: Mapping[int, int]) -> None
     for (_, value), (tag, now) in zip(*rows, strict=False):
         if moved.get(value, value) != value:
             assert now == moved[value], f"tag {tag:#x} leads to {now:#x}, expected {moved[value]:#x}"
-    was, told = (sorted((each.kind, each.flags, *each[3:]) for each in _told(library)) for library in (before, after))
+    was, told = (sorted((each.kind, each.flags, *each[3:6]) for each in _told(library)) for library in (before, after))
     assert told == was, "another segment"
     if all(starmap(_is_mapped, ((before, each) for each in _told(before)))):
         assert all(starmap(_is_mapped, ((after, each) for each in _told(after)))), "a segment is not where it says"

@@ -131,6 +131,8 @@ def _host_libraries() -> Iterator[bytes]:
     yield linked(
         "int other(void); int mine(void) { return other(); }",
         *rpath("/opt/build/lib"),
+        "-Wl,-soname,libwas.so",
+        "-Wl,-z,max-page-size=0x200000",
         script="W1 { mine; };",
         libraries=(("libdemo.so.1", other),),
     )

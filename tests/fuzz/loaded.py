@@ -47,6 +47,7 @@ class Segment(NamedTuple):
     address: int
     filled: int
     size: int
+    alignment: int
 
 
 class Section(NamedTuple):
@@ -70,7 +71,7 @@ class Loaded:
         try:  # a number of 8 bytes may be too large a place for struct
             self.phoff, self.shoff = struct.unpack_from("<QQ", data, 32)
             self.phnum, _, self.shnum, self.shstrndx = struct.unpack_from("<HHHH", data, 56)
-            rows = [struct.unpack_from("<IIQQ8xQQ", data, self.phoff + 56 * number) for number in range(self.phnum)]
+            rows = [struct.unpack_from("<IIQQ8xQQQ", data, self.phoff + 56 * number) for number in range(self.phnum)]
         except (struct.error, OverflowError) as error:
             raise Unreadable from error
         self.segments = [Segment(*row) for row in rows]
@@ -80,12 +81,13 @@ class Loaded:
             self._map(load)
 
     def _map(self, load: Segment) -> None:
-        if load.filled > load.size or (load.offset - load.address) % PAGE or load.offset + load.filled > len(self.data):
+        shift = load.offset - load.address
+        is_aligned = not shift % PAGE and not shift & max(load.alignment - 1, 0)
+        if load.filled > load.size or not is_aligned or load.offset + load.filled > len(self.data):
             raise Unreadable
         start, end, last = load.address // PAGE * PAGE, load.address + load.filled, load.address + load.size
         if last // PAGE - start // PAGE > len(self.data) // PAGE + _MOST_ZEROS:
             raise Unreadable
-        shift = load.offset - load.address
         for page in range(start, end if load.filled else start, PAGE):
             there = self.data[page + shift : page + shift + PAGE]
             if load.size > load.filled and page + PAGE > end:
