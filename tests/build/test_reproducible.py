@@ -134,7 +134,9 @@ def test_c_code_is_the_same_with_file_date_assert_and_debug_information(flags: t
 
 
 @pytest.mark.sampled("-c -lineinfo")
-@pytest.mark.parametrize("flags", [("-dc",), ("-c", "-g"), ("-c", "-lineinfo"), ("-shared",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "flags", [("-dc",), ("-c", "-g"), ("-c", "-lineinfo"), ("-c", "-G"), ("-shared",)], ids=" ".join
+)
 def test_gpu_code_is_the_same_with_names_of_its_own(flags: tuple[str, ...], tmp_path: Path) -> None:
     made = []
     for place in places(tmp_path):
@@ -150,7 +152,7 @@ def test_gpu_code_is_the_same_with_names_of_its_own(flags: tuple[str, ...], tmp_
     assert os.fsencode(tmp_path) not in made[0]
     assert b"tmpxft" not in made[0]
     # GPU code says where its lines are, also those of the toolkit
-    has_lines = "-lineinfo" in flags
+    has_lines = not {"-lineinfo", "-G"}.isdisjoint(flags)
     assert [name in made[0] for name in (b'"/./src/a.cu"', b'"/./src/b.cuh"', b'"/cuda/')] == [has_lines] * 3
 
 
@@ -166,6 +168,26 @@ def test_a_device_link_is_the_same_wherever_the_toolkit_is(tmp_path: Path) -> No
         made.append((build.source / "linked.o").read_bytes())
     assert made[0] == made[1]
     assert os.fsencode(tmp_path) not in made[0]
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("flags", [("-rdc=true", "-G"), ("-lineinfo",), ()], ids=" ".join)
+def test_what_is_compiled_of_several_files_and_linked_at_once_is_the_same_wherever_the_toolkit_is(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    made = []
+    for place in places(tmp_path):
+        place.folder.mkdir(parents=True)
+        (place.folder / "cuda").symlink_to(cuda.home())
+        build = Build(place.folder, "80", home=place.folder / "cuda", compress=Compress.NONE)
+        tree(build.source, {"src/a.cu": NAMELESS, "src/c.cu": NAMELESS, "src/b.cuh": INLINED})
+        words = ("nvcc", "-shared", *flags, "-Xcompiler=-fPIC", "src/a.cu", "src/c.cu", "-o", "a.so")
+        ran = build.call(*words, environment={**build.environment, **place.variables, **settled()})
+        assert (ran.returncode, ran.stderr) == (0, "")
+        made.append((build.source / "a.so").read_bytes())
+    assert made[0] == made[1]
+    assert os.fsencode(tmp_path) not in made[0]
+    assert b"tmpxft" not in made[0]
 
 
 def test_a_file_that_is_compiled_twice_can_be_linked_with_itself(tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def made_by(source: str, ours: tuple[str, ...]) -> Command:
         ("-c /elsewhere/a.cu", ""),
         ("-c 'a b.cu'", ""),
         ("-c a.cpp", ""),
-        ("-shared a.cu b.cu -o a.so", ""),
+        ("-shared a.cu b.cu -o c.so", "-Xcudafe=--orig_src_path_name=./a.cu -frandom-seed=./c.so"),
+        ("-shared a.cu x/a.cu -o c.so", ""),
+        ("-shared a.cu b.cpp -o c.so", ""),
         ("-dlink a.o -o b.o", ""),
     ],
 )
@@ -373,7 +375,7 @@ def test_the_recipes_options_take_the_place_of_the_projects() -> None:
     settings = cuda(mode=Archs.KEEP, append=("--compress-mode=size", "-lineinfo"))
     found = run("-c a.cu --no-compress -compress-mode speed -Xfatbin -compress-all -Xfatbin=-a,-compress-all", settings)
     assert found.words == ("-c", "a.cu", "-Xfatbin=-a", "--compress-mode=size", *LINES, *OURS)
-    assert run("-c -G a.cu", settings).words == ("-c", "-G", "a.cu", "--compress-mode=size", *OURS)
+    assert run("-c -G a.cu", settings).words == ("-c", "-G", "a.cu", "--compress-mode=size", *LINES[1:], *OURS)
     assert run("-dlink a.o", settings).words == ("-dlink", "a.o", "--compress-mode=size")
     assert run("-ptx a.cu", settings).words == ("-ptx", "a.cu", *LINES, *OURS)
     assert run("-E a.cu", settings).words == ("-E", "a.cu", *OURS)

@@ -201,7 +201,9 @@ def _map_lines(preprocessed: str, mapping: "Sequence[str]") -> None:
     with open(preprocessed, "rb") as file:
         text = file.read()
     for path in {*re.findall(rb'^# \d+ "([^"<\\\n]+)"', text, re.MULTILINE)}:
-        if name := mapped(os.path.abspath(os.fsdecode(path)), mapping):
+        place = os.fsdecode(path)
+        # a link beside the wrappers leads to the toolkit
+        if name := mapped(os.path.abspath(place), mapping) or mapped(os.path.realpath(place), mapping):
             names[path] = os.fsencode(f"/{name}")
     with open(preprocessed, "wb") as file:
         file.write(
@@ -230,6 +232,8 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
         settings = marshal.load(file)  # noqa: S302 - vbuild wrote it there itself
     command = settings["programs"][name]
     os.environ.update(settings["variables"])
+    if DEVICE_LINES in os.environ:
+        os.environ.pop("PWD", None)  # nvcc's name for this folder is for GPU code
     if name in TOOLS:
         os.execvp(command[0], [*command, *arguments])
     if name == RUSTC:  # cargo's wrapper protocol: the first argument is the rustc to run

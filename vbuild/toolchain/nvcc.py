@@ -6,10 +6,12 @@
       -> host compiler      the compiler wrapper of its name, which stands first on PATH as well
       -> names              the source's path from the build's folder on; that of the object, for files in between
       -> line numbers       of GPU code, made by the preprocessor: its wrapper is told to map the paths
+      -> debug information  (-G) of GPU code has the folder that nvcc runs in: by a name that is the same everywhere
 
 nvcc makes the names of what a file has for itself of the file's whole path, and hands the host compiler a file that is
 called by the number of its own process, which is in the object's symbols: two builds would never have the same bytes.
-What it links at once is an object in between, too. Only of several sources at once the names cannot be told.
+What it links at once is an object in between, too. Several sources at once are called after the first: what has their
+file names in it differs, and those of one name are left as they are.
 
 The level's flags are in the command too, although the host compiler's wrapper adds them: a compiler cache tells
 commands apart by their words, and a project may name a host compiler that has no compiler wrapper.
@@ -58,7 +60,8 @@ _SPLITS = re.compile(r"""[\s,"']""")
 _COMPRESSION = frozenset({"-compress-mode", "-no-compress"})
 _COMPRESS_ALL = frozenset({"-compress-all", "--compress-all"})  # fatbinary's own name for the mode "size"
 _HAS_FATBIN = frozenset({NvccOutput.OBJECT, NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK, NvccOutput.FATBIN})
-_LINEINFO = "-lineinfo"
+_LINEINFO, _DEBUG = "-lineinfo", "-G"
+_HERE = "/proc/self/cwd"  # the folder of any process: compilers take it from PWD if it is the same folder
 # no compiler cache may take an object that has the lines of another folder, as it was made without the wrapper; ccache
 # passes over a macro that is a word of its own
 _MAPPED = "-Xcompiler=-DVBUILD_MAPPED_LINES"
@@ -342,13 +345,13 @@ def _host_compiler(given: str, host: HostCompiler, *, is_wrapper: bool) -> tuple
 
 def _appended(call: Call, rules: CudaRules) -> Iterator[str]:
     """The rules' own options, where *call* has a use for them."""
-    is_mapped = bool(call.sources) and call.output is not NvccOutput.TEXT and call.has(_LINEINFO)
+    is_mapped = bool(call.sources) and call.output is not NvccOutput.TEXT and call.has(_LINEINFO, _DEBUG)
     for flag in rules.append:
         if flag != _LINEINFO:
             if call.output in _HAS_FATBIN:
                 yield flag
         # -G has all that -lineinfo has, and nvcc warns of both
-        elif call.sources and call.output is not NvccOutput.TEXT and not call.has("-G"):
+        elif call.sources and call.output is not NvccOutput.TEXT and not call.has(_DEBUG):
             is_mapped = True
             yield flag
     if is_mapped:
@@ -357,7 +360,9 @@ def _appended(call: Call, rules: CudaRules) -> Iterator[str]:
 
 def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: HostCompiler) -> Iterator[str]:
     """The options that name what is compiled after the project's own files, where *call* compiles one, of *paths*."""
-    name = rewriting.mapped(paths[0], host.mapping) if len(paths) == 1 and paths[0].endswith(".cu") else None
+    if not paths or not _tells_apart(paths) or not all(path.endswith(".cu") for path in paths):
+        return
+    name = rewriting.mapped(paths[0], host.mapping)
     if name is None or _SPLITS.search(name):
         return
     yield f"-Xcudafe=--orig_src_path_name={name}"
@@ -367,6 +372,11 @@ def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: HostCompile
     made = rewriting.mapped(call.files[0], host.mapping) if call.files else None
     if rules.seeds and made and not call.has("-frandom-seed") and not _SPLITS.search(made):
         yield f"-frandom-seed={made}"
+
+
+def _tells_apart(paths: Sequence[str]) -> bool:
+    """Whether files in between are told apart that nvcc calls after *paths*, without their folders."""
+    return len({PurePath(path).stem for path in paths}) == len(paths)
 
 
 def _relative(source: str, mapping: Sequence[str]) -> str:
@@ -414,8 +424,10 @@ def main() -> NoReturn:
         ran = Call.parse(result.words)
         if not ran.has("-t", "--threads"):
             more = side_by_side(result.command, Path(folder), environment, program)
-        if ran.has(_LINEINFO):
+        if ran.has(_LINEINFO, _DEBUG):
             environment[compiler_program.DEVICE_LINES] = "1"
+        if ran.has(_DEBUG) and Path(_HERE).is_dir():
+            environment["PWD"] = _HERE
         more = (*more, *_kept_in(ran, Path(folder)))
         program = _started(program, ran, folder, settings["source"])
     path = [entry for entry in environment.get("PATH", os.defpath).split(os.pathsep) if entry != folder]
@@ -465,8 +477,7 @@ def _started(program: Sequence[str], call: Call, folder: str, source: str) -> Se
     An image that nvlink makes names the folders of libraries, which nvcc finds beside itself by the path that it is
     called by: for links, which no cache keeps, that leads over *folder*, and is the same everywhere.
     """
-    is_link = call.output in LINKS and not call.sources
-    if not is_link or os.path.commonpath([source, os.getcwd()]) != source:  # noqa: PTH109 - as above
+    if call.output not in LINKS or os.path.commonpath([source, os.getcwd()]) != source:  # noqa: PTH109 - as above
         return program
     nvcc = Path(program[-1])
     return (os.path.relpath(Path(folder, compiler_program.TOOLKIT, nvcc.parent.name, nvcc.name)),)
@@ -477,7 +488,7 @@ def _kept_in(call: Call, folder: Path) -> tuple[str, ...]:
 
     The name of one is in the symbol table. They are kept in *folder*, by names of their own for each process.
     """
-    is_link = call.output is NvccOutput.LIBRARY and len(call.sources) == 1
+    is_link = call.output is NvccOutput.LIBRARY and bool(call.sources) and _tells_apart(call.sources)
     if not is_link or call.has("-keep", "-keep-dir", "-save-temps", "-objtemp", "-dryrun"):
         return ()
     place = folder / f"kept-{os.getpid()}"
