@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from tests.factories import elf
+from tests.factories.damage import Sound, poked
 from tests.factories.devices import (
     AARCH64,
     AARCH64_LARGE_PAGES,
@@ -24,6 +25,7 @@ from vbuild.binary.edits import Replacement, Strip
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import SectionType
 from vbuild.elf.surgery.cutting import cut, operated
+from vbuild.elf.surgery.written import exported
 from vbuild.errors import BinaryError
 
 BFD_ONE = ("-Wl,-z,noseparate-code", "-Wl,-z,max-page-size=2097152")
@@ -267,3 +269,26 @@ class TestRefusals:
         assert section is not None
         with pytest.raises(BinaryError, match=r"^exported symbol at 0x\w+, in what would move away$"):
             cut(image, [Replacement(section.span, (bytes(8),))])
+
+
+@pytest.mark.parametrize("behind", [0, -4])
+def test_a_pointer_that_the_file_has_no_word_for_is_refused(behind: int) -> None:
+    data = library()
+    image = ElfImage.parse(data)
+    (first, *_), last = shortened(image)[0].pointers, image.loads[-1]
+    assert first.row is not None
+    place = last.p_vaddr + last.p_filesz + behind
+    broken = ElfImage.parse(poked(data, first.row, place))
+    with pytest.raises(BinaryError, match=rf"^pointer at address {place:#x}, where the file has no word$"):
+        cut(broken, shortened(broken))
+
+
+def test_symbols_count_in_each_table_of_them() -> None:
+    data = library()
+    first = ElfImage.parse(data)
+    code = first.section(".text")
+    assert code
+    values = exported(first, [code.addresses])
+    assert len(values) > 200
+    second = ElfImage.parse(Sound(data).with_section(".comment", sh_type=SectionType.DYNSYM))
+    assert exported(second, [code.addresses])[: len(values)] == values

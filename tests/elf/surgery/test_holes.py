@@ -20,7 +20,7 @@ from vbuild.elf.records import (
     SegmentFlag,
     SegmentType,
 )
-from vbuild.elf.surgery.holes import Holes, dead, split, stripped
+from vbuild.elf.surgery.holes import Holes, dead, page, split, stripped
 from vbuild.errors import BinaryError
 
 PAGE = 0x1000
@@ -111,6 +111,7 @@ def test_a_piece_beside_code_is_not_code() -> None:
         code = section(1, SectionType.PROGBITS, start, PAGE, flags=SectionFlag.EXECINSTR)
         pieces = split(structs.replace(found, sections=(code,)), Holes.of([range(FIRST + PAGE, FIRST + SIZE - PAGE)]))
         assert [piece.p_flags for piece in pieces] == flags
+    assert split(found, Holes.of([])) == (runs,)
     before = section(1, SectionType.PROGBITS, FIRST + SIZE - 2 * PAGE, PAGE, flags=SectionFlag.EXECINSTR)
     pieces = split(structs.replace(found, sections=(before,)), Holes.of([range(FIRST + PAGE, FIRST + SIZE - PAGE)]))
     assert [piece.p_flags for piece in pieces] == [SegmentFlag.R, SegmentFlag.R]
@@ -194,3 +195,27 @@ def test_what_can_be_read_only_because_it_may_run_stays_so() -> None:
     for flags, left in ((SegmentFlag.X, SegmentFlag.X), (SegmentFlag.R | SegmentFlag.X, SegmentFlag.R)):
         found = split(layout(structs.replace(LOAD, p_flags=flags)), Holes.of(CUTS["in the middle"]))
         assert {piece.p_flags for piece in found} == {left}
+
+
+def test_what_a_section_that_stays_refers_to_stays() -> None:
+    names, debug = note(0, 0x5000, 16), structs.replace(note(1, 0x1000, 0x100), name=".debug_info")
+    for kind, flags, fields, goes in (
+        (SectionType.PROGBITS, 0, {"sh_link": 1}, False),
+        (SectionType.PROGBITS, SectionFlag.INFO_LINK, {"sh_info": 1}, False),
+        (SectionType.PROGBITS, 0, {"sh_info": 1}, True),  # a number that is none of a section
+        (SectionType.RELA, SectionFlag.ALLOC, {"sh_info": 1}, False),
+        (SectionType.REL, SectionFlag.ALLOC | SectionFlag.INFO_LINK, {"sh_info": 1}, False),
+        (SectionType.RELA, 0, {"sh_info": 1}, True),  # the relocations of what goes go, too
+        (SectionType.NULL, 0, {"sh_link": 1}, True),
+    ):
+        other = section(2, kind, 0x2000, 0x30, flags=flags)
+        other = structs.replace(other, header=structs.replace(other.header, **fields))
+        found = stripped(image(names, debug, other), Strip.DEBUG)
+        assert (debug in found) == goes, (kind, flags, fields)
+
+
+@pytest.mark.parametrize(
+    ("machine", "size"), [(ElfMachine.X86_64, 0x1000), (ElfMachine.AARCH64, 0x10000), (7, 0x10000)]
+)
+def test_a_file_is_moved_by_the_largest_page_of_its_machine(machine: int, size: int) -> None:
+    assert page(machine) == size

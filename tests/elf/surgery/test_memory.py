@@ -122,6 +122,7 @@ def test_of_the_last_page_the_file_is_seen_unless_there_have_to_be_zeros() -> No
     assert stretches(more) == (Stretch(range(0x1100), 4, 0), Stretch(range(0x1100, 0x2000), 4))
     zeros = structs.replace(load, p_offset=0x200, p_vaddr=0x5200, p_filesz=0, p_memsz=0x1000)
     assert stretches(zeros) == (Stretch(range(0x5000, 0x7000), 4),)
+    assert stretches(structs.replace(zeros, p_offset=0, p_vaddr=0x5000, p_memsz=0)) == ()
     assert stretches(structs.replace(load, p_filesz=0x2000, p_memsz=0x2000)) == (Stretch(range(0x2000), 4, 0),)
 
 

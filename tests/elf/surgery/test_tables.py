@@ -8,11 +8,13 @@ import pytest
 from tests.factories import elf
 from tests.factories.damage import Sound
 from tests.factories.devices import blobs, library, shortened
+from tests.factories.fatbins import device_library, entry, fatbin
 from vbuild.binary.edits import Strip
 from vbuild.elf.dynamic import version_needs
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import DynamicTag, SegmentType
 from vbuild.elf.surgery.cutting import cut
+from vbuild.elf.surgery.tables import check_tables
 from vbuild.errors import BinaryError
 
 DATA = library()
@@ -61,7 +63,7 @@ def endless() -> bytes:
     return bytes(data)
 
 
-INIT, FINI, INIT_ARRAY = 12, 13, 25
+INIT, FINI, INIT_ARRAY, INIT_ARRAY_SIZE = 12, 13, 25, 27
 BLOB = blobs(IMAGE)[0].pointers[0].target
 SYMBOLS = len(place(".dynsym")) // 24
 STRINGS = len(place(".dynstr"))
@@ -113,6 +115,10 @@ BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "functions to be called": (
         lambda: with_row(INIT_ARRAY, BLOB),
+        f"tag 0x19 of PT_DYNAMIC leads to {BLOB:#x}, which would move away",
+    ),
+    "functions to be called, of which there are none": (
+        lambda: Sound(with_row(INIT_ARRAY, BLOB)).patched(IMAGE.dynamic_offsets()[INIT_ARRAY_SIZE] + 8, bytes(8)),
         f"tag 0x19 of PT_DYNAMIC leads to {BLOB:#x}, which would move away",
     ),
     "a table that reaches into what goes": (
@@ -171,9 +177,12 @@ def test_what_ends_where_something_else_begins_is_no_part_of_it() -> None:
     for allowed in (
         with_row(DynamicTag.STRSZ, BLOB - IMAGE.dynamic()[DynamicTag.STRTAB]),
         with_row(INIT_ARRAY, last),
+        with_row(INIT, BLOB - 1),
+        Sound(with_row(INIT_ARRAY, BLOB - 1)).patched(IMAGE.dynamic_offsets()[INIT_ARRAY_SIZE] + 8, bytes(8)),
+        SOUND.with_segment(relro(), p_vaddr=0x900000, p_memsz=0),
         SOUND.with_segment(relro(), p_memsz=end),
     ):
-        assert not cut(ElfImage.parse(allowed), shortened(ElfImage.parse(allowed))).is_unchanged
+        check_tables(ElfImage.parse(allowed), [range(BLOB, last)])
     beyond = ElfImage.parse(SOUND.with_segment(relro(), p_memsz=end + 1))
     with pytest.raises(BinaryError, match=r"^PT_GNU_RELRO of 0x\w+ to 0x\w+: expected one PT_LOAD$"):
         cut(beyond, shortened(beyond))
@@ -227,3 +236,66 @@ def test_a_library_that_exports_nothing_is_cut() -> None:
     data = library(exports=False)
     image = ElfImage.parse(data)
     assert not cut(image, shortened(image)).is_unchanged
+
+
+def test_a_hash_table_without_all_of_its_chains_is_told() -> None:
+    """The section says how long it is, and the loader does not ask: what it reads behind it might be cut."""
+    start, end = place(".gnu.hash").start, buckets(DATA).stop
+    for size in (end - start, end - start + 2, end - start + 4):
+        short = ElfImage.parse(SOUND.with_section(".gnu.hash", sh_size=size))
+        with pytest.raises(BinaryError, match=r"^section \.gnu\.hash: leads to symbols "):
+            cut(short, shortened(short))
+
+
+def test_a_chain_that_ends_behind_the_last_symbol_is_told() -> None:
+    """Of two symbols, whose chain begins with the first and ends with the second, the second is left out."""
+    made = elf.linked("int one(void) { return 1; } int two(void) { return 2; }", "-nostdlib", "-Wl,--hash-style=gnu")
+    data, ends = bytearray(made), buckets(made).stop
+    for at, number in ((ends, data[ends] & 0xFE), (ends + 4, data[ends + 4] | 1)):
+        data[at] = number
+    for at in buckets(made)[::4]:
+        data[at : at + 4] = (1).to_bytes(4, "little")
+    check_tables(ElfImage.parse(bytes(data)), ())
+    broken = ElfImage.parse(Sound(bytes(data)).with_section(".dynsym", sh_size=48))
+    with pytest.raises(BinaryError, match=r"^section \.gnu\.hash: leads to symbols 0x1 to 0x1 and on, expected 0x2 at"):
+        check_tables(broken, ())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "size", "message"),
+    [
+        ((0, 0), 8, None),
+        ((0, 0), 11, None),
+        ((0, 0), 7, "0x7 bytes, expected 0x8 for the two numbers that it begins with"),
+        ((0,), 0, "0x0 bytes, expected 0x8 for the two numbers that it begins with"),
+        ((1, 1, 0, 0), 16, None),
+        ((1, 1, 0, 0), 15, "0xf bytes, fewer than it says"),
+        ((1, 1, 1, 0), 16, "leads to symbol 0x1, expected one of "),
+        ((1, 1, 0, 1), 16, "leads to symbol 0x1, expected one of "),
+        ((1, 2, 1, 0, 0), 20, None),
+    ],
+)
+def test_an_old_hash_table_has_all_that_it_counts(numbers: tuple[int, ...], size: int, message: str | None) -> None:
+    start = place(".hash", ElfImage.parse(BOTH)).start
+    written = Sound(BOTH).patched(start, struct.pack(f"<{len(numbers)}I", *numbers))
+    image = ElfImage.parse(Sound(written).with_section(".hash", sh_size=size))
+    if message is None:
+        check_tables(image, ())
+        return
+    with pytest.raises(BinaryError, match=rf"^section \.hash: {message}"):
+        check_tables(image, ())
+
+
+def test_a_library_without_symbols_has_relocations_of_none() -> None:
+    data = device_library(fatbin(entry()), flags=["-Wl,--hash-style=sysv"])
+    image = ElfImage.parse(data)
+    (rows, _), symbols = image.relocation_tables(image.dynamic()), place(".dynsym", image)
+    assert (len(rows), len(symbols)) == (24, 24)
+    assert not cut(image, [], strip=Strip.UNNEEDED).is_unchanged
+    broken = ElfImage.parse(with_number(rows.start + 12, 1, data=data))
+    with pytest.raises(BinaryError, match=r"^relocation with symbol 0x1, expected one of 0x1$"):
+        cut(broken, [], strip=Strip.UNNEEDED)
+    bare = device_library(fatbin(entry()), wrapped=[], flags=["-Wl,--hash-style=sysv"])
+    assert not cut(ElfImage.parse(bare), [], strip=Strip.UNNEEDED).is_unchanged
+    assert image.dynamic()[DynamicTag.STRSZ] == 1
+    check_tables(ElfImage.parse(Sound(data).with_section(".dynsym", sh_size=0)), ())

@@ -81,7 +81,7 @@ def _referred(image: ElfImage, gone: set[int]) -> set[int]:
 
 
 # the largest page a kernel for the machine has; what is mapped can only be moved in the file by whole pages
-_PAGES = {ElfMachine.X86_64: 0x1000}
+_PAGES: dict[int, int] = {ElfMachine.X86_64: 0x1000}
 _LARGEST_PAGE = 0x10000
 _HEADER_ALIGNMENT = 8
 _PADDING = 16
@@ -89,7 +89,7 @@ _PADDING = 16
 
 def page(machine: int) -> int:
     """Bytes: the unit in which loaded parts of a file for *machine* can be moved in it."""
-    return _PAGES.get(ElfMachine(machine), _LARGEST_PAGE) if machine in set(ElfMachine) else _LARGEST_PAGE
+    return _PAGES.get(machine, _LARGEST_PAGE)
 
 
 class Holes(Struct, frozen=True):

@@ -16,7 +16,7 @@ from vbuild.elf.layout import ElfLayout
 from vbuild.elf.records import ElfMachine, ProgramHeader
 from vbuild.errors import BinaryError
 
-_PAGES = {ElfMachine.X86_64: (0x1000,)}
+_PAGES: dict[int, tuple[int, ...]] = {ElfMachine.X86_64: (0x1000,)}
 _ANY_PAGES = (0x1000, 0x4000, 0x10000)
 
 
@@ -60,8 +60,7 @@ class Memory(Struct, frozen=True):
 
 def page_sizes(layout: ElfLayout) -> tuple[int, ...]:
     """The bytes that pages may have where *layout* is loaded: no more than its PT_LOADs are aligned to."""
-    known = layout.machine in set(ElfMachine)
-    sizes = _PAGES.get(ElfMachine(layout.machine), _ANY_PAGES) if known else _ANY_PAGES
+    sizes = _PAGES.get(layout.machine, _ANY_PAGES)
     least = min((load.p_align for load in layout.loads), default=0)
     return tuple(size for size in sizes if size <= least) or sizes[:1]
 
@@ -92,6 +91,6 @@ def _mapped(load: ProgramHeader, size: int, page: int) -> Iterator[Stretch]:
 
 def _beside(stretch: Stretch, taken: range) -> Iterator[Stretch]:
     """What of *stretch* is not in the addresses *taken*."""
-    for rest in (range(stretch.addresses.start, taken.start), range(taken.stop, stretch.addresses.stop)):
+    for rest in (range(taken.start), range(taken.stop, stretch.addresses.stop)):
         if rest and (part := stretch.within(rest)).addresses:
             yield part

@@ -92,7 +92,7 @@ def _check_rows(dynamic: Dynamic, replaced: Sequence[range]) -> None:
         raise BinaryError(f"tag {several[0]:#x} of PT_DYNAMIC comes {tags[several[0]]} times, expected once")
     for row in dynamic.rows:
         if row.tag in ADDRESS_TAGS or row.tag in _SIZES or row.tag in _CALLED:
-            size = max(1, dynamic.value(_SIZES[row.tag]) or 0 if row.tag in _SIZES else 1)
+            size = (dynamic.value(_SIZES[row.tag]) if row.tag in _SIZES else None) or 1
             if any(row.value < span.stop and span.start < row.value + size for span in replaced):
                 raise BinaryError(f"tag {row.tag:#x} of PT_DYNAMIC leads to {row.value:#x}, which would move away")
 
@@ -135,8 +135,9 @@ def _check_gnu_hash(data: memoryview, count: int) -> None:
 
 
 def _check_hash(data: memoryview, count: int) -> None:
-    words = bytes(data[: len(data) // _WORD * _WORD]).ljust(2 * _WORD, b"\0")
-    buckets, symbols, *numbers = struct.unpack(f"<{len(words) // _WORD}I", words)
+    if len(data) < 2 * _WORD:
+        raise BinaryError(f"{len(data):#x} bytes, expected {2 * _WORD:#x} for the two numbers that it begins with")
+    buckets, symbols, *numbers = struct.unpack_from(f"<{len(data) // _WORD}I", data)
     if len(numbers) < buckets + symbols:
         raise BinaryError(f"{len(data):#x} bytes, fewer than it says")
     if (highest := max(numbers[: buckets + symbols], default=0)) >= max(1, min(count, symbols)):
