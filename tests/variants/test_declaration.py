@@ -2,7 +2,7 @@ import pytest
 
 from tests.factories.variants import BLAS, V3, metadata, variant
 from vbuild.errors import VariantError
-from vbuild.variants.document import Declaration
+from vbuild.variants.document import Declaration, Schema
 from vbuild.variants.metadata import VariantProvider
 
 BUILDING_DRAFT = """
@@ -69,7 +69,22 @@ def test_a_table_that_breaks_a_rule_is_refused(text: str, message: str) -> None:
     assert str(refusal.value) == message
 
 
-def test_a_label_that_is_not_declared_is_refused_with_those_that_are() -> None:
+@pytest.mark.parametrize(
+    ("text", "declared"),
+    [
+        (BUILDING_DRAFT, "v3_ob"),
+        (BUILDING_DRAFT + '[variant.variants.mkl]\nblas.library = ["mkl"]\n', "mkl, v3_ob"),
+        (REBELLIONS, "none"),
+    ],
+)
+def test_a_label_that_is_not_declared_is_refused_with_those_that_are(text: str, declared: str) -> None:
     with pytest.raises(VariantError) as refusal:
-        Declaration.parse(BUILDING_DRAFT).variant("v4")
-    assert str(refusal.value) == "no variant 'v4' in the [variant.variants] table, which has v3_ob"
+        Declaration.parse(text).variant("v4")
+    assert str(refusal.value) == f"no variant 'v4' in the [variant.variants] table, which has {declared}"
+
+
+def test_a_declaration_may_say_by_which_schema_it_is() -> None:
+    for schema in Schema:
+        assert Declaration.parse(f'{REBELLIONS}"$schema" = "{schema.value}"\n') == Declaration.parse(REBELLIONS)
+    with pytest.raises(VariantError, match=r"^variant\.\"\$schema\": unknown variant schema 'v9'; expected https://"):
+        Declaration.parse(f'{REBELLIONS}"$schema" = "v9"\n')

@@ -87,6 +87,12 @@ def test_a_document_of_pep_825_alone_has_no_providers() -> None:
     }
 
 
+def test_a_schema_is_called_by_pep_and_version() -> None:
+    assert [Schema.versioned(text) for text in ("825/0.1.1", "850/0.2.0")] == [Schema.PEP_825, Schema.PEP_850]
+    with pytest.raises(VariantError, match=r"^unknown variant schema '825'; expected 825/0\.1\.1 or 850/0\.2\.0$"):
+        Schema.versioned("825")
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"schema": "https://example.org/v9.json"},
@@ -341,6 +347,13 @@ def test_wheels_of_one_label_combine_into_one_variant() -> None:
 
 
 CONTRADICTIONS = [
+    (
+        document(variant("a", "n :: f :: 1", "m :: g :: 1"), metadata=B.metadata),
+        (
+            "one and two: the label 'a' stands for different properties: "
+            "n :: f :: 1 and m :: g :: 1, n :: f :: 1 (PEP 825, variant label)"
+        ),
+    ),
     (
         document(variant("a", "n :: f :: 2"), metadata=A.metadata),
         (
