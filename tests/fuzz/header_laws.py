@@ -3,7 +3,7 @@
 Headers that said something else before than the loader does are not looked at: damaged files have such.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import starmap
 
@@ -20,15 +20,7 @@ def check_headers(before: Loaded, after: Loaded, led: Mapping[int, int]) -> None
     """Sections are where they say, segments what they were; symbols of GPU code follow it from where it is *led*."""
     assert len(after.sections) >= len(before.sections), "sections are gone"
     pairs = list(zip(before.sections, after.sections, strict=False))
-    for old, new in pairs:
-        if new.kind == _NULL != old.kind:
-            assert not old.flags & _LOADED, f"section {old.name!r} is gone"
-            continue
-        assert (new.name, new.kind, new.flags) == (old.name, old.kind, old.flags), f"section {old.name!r} is another"
-        if _is_in_place(before, old):
-            assert _is_in_place(after, new), f"section {new.name!r} is not where it says"
-            is_run = old.flags & _CODE and _is_executable(before, old.address)
-            assert not is_run or _is_executable(after, new.address), f"section {new.name!r} cannot be run"
+    _check_sections(before, after, pairs)
     moved = {old.address: new.address for old, new in pairs if old.flags & _LOADED and old.size}
     rows = (readable(partial(getattr, each, "dynamic")) or () for each in (before, after))
     for (_, value), (tag, now) in zip(*rows, strict=False):
@@ -43,6 +35,21 @@ def check_headers(before: Loaded, after: Loaded, led: Mapping[int, int]) -> None
     for old, new in pairs:
         if old.kind == new.kind == _SYMTAB and not old.flags & _LOADED:
             _check_symtab(before, after, (old, new), {**moved, **led})
+
+
+def _check_sections(before: Loaded, after: Loaded, pairs: Sequence[tuple[Section, Section]]) -> None:
+    for old, new in pairs:
+        if new.kind == _NULL != old.kind:
+            assert not old.flags & _LOADED, f"section {old.name!r} is gone"
+            continue
+        assert (new.name, new.kind, new.flags) == (old.name, old.kind, old.flags), f"section {old.name!r} is another"
+        if old.link < len(before.sections) and before.sections[old.link].kind:
+            assert new.link == old.link, f"section {new.name!r} belongs to another"
+            assert after.sections[new.link].kind, f"section {new.name!r} belongs to one that is gone"
+        if _is_in_place(before, old):
+            assert _is_in_place(after, new), f"section {new.name!r} is not where it says"
+            is_run = old.flags & _CODE and _is_executable(before, old.address)
+            assert not is_run or _is_executable(after, new.address), f"section {new.name!r} cannot be run"
 
 
 def _is_in_place(library: Loaded, section: Section) -> bool:

@@ -109,7 +109,11 @@ def _device_libraries() -> Iterator[bytes]:
     for sample in sorted(SAMPLES.glob("*.so")):
         yield sample.read_bytes()
     codes = [fatbin(*(entry(arch=arch, code=cubin(arch, size)) for arch in (80, 90))) for size in (2000, 5000, 9000)]
-    packed = fatbin(*(entry(FatbinKind.PTX, 90, flags=flag) for flag in (0, FatbinFlag.LZ4)), entry(arch=80))
+    packed = fatbin(
+        entry(FatbinKind.TILE_IR, 90),
+        *(entry(FatbinKind.PTX, 90, flags=flag) for flag in (0, FatbinFlag.LZ4)),
+        entry(arch=80),
+    )
     yield device_library(*codes, packed)
     yield device_library(*codes, flags=("-Wl,-z,pack-relative-relocs", "-Wl,-z,noseparate-code"))
     yield from _roomy(codes)
@@ -122,6 +126,7 @@ def _roomy(codes: Sequence[bytes]) -> Iterator[bytes]:
     yield device_library(*codes, more=f".text{exported}")
     yield device_library(*codes, more=".text\nf: ret", flags=("-Wl,-z,separate-code", "-Wl,--build-id=none"))
     yield patchelfed(device_library(*codes))
+    yield device_library(*codes, flags=("-Wl,--emit-relocs",))
     if shutil.which("ld.lld"):
         yield device_library(*codes, flags=("-fuse-ld=lld",))
 

@@ -59,6 +59,7 @@ class Section(NamedTuple):
     address: int
     offset: int
     size: int
+    link: int
 
 
 class Loaded:
@@ -145,11 +146,11 @@ class Loaded:
         with suppress(struct.error, OverflowError):
             (names,) = struct.unpack_from("<24xQ", self.data, self.shoff + 64 * self.shstrndx)
             for number in range(self.shnum):
-                name, kind, flags, address, offset, size = struct.unpack_from(
-                    "<IIQQQQ", self.data, self.shoff + 64 * number
+                name, kind, flags, address, offset, size, link = struct.unpack_from(
+                    "<IIQQQQI", self.data, self.shoff + 64 * number
                 )
                 text = self.data[names + name : names + name + 64].partition(b"\0")[0]
-                found.append(Section(text, kind, flags, address, offset, size))
+                found.append(Section(text, kind, flags, address, offset, size, link))
         return found
 
     @cached_property

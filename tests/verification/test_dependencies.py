@@ -115,7 +115,7 @@ def test_what_the_loader_needs_is_never_left_out(requires: list[str], said: str,
 
 
 def test_requirements_that_nobody_can_read_are_nobodys() -> None:
-    lines = ["demo-libs==0.1", "not one at all", "odd; python_version > 'x' and os_name > 'y'"]
+    lines = ["demo-libs==0.1", "not one at all", "odd; python_version > 'x' and os_name > 'y'", "odder; 'a' == 'b'"]
     choice = RequirementChoice.of(lines, companions=["demo-libs"], markers={"python_version": "3.15"})
     assert choice == RequirementChoice(("demo-libs==0.1",), ())
 

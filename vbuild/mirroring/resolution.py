@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from packaging.markers import Environment
+from packaging.markers import Environment, UndefinedComparison, UndefinedEnvironmentName
 from packaging.pylock import (
     PackageSdist,
     PackageWheel,
@@ -157,6 +157,8 @@ def _selected(pylock: Pylock, place: Path, machine: FleetMachine) -> Iterator[Or
             )
     except (PylockSelectError, PylockValidationError) as error:
         raise BuildError(f"{machine.name}: {error}") from error
+    except (UndefinedComparison, UndefinedEnvironmentName) as error:
+        raise RecipeError(f"a marker that cannot be evaluated: {error}; expected one as PEP 508 has it") from error
 
 
 def _time(uploaded: datetime | None) -> str | None:

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
-from packaging.markers import UndefinedComparison
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
 
@@ -147,7 +147,7 @@ class RequirementChoice(Struct, frozen=True):
             # a line that cannot be read is ignored, as installers do with old metadata
             if (requirement := read_requirement(line)) is None:
                 continue
-            with suppress(UndefinedComparison):
+            with suppress(UndefinedComparison, UndefinedEnvironmentName):
                 if requirement.marker and not requirement.marker.evaluate({**markers, "extra": ""}):
                     continue
                 requirement.marker = None
