@@ -53,8 +53,7 @@ def tried(room: str, processes: int, *, again: bool) -> float:
     if not again:
         shutil.rmtree(folder, ignore_errors=True)
     lay_out(folder, _ROOMS[room])
-    # on a machine that had other work to do, what took too long may only have waited
-    run(folder, [name for name, _ in others(folder, _FAILED)] if again else [], processes)
+    run(folder, [*undecided(folder)] if again else [], processes)
     return told(folder, room, (time.monotonic() - started) / 60)
 
 
@@ -68,7 +67,7 @@ def lay_out(folder: Path, room: dict[str, list[str]]) -> None:
         "[tool.mutmut]",
         'source_paths = ["vbuild"]',
         'also_copy = ["tests", "recipes", "docs"]',
-        "timeout_constant = 20.0",
+        "timeout_constant = 60.0",
         "timeout_multiplier = 2.0",
         f"only_mutate = {json.dumps(room['modules'])}",
         r"do_not_mutate_patterns = ['^\s*raise \w+\(']",
@@ -81,6 +80,17 @@ def lay_out(folder: Path, room: dict[str, list[str]]) -> None:
 def run(folder: Path, names: list[str], processes: int) -> None:
     mutmut = (sys.executable, _HERE / "quickest_first.py")
     subprocess.run([*mutmut, "run", "--max-children", str(processes), *names], cwd=folder, check=True)
+
+
+def undecided(folder: Path) -> Iterator[str]:
+    """Give the names of the mutants that are not equivalent and that no test failed for.
+
+    On a machine that had other work to do, what took too long may only have waited.
+    """
+    equivalents = Equivalents.read(_HERE / "equivalent.toml")
+    for name, path in others(folder, _FAILED):
+        if Change.of(folder, name, path) not in equivalents:
+            yield name
 
 
 def others(folder: Path, known: Collection[int]) -> Iterator[tuple[str, str]]:

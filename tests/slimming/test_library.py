@@ -138,6 +138,21 @@ def test_the_cuda_that_is_linked_decides_whether_a_variant_is_compressed_again(
     assert (account.is_recompressed, account.zstd) == (is_compressed, is_compressed)
 
 
+@pytest.mark.parametrize(("ptx", "is_compressed"), [(120, True), (90, False)])
+def test_the_gpus_that_ptx_is_for_decide_it_too(ptx: int, *, is_compressed: bool) -> None:
+    """A driver that knows no 12.0 may load the variant for its 9.0, and read no zstd."""
+    library = GpuLibrary.of("x.so", memoryview(device_library(code(90, 120, ptx=(ptx,)))))
+    _, account = library.slimmed(Share.parse("x=120+ptx"), Cuts(zstd=None))
+    assert account.is_recompressed is is_compressed
+
+
+def test_a_variant_that_keeps_all_code_is_not_compressed_again_unless_that_is_asked_for() -> None:
+    library = GpuLibrary.of("x.so", memoryview(device_library(code(120))))
+    for zstd in (None, False, True):
+        _, account = library.slimmed(Share(label="x"), Cuts(zstd=zstd))
+        assert account.is_recompressed is bool(zstd)
+
+
 def test_what_a_dll_links_is_known() -> None:
     assert GpuLibrary.of("x.dll", memoryview(pe_file(needed=["cudart64_12.dll"]))).needed == ("cudart64_12.dll",)
 
@@ -152,6 +167,17 @@ def test_code_of_nvidia_that_lies_in_zstd_needs_a_driver_that_reads_it_and_code_
     library = device_library(amd, section=".hip_fatbin", wrapper=(".hipFatBinSegment", 0x48495046, 1), align=4096)
     account = cut(library, "gfx942")
     assert (account.zstd, account.kept, account.gpus) == (False, 1, ("gfx942",))
+
+
+def test_only_by_force_a_library_becomes_smaller_that_has_no_room_for_headers_and_is_fragile_then() -> None:
+    linked = ("-Wl,--hash-style=sysv", "-Wl,-z,noseparate-code", "-Wl,--build-id=none", "-fcf-protection=none")
+    data = device_library(code(80, 90), code(80, 90), flags=linked)
+    account = cut(data)
+    assert (account.after, account.is_fragile, account.headers) == (account.before, False, ())
+    assert "no room for more than the 5 program headers it has" in account.notes[0]
+    forced = cut(data, cuts=Cuts(force=True))
+    assert forced.after < account.after
+    assert (forced.is_fragile, forced.headers, forced.notes) == (True, ("moved program headers",), ())
 
 
 MISSING = LibraryCut(member="a.so", before=9, after=9, served=(GpuServed(SM_90, 0, 0, 1),), lacks={SM_90: "nothing"})

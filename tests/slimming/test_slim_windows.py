@@ -81,6 +81,14 @@ def test_signed_dll_is_left_and_named_unless_its_signature_may_go(tmp_path: Path
     assert "its Authenticode signature, which a cut makes void, is removed" in "".join(slimmed_lines(result))
 
 
+def test_debug_data_goes_from_a_dll_where_that_is_asked_for() -> None:
+    data = device_dll(fatbin(entry(arch=90)), more='.section .debug_info,"dr"\n.fill 8192,1,7\n')
+    library = GpuLibrary.of("k.dll", memoryview(data))
+    sizes = [library.slimmed(Share(), Cuts(strip=strip))[1].after for strip in (Strip.NOTHING, Strip.DEBUG)]
+    assert sizes[0] == len(data)
+    assert sizes[1] <= len(data) - 8192
+
+
 def _patched(data: bytes, place: int, number: int, size: int = 4) -> bytes:
     return data[:place] + number.to_bytes(size, "little") + data[place + size :]
 

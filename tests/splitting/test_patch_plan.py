@@ -24,6 +24,7 @@ from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder
 from vbuild.splitting.patch_plan import LibraryCutter, PatchedFile, Patcher, PatchPlan, plan_patches
 from vbuild.splitting.request import SplitRequest
+from vbuild.wheel.blocks import InflatedFile
 
 pytestmark = needs("gcc")
 
@@ -52,10 +53,11 @@ def planned(
     room: Path | None = None,
     cut: LibraryCutter | None = None,
     libs: str | None = None,
+    edits: int = 9,
 ) -> PatchPlan:
     request = SplitRequest(smallest=0, libs=libs)
     packages = PackageFinder(Officials("x86_64", indexes=lambda: Indexes(no_index=True)), request)
-    return plan_patches(bundles, request, packages=packages, patcher=Patcher(look.stack, room, cut))
+    return plan_patches(bundles, request, packages=packages, patcher=Patcher(look.stack, room, cut, _left=edits))
 
 
 def by_path(files: Sequence[PatchedFile]) -> dict[str, tuple[bytes | None, str]]:
@@ -157,19 +159,28 @@ def test_a_wheel_of_libraries_that_cannot_be_called_so_is_refused(
         planned(look, bundles, libs=libs)
 
 
-def test_patched_files_wait_in_the_folder_out_of_memory(look: BundleReader, tmp_path: Path) -> None:
+def test_patched_files_wait_in_the_folder_out_of_memory_and_some_large_ones_as_edits(
+    look: BundleReader, tmp_path: Path
+) -> None:
+    """An edit takes a descriptor, so that there are not more than a number of them: here one."""
     room = tmp_path / "room"
     room.mkdir()
-    data = FILES["demo/_c.so"]
-    assert isinstance(data, bytes)
-    bundles = two(look, {**FILES, "demo/_c.so": with_words(data, tmp_path)})
-    plan = planned(look, bundles, room=room)
-    rows = Path("/proc/self/smaps").read_text().partition(f"{room}/")[2]
-    assert (found := re.search(r"^Rss: +(\d+) kB$", rows, re.MULTILINE))
-    assert int(found[1]) < 1000
-    (large,) = (file for file in plan.staying[bundles[0]] if file.data)
-    assert large.data
-    assert digest(bytes(large.data)) == large.sha256
+    files = repaired({f"demo/_{name}.so": module("libtop.so", source=f"int {name};") for name in "cde"}, LIBRARIES)
+    sources = {path: data for path, data in files.items() if isinstance(data, bytes)}
+    large = {path: with_words(sources[path], tmp_path) for path in ("demo/_c.so", "demo/_d.so")}
+    bundles = [look.at({**files, **large}), look.at(files, OTHER)]
+    plan = planned(look, bundles, room=room, edits=1)
+    rows = Path("/proc/self/smaps").read_text().split(f"{room}/")[1:]
+    found = [int(match[1]) for row in rows if (match := re.search(r"^Rss: +(\d+) kB$", row, re.MULTILINE))]
+    assert len(found) == 2
+    assert max(found) < 1000
+    first, second = ({file.patch.path: file for file in plan.staying[bundle]} for bundle in bundles)
+    for file in (*first.values(), *second.values()):
+        assert file.data
+        assert digest(bytes(file.data)) == file.sha256
+    edits = [path for path, file in first.items() if file.data and isinstance(file.data.source.obj, InflatedFile)]
+    assert len(edits) == 1
+    assert edits[0] in large
 
 
 @pytest.mark.parametrize(
