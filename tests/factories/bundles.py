@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import zstandard
 
+from tests.factories.fatbins import device_library
 from vbuild.gpu_code.bundle import ALIGNMENT, COMPRESSED_MAGIC, MAGIC, BundleMethod, BundleRow, Count
 
 HOST = "host-x86_64-unknown-linux-gnu-"
 GFX90A = "hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+"
 GFX942 = "hip-amdgcn-amd-amdhsa--gfx942"
+SPIRV = "hip-spirv64-amd-amdhsa--amdgcnspirv"
 
 
 def bundle(codes: Mapping[str, bytes]) -> bytes:
@@ -33,3 +35,8 @@ def compressed(plain: bytes, *, version: int = 3, method: int = BundleMethod.ZST
     sizes = b"".join(number.to_bytes(width, "little") for number in numbers)
     start = COMPRESSED_MAGIC + version.to_bytes(2, "little") + int(method).to_bytes(2, "little")
     return start + sizes + hashlib.md5(plain, usedforsecurity=False).digest()[:8] + payload
+
+
+def amd_library(*bundles: bytes) -> bytes:
+    """A shared library with *bundles*, and a wrapper for each."""
+    return device_library(*bundles, section=".hip_fatbin", wrapper=(".hipFatBinSegment", 0x48495046, 1), align=4096)

@@ -1,9 +1,9 @@
-"""mutmut, where each mutant has the quickest of the tests that reach it first, and no more than take five seconds.
+"""mutmut, where each mutant has the quickest of the tests that reach it first, and no more than take fifteen seconds.
 
 Most mutants fail one of the first twenty; pytest takes longer to collect the others than to run those. Tests are chosen
 by a plugin: pytest does not find every one by its name, and mutmut takes that for a failure. What a test takes are
 seconds of CPU, its own and those of the programs that it runs: on a machine that does other work, too, a clock would
-have the tests of a slow moment left out. So does a mutant that never ends have twenty of them; by the clock mutmut ends
+have the tests of a slow moment left out. So does a mutant that never ends have sixty of them; by the clock mutmut ends
 only what does nothing.
 """
 
@@ -20,8 +20,8 @@ from mutmut.state import state
 from mutmut.utils.file_utils import change_cwd
 
 _FIRST = 20
-_SECONDS = 5
-_MOST_SECONDS = 20
+_SECONDS = 15
+_MOST_SECONDS = 60
 _whole_run = PytestRunner.run_tests
 _execute_pytest = PytestRunner.execute_pytest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.factories.bundles import GFX942, bundle, compressed
+from tests.factories.bundles import GFX942, SPIRV, amd_library, bundle, compressed
 from tests.factories.elf import patchelfed, shared_object, without_sections
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.loaded_pointers import LoadedPointers
@@ -95,6 +95,12 @@ def test_where_no_gpu_needs_any_the_smallest_stays_and_ptx_only_where_it_may(ptx
     assert account.gpus == (left,)
 
 
+def test_ptx_that_may_not_stay_serves_nothing_where_it_is_the_smallest_that_is_left() -> None:
+    account = cut(device_library(code(90), code(ptx=(80,))), cuts=Cuts(ptx=Ptx.NONE))
+    assert account.gpus == ("sm_90", "PTX for sm_80")
+    assert (account.served, account.jit_only, account.empty) == ((GpuServed(SM_90, 1, 0, 1),), 0, 1)
+
+
 def test_for_each_gpu_it_is_counted_how_many_fatbins_serve_it_and_how() -> None:
     data = device_library(code(90), code(90), code(80, ptx=(80,)), code(120), code(120), code(120))
     assert cut(data, "90,120").served == (GpuServed(SM_90, 2, 1, 3), GpuServed(Arch(120), 3, 1, 2))
@@ -164,9 +170,15 @@ def test_code_of_nvidia_that_lies_in_zstd_needs_a_driver_that_reads_it_and_code_
     account = cut(device_library(in_zstd), cuts=Cuts(zstd=True))
     assert (account.zstd, account.is_recompressed) == (True, False)
     amd = compressed(bundle({GFX942: cubin(1, BIG)}))
-    library = device_library(amd, section=".hip_fatbin", wrapper=(".hipFatBinSegment", 0x48495046, 1), align=4096)
-    account = cut(library, "gfx942")
+    account = cut(amd_library(amd), "gfx942")
     assert (account.zstd, account.kept, account.gpus) == (False, 1, ("gfx942",))
+
+
+def test_spirv_is_named_as_amd_names_it() -> None:
+    library = amd_library(bundle({GFX942: cubin(1, BIG), SPIRV: bytes(BIG)}))
+    account = cut(library, "gfx1100")
+    assert (account.gpus_before, account.gpus) == (("gfx942", "amdgcnspirv"), ("amdgcnspirv",))
+    assert (account.jit_only, account.virtual) == (1, ())
 
 
 def test_only_by_force_a_library_becomes_smaller_that_has_no_room_for_headers_and_is_fragile_then() -> None:
@@ -257,7 +269,8 @@ def test_a_shared_fatbin_whose_size_is_known_elsewhere_stays_whole() -> None:
     for known in (f".long {len(shared)}", f".quad {len(shared) - 16}"):
         library = device_library(shared, code(80, 90), wrapped=[0, 0, 1], more=f".data\n.byte 1\n{known}\n")
         account = cut(library)
-        assert (account.pinned, account.dropped) == (1, 1)
+        assert (account.pinned, account.dropped, account.empty) == (1, 1, 0)
+        assert account.served == (GpuServed(SM_90, 2, 0, 0),)
 
 
 @pytest.mark.parametrize("kind", ["-no-pie", "-pie"])

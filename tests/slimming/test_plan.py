@@ -160,7 +160,7 @@ def test_a_large_library_waits_in_its_folder_out_of_memory_and_what_stays_is_cop
     ):
         rows = Path("/proc/self/smaps").read_text().partition(f"{tmp_path}/room/")[2]
         assert (found := re.search(r"^Rss: +(\d+) kB$", rows, re.MULTILINE))
-        assert int(found[1]) < 1000
+        assert found[1] == "0"
         out = edited(source, tmp_path / "out", source.name, edits=plan.files(0))
     pieces, after = pieces_of(fat, "a.so"), out.read_bytes()
     assert len(pieces) > 8

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.bundles import HOST, bundle, compressed
+from tests.factories.bundles import HOST, amd_library, bundle, compressed
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.loaded_libraries import in_memory
 from tests.factories.wheels import wheel
@@ -32,10 +32,6 @@ PLAIN = bundle(
     {HOST: b"", **{f"hipv4-amdgcn-amd-amdhsa--{one}": cubin(number, 1 << 14) for number, one in enumerate(TARGETS)}}
 )
 OTHER = bundle({HOST: b"", "hipv4-amdgcn-amd-amdhsa--gfx908": cubin(1, 1 << 14)})
-
-
-def amd_library(*bundles: bytes) -> bytes:
-    return device_library(*bundles, section=".hip_fatbin", wrapper=(".hipFatBinSegment", 0x48495046, 1), align=4096)
 
 
 AMD = amd_library(PLAIN, compressed(PLAIN), compressed(PLAIN, version=2, method=BundleMethod.ZLIB), OTHER)

@@ -50,7 +50,7 @@ def test_code_for_other_gpus_goes_from_a_dll(tmp_path: Path) -> None:
     result, after = slimmed(tmp_path, data, Share(GpuList.asked("sm_90")))
     assert archs(after) == [{"sm_90"}] * 2
     (cut,) = result.libraries
-    assert (cut.kept, cut.dropped, cut.after) == (2, 2, len(after))
+    assert (cut.kept, cut.dropped, cut.after, cut.unsigned) == (2, 2, len(after), False)
     assert len(data) - len(after) >= 1 << 15
 
 
@@ -75,6 +75,8 @@ def test_signed_dll_is_left_and_named_unless_its_signature_may_go(tmp_path: Path
     assert [str(each.device) for each in cut.served] == ["sm_90"]
     _, cut = GpuLibrary.of("k.dll", memoryview(data)).slimmed(Share(), Cuts(strip=Strip.DEBUG))
     assert (cut.served, cut.surplus) == ((), ())
+    _, cut = GpuLibrary.of("k.dll", memoryview(data)).slimmed(Share(GpuList.asked("80,90")), Cuts())
+    assert (cut.after, cut.unsigned, cut.why_whole) == (len(data), False, None)
     result, after = slimmed(tmp_path / "cut", data, Share(GpuList.asked("sm_90")), Cuts(drop_signature=True))
     assert archs(after) == [{"sm_90"}] * 2
     assert result.libraries[0].unsigned
