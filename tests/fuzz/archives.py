@@ -11,6 +11,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache, partial
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -238,19 +239,23 @@ def _other_wheel(_data: bytes, chance: random.Random) -> bytes:
 
 def _other_package(_data: bytes, chance: random.Random) -> bytes:
     """A package for conda of which a file of info/, or the archive within, says something else, with true checksums."""
-    number = chance.randrange(2)
+    infos: dict[str, bytes | tuple[str, str]] = {**_infos()}
+    if chance.random() < 2 / 3:
+        infos |= {path: json_changed(data, chance) for path, data in _infos().items() if chance.random() < 1 / 2}
+    change = chance.choice((bytes, partial(_other_bytes, chance=chance)))
+    if chance.random() < 1 / 2:
+        return b"\1" + bz2.compress(change(tarred({**infos, **_PACKED})), 1)
+    parts = {"pkg": _PACKED, "info": infos}
+    packed = {f"{part}-{_STEM}.tar.zst": zstandard.compress(change(tarred(each))) for part, each in parts.items()}
+    return b"\0" + zipped({"metadata.json": b'{"conda_pkg_format_version": 2}', **packed})
+
+
+@cache
+def _infos() -> dict[str, bytes]:
+    """The files of info/, which are true."""
     with folder() as room:
-        made = conda_package(room, _STEM, _PACKED, ending=_ENDINGS[number], prefixed={"bin/a": "text"})
-        infos = {path: data for path, (_, data) in members_of(made).items() if path.startswith("info/")}
-        changed = {path: json_changed(data, chance) for path, data in infos.items() if chance.random() < 1 / 2}
-        if chance.random() < 1 / 2:
-            made = conda_package(room, _STEM, _PACKED, ending=_ENDINGS[number], info=changed)
-            return bytes([number]) + made.read_bytes()
-    files, info = (_other_bytes(tarred(each), chance) for each in (_PACKED, infos))
-    if number:
-        return b"\1" + bz2.compress(_other_bytes(tarred({**infos, **_PACKED}), chance), 1)
-    parts = {f"pkg-{_STEM}.tar.zst": zstandard.compress(files), f"info-{_STEM}.tar.zst": zstandard.compress(info)}
-    return b"\0" + zipped({"metadata.json": b'{"conda_pkg_format_version": 2}', **parts})
+        members = members_of(conda_package(room, _STEM, _PACKED, prefixed={"bin/a": "text"}))
+        return {path: data for path, (_, data) in members.items() if path.startswith("info/")}
 
 
 def _other_bytes(data: bytes, chance: random.Random) -> bytes:

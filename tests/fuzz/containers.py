@@ -125,6 +125,14 @@ def bundles() -> Iterator[bytes]:
     yield compressed(plain, method=BundleMethod.ZLIB)
 
 
+def _bundles() -> Iterator[bytes]:
+    """Those, and one with two entries of one id."""
+    yield from bundles()
+    ids = [f"hipv4-amdgcn-amd-amdhsa--gfx{number}" for number in (942, 908)]
+    plain = bundle({"host-x86_64-unknown-linux--": b"", ids[0]: cubin(90), ids[1]: cubin(90) * 2})
+    yield compressed(plain.replace(ids[1].encode(), ids[0].encode()))
+
+
 def _device_files() -> Iterator[bytes]:
     code_object, ptx = _CODE_OBJECT, b".version 8.0\n.target sm_90a\n.address_size 64\n"
     for name, data in (
@@ -142,6 +150,6 @@ def _device_files() -> Iterator[bytes]:
 
 TARGETS = (
     Target("fatbin", _read_fatbin, fatbins, (FATBIN, b"\x28\xb5\x2f\xfd", b"\x02\0\x01\x01"), rooms=_ROOMS),
-    Target("bundle", _read_bundle, bundles, (BUNDLE, CCOB, b"hipv4-", b"host-"), rooms=_ROOMS),
+    Target("bundle", _read_bundle, _bundles, (BUNDLE, CCOB, b"hipv4-", b"host-"), rooms=_ROOMS),
     Target("device-file", _device_file, _device_files, (FATBIN, BUNDLE, CCOB, b"-gfx90a", b"sm_90"), rooms=_ROOMS),
 )

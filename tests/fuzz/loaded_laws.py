@@ -8,7 +8,7 @@ from functools import partial
 
 import zstandard
 
-from tests.fuzz.gpu_entries import BUNDLE, CCOB, Entry, check_kept, entries_of
+from tests.fuzz.gpu_entries import BUNDLE, CCOB, FATBIN, Entry, check_kept, entries_of
 from tests.fuzz.header_laws import check_headers
 from tests.fuzz.loaded import PAGE, Loaded, Section, Unreadable, check_memory, check_not_writable, headers, readable
 from vbuild.elf.surgery.relink import Relink
@@ -130,7 +130,9 @@ def _check_freed(
 
 def _fatbin(library: Loaded, wrapper: tuple[int, int, int]) -> range:
     """The addresses of the fatbin that *wrapper* leads to."""
-    header, size = struct.unpack("<6xHQ", library.read(wrapper[2], 16))
+    magic, header, size = struct.unpack("<4s2xHQ", library.read(wrapper[2], 16))
+    if magic != FATBIN:
+        raise Unreadable
     return range(wrapper[2], wrapper[2] + header + min(size, len(library.data)))
 
 

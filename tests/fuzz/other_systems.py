@@ -28,6 +28,8 @@ from vbuild.slimming.request import Cuts, Empty
 
 _SECURITY, _DEBUG = 4, 6
 _CUDA = 0x466243B1
+# and those for debuggers
+_GPU_SECTIONS = (b".nv_fatb", b".nvFatBi", b"__nv_rel", b".hip", b"/")
 
 
 def _read_pe(data: bytes) -> None:
@@ -71,7 +73,7 @@ def _check_windows_laws(before: pefile.PE, after: pefile.PE) -> None:
             assert other.PointerToRawData >= end, "sections overlap"
             assert not (other.PointerToRawData | other.SizeOfRawData) % unit, "a section is not aligned"
             end = other.PointerToRawData + other.SizeOfRawData
-        if not one.Name.startswith((b".nv_fatb", b".nvFatBi", b"__nv_rel", b".hip", b"/")):
+        if not one.Name.startswith(_GPU_SECTIONS):
             was, now = (
                 each.__data__[part.PointerToRawData :][: part.SizeOfRawData]
                 for each, part in ((before, one), (after, other))
@@ -91,7 +93,8 @@ def _check_windows_tables(before: pefile.PE, after: pefile.PE, *, verbatim: bool
         assert after.verify_checksum(), "another checksum"
     if after.FILE_HEADER.PointerToSymbolTable:
         assert _symbols(before) == _symbols(after), "other symbols"
-    assert list(_debug_data(before)) == list(_debug_data(after)), "other debug data"
+    for was, now in zip(_debug_data(before), _debug_data(after), strict=True):
+        assert not was or was == now, "other debug data"
     for one, other in zip(_gpu_code(before), _gpu_code(after), strict=True):
         if one is not None:
             assert other is not None, "a wrapper leads to nothing"
@@ -104,11 +107,16 @@ def _symbols(image: pefile.PE) -> bytes:
 
 
 def _debug_data(image: pefile.PE) -> Iterator[bytes]:
-    """What each row of the debug directory has in the file."""
+    """What each row of the debug directory has in the file; nothing where that is in no section that stays as it is."""
     table = image.OPTIONAL_HEADER.DATA_DIRECTORY[_DEBUG]
     rows = image.get_data(table.VirtualAddress, table.Size) if table.VirtualAddress else b""
     for size, start in struct.iter_unpack("<16xI4xI", rows[: len(rows) // 28 * 28]):
-        yield bytes(image.__data__[start : start + size])
+        is_kept = any(
+            each.PointerToRawData <= start and start + size <= each.PointerToRawData + each.SizeOfRawData
+            for each in image.sections
+            if not each.Name.startswith(_GPU_SECTIONS)
+        )
+        yield bytes(image.__data__[start : start + size]) if start and is_kept else b""
 
 
 def _gpu_code(image: pefile.PE) -> Iterator[list[Entry] | None]:
