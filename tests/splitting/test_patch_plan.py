@@ -184,11 +184,15 @@ def test_patched_files_wait_in_the_folder_out_of_memory_and_some_large_ones_as_e
 
 
 @pytest.mark.parametrize(
-    ("source", "where"), [("", "demo/_c.so: "), ("const char table[2000000] = {1};", "")], ids=["small", "large"]
+    ("source", "what"),
+    [
+        ("", "demo/_c.so: cannot be written to be relinked"),
+        ("const char table[2000000] = {1};", "cannot be unpacked"),
+    ],
+    ids=["small", "large"],
 )
-def test_a_file_for_which_there_is_no_room_is_named(
-    look: BundleReader, tmp_path: Path, source: str, where: str
-) -> None:
+def test_a_file_for_which_there_is_no_room_is_named(look: BundleReader, tmp_path: Path, source: str, what: str) -> None:
     bundles = two(look, repaired({"demo/_c.so": module("libtop.so", source=source)}, LIBRARIES))
-    with pytest.raises(VbuildError, match=f"^{re.escape(NAME)}: {where}.*No such file or directory"):
+    with pytest.raises(VbuildError) as error:
         planned(look, bundles, room=tmp_path / "nowhere")
+    assert str(error.value) == f"{NAME}: {what}: No such file or directory"

@@ -175,7 +175,22 @@ def test_a_library_that_moves_leads_to_what_it_opens_and_to_where_its_entries_le
     found = ordered(look, files)
     assert found[f"{HOME}/libtop.so"].relink == Relink(rpath=("$ORIGIN/../../other/lib", "$ORIGIN"))
     assert found[f"{HOME}/libplug.so.3"].is_empty
-    only = ordered(look, {**files, "demo/lib/libtop.so": library("libtop.so", rpath_="$ORIGIN/../../other/lib:/opt")})
+    only = ordered(
+        look, {**files, "demo/lib/libtop.so": library("libtop.so", rpath_="$ORIGIN/../../other/lib:/opt:/opt")}
+    )
     assert only[f"{HOME}/libtop.so"].is_empty
     apart = ordered(look, {**files, "demo/lib/libtop.so": library("libtop.so", rpath_="$ORIGIN/../other/lib")})
     assert apart[f"{HOME}/libtop.so"].relink == Relink(rpath=("$ORIGIN/../../demo/other/lib",))
+
+
+def test_an_entry_that_leads_to_where_the_official_library_will_be_stays_where_it_is(look: BundleReader) -> None:
+    name = "liba.so.1"
+    look.origins = {name: official("a", name)}
+    files = {
+        "demo/_c.so": module(name, "libdeep.so", rpath_="$ORIGIN/../nvidia/a/lib:$ORIGIN/lib"),
+        f"nvidia/a/lib/{name}": library(name),
+        "demo/lib/libdeep.so": DEEP,
+    }
+    order = ordered(look, files, keep=("libdeep.so",))["demo/_c.so"]
+    assert order.relink == Relink()
+    assert [wheel.project for wheel in order.official] == ["a"]
