@@ -33,7 +33,12 @@ class DisturbedRun:
     whole: Mapping[str, str]
     ended: Ended
     fault: Fault | None = None
-    hit: tuple[Call, ...] = ()
+    calls: tuple[Call, ...] = ()
+
+    @property
+    def hit(self) -> tuple[Call, ...]:
+        """The calls that the fault disturbed."""
+        return tuple(call for call in self.calls if call.is_failed)
 
     def check(self) -> None:
         """No file under a final name is another than the undisturbed run's; a refusal is one line that says why."""
@@ -96,7 +101,7 @@ class DisturbedRun:
             assert fault.kind is not Kind.SHORT, output
             assert fault.kind.is_removal or fault.kind.reason in output, output
             # a build whose folder for temporary files is gone says no more than that
-            folders = (str(self.place.folder), "in/", "in:", "out", "tmp/", ".whl", ".json")
+            folders = (str(self.place.folder), "in/", "in:", "out", "tmp/", ".whl", ".json", ".conda", ".bz2")
             assert any(folder in output for folder in folders) or fault.kind is Kind.TMP_GONE, output
 
 
@@ -158,8 +163,7 @@ class UndisturbedRun:
                 shutil.copytree(self.folder / "inputs", place.inputs)
             if fault.kind is Kind.OUT_GONE and self.command.alongside and not (place.out / "dist").exists():
                 shutil.copytree(self.folder / "inputs", place.out / "dist")
-            hit = tuple(call for call in calls(place.log) if call.is_failed)
-            yield DisturbedRun(self.command, place, self.whole, ended, fault, hit)
+            yield DisturbedRun(self.command, place, self.whole, ended, fault, tuple(calls(place.log)))
 
     @contextmanager
     def killed(self, number: signal.Signals, after: float) -> Iterator[DisturbedRun]:

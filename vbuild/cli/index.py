@@ -29,10 +29,11 @@ def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], verify:
     """
     from vbuild.publishing.conda.file_names import packages_in
     from vbuild.variants.index import index as verb
+    from vbuild.wheel.archive import wheels_in
 
     if remove and not simple:
         raise click.UsageError("--remove goes with --simple, the index that has the release")
-    if not any(folder.glob("*.whl")) and packages_in(folder):
+    if not wheels_in(folder) and packages_in(folder):
         if simple:
             raise click.UsageError("--simple is for wheels; expected none for a channel of packages for conda")
         _index_channel(folder, as_json=as_json)

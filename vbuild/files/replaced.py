@@ -52,7 +52,7 @@ def completed(out: Path) -> Iterator[Path]:
             new.rename(folder)
             for left in place.parent.glob(f".{glob.escape(place.name)}.*.part"):
                 with suppress(OSError), locked(left, wait=False) as is_dead:
-                    if is_dead:
+                    if is_dead and left != folder:  # which could get no lock
                         shutil.rmtree(left, ignore_errors=True)
             yield folder
             settle(folder)

@@ -133,6 +133,7 @@ class _Run(Struct, frozen=True):
         """What became of the site in *folder*, which no other run writes."""
         before = read_site(folder)
         work = folder.absolute().with_name(f".{folder.absolute().name}.mirror")
+        asked = self._asked()  # as long as its sources are there
         wanted, installs = self._planned()
         kept, made = self._both(wanted, before, work, folder)
         plain = (*kept, *(one.file for one in made.values()))
@@ -145,7 +146,7 @@ class _Run(Struct, frozen=True):
         others = [replace(file, machines=()) for path, file in there.items() if path not in mine]
         site = self._site(own, installs, others=() if self.request.prune else others)
         if made or site != before:
-            write_site(folder, site, made, before=before, asked=self._asked())
+            write_site(folder, site, made, before=before, asked=asked)
         shutil.rmtree(work, ignore_errors=True)
         names = {one.name for one in self.machines}
         return Mirrored(

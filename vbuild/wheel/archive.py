@@ -407,8 +407,15 @@ def gathered(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def wheels_in(folder: Path) -> tuple[Path, ...]:
-    """The wheels in *folder*, sorted; `WheelError` if it cannot be read, which a glob takes for an empty one."""
+    """The wheels in *folder*, sorted; `WheelError` if it cannot be read."""
+    return files_in(folder, ".whl")
+
+
+def files_in(folder: Path, ending: str) -> tuple[Path, ...]:
+    """What in *folder* has a name with this *ending*, sorted; `WheelError` if it cannot be read, which a glob takes for
+    an empty one.
+    """
     try:
-        return tuple(sorted(path for path in folder.iterdir() if path.name.endswith(".whl")))
+        return tuple(sorted(path for path in folder.iterdir() if path.name.endswith(ending)))
     except OSError as error:
         raise WheelError(f"{folder}: cannot be read: {error.strerror}") from error

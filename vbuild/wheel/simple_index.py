@@ -27,7 +27,7 @@ from vbuild.errors import WheelError, at
 from vbuild.files.atomic import linked
 from vbuild.files.hashing import Digests
 from vbuild.files.replaced import completed, turn_for
-from vbuild.wheel.archive import open_wheel, wheels_in
+from vbuild.wheel.archive import files_in, open_wheel, wheels_in
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 from vbuild.wheel.sdist import PKG_INFO, SUFFIX, read_files, release_of
@@ -117,7 +117,7 @@ def write_simple(folder: Path, out: Path, *, remove: Iterable[str] = ()) -> tupl
     with Digests() as digests, turn_for(out):
         there = read_index(out)
         gone = {release for text in remove for release in _releases(text, there, out)}
-        files = [*wheels_in(folder), *_sdists(folder), *sorted(folder.glob(f"*{VARIANTS}"))]
+        files = [*wheels_in(folder), *_sdists(folder), *files_in(folder, VARIANTS)]
         return _write(files, out, there, gone, digests=digests)
 
 
@@ -276,7 +276,7 @@ def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, Inde
 
 def _sdists(folder: Path) -> Iterator[Path]:
     """The sdists in *folder*, by their names."""
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+    for path in files_in(folder, SUFFIX):
         with suppress(InvalidSdistFilename):
             parse_sdist_filename(path.name)
             yield path

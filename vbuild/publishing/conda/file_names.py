@@ -22,13 +22,16 @@ def is_package(path: Path) -> bool:
 
 
 def packages_in(folder: Path) -> tuple[Path, ...]:
-    """The packages in *folder*, and in its folders as a channel has them, sorted."""
-    return tuple(sorted(path for glob in ("*", "*/*") for path in folder.glob(glob) if _is_shown(path, folder)))
+    """The packages in *folder*, and in its folders as a channel has them, sorted; not those in the works of a run.
 
-
-def _is_shown(path: Path, folder: Path) -> bool:
-    """Whether *path* is a package, and not in the works of a run."""
-    return is_package(path) and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    `RepackageError` if one of them cannot be read.
+    """
+    try:
+        shown = [path for path in folder.iterdir() if not path.name.startswith(".")]
+        below = [path for one in shown if one.is_dir() for path in one.iterdir() if not path.name.startswith(".")]
+    except OSError as error:
+        raise RepackageError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
+    return tuple(sorted(path for path in (*shown, *below) if is_package(path)))
 
 
 def packages_at(paths: Sequence[Path]) -> tuple[Path, ...]:
