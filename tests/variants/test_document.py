@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.factories.variants import BLAS, V3, document, jsonified, metadata, variant
 from vbuild.errors import VariantError
 from vbuild.variants.document import Document, Schema, combine
-from vbuild.variants.metadata import VariantMetadata, VariantProvider
+from vbuild.variants.metadata import UNREAD, VariantMetadata, VariantProvider
 from vbuild.variants.model import NULL, Property, Variant
 
 names = st.text("ab0_", min_size=1, max_size=3)
@@ -85,6 +85,7 @@ def test_a_document_of_pep_825_alone_has_no_providers() -> None:
         "default-priorities": {"namespace": ["x86_64"]},
         "variants": {"v3": {"x86_64": {"level": ["v3"]}}},
     }
+    assert Document.parse(found.pack()) == found
 
 
 def test_a_schema_is_called_by_pep_and_version() -> None:
@@ -130,6 +131,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "namespace 'a-b' may only hold a-z, 0-9 and _ (PEP 825, variant properties)",
     ),
     ({"providers": None}, "no provider of blas; give static-properties or requires (PEP 850)"),
+    (
+        {"providers": None, "priorities": {"namespace": ["blas", "n"]}},
+        "no provider of blas, n; give static-properties or requires (PEP 850)",
+    ),
     ({"schema": Schema.PEP_825.value}, "providers in a document of PEP 825; expected none, or the schema of PEP 850"),
     ({"more": 1}, "more: no such key; known here: $schema, default-priorities, providers, variants"),
     ({"variants": None}, "variants: missing; expected a table"),
@@ -155,6 +160,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"variants": {"x": {"blas": []}}}, "variants.x.blas: expected a table, got []"),
     (
+        {"variants": {"x": {"b-las": {"library": ["mkl"]}}}},
+        "variants.x: namespace 'b-las' may only hold a-z, 0-9 and _ (PEP 825, variant properties)",
+    ),
+    (
+        {"variants": {"x": {"blas": {"Library": ["mkl"]}}}},
+        "variants.x: feature 'Library' may only hold a-z, 0-9 and _ (PEP 825, variant properties)",
+    ),
+    (
         {"variants": {"x": {"blas": {"library": []}}}},
         "variants.x: blas :: library has no values; expected at least one (PEP 825)",
     ),
@@ -174,6 +187,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"variants": {"x": {"mpi": {"abi": ["1"]}}}},
         "variant 'x': mpi :: abi :: 1: namespace missing from default-priorities, which lists blas (PEP 825)",
+    ),
+    (
+        {
+            "priorities": {"namespace": ["blas", "n"]},
+            "providers": dict.fromkeys(("blas", "n"), BLAS.data()),
+            "variants": {"x": {"mpi": {"abi": ["1"]}}},
+        },
+        "variant 'x': mpi :: abi :: 1: namespace missing from default-priorities, which lists blas, n (PEP 825)",
     ),
     (
         {"variants": {"x": {"blas": {"library": ["mkl"]}}, "y": {"blas": {"library": ["mkl"]}}}},
@@ -211,7 +232,10 @@ PROVIDERS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"requires": ["a b"]}, "requires: 'a b' is not a requirement: "),
     ({"requires": ["a", "a"]}, "requires lists 'a' twice (PEP 850)"),
-    ({"requires": ["a"], "plugin-api": "a-b"}, "plugin-api 'a-b' is no object reference; "),
+    (
+        {"requires": ["a"], "plugin-api": "a-b"},
+        "plugin-api 'a-b' is no object reference; expected module[.sub][:object] (PEP 850)",
+    ),
     (
         {"static-properties": {"library": ["mkl"]}, "plugin-api": "a"},
         "plugin-api with static-properties; expected it with requires only (PEP 850)",
@@ -227,6 +251,10 @@ PROVIDERS: list[tuple[dict[str, Any], str]] = [
     (
         {"static-properties": {"library": ["mkl"], "threads": ["on"]}, "feature-order": ["library"]},
         "feature-order lists library; expected every static feature once: library, threads (PEP 850)",
+    ),
+    (
+        {"static-properties": {"library": ["mkl"], "threads": ["on"]}, "feature-order": ["library", "library"]},
+        "feature-order lists library, library; expected every static feature once: library, threads (PEP 850)",
     ),
     (
         {"requires": ["a"], "feature-order": ["library"]},
@@ -285,6 +313,10 @@ def test_what_is_no_json_object_is_refused(data: bytes, message: str) -> None:
     assert str(refusal.value) == message
 
 
+def test_a_document_may_be_as_large_as_is_allowed() -> None:
+    assert Document.parse(document().pack().ljust(1 << 21)) == document()
+
+
 def test_a_key_that_stands_twice_among_many_is_found_at_once() -> None:
     keys = ",".join(f'"{number}": 1' for number in (*range(50_000), 49_999))
     begun = time.process_time()
@@ -294,9 +326,34 @@ def test_a_key_that_stands_twice_among_many_is_found_at_once() -> None:
     assert time.process_time() - begun < 2
 
 
+def test_static_features_keep_their_order_and_a_single_one_needs_none() -> None:
+    one = {"library": ["openblas", "mkl"]}
+    assert VariantProvider.static(one).data() == {"static-properties": one}
+    assert VariantProvider.static(one, optional=True).data() == {"static-properties": one, "optional": True}
+    two = VariantProvider.static({"threads": ["on"], **one})
+    assert two.data() == {
+        "static-properties": {**one, "threads": ["on"]},
+        "feature-order": ["threads", "library"],
+    }
+    assert two.features == (("threads", ("on",)), ("library", ("openblas", "mkl")))
+
+
+def test_providers_that_no_namespace_has_are_named_behind_the_others() -> None:
+    given = dict.fromkeys(("b", "n", "a"), BLAS)
+    with pytest.raises(VariantError, match=r"^providers of n, a, b; expected those of default-priorities: n \(PEP 850"):
+        VariantMetadata.of(("n",), given)
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [
+        (
+            variant("x", "abi_dependency :: torch :: 2.9"),
+            (
+                f"abi_dependency :: torch :: 2.9: {UNREAD}; "
+                "expected Requires-Dist: torch==2.9.*, as matrix.requires writes it"
+            ),
+        ),
         (
             variant("x", V3, "x86_64 :: level :: v4"),
             "x86_64 :: level :: v3 | v4: 2 values; expected one (PEP 850, multi_value)",
@@ -329,6 +386,11 @@ def test_a_wheel_describes_the_label_of_its_file_name_only(label: str) -> None:
     assert str(refusal.value) == f"describes 'x86_64_v3'; expected only {label!r}, as in the file name (PEP 825)"
 
 
+def test_a_document_without_variants_describes_no_wheel() -> None:
+    with pytest.raises(VariantError, match=r"^describes none; expected only 'v3', as in the file name \(PEP 825\)$"):
+        Document.parse(jsonified(variants={})).only("v3")
+
+
 A = document(variant("a", "n :: f :: 1"), metadata=metadata("n", n=VariantProvider.static({"f": ["1", "2"]})))
 WIDER = {"n": VariantProvider.static({"f": ["1", "2"]}), "m": VariantProvider.static({"g": ["1"]})}
 B = document(variant("b", "m :: g :: 1"), metadata=metadata("n", "m", **WIDER))
@@ -344,6 +406,10 @@ def test_documents_combine_in_any_order() -> None:
 
 def test_wheels_of_one_label_combine_into_one_variant() -> None:
     assert combine([("one", A), ("two", A)]) == A
+
+
+def test_documents_of_one_place_combine() -> None:
+    assert combine([("one", B), ("one", A)]) == combine([("one", A), ("two", B)])
 
 
 CONTRADICTIONS = [

@@ -261,7 +261,7 @@ def _check_values(feature: str, values: tuple[str, ...]) -> None:
 
 
 def _listed(variant: Variant) -> str:
-    return ", ".join(map(str, variant.features)) or "none"
+    return ", ".join(map(str, variant.features))
 
 
 class Declaration(Struct, frozen=True):
