@@ -29,6 +29,12 @@ def home() -> Path:
     return Path(next(line for line in said.splitlines() if line.startswith("#$ TOP=")).partition("=")[2]).resolve()
 
 
+def linking() -> dict[str, str]:
+    """The variables by which linkers find that toolkit's libraries: its packages have them where nvcc does not look."""
+    folder = home() / "lib"
+    return {"LIBRARY_PATH": str(folder)} if folder.is_dir() and not (home() / "lib64").exists() else {}
+
+
 def cuda_library(folder: Path, sources: Sequence[Path], *, archs: Sequence[str], flags: Sequence[str] = ()) -> Path:
     """The shared library of *sources* in *folder* for *archs*, each as ``sm_90`` or ``compute_90``, cudart inside."""
     return _compiled(folder / "kernels.so", sources, ["-shared", *_codes(archs), *flags])

@@ -70,7 +70,7 @@ class Build:
             COMPILERS,
             folder / "launchers",
             BuildFolders(self.source),
-            environment=OUTSIDE,
+            environment={**OUTSIDE, **cuda.linking()},
             cuda=plan.cuda,
             cache=cache,
         )
