@@ -1,12 +1,14 @@
 """Where the GPU code of a library is found, and which of it may be moved: libraries linked by gcc."""
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.bundles import GFX942, HOST, bundle, compressed
 from tests.factories.elf import shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from vbuild.binary.edits import Replacement
 from vbuild.elf.image import ElfImage
+from vbuild.elf.records import FileHeader
 from vbuild.elf.surgery.cutting import operated
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
@@ -17,6 +19,8 @@ from vbuild.gpu_code.survey import device_code
 TWO = (fatbin(entry(arch=80), entry(arch=90)), fatbin(entry(FatbinKind.PTX, 90)))
 FAR_POINTER = ".data\n.balign 8\n.quad c0 + 24\n"
 NEAR_POINTER = ".data\n.balign 8\n.quad c0\n"
+# addresses that are not the offsets in the file
+ELSEWHERE = ("-Wl,-Ttext-segment=0x400000",)
 HIP = (".hipFatBinSegment", 0x48495046, 1)
 
 
@@ -73,6 +77,10 @@ def test_relocatable_code_is_found_in_its_own_section() -> None:
         (device_library(*TWO, more=FAR_POINTER), ["the loader fills 1 more pointers into it", None]),
         (device_library(*TWO, more=NEAR_POINTER), ["the loader fills 1 more pointers into it", None]),
         (
+            device_library(*TWO, more=FAR_POINTER.replace("c0", "c1")),
+            [None, "the loader fills 1 more pointers into it"],
+        ),
+        (
             device_library(fatbin(entry(), entry(0x200)), TWO[1]),
             ["holds an entry of kind 0x200, which is not known", None],
         ),
@@ -85,6 +93,30 @@ def test_a_container_that_others_could_find_or_that_is_not_known_is_pinned(
     assert reasons(code) == expected
     assert [one.movable for one in code.containers] == [reason is None for reason in expected]
     assert code.pinned == tuple(one for one in code.containers if one.why_pinned)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (device_library(*TWO), [True, True]),
+        (device_library(*TWO, wrapped=[1]), [False, True]),
+        (device_library(*TWO, wrapped=[0, 1, 1]), [True, True]),
+        (device_library(*TWO, more=NEAR_POINTER), [True, True]),
+        (device_library(*TWO, more=FAR_POINTER), [False, True]),
+        (device_library(fatbin(entry(), entry(0x200)), TWO[1]), [False, True]),
+        (device_library(bundle({HOST: b"", GFX942: b"code"}), section=".hip_fatbin", wrapper=HIP, align=4096), [False]),
+    ],
+)
+def test_a_fatbin_to_whose_start_alone_something_leads_may_become_smaller_in_place(
+    data: bytes, expected: list[bool]
+) -> None:
+    assert [one.in_place for one in surveyed(data).containers] == expected
+
+
+def test_bytes_that_are_no_zeros_are_no_padding() -> None:
+    code = surveyed(device_library(TWO[0], b"X" * 8, TWO[1], wrapped=[0, 2]))
+    assert reasons(code) == [None, None]
+    assert [len(blob.span) for blob in code.blobs] == [8]
 
 
 def test_what_a_link_leaves_without_kernels_is_movable_although_no_wrapper_points_to_it() -> None:
@@ -120,7 +152,7 @@ def test_a_wrapper_of_a_version_that_is_not_known_moves_nothing_and_is_named() -
 
 
 def test_bytes_behind_the_last_wrapper_are_named() -> None:
-    code = surveyed(device_library(*TWO, more='.section .nvFatBinSegment,"aw"\n.quad 1\n'))
+    code = surveyed(device_library(*TWO, more='.section .nvFatBinSegment,"aw"\n.quad 256\n'))
     assert code.notes == (".nvFatBinSegment has 8 bytes behind its last wrapper",)
     assert reasons(code) == [None, None]
 
@@ -131,10 +163,13 @@ def test_zeros_between_wrappers_are_passed_over() -> None:
     assert reasons(code) == [None, None]
 
 
-def test_a_damaged_container_is_left_alone_and_those_around_it_are_not() -> None:
+@pytest.mark.parametrize("flags", [(), ELSEWHERE])
+def test_a_damaged_container_is_left_alone_and_those_around_it_are_not(flags: tuple[str, ...]) -> None:
     broken = fatbin(entry(version=0x102))
-    code = surveyed(device_library(TWO[0], broken, TWO[1]))
+    data = device_library(TWO[0], broken, TWO[1], flags=flags)
+    image, code = ElfImage.parse(data), surveyed(data)
     assert reasons(code) == [None, None]
+    assert [one.address for one in code.containers] == [image.address(one.span.start) for one in code.containers]
     (blob,) = code.blobs
     assert (blob.section, len(blob.span), blob.is_damaged) == (".nv_fatbin", len(broken), True)
     assert blob.what == "damaged or unknown fatbin"
@@ -161,11 +196,15 @@ def test_a_container_that_runs_past_its_section_is_named() -> None:
 
 def test_fatbins_elsewhere_are_found_and_stay() -> None:
     words = "\n".join(f".byte {byte}" for byte in TWO[0])
-    code = surveyed(device_library(TWO[1], more=f'.section .ldata,"aw"\n.long 7\n.balign 8\n{words}\n'))
+    data = device_library(TWO[1], more=f'.section .ldata,"aw"\n.long 7\n.balign 8\n{words}\n', flags=ELSEWHERE)
+    image, code = ElfImage.parse(data), surveyed(data)
     assert sorted(shown(code)) == [".ldata sm_80,sm_90", ".nv_fatbin sm_90"]
     (pinned,) = code.pinned
     assert isinstance(pinned, Container)
     assert pinned.why_pinned == "lies in .ldata, where the library's own code looks for it"
+    assert (pinned.vendor, pinned.wrappers) == (Vendor.NVIDIA, ())
+    assert pinned.address == image.address(pinned.span.start)
+    assert bytes(image.view(pinned.span)) == TWO[0]
 
 
 def test_the_magic_alone_is_no_fatbin() -> None:
@@ -178,10 +217,55 @@ def test_the_magic_alone_is_no_fatbin() -> None:
 def test_a_cubin_without_a_container_is_counted_and_another_elf_file_is_not() -> None:
     bare = cubin(80, 64)
     host = shared_object("int one;")[:64]
-    lines = "\n".join(f".byte {byte}" for byte in bare + host)
+    lines = "\n".join(f".byte {byte}" for byte in bare + host + TWO[0])
     code = surveyed(device_library(TWO[1], more=f'.section .rodata,"a"\n{lines}\n'))
     (blob,) = code.blobs
+    assert sorted(shown(code)) == [".nv_fatbin sm_90", ".rodata sm_80,sm_90"]
     assert (blob.section, blob.what, blob.is_damaged) == (".rodata", "bare cubin", False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "size"),
+    [
+        ({"e_shoff": 100, "e_shnum": 2, "e_shentsize": 64}, 228),
+        ({"e_phoff": 64, "e_phnum": 2, "e_phentsize": 56}, 176),
+        ({"e_shoff": 1 << 20, "e_shnum": 1, "e_shentsize": 64}, 256),
+    ],
+)
+def test_a_cubin_without_a_container_ends_with_its_tables_or_its_section(fields: dict[str, int], size: int) -> None:
+    bare = replace(FileHeader.parse(cubin(80)), **fields).pack().ljust(256, b"\1")
+    lines = "\n".join(f".byte {byte}" for byte in bare)
+    data = device_library(TWO[1], more=f'.section .rodata,"a"\n{lines}\n')
+    (blob,) = surveyed(data).blobs
+    assert data[blob.span.start : blob.span.stop] == bare[:size]
+
+
+def test_a_library_has_gpu_code_that_is_known_or_not() -> None:
+    assert surveyed(device_library(*TWO))
+    assert surveyed(device_library(fatbin(entry(version=0x102))))
+
+
+def test_more_notes_than_anybody_reads_are_counted() -> None:
+    strange = (".nvFatBinSegment", 0x466243B1, 3)
+    notes = surveyed(device_library(*TWO, wrapped=[0] * 100, wrapper=strange)).notes
+    more = surveyed(device_library(*TWO, wrapped=[0] * 103, wrapper=strange)).notes
+    assert (len(notes), len(more)) == (100, 101)
+    assert (notes[-1][:8], more[-1]) == ("wrapper ", "and 3 notes more")
+
+
+def test_more_pieces_than_a_library_has_are_damage() -> None:
+    """Of 2^17 that may be, a wrapper is one, as are a fatbin and each of its entries; what is damaged is 64."""
+    broken = [*[fatbin(entry(version=0x102))] * 2016, fatbin(*[entry(code=b"few")] * 15)]
+    wrapped = [*range(2017), *[0] * 15]
+    assert len(surveyed(device_library(*broken, wrapped=wrapped)).blobs) == 2016
+    with pytest.raises(BinaryError, match=r"^more than 131072 pieces of GPU code; no library has so many, so this one"):
+        surveyed(device_library(*broken, wrapped=[*wrapped, 0]))
+
+
+def test_what_is_found_is_in_the_order_of_the_file() -> None:
+    lines = "\n".join(f".byte {byte}" for byte in cubin(80))
+    code = surveyed(device_library(fatbin(entry(version=0x102)), more=f'.section .rodata,"a"\n{lines}\n'))
+    assert [blob.section for blob in code.blobs] == [".rodata", ".nv_fatbin"]
 
 
 def test_cubins_inside_fatbins_are_not_counted_twice() -> None:
@@ -219,6 +303,15 @@ def test_a_bundle_that_another_one_follows_without_a_wrapper_stays() -> None:
     data = device_library(plain, plain, plain, section=".hip_fatbin", wrapper=HIP, align=4096, wrapped=[0, 1])
     follows = "another bundle follows, to which no wrapper points"
     assert reasons(surveyed(data)) == [None, follows, "no wrapper points to it"]
+
+
+def test_a_bundle_does_not_follow_what_is_in_another_section() -> None:
+    words = "\n".join(f".byte {byte}" for byte in bundle({HOST: b"", GFX942: b"code"}))
+    code = surveyed(device_library(TWO[0], more=f'.section .hip_fatbin,"a"\n.balign 4096\n{words}\n'))
+    assert sorted(zip(shown(code), map(str, reasons(code)), strict=True)) == [
+        (".hip_fatbin host,gfx942", "no wrapper points to it"),
+        (".nv_fatbin sm_80,sm_90", "None"),
+    ]
 
 
 def test_code_that_kpack_moved_out_is_named() -> None:
