@@ -1,10 +1,10 @@
-"""mutmut, where each mutant has the quickest of the tests that reach it first, and no more than take fifteen seconds.
+"""mutmut, where each mutant has the tests named like its module first, then the quickest that reach it.
 
-Most mutants fail one of the first twenty; pytest takes longer to collect the others than to run those. Tests are chosen
-by a plugin: pytest does not find every one by its name, and mutmut takes that for a failure. What a test takes are
-seconds of CPU, its own and those of the programs that it runs: on a machine that does other work, too, a clock would
-have the tests of a slow moment left out. So does a mutant that never ends have sixty of them; by the clock mutmut ends
-only what does nothing.
+All together take no more than fifteen seconds. Most mutants fail one of the first twenty; pytest takes longer to
+collect the others than to run those. Tests are chosen by a plugin: pytest does not find every one by its name, and
+mutmut takes that for a failure. What a test takes are seconds of CPU, its own and those of the programs that it runs:
+on a machine that does other work, too, a clock would have the tests of a slow moment left out. So does a mutant that
+never ends have sixty of them; by the clock mutmut ends only what does nothing.
 """
 
 import os
@@ -70,7 +70,8 @@ def run_tests(self: PytestRunner, *, mutant_name: str | None, tests: Iterable[st
     most = int(_cpu()) + _MOST_SECONDS
     resource.setrlimit(resource.RLIMIT_CPU, (most, most + 1))
     seconds: dict[str, float] = state().duration_by_test
-    quickest = sorted(tests, key=lambda test: (seconds.get(test, 0), test))
+    own = f"test_{mutant_name.split('.')[-2]}.py::"
+    quickest = sorted(tests, key=lambda test: (own not in test, seconds.get(test, 0), test))
     taken = accumulate(seconds.get(test, 0) for test in quickest)
     kept = [test for test, until in zip(quickest, taken, strict=True) if until < _SECONDS] or quickest[:1]
     with change_cwd("mutants"):

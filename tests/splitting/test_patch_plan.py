@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -110,11 +111,27 @@ def test_every_file_is_cut_once_whatever_number_of_wheels_has_it(look: BundleRea
     assert by_path(plan.staying[bundles[0]]) == by_path(plan.staying[bundles[1]])
 
 
+def test_a_file_of_which_a_cut_leaves_all_keeps_its_own_bytes(look: BundleReader) -> None:
+    bundles = two(look, FILES)
+    plan = planned(look, bundles, cut=lambda _path, data: EditedFile.whole(data))
+    assert by_path(plan.staying[bundles[0]])["demo/_d.so"] == (None, digest(FILES["demo/_d.so"]))
+    (moved,) = plan.moving.values()
+    assert {data for data, _ in by_path(moved).values()} == {None}
+
+
 def test_what_a_file_needs_that_cannot_be_edited_stays_in_all_wheels_that_have_it(look: BundleReader) -> None:
     data = FILES["demo/_c.so"]
     assert isinstance(data, bytes)
+    cut: list[str] = []
+
+    def nothing(path: str, data: memoryview) -> EditedFile:
+        cut.append(path)
+        return EditedFile.whole(data)
+
     bundles = two(look, {**FILES, "demo/_c.so": without_sections(data)})
-    plan = planned(look, bundles)
+    plan = planned(look, bundles, cut=nothing)
+    # what needs other patches now is tried again, and nothing else
+    assert Counter(cut) == {"demo/_c.so": 2, "demo/_d.so": 1, f"demo.libs/{TOP_NAME}": 2, f"demo.libs/{DEEP_NAME}": 1}
     assert {*plan.uneditable} == {(bundle, "demo/_c.so") for bundle in bundles}
     (why,) = {*plan.uneditable.values()}
     for bundle in bundles:

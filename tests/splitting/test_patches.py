@@ -130,6 +130,9 @@ def test_a_library_that_no_wheel_brings_is_led_to_where_rpaths_are_asked_for(loo
     assert found["demo/_c.so"].packages == (LibraryPackage("torch", "libtorch_cpu.so", ("torch/lib",)),)
     assert found["demo/_d.so"].is_empty
     assert all(order.is_empty and not order.packages for order in ordered(look, files).values())
+    both = repaired({"demo/_c.so": module("libdeep.so", "libtorch_cpu.so")}, {"libdeep.so": DEEP})
+    led = ("$ORIGIN/../demo_libs/lib", "$ORIGIN/../torch/lib")
+    assert ordered(look, both, cleans=True)["demo/_c.so"].relink == Relink(rpath=led)
 
 
 def test_a_library_here_that_no_path_finds_is_led_to_where_rpaths_are_asked_for(look: BundleReader) -> None:
