@@ -24,7 +24,7 @@ from vbuild.wheel.zip_format import ZipMethod
 _LEAST = 1 << 16
 _SAMPLES = 4
 # bytes that are looked at of each: of its code, which zstd compresses slowly, and as it lies there
-_CODE, _LYING = 1 << 19, 1 << 16
+_CODE, _LYING = 1 << 19, 1 << 20
 
 
 def savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Saving]:
