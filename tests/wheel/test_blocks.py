@@ -218,3 +218,17 @@ def test_a_closed_archive_is_deflated_anew() -> None:
         raise ValueError
 
     assert Blocks([Stall(5, 40_000), Stall(9, 80_000)], closed).copied(0, 1, memoryview(PLAIN)) is None
+
+
+@pytest.mark.parametrize("failure", [OSError("gone"), ValueError("closed"), WheelError("truncated")])
+def test_what_cannot_be_read_any_more_gives_no_piece(failure: Exception) -> None:
+    def read(_place: int, _size: int) -> bytes:
+        raise failure
+
+    blocks = Blocks(list(honest("zlib 6").stalls), read)
+    assert blocks.copied(0, 1, memoryview(PLAIN)) is None
+
+
+def test_there_is_no_piece_between_a_block_and_itself() -> None:
+    assert honest("zlib 6").copied(0, 1, memoryview(PLAIN))
+    assert honest("zlib 6").copied(0, 0, memoryview(PLAIN)) is None

@@ -1,6 +1,7 @@
 """Deflate streams with their ends taken off."""
 
 import random
+import struct
 import zlib
 
 import deflate
@@ -93,3 +94,18 @@ def test_a_stream_of_something_else_is_not_opened() -> None:
 def test_a_codec_that_can_stop_midway_needs_no_opening() -> None:
     assert proved(flushed(WORDS), WORDS)
     assert not proved(flushed(WORDS), WORDS[1:])
+
+
+@pytest.mark.parametrize("before", [0, 20])
+def test_bytes_that_look_like_the_sizes_of_the_last_stored_block_lead_to_nothing_wrong(before: int) -> None:
+    last = RANDOM.randbytes(200)
+    size = before + 5 + len(last)
+    first = WORDS[:1000] + struct.pack("<HH", size, size ^ 0xFFFF) + RANDOM.randbytes(before)
+    stream = b"".join(
+        bytes([mark]) + struct.pack("<HH", len(data), len(data) ^ 0xFFFF) + data
+        for mark, data in ((0, first), (1, last))
+    )
+    plain = first + last
+    assert inflated(stream) == plain
+    opened = unfinished(stream, plain)
+    assert opened is None or inflated(opened + finished(FOLLOWING)) == plain + FOLLOWING

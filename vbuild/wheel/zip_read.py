@@ -137,7 +137,7 @@ class ZipReader:
         if (known := self._starts.get(member.header_offset)) is not None:
             return known
         with at(member.path):
-            expected = member.path.encode("utf-8" if member.header.flags & ZipFlag.UTF8 else "ascii")
+            expected = member.path.encode()
             # one read for all that most local headers are: no extra field
             head = self._read_at(member.header_offset, LOCAL_SIZE + len(expected))
             local, rest = CentralHeader.parse_local(head[:LOCAL_SIZE]), head[LOCAL_SIZE:]
