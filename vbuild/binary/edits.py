@@ -88,6 +88,8 @@ def spliced(source: Buffer, edits: Iterable[Edit]) -> EditedFile:
     `BinaryError` if two edits want the same bytes.
     """
     view = memoryview(source)
+    # where nothing is replaced by nothing may be any place that a header says: no zeros are put up to there
+    edits = [edit for edit in edits if edit.span or any(map(len, edit.parts))]
     return EditedFile.of(view, _gathered(view, _parts(len(view), edits)))
 
 

@@ -359,9 +359,9 @@ def _check_alike(files: TarImage, paths: Mapping[str, PathEntry]) -> None:
     """`RepackageError` unless *files* are what paths.json says: the same paths, kinds and sizes."""
     found = {entry.path: entry for entry in files.entries}
     there = {path for path, entry in found.items() if entry.kind is not TarKind.FOLDER}
-    if lacking := min((path for path in paths if path not in found), default=None):
+    if (lacking := min((path for path in paths if path not in found), default=None)) is not None:
         raise RepackageError(f"{lacking}: is in {PATHS}, and not in the package")
-    if more := min(there - paths.keys(), default=None):
+    if (more := min(there - paths.keys(), default=None)) is not None:
         raise RepackageError(f"{more}: is in the package, and not in {PATHS}")
     for path, stated in paths.items():
         entry = found[path]
