@@ -16,7 +16,7 @@ from vbuild.recipe.target import Target
 PLAIN = Target(None, "3.12", baseline("x86_64"))
 
 ON_TERMINAL = """
-import sys, time
+import select, sys
 from pathlib import Path
 from vbuild.cli.progress import progress
 from vbuild.recipe.target import Target
@@ -29,7 +29,7 @@ with progress(folder, quiet=False) as note:
     note(target, "waiting")
     note(target, "building")
     (folder / "logs" / "demo-plain-3.12.log").write_text("[3/9] Building CXX object src/fast kernel.cpp\\n")
-    time.sleep(2.5)
+    select.select([sys.stdin], [], [], 60)  # until it has been seen
     note(target, "done")
 """
 
@@ -71,14 +71,18 @@ def test_a_terminal_gets_one_line_with_the_time_the_step_and_the_file(tmp_path: 
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", ON_TERMINAL, str(tmp_path)],
+        stdin=subprocess.PIPE,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
     )
     os.close(theirs)
+    assert process.stdin
     shown = b""
     try:
         while part := os.read(ours, 1 << 16):
             shown += part
+            if b"kernel.cpp" in shown:
+                process.stdin.close()
     except OSError:  # the other end is closed
         pass
     os.close(ours)

@@ -87,7 +87,6 @@ with terminal.bar(quiet=False) as shown:
     shown("demo/[/red].so \x1b]0;title\x07[bold]x", 1, 2)
 with terminal.status(quiet=False) as shown:
     shown("looking [/red] \x1b]0;title\x07")
-    import time; time.sleep(0.2)
 """
 
 

@@ -208,6 +208,7 @@ OF_PAGES = {
     "href to file": "expected http or https",
     "base of files": "expected http or https",
 }
+LONGEST = 40  # seconds, on a machine with other work, too: without bounds it takes minutes
 OF_FILES = ("endless", "dripping", "slow headers", "short", "exabytes", "to file", "endless on the way")
 
 
@@ -227,7 +228,7 @@ def test_a_hostile_page_is_one_line(client: str, mood: str, tmp_path: Path) -> N
     begun = time.monotonic()
     with _serving(f"page: {mood}", ours.as_uri()) as url, pytest.raises(FetchError) as refused:
         PAGES[client](url, tmp_path)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < LONGEST
     said = str(refused.value)
     assert OF_PAGES[mood] in said
     assert "\n" not in said
@@ -247,7 +248,7 @@ def test_a_hostile_file_is_one_line(client: str, mood: str, tmp_path: Path, monk
     begun = time.monotonic()
     with _serving(f"file: {mood}", ours.as_uri()) as url, pytest.raises(VbuildError) as refused:
         FILES[client](url, folder)
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < LONGEST
     said = str(refused.value)
     assert "\n" not in said
     assert not any(OURS in file.read_text(errors="replace") for file in folder.rglob("*") if file.is_file())

@@ -1,5 +1,6 @@
 """What is hidden in the output of commands, however it comes in pieces."""
 
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -60,11 +61,14 @@ def test_no_log_and_no_error_has_what_is_hidden(tmp_path: Path) -> None:
 
 
 def test_what_a_command_leaves_running_does_not_hold_it_and_may_go_on_to_write(tmp_path: Path) -> None:
-    left = "import os, time; print(os.getpid(), flush=True); time.sleep(1.5); print('behind', flush=True)"
+    os.mkfifo(tmp_path / "go")
+    left = f"echo $$; touch {tmp_path}/begun; read line < {tmp_path}/go; echo behind"
+    waits = f"until [ -e {tmp_path}/begun ]; do sleep 0.01; done"
     with hiding({WORD: "****"}):
-        run(["sh", "-c", f'{sys.executable} -c "{left}" & sleep 0.5; echo {WORD}'], log=tmp_path / "log")
+        run(["sh", "-c", f"sh -c '{left}' & {waits}; echo {WORD}"], log=tmp_path / "log")
     first, *_, last = (tmp_path / "log").read_text().splitlines()[1:]
     assert last == "****"
+    (tmp_path / "go").write_text("\n")
     until(lambda: not is_running(int(first)))
     until(lambda: (tmp_path / "log").read_text().endswith("behind\n"))
 
