@@ -21,7 +21,7 @@ _LOAD, _DYNAMIC = 1, 2
 _R, _W = 4, 2
 _NEEDED, _STRTAB, _SYMTAB, _RELA, _RELASZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 6, 7, 8, 14, 15, 29
 _GNU_HASH, _VERNEED, _VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFFE, 0x6FFFFFFF
-_RELATIVE = 8
+_RELATIVE, _RELR, _EXEC = 8, 36, 2
 _MANY = 1 << 12
 _WORD = struct.Struct("<Q")
 
@@ -131,13 +131,14 @@ class Loaded:
 
     def addresses(self, offset: int, size: int) -> range:
         """Where what is at *offset* of the file is; empty where it is not loaded."""
-        for segment in self.segments:
-            start = segment.offset // PAGE * PAGE
-            if segment.kind == _LOAD and start <= offset < segment.offset + segment.filled:
-                return range(
-                    offset - segment.offset + segment.address, offset - segment.offset + segment.address + size
-                )
-        return range(0)
+        return next(self.everywhere(offset, size), range(0))
+
+    def everywhere(self, offset: int, size: int) -> Iterator[range]:
+        """The same for each PT_LOAD that has it."""
+        for load in self.loads:
+            if load.offset // PAGE * PAGE <= offset < load.offset + load.filled:
+                start = offset - load.offset + load.address
+                yield range(start, start + size)
 
     @cached_property
     def sections(self) -> list[Section]:
@@ -225,7 +226,15 @@ class Loaded:
         if not start or not size:
             return {}
         rows = struct.iter_unpack("<QQQ", self.read(start, size // 24 * 24))
-        return {place: (info, addend) for place, info, addend in rows}
+        found = {place: (info, addend) for place, info, addend in rows}
+        if len(found) != size // 24:
+            raise Unreadable  # one place is filled twice: no linker writes that
+        return found
+
+    def is_pointer(self, place: int) -> bool:
+        """Whether what is at *place* may be an address: in a library only if it is relocated."""
+        is_program = struct.unpack_from("<H", self.data, 16) == (_EXEC,)
+        return is_program or place in self.relocations or self.first(_RELR) is not None
 
     def pointer(self, place: int) -> int:
         """The address that ld.so writes to *place*: that of a row, else what is there."""
@@ -282,6 +291,6 @@ def check_not_writable(before: Loaded, after: Loaded, excused: Sequence[range]) 
 
 def headers(library: Loaded) -> Iterator[range]:
     """The addresses of the file's header, of the program headers, and of the section headers if they are loaded."""
-    yield library.addresses(0, 64)
-    yield library.addresses(library.phoff, 56 * library.phnum)
-    yield library.addresses(library.shoff, 64 * library.shnum)
+    yield from library.everywhere(0, 64)
+    yield from library.everywhere(library.phoff, 56 * library.phnum)
+    yield from library.everywhere(library.shoff, 64 * library.shnum)

@@ -60,7 +60,7 @@ def check_relinked(before: Loaded, after: Loaded, order: Relink) -> None:
     for library in (before, after):
         for each in filter(_is_movable, library.sections):
             # patchelf goes by the places in the file, which a damaged header has elsewhere
-            excused += [_addresses(each), library.addresses(each.offset, each.size)]
+            excused += [_addresses(each), *library.everywhere(each.offset, each.size)]
     check_memory(before, after, excused)
     _check_symbols(before, after)
     if (rows := readable(lambda: before.relocations)) is not None:
@@ -92,7 +92,8 @@ def _wrappers(library: Loaded) -> Iterator[tuple[int, int, int]]:
         if section.name in _WRAPPERS and section.flags & _LOADED:
             for place in range(section.address, section.address + section.size // 24 * 24, 24):
                 magic, _, _, _ = _WRAPPER.unpack(library.read(place, 24))
-                yield place + 8, magic, library.pointer(place + 8)
+                if library.is_pointer(place + 8):
+                    yield place + 8, magic, library.pointer(place + 8)
 
 
 def _code(library: Loaded, wrapper: tuple[int, int, int]) -> list[Entry] | None:
