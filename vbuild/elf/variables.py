@@ -26,6 +26,8 @@ MOST_CHANGES, _MOST_SILENT_CHANGES = 40, 4
 _MOST_FIELD_READERS = 200
 # bytes of a field in which an answer is kept: wider ones mostly hold pointers and sizes
 _LONGEST_ANSWER = 4
+# bytes of an object that answers about the processor stand in: its symbol may claim gigabytes
+_LARGEST_OBJECT = 1 << 16
 _WORD = 8
 # bytes of a structure without a symbol in which an answer is, at most, where code writes to some place of it
 LONGEST_OF_FLAGS = 32
@@ -240,7 +242,8 @@ class Variables(Objects):
             return
         module = self.program.module(address)
         place = address - module.base
-        around = module.table(place) if module.object_at(place) else range(place, place + size)
+        around = module.table(place) if module.object_at(place) else range(0)
+        around = around if 0 < len(around) <= _LARGEST_OBJECT else range(place, place + size)
         places = set(range(around.start, around.stop))
         if self._running:
             # a structure without a symbol: what points at its start

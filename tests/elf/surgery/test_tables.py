@@ -226,6 +226,14 @@ def test_the_place_of_a_relocation_may_not_be_in_what_moves(inside: int) -> None
         cut(ElfImage.parse(broken), shortened(image))
 
 
+def test_a_pointer_that_two_relocations_fill_is_told() -> None:
+    """The loader takes the last, and what the first led to would move without it."""
+    pointer = shortened(IMAGE)[0].pointers[0]
+    broken = with_number(place(".rela.dyn").stop - 24, pointer.place, 8)
+    with pytest.raises(BinaryError, match=rf"^2 relocations of {pointer.place:#x}, expected one$"):
+        cut(ElfImage.parse(broken), shortened(IMAGE))
+
+
 @pytest.mark.parametrize("data", [DATA, BOTH, library("-Wl,--hash-style=sysv"), elf.patchelfed(DATA)])
 def test_sound_tables_are_cut(data: bytes) -> None:
     image = ElfImage.parse(data)

@@ -70,7 +70,7 @@ def operated(
     plan = _best(image, beds, unneeded, replacements, force=force)
     if not plan.holes.size and not plan.beds:
         return Operation(EditedFile.whole(image.data))
-    check_tables(image, spans)
+    check_tables(image, spans, filled=[pointer.place for each in replacements for pointer in each.pointers])
     edited = spliced(image.data, _edits(image, plan))
     replaced = tuple(each for bed in plan.beds for each in bed.replacements)
     prove(image, edited, replaced, without=unneeded)

@@ -13,7 +13,7 @@ library may load by chance, or with an error, and crash without that code: so it
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from vbuild.binary.image import Ranges
 from vbuild.binary.packing import up
@@ -41,10 +41,10 @@ _SIZES: dict[int, int] = {
 _CALLED = frozenset({12, 13})  # DT_INIT, DT_FINI
 
 
-def check_tables(image: ElfImage, replaced: Sequence[range]) -> None:
+def check_tables(image: ElfImage, replaced: Sequence[range], *, filled: Collection[int] = ()) -> None:
     """Nothing, if every table of the loader in *image* ends where it says; else a `BinaryError`.
 
-    *replaced* are addresses into which the loader may not write.
+    *replaced* are addresses into which the loader may not write, *filled* those that one relocation fills.
     """
     _check_relro(image)
     if not any(segment.p_type == SegmentType.DYNAMIC for segment in image.segments):
@@ -60,7 +60,7 @@ def check_tables(image: ElfImage, replaced: Sequence[range]) -> None:
     count = symbols.size // SymbolEntry.layout.size
     table = image.view(symbols.span)[: count * SymbolEntry.layout.size]
     dynamic.raw(max((name for (name,) in _NAME_OF.iter_unpack(table)), default=0))
-    _check_relocations(image, replaced, count)
+    _check_relocations(image, replaced, count, frozenset(filled))
     for kind, tag, check in _HASHES:
         if (address := dynamic.value(tag)) is not None:
             found = (each for each in image.sections if each.header.sh_type == kind)
@@ -106,14 +106,18 @@ def _names(dynamic: Dynamic) -> Iterator[int]:
         yield from names
 
 
-def _check_relocations(image: ElfImage, replaced: Sequence[range], count: int) -> None:
+def _check_relocations(image: ElfImage, replaced: Sequence[range], count: int, filled: frozenset[int]) -> None:
     dynamic, inside = image.dynamic(), Ranges(replaced)
+    rows_of = Counter[int]()
     for rows in image.relocation_tables(dynamic):
         places = list(_PLACE_AND_SYMBOL.iter_unpack(image.view(rows)))
         if (used := max((symbol for _, symbol in places), default=0)) >= max(count, 1):
             raise BinaryError(f"relocation with symbol {used:#x}, expected one of {count:#x}")
         _check_places([place for place, _ in places if inside.low <= place < inside.high], inside)
+        rows_of.update(place for place, _ in places if place in filled)
     _check_places(image.relr_places(image.relr_table(dynamic)), inside)
+    if several := [place for place, number in rows_of.items() if number > 1]:
+        raise BinaryError(f"{rows_of[several[0]]} relocations of {several[0]:#x}, expected one")
 
 
 def _check_places(places: Iterable[int], replaced: Ranges) -> None:
