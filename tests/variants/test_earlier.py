@@ -12,6 +12,7 @@ from vbuild.hardware.machine import Machine
 from vbuild.publishing.check import check
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.index import index
+from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.select import select
 from vbuild.verification.model import Severity
 from vbuild.verification.verify import verify
@@ -73,6 +74,53 @@ def test_a_document_of_the_earlier_draft_is_what_it_would_be_today() -> None:
     )
 
 
+def test_a_plugin_of_the_earlier_draft_stays_one_although_static_properties_are_listed() -> None:
+    found = read({**EARLIER, "providers": {**EARLIER["providers"], "blas": {"requires": ["blas-provider"]}}})
+    assert found.metadata.provider("blas") == VariantProvider(requires=("blas-provider",))
+    assert found.notes[-1] == "the order of the properties of blas is left out: its plugin says that"
+
+
+def with_namespaces(*names: str, **more: Any) -> dict[str, Any]:
+    """The document of the earlier draft with these namespaces, and *more* of its priorities."""
+    return {**EARLIER, "default-priorities": {**EARLIER["default-priorities"], "namespace": list(names), **more}}
+
+
+def test_each_namespace_of_the_earlier_draft_is_read_whatever_is_in_front_of_it() -> None:
+    found = read(with_namespaces("blas", "gpu"))
+    assert dict(found.metadata.providers) == dict(read(EARLIER).metadata.providers)
+    with pytest.raises(
+        VariantError, match=r"^providers of gpu, blas; expected those of default-priorities: mpi, gpu, "
+    ):
+        read(with_namespaces("mpi", "gpu", "blas"))
+
+
+def test_an_order_of_a_plugins_values_alone_is_left_out_with_a_note() -> None:
+    notes = read(with_namespaces("gpu", "blas", feature={}, property={"gpu": {"arch": ["sm_90"]}})).notes
+    assert notes[-1] == "the order of the properties of gpu is left out: its plugin says that"
+
+
+def test_one_static_feature_of_the_earlier_draft_needs_no_order() -> None:
+    library = {"library": ["mkl", "openblas"]}
+    found = read({**with_namespaces("gpu", "blas", property={}), "static-properties": {"blas": library}})
+    assert found.metadata.provider("blas") == VariantProvider.static(library, optional=True)
+
+
+def test_a_note_on_several_wheels_names_the_first_and_counts_the_others(tmp_path: Path) -> None:
+    for count, label in enumerate(("mkl", "ob", "openblas")):
+        values = {
+            "$schema": f"{SITE}/v0.0.3.json",
+            "default-priorities": {"namespace": ["n"]},
+            "static-properties": {"n": {"f": ["mkl", "ob", "openblas"]}},
+            "variants": {label: {"n": {"f": [label]}}},
+        }
+        info = {"demo-1.0.dist-info/variant.json": json.dumps(values)}
+        wheel(tmp_path, f"demo-1.0-py3-none-any-{label}.whl", info)
+        (made,) = index(tmp_path)
+        more = f" and {count} more" if count else ""
+        note = f"$schema is {SITE}/v0.0.3.json, an earlier draft, read as 850/0.2.0"
+        assert made.notes == (f"demo-1.0-py3-none-any-mkl.whl{more}: {note}",)
+
+
 def test_a_document_that_only_bears_the_earlier_name_is_one_of_today() -> None:
     assert json.loads(read({**TODAY, "$schema": f"{SITE}/v0.0.3.json"}).pack()) == TODAY
 
@@ -110,6 +158,7 @@ def test_index_verify_select_and_check_say_how_they_read_it(tmp_path: Path) -> N
     (made,) = index(tmp_path)
     note = f"$schema is {SITE}/v0.0.3.json, an earlier draft, read as 850/0.2.0"
     assert made.notes == (f"{path.name}: {note}",)
+    assert made.data()["notes"] == [f"{path.name}: {note}"]
     assert json.loads(made.path.read_text())["$schema"] == Schema.PEP_850.value
     (finding,) = verify(path).findings
     assert (finding.severity, finding.what) == (Severity.NOTE, note)

@@ -189,3 +189,28 @@ def test_a_folder_that_cannot_be_written_gets_nothing(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VariantError, match="nowhere: no such folder of wheels"):
         index(tmp_path / "nowhere")
+
+
+def test_a_simple_index_is_written_of_all_of_it_and_keeps_what_is_not_removed(tmp_path: Path) -> None:
+    dist, site = tmp_path / "dist", tmp_path / "site"
+    first = variant_wheel(dist, "demo-1.0-py3-none-any-x86_64_v3.whl")
+    (made,) = index(dist, simple=site)
+    assert {file.name for file in (site / "demo").iterdir()} >= {first.name, made.path.name}
+    first.unlink()
+    made.path.unlink()
+    second = variant_wheel(dist, "other-1.0-py3-none-any-x86_64_v3.whl")
+    index(dist, simple=site)
+    assert (site / "demo" / first.name).exists()
+    index(dist, simple=site, remove=["demo"])
+    assert not (site / "demo").exists()
+    assert (site / "other" / second.name).exists()
+
+
+def test_where_a_simple_index_cannot_be_written_nothing_is(tmp_path: Path) -> None:
+    dist, site = tmp_path / "dist", tmp_path / "site"
+    variant_wheel(dist, "demo-1.0-py3-none-any-x86_64_v3.whl")
+    site.mkdir()
+    (site / "other.txt").write_text("something else")
+    with pytest.raises(WheelError):
+        index(dist, simple=site)
+    assert not [*dist.glob("*.json")]

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,16 @@ def test_removing_a_stamp_gives_back_the_plain_wheel(tmp_path: Path) -> None:
     path = unstamped(stamped(plain, tmp_path / "out", variant=V3), tmp_path / "back")
     assert path.name == plain.name
     assert members(path) == members(plain)
+
+
+def test_half_a_stamp_is_removed_too(tmp_path: Path) -> None:
+    plain = wheel(tmp_path / "in")
+    labelled = plain.rename(plain.with_name("demo-1.0-py3-none-any-x86_64_v3.whl"))
+    described_ = wheel(tmp_path / "in", files={"demo-1.0.dist-info/variant.json": "{}"})
+    for number, half in enumerate((labelled, described_)):
+        path = unstamped(half, tmp_path / f"back{number}")
+        assert path.name == "demo-1.0-py3-none-any.whl"
+        assert members(path) == members(labelled)
 
 
 def test_the_same_stamp_gives_the_same_bytes_whatever_the_clock(
@@ -207,6 +218,13 @@ def test_a_declaration_names_the_properties_of_its_labels(tmp_path: Path) -> Non
     assert list(map(str, document.variants[0].properties)) == ["blas :: library :: mkl", "x86_64 :: level :: v3"]
 
 
+def test_a_declaration_that_is_wrong_is_refused_with_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "variant.toml"
+    path.write_text("")
+    with pytest.raises(VariantError, match=rf"^{re.escape(str(path))}: variant: missing; expected a table$"):
+        declaration_at(path)
+
+
 def test_a_hash_label_is_that_of_variantlib() -> None:
     assert described([LEVEL_3], label=None, declaration=None).label == "fa7c1393"
 
@@ -221,6 +239,10 @@ def test_a_spoilt_member_is_found_unless_nobody_looks(tmp_path: Path) -> None:
     assert stamped(spoilt, tmp_path / "kept", variant=V3, verify=False).is_file()
     with pytest.raises(WheelError, match=r"demo/_C\.so: does not match its hash in RECORD"):
         stamped(spoilt, tmp_path / "out", variant=V3)
+    labelled = spoilt.rename(spoilt.with_name("demo-1.0-py3-none-any-x86_64_v3.whl"))
+    assert unstamped(labelled, tmp_path / "back", verify=False).is_file()
+    with pytest.raises(WheelError, match=r"demo/_C\.so: does not match its hash in RECORD"):
+        unstamped(labelled, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
