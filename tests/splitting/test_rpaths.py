@@ -54,7 +54,7 @@ def test_the_way_from_a_file_to_any_folder_ends_there(start: list[str], up: int,
     assert there == posixpath.normpath(folder)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     ("entry", "kept"),
     [
@@ -66,6 +66,8 @@ def test_the_way_from_a_file_to_any_folder_ends_there(start: list[str], up: int,
         ("$ORIGIN/../x/../other/lib", "$ORIGIN/../other/lib"),
         ("$ORIGIN/../pkg/sub", "$ORIGIN/sub"),
         ("$ORIGIN/../x/..", "$ORIGIN/.."),
+        ("$ORIGIN/../..", "$ORIGIN/../.."),
+        ("$ORIGIN/X11", "$ORIGIN/X11"),
         ("$ORIGIN/../../../lib", "$ORIGIN/../../../lib"),
         ("$ORIGIN/../../../../x/../lib/", "$ORIGIN/../../../../lib"),
         ("${ORIGIN}/../$LIB", "$ORIGIN/../$LIB"),
@@ -74,8 +76,8 @@ def test_the_way_from_a_file_to_any_folder_ends_there(start: list[str], up: int,
 )
 def test_an_entry_that_leads_somewhere_stays_in_one_spelling(entry: str, kept: str) -> None:
     loading = with_path(entry)
-    assert rpath_of("pkg/_C.so", loading, (), alive={"", "pkg", "pkg/sub", "other/lib/"}) == (kept,)
-    assert removed_entries("pkg/_C.so", loading, alive={"", "pkg", "pkg/sub", "other/lib"}) == ()
+    assert rpath_of("pkg/_C.so", loading, (), alive={"", "pkg", "pkg/sub", "pkg/X11", "other/lib/"}) == (kept,)
+    assert removed_entries("pkg/_C.so", loading, alive={"", "pkg", "pkg/sub", "pkg/X11", "other/lib"}) == ()
 
 
 @pytest.mark.parametrize(
