@@ -33,7 +33,7 @@ def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], verify:
 
     if remove and not simple:
         raise click.UsageError("--remove goes with --simple, the index that has the release")
-    if not wheels_in(folder) and packages_in(folder):
+    if folder.is_dir() and not wheels_in(folder) and packages_in(folder):
         if simple:
             raise click.UsageError("--simple is for wheels; expected none for a channel of packages for conda")
         _index_channel(folder, as_json=as_json)
