@@ -97,7 +97,7 @@ def _wrappers(library: Loaded) -> Iterator[tuple[int, int, int]]:
 
 
 def _code(library: Loaded, wrapper: tuple[int, int, int]) -> list[Entry] | None:
-    """The entries that *wrapper* leads to; None where there is nothing that can be read."""
+    """The entries that *wrapper* leads to, or None if it leads to nothing readable."""
     _, magic, address = wrapper
     with suppress(
         Unreadable, struct.error, ValueError, LookupError, UnicodeDecodeError, zlib.error, zstandard.ZstdError
@@ -107,7 +107,7 @@ def _code(library: Loaded, wrapper: tuple[int, int, int]) -> list[Entry] | None:
             return entries_of(library.read(address, header + size))
         (section,) = (each for each in library.sections if each.name in _GPU_CODE and address in _addresses(each))
         bundle = library.read(address, section.address + section.size - address)
-        # what else is there is no code by itself, though it may look so
+        # other bytes may look like code by chance
         return entries_of(bundle) if bundle.startswith((BUNDLE, CCOB)) else None
     return None
 
@@ -115,7 +115,7 @@ def _code(library: Loaded, wrapper: tuple[int, int, int]) -> list[Entry] | None:
 def _check_freed(
     before: Loaded, after: Loaded, wrappers: Sequence[tuple[tuple[int, int, int], tuple[int, int, int]]]
 ) -> None:
-    """Where fatbins were and are no more, no code is left."""
+    """Where fatbins were cut out, no code is left."""
     kept = [*(readable(partial(_fatbin, after, new)) or range(0) for _, new in wrappers), *headers(after)]
     for old, _ in wrappers:
         span = readable(partial(_fatbin, before, old)) or range(0)

@@ -120,7 +120,7 @@ def _debug_data(image: pefile.PE) -> Iterator[bytes]:
 
 
 def _gpu_code(image: pefile.PE) -> Iterator[list[Entry] | None]:
-    """The entries that each wrapper leads to; None where there is nothing that can be read."""
+    """The entries that each wrapper leads to, or None if it leads to nothing readable."""
     base = image.OPTIONAL_HEADER.ImageBase
     for section in image.sections:
         if section.Name.rstrip(b"\0") == b".nvFatBi":

@@ -71,7 +71,7 @@ def test_the_note_of_the_compiler_says_what_the_flags_of_cuda_13_do_not(suffix: 
     ("path", "data", "arch"),
     [
         ("demo/Kernel_sm_100f.cubin", elf(0x6006402), "sm_100f"),
-        ("demo/kernel_sm_75f.cubin", elf(0x6004B04), "sm_75"),  # there is no such family
+        ("demo/kernel_sm_75f.cubin", elf(0x6004B04), "sm_75"),  # no GPU has this family
         ("demo/KERNEL_GFX942.co", elf(0x54C, AMD, 224), "gfx942"),
         ("gfx90a/kernel.co", elf(0x54C, AMD, 224), "gfx942"),  # of a path, the file alone is asked
     ],

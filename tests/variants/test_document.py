@@ -234,7 +234,7 @@ PROVIDERS: list[tuple[dict[str, Any], str]] = [
     ({"requires": ["a", "a"]}, "requires lists 'a' twice (PEP 850)"),
     (
         {"requires": ["a"], "plugin-api": "a-b"},
-        "plugin-api 'a-b' is no object reference; expected module[.sub][:object] (PEP 850)",
+        "plugin-api 'a-b' is not an object reference; expected module[.sub][:object] (PEP 850)",
     ),
     (
         {"static-properties": {"library": ["mkl"]}, "plugin-api": "a"},

@@ -54,7 +54,7 @@ class VariantProvider(Struct, frozen=True):
                 raise VariantError("plugin-api with static-properties; expected it with requires only (PEP 850)")
             if not _PLUGIN_API.fullmatch(self.plugin_api):
                 expected = "expected module[.sub][:object] (PEP 850)"
-                raise VariantError(f"plugin-api {self.plugin_api!r} is no object reference; {expected}")
+                raise VariantError(f"plugin-api {self.plugin_api!r} is not an object reference; {expected}")
         for feature, values in self.static_properties:
             checked_name(feature, "feature")
             _check_values(feature, values)
