@@ -4,7 +4,7 @@ import pytest
 
 from vbuild.build.agreement import unused
 from vbuild.recipe.cuda import Archs, FileRule
-from vbuild.toolchain.nvcc import Command
+from vbuild.toolchain.nvcc_commands import Command
 from vbuild.toolchain.nvcc_options import NvccOutput
 
 

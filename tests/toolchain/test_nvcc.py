@@ -1,4 +1,4 @@
-"""What becomes of commands of nvcc, as values; `test_nvcc_launcher` runs them."""
+"""What becomes of commands of nvcc, as values; `test_nvcc_wrapper` runs them."""
 
 import json
 import shlex
@@ -11,8 +11,10 @@ from tests.factories.plans import rules
 from vbuild.hardware.gpu import GpuList
 from vbuild.recipe.cuda import Archs, FileRule
 from vbuild.toolchain.compiler_program import THREADS
-from vbuild.toolchain.nvcc import Command, HostCompiler, RewrittenNvcc, rewritten, side_by_side
+from vbuild.toolchain.nvcc import side_by_side
+from vbuild.toolchain.nvcc_commands import Command
 from vbuild.toolchain.nvcc_options import Call, CudaRules, NvccOutput
+from vbuild.toolchain.nvcc_rewriting import HostCompiler, RewrittenNvcc, rewritten
 
 HOST = HostCompiler(rules("v3"), {"g++": "/usr/bin/g++", "gcc": "/usr/bin/gcc"})
 OURS = ("-Xcompiler", "-march=x86-64-v3", "-Xcompiler", "-mtune=generic")

@@ -20,7 +20,7 @@ from vbuild.errors import BuildError
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, Service, service
 from vbuild.recipe.cuda import Archs, FileRule
-from vbuild.toolchain.nvcc import (
+from vbuild.toolchain.nvcc_commands import (
     HARD_CODED,
     LINKS,
     Command,

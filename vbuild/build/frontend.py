@@ -54,7 +54,7 @@ from vbuild.process.run import run
 from vbuild.recipe.cuda import Archs
 from vbuild.recipe.variables import passed
 from vbuild.toolchain.compilers import cargo_home
-from vbuild.toolchain.nvcc import Command, is_trial
+from vbuild.toolchain.nvcc_commands import Command, is_trial
 from vbuild.wheel.name import WheelName
 
 # pyproject-hooks warns again, in this process and thus on the terminal, what a backend has warned

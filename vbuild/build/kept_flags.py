@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from vbuild.build.plan import Rewriting
 from vbuild.build.wrappers import CompilerCall, Override, named
-from vbuild.toolchain.nvcc import is_trial
+from vbuild.toolchain.nvcc_commands import is_trial
 from vbuild.toolchain.rewriting import SINGLE_FILE
 
 # of the files of a language, the part that has to be compiled with a flag for it to steer the build

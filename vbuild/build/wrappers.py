@@ -33,9 +33,9 @@ from vbuild.build.prefixes import mapping as prefix_mapping
 from vbuild.build.watching import MARK, PRELOAD
 from vbuild.errors import BuildError
 from vbuild.process.masking import masked_text
-from vbuild.toolchain import compiler_program, compiler_wrapper, nvcc, zig_options
+from vbuild.toolchain import compiler_program, compiler_wrapper, nvcc_commands, zig_options
 from vbuild.toolchain.compilers import Compilers, cargo_home
-from vbuild.toolchain.nvcc import Command, is_trial
+from vbuild.toolchain.nvcc_commands import Command, is_trial
 from vbuild.toolchain.nvcc_options import CudaRules
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ class CompilerWrappers(Struct, frozen=True):
 
     def commands(self) -> tuple[Command, ...]:
         """Every command of nvcc so far, each different one once, in the order of the first."""
-        return tuple(dict.fromkeys(nvcc.logged(self.folder / nvcc.LOG)))
+        return tuple(dict.fromkeys(nvcc_commands.logged(self.folder / nvcc_commands.LOG)))
 
 
 class BuildFolders(Struct, frozen=True):
@@ -253,7 +253,7 @@ def install(
             "command": (*(cache.prefix(program, is_nvcc=True) if cache else ()), *program),
             "mapping": (mapping, *others, *prefix_mapping(build.prefixes)),
             "compilers": {name: command[0] for name, command in compilers.programs if len(command) == 1},
-            "log": str(wrappers.folder / nvcc.LOG),
+            "log": str(wrappers.folder / nvcc_commands.LOG),
         }
     modules = (zig_options.__file__,) if compilers.zig_target else ()
     compiler_wrapper.put(folder, settings, modules=modules, toolkit=cuda.nvcc.parents[1] if cuda else None)

@@ -44,7 +44,7 @@ from vbuild.release.builds import MadeWheel, PlannedWheel, RepairedWheel, check_
 from vbuild.release.cache import BuildKind, KeptBuild
 from vbuild.release.model import Failure, ReleaseContext
 from vbuild.toolchain.interpreter import Interpreter
-from vbuild.toolchain.nvcc import Command, is_trial
+from vbuild.toolchain.nvcc_commands import Command, is_trial
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.toolchain.toolkit_provision import FETCHED
 from vbuild.wheel.name import WheelName

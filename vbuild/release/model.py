@@ -33,7 +33,7 @@ from vbuild.release.report import (
     ToolkitEntry,
     WheelEntry,
 )
-from vbuild.toolchain.nvcc import is_trial
+from vbuild.toolchain.nvcc_commands import is_trial
 from vbuild.toolchain.rewriting import SINGLE_FILE
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.variants.document import Document, Schema

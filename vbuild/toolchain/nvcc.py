@@ -1,20 +1,10 @@
 """The program behind the wrapper of nvcc: make a command one for the GPUs and the CPU being built for, and run nvcc.
 
     NVCC_PREPEND_FLAGS, the command's words, NVCC_APPEND_FLAGS
-      -> list of codes      by `vbuild.toolchain.nvcc_options`; every command's is in the log
-      -> host flags         those that choose instructions out, by `vbuild.toolchain.rewriting`; ours in
-      -> host compiler      the compiler wrapper of its name, which stands first on PATH as well
-      -> names              the source's path from the build's folder on; that of the object, for files in between
+      -> the command        as `vbuild.toolchain.nvcc_rewriting` has it; its list of codes is in the log
       -> line numbers       of GPU code, made by the preprocessor: its wrapper is told to map the paths
       -> debug information  (-G) of GPU code has the folder that nvcc runs in: by a name that is the same everywhere
-
-nvcc makes the names of what a file has for itself of the file's whole path, and hands the host compiler a file that is
-called by the number of its own process, which is in the object's symbols: two builds would never have the same bytes.
-What it links at once is an object in between, too. Several sources at once are called after the first: what has their
-file names in it differs, and those of one name are left as they are.
-
-The level's flags are in the command too, although the host compiler's wrapper adds them: a compiler cache tells
-commands apart by their words, and a project may name a host compiler that has no compiler wrapper.
+      -> files in between   of what is linked at once, kept by names without the number of a process
 
 nvcc compiles for one architecture after the other. Where fewer processes run than the build may start, they are
 compiled side by side: `--threads` is not among the words that a compiler cache sees, as the object is the same.
@@ -25,372 +15,30 @@ compiled side by side: `--threads` is not among the words that a compiler cache 
 import json
 import marshal
 import os
-import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path, PurePath
-from typing import Any, NoReturn, Self
+from pathlib import Path
+from typing import Any, NoReturn
 
-from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, GpuRequest, Service, service
-from vbuild.recipe.cuda import Archs, FileRule
-from vbuild.toolchain import compiler_program, rewriting
-from vbuild.toolchain.nvcc_options import (
-    LIST,
-    Call,
-    Codegen,
-    CudaRules,
-    NvccOutput,
-    Option,
-    is_specific,
-    listed,
-    matches,
-    spelled,
+from vbuild.toolchain import compiler_program
+from vbuild.toolchain.nvcc_commands import LINKS, Command, contradiction, logged
+from vbuild.toolchain.nvcc_options import Call, CudaRules, NvccOutput
+from vbuild.toolchain.nvcc_rewriting import (
+    DEBUG,
+    LINEINFO,
+    HostCompiler,
+    RewrittenNvcc,
+    absolute,
+    rewritten,
+    tells_apart,
 )
 
-LOG = "nvcc.jsonl"
 GUARD = "VBUILD_NVCC"
 _PREFIX = "CCACHE_PREFIX"
 _BEFORE, _BEHIND, _HOST = "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN"
-
-_TOKEN = re.compile(r"""(?:"[^"]*"|'[^']*'|\\.|[^,\s"'\\])+""")
-_SPLITS = re.compile(r"""[\s,"']""")
-_COMPRESSION = frozenset({"-compress-mode", "-no-compress"})
-_COMPRESS_ALL = frozenset({"-compress-all", "--compress-all"})  # fatbinary's own name for the mode "size"
-_HAS_FATBIN = frozenset({NvccOutput.OBJECT, NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK, NvccOutput.FATBIN})
-_LINEINFO, _DEBUG = "-lineinfo", "-G"
 _HERE = "/proc/self/cwd"  # the folder of any process: compilers take it from PWD if it is the same folder
-# no compiler cache may take an object that has the lines of another folder, as it was made without the wrapper; ccache
-# passes over a macro that is a word of its own
-_MAPPED = "-Xcompiler=-DVBUILD_MAPPED_LINES"
-LINKS = frozenset({NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK})
-_TRIALS = frozenset({"CMakeScratch", "CMakeTmp", "meson-private"})
-_TRIAL_FILE = re.compile(r"(?:conftest|_configtest|CMake\w+Compiler(?:ABI|Id))\.\w+")
-HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command that passed the compiler wrapper: the list of codes that it had, *theirs*, and the one it ran
-    with, *ours*.
-
-    *rule* tells how that came about, and *is_ruled* that it is the recipe's rule for this file; *files* are what the
-    command makes. An empty *theirs* is no list, or none that says anything.
-    """
-
-    sources: tuple[str, ...]
-    output: NvccOutput
-    files: tuple[str, ...]
-    rule: str
-    is_ruled: bool
-    theirs: tuple[str, ...]
-    ours: tuple[str, ...]
-
-    def __str__(self) -> str:
-        what = ", ".join(self.sources or self.files) or "link"
-        return f"{what}: {','.join(self.theirs) or 'no list'} -> {','.join(self.ours) or 'no list'}"
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether the project had a list, and another one was put in its place."""
-        return bool(self.theirs) and set(self.theirs) != set(self.ours)
-
-    def data(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def parse(cls, line: str) -> Self:
-        """One line of the log."""
-        entry = json.loads(line)
-        lists = {name: tuple(entry[name]) for name in ("sources", "files", "theirs", "ours")}
-        return cls(**{**entry, **lists, "output": NvccOutput(entry["output"])})
-
-
-def is_trial(sources: Sequence[str]) -> bool:
-    """Whether a command that compiles *sources* only asks what the compiler can do, as build systems do first."""
-    paths = [PurePath(source) for source in sources]
-    return bool(paths) and all(_TRIAL_FILE.fullmatch(path.name) or _TRIALS.intersection(path.parts) for path in paths)
-
-
-def is_excused(command: Command) -> bool:
-    """Whether it is as it has to be: by the recipe's rule, its own list for one kind of GPU each, or what it links."""
-    if not (command.sources or command.theirs):
-        return True
-    lists_specific = is_specific(map(Codegen.of, command.theirs))
-    return command.is_ruled or command.rule == Archs.KEEP or (bool(command.theirs) and lists_specific)
-
-
-def missing(command: Command, offers: Sequence[GpuOffer], archs: GpuList) -> tuple[str, ...]:
-    """What *archs* asks for and a fatbin of *command* with *offers* lacks, as nvcc would write it.
-
-    The device linker leaves PTX behind, so that is not missed after it was at work.
-    """
-    is_linked = command.output in LINKS and not any(offer.code is GpuCodeKind.PTX for offer in offers)
-    wanted = (want for request in archs for want in wants(request) if not (is_linked and want.code is GpuCodeKind.PTX))
-    return lacking([offers], wanted)
-
-
-def wants(request: GpuRequest) -> Iterator[GpuOffer]:
-    """The code that *request* asks for."""
-    if request.real:
-        yield GpuOffer(GpuCodeKind.MACHINE, request.device)
-    if request.ptx:
-        yield GpuOffer(GpuCodeKind.PTX, request.device)
-
-
-def lacking(fatbins: Iterable[Sequence[GpuOffer]], wanted: Iterable[GpuOffer]) -> tuple[str, ...]:
-    """Those of *wanted* that none of *fatbins* serves, as nvcc would write them."""
-    found = tuple(fatbins)
-    return written(
-        want
-        for want in wanted
-        if all(
-            service([offer for offer in offers if offer.code is want.code], want.arch) is Service.NONE
-            for offers in found
-        )
-    )
-
-
-def written(offers: Iterable[GpuOffer]) -> tuple[str, ...]:
-    """*offers* in nvcc's words, machine code first."""
-    found = sorted(
-        {(offer.code is GpuCodeKind.PTX, offer.arch) for offer in offers if offer.code is not GpuCodeKind.OTHER}
-    )
-    return tuple(str(arch).replace("sm", "compute") if is_ptx else str(arch) for is_ptx, arch in found)
-
-
-def contradiction(command: Command, archs: GpuList) -> str | None:
-    """Why what *command* compiles would not do for *archs*, whatever comes after it; None if it may.
-
-    So is the whole build, and the first command says it instead of the last.
-    """
-    codes = [Codegen.of(code).offer for code in command.ours]
-    is_ours = not command.theirs or is_excused(command) or is_trial(command.sources)
-    if is_ours or not (codes and command.sources) or command.output not in {NvccOutput.OBJECT, NvccOutput.LIBRARY}:
-        return None
-    if any(code.code is GpuCodeKind.OTHER for code in codes) or not (lacks := missing(command, codes, archs)):
-        return None
-    what = ", ".join(command.sources)
-    return f"{what}: compiled for {', '.join(written(codes))} only, asked for {', '.join(lacks)}; {HARD_CODED}"
-
-
-@dataclass(frozen=True, slots=True)
-class HostCompiler:
-    """How host code is compiled: the compiler wrappers' *rules*, and where the compilers that have compiler wrappers
-    really are.
-
-    *mapping* are the flags that keep the folder of the build out of the binaries.
-    """
-
-    rules: dict[str, tuple[str, ...]]
-    compilers: Mapping[str, str]
-    mapping: tuple[str, ...] = ()
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """Our flags as nvcc takes them: in two words each, which ccache looks into. It would split some at a blank."""
-        flags = (*self.rules["compile"], *(flag for flag in self.mapping if not _SPLITS.search(flag)))
-        return tuple(word for flag in flags for word in ("-Xcompiler", flag))
-
-
-@dataclass(frozen=True, slots=True)
-class RewrittenNvcc:
-    """A command's new *words*, the line for the log, and which host flags came out, went in, or are refused.
-
-    With *keeps*, host code keeps the project's own flags, so that no compiler wrapper may stand before its compiler.
-    """
-
-    words: tuple[str, ...]
-    command: Command | None = None
-    removed: tuple[str, ...] = ()
-    added: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-    keeps: bool = False
-
-
-def rewritten(
-    words: Sequence[str], rules: CudaRules, host: HostCompiler, *, log: Iterable[Command] = (), ccbin: str = ""
-) -> RewrittenNvcc:
-    """What becomes of the command *words*; the commands in *log* made the objects that it may link.
-
-    *ccbin* is the host compiler of a command that names none.
-    """
-    call = Call.parse(words)
-    if not call.inputs:
-        return RewrittenNvcc(tuple(words))
-    paths = [_absolute(source) for source in call.sources]
-    rule = rules.rule(paths)
-    theirs, ours = _lists(call, rules, rule, log)
-    is_new = set(theirs) != set(ours)
-    keeps = bool(paths) and all(any(matches(path, glob) for glob in host.rules["keep"]) for path in paths)
-    tokens = _host_flags(call)
-    # who compiles for GPUs rarely has host code for some CPUs in the same file: its flags stay by a rule only
-    judged = rewriting.rewritten([*tokens, *call.sources], {**host.rules, "flags": ("strip",)})
-    compiler = _host_compiler((*call.values("-ccbin"), ccbin or rules.host)[0], host, is_wrapper=not keeps)
-    gone = _gone(call, rules, is_new=is_new) | (frozenset({"-ccbin"}) if compiler else frozenset())
-    appended = tuple(_appended(call, rules))
-    kept = [word for option in call.options for word in _kept(option, gone, frozenset(judged.removed))]
-    if _MAPPED in appended:
-        kept = [_relative(word, host.mapping) if word in call.sources else word for word in kept]
-    flags = host.words if paths else ()
-    behind = [*(spelled(ours) if is_new else ()), *compiler, *appended, *_named(call, paths, rules, host)]
-    return RewrittenNvcc(
-        words=(*flags, *kept, *behind) if keeps else (*kept, *behind, *flags),
-        command=Command(
-            call.sources,
-            call.output,
-            call.files,
-            str(rule.archs if rule else rules.mode),
-            rule is not None,
-            tuple(map(str, theirs)) or tuple(value for _, value in call.list_options),
-            tuple(map(str, ours)),
-        ),
-        removed=tuple(judged.removed),
-        added=tuple(flag for flag in host.rules["compile"] if paths and flag not in tokens),
-        refused=tuple(judged.refused),
-        keeps=keeps,
-    )
-
-
-def _lists(
-    call: Call, rules: CudaRules, rule: FileRule | None, log: Iterable[Command]
-) -> tuple[tuple[Codegen, ...], tuple[Codegen, ...]]:
-    """The list of *call*, and the one it is to have: its own where nvcc refuses that, or takes no other."""
-    found = listed(call.list_options, defers=call.defers)
-    links = call.output in LINKS
-    if found is None or call.output is NvccOutput.OTHER or (links and call.defers):
-        return found or (), found or ()
-    treatment = rule.archs if rule else rules.mode
-    is_single = call.output in {NvccOutput.CUBIN, NvccOutput.PTX}
-    if is_single and found and treatment is Archs.INTERSECT:
-        return found, found
-    ours = () if call.sources or found or treatment is Archs.KEEP else _made(call, log)
-    ours = ours or rules.decided(found, rule, defers=call.defers)
-    if is_single and [codegen.offer.code for codegen in ours] != [GpuCodeKind.MACHINE]:
-        return found, found
-    return found, ours
-
-
-def _made(call: Call, log: Iterable[Command]) -> tuple[Codegen, ...]:
-    """What a link without a list is for: the machine code of its objects, or what is to become that."""
-    inputs = {_absolute(file) for file in call.inputs}
-    codes = (code for command in log if not inputs.isdisjoint(command.files) for code in command.ours)
-    machine = (code.replace("lto_", "sm_") for code in codes if not code.startswith("compute_"))
-    return tuple(map(Codegen.of, dict.fromkeys(machine)))
-
-
-def _host_flags(call: Call) -> list[str]:
-    """The words that reach the host compiler and may choose instructions."""
-    words = [_bare(token) for value in call.values("-Xcompiler") for token in _TOKEN.findall(value)]
-    if call.forwards:
-        words += [option.words[0] for option in call.flat if option.words[0].startswith("-m") and option.name != "-m"]
-    return words
-
-
-def _bare(token: str) -> str:
-    return token.strip("\"'")
-
-
-def _gone(call: Call, rules: CudaRules, *, is_new: bool) -> frozenset[str]:
-    """The options that are left out, because there are others in their place."""
-    lists = LIST | {"-dlto"} if call.defers else LIST
-    compresses = any(flag != _LINEINFO for flag in rules.append)
-    return (lists if is_new else frozenset()) | (_COMPRESSION if compresses else frozenset())
-
-
-def _kept(option: Option, gone: frozenset[str], removed: frozenset[str]) -> tuple[str, ...]:
-    """What stays of *option* without those that are *gone*, and without the *removed* flags of the host compiler.
-
-    A file of options goes as its words where something in it changes.
-    """
-    if option.inside:
-        inside = tuple(word for one in option.inside for word in _kept(one, gone, removed))
-        return option.words if inside == tuple(word for one in option.inside for word in one.words) else inside
-    if option.name in gone or option.words[0] in removed:
-        return ()
-    if option.name == "-Xcompiler":
-        return _without(option, removed)
-    if option.name == "-Xfatbin" and gone >= _COMPRESSION:
-        return _without(option, _COMPRESS_ALL)
-    return option.words
-
-
-def _without(option: Option, removed: frozenset[str]) -> tuple[str, ...]:
-    tokens = _TOKEN.findall(option.value)
-    kept = [token for token in tokens if _bare(token) not in removed]
-    if len(kept) == len(tokens):
-        return option.words
-    return (f"{option.name}={','.join(kept)}",) if kept else ()
-
-
-def _host_compiler(given: str, host: HostCompiler, *, is_wrapper: bool) -> tuple[str, ...]:
-    """The options for the host compiler *given*: its wrapper or the program itself, with what CC has beside it.
-
-    torch hands CC on, flags and all, which nvcc takes for a file's name. A compiler without a compiler wrapper stays.
-    """
-    if not given:
-        return ()
-    words = [given] if Path(given).exists() else given.split()
-    place = next((place for place, word in enumerate(words) if Path(word).name in host.compilers), 0)
-    compiler, name = words[place], Path(words[place]).name
-    if Path(compiler).is_dir():
-        compiler, name = f"{compiler}/gcc", "gcc"  # nvcc's rule for a folder
-    known = host.compilers.get(name)
-    if known and ("/" not in compiler or os.path.realpath(compiler) == os.path.realpath(known)):
-        compiler = name if is_wrapper else known  # no path of this build, by which a cache would miss
-    return (f"-ccbin={compiler}", *(f"-Xcompiler={word}" for word in words[place + 1 :]))
-
-
-def _appended(call: Call, rules: CudaRules) -> Iterator[str]:
-    """The rules' own options, where *call* has a use for them."""
-    is_mapped = bool(call.sources) and call.output is not NvccOutput.TEXT and call.has(_LINEINFO, _DEBUG)
-    for flag in rules.append:
-        if flag != _LINEINFO:
-            if call.output in _HAS_FATBIN:
-                yield flag
-        # -G has all that -lineinfo has, and nvcc warns of both
-        elif call.sources and call.output is not NvccOutput.TEXT and not call.has(_DEBUG):
-            is_mapped = True
-            yield flag
-    if is_mapped:
-        yield _MAPPED
-
-
-def _named(call: Call, paths: Sequence[str], rules: CudaRules, host: HostCompiler) -> Iterator[str]:
-    """The options that name what is compiled after the project's own files, where *call* compiles one, of *paths*."""
-    if not paths or not _tells_apart(paths) or not all(path.endswith(".cu") for path in paths):
-        return
-    name = rewriting.mapped(paths[0], host.mapping)
-    if name is None or _SPLITS.search(name):
-        return
-    yield f"-Xcudafe=--orig_src_path_name={name}"
-    if call.has("-c", "-dc", "-dw") and not call.has("-keep", "-save-temps", "-objtemp"):
-        yield "-objtemp"
-    # not of the source, which may be compiled several times, to be linked together
-    made = rewriting.mapped(call.files[0], host.mapping) if call.files else None
-    if rules.seeds and made and not call.has("-frandom-seed") and not _SPLITS.search(made):
-        yield f"-frandom-seed={made}"
-
-
-def _tells_apart(paths: Sequence[str]) -> bool:
-    """Whether files in between are told apart that nvcc calls after *paths*, without their folders."""
-    return len({PurePath(path).stem for path in paths}) == len(paths)
-
-
-def _relative(source: str, mapping: Sequence[str]) -> str:
-    """The path of *source* from the folder of the process on, if *mapping* has both in one folder.
-
-    With line numbers, GPU code is called by the path of its source as the command has it.
-    """
-    here, there = (rewriting.mapped(os.path.join(path, ""), mapping) for path in (os.getcwd(), _absolute(source)))  # noqa: PTH109, PTH118 - as above
-    is_one_folder = bool(here and there) and str(here).partition("/")[0] == str(there).partition("/")[0]
-    return os.path.relpath(source) if os.path.isabs(source) and is_one_folder else source  # noqa: PTH117 - the same
-
-
-def _absolute(file: str) -> str:
-    return os.path.abspath(file)  # noqa: PTH100 - no symlink is resolved
 
 
 def main() -> NoReturn:
@@ -424,9 +72,9 @@ def main() -> NoReturn:
         ran = Call.parse(result.words)
         if not ran.has("-t", "--threads"):
             more = side_by_side(result.command, Path(folder), environment, program)
-        if ran.has(_LINEINFO, _DEBUG):
+        if ran.has(LINEINFO, DEBUG):
             environment[compiler_program.DEVICE_LINES] = "1"
-        if ran.has(_DEBUG) and Path(_HERE).is_dir():
+        if ran.has(DEBUG) and Path(_HERE).is_dir():
             environment["PWD"] = _HERE
         more = (*more, *_kept_in(ran, Path(folder)))
         program = _started(program, ran, folder, settings["source"])
@@ -488,7 +136,7 @@ def _kept_in(call: Call, folder: Path) -> tuple[str, ...]:
 
     The name of one is in the symbol table. They are kept in *folder*, by names of their own for each process.
     """
-    is_link = call.output is NvccOutput.LIBRARY and bool(call.sources) and _tells_apart(call.sources)
+    is_link = call.output is NvccOutput.LIBRARY and bool(call.sources) and tells_apart(call.sources)
     if not is_link or call.has("-keep", "-keep-dir", "-save-temps", "-objtemp", "-dryrun"):
         return ()
     place = folder / f"kept-{os.getpid()}"
@@ -496,20 +144,12 @@ def _kept_in(call: Call, folder: Path) -> tuple[str, ...]:
     return ("-keep", f"-keep-dir={place}")
 
 
-def logged(log: Path) -> Iterator[Command]:
-    """The commands in *log*, the first of them first."""
-    if log.exists():
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError):  # torn, where the disk was full or a command was killed
-                yield Command.parse(line)
-
-
 def _record(result: RewrittenNvcc, settings: Mapping[str, Any], *, is_question: bool) -> None:
     """One line more for the command, and one where it lost a flag; single appends, since nvccs run side by side."""
     if result.command is None or is_question or not (result.command.sources or result.command.files):
         return
     root = settings["source"] + os.sep
-    sources = [_absolute(source).removeprefix(root) for source in result.command.sources]
+    sources = [absolute(source).removeprefix(root) for source in result.command.sources]
     _append(settings["nvcc"]["log"], {**result.command.data(), "sources": sources})
     if result.removed:
         changes = {"removed": result.removed, "added": result.added, "refused": result.refused}

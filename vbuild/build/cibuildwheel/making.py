@@ -39,8 +39,8 @@ from vbuild.build.wrappers import CompilerCall, FailedCall, Override, compiler_c
 from vbuild.errors import BuildError, WheelError, at
 from vbuild.process.run import supervised
 from vbuild.recipe.model import Recipe
-from vbuild.toolchain import nvcc
-from vbuild.toolchain.nvcc import Command
+from vbuild.toolchain import nvcc_commands
+from vbuild.toolchain.nvcc_commands import Command
 from vbuild.wheel.name import WheelName
 
 
@@ -102,7 +102,7 @@ class ContainerSetup(Struct, frozen=True):
         started = logs / "started"
         return WrapperRecord(
             tuple(replace(one, object=one.object.lstrip("/")) for one in overrides(logs / "overrides.jsonl")),
-            tuple(dict.fromkeys(nvcc.logged(logs / nvcc.LOG))),
+            tuple(dict.fromkeys(nvcc_commands.logged(logs / nvcc_commands.LOG))),
             compiler_calls(logs / "calls"),
             started.stat().st_mtime if started.exists() else None,
             failures(logs / "overrides.jsonl"),
