@@ -5,9 +5,11 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.factories.elf import SUM, judged_by, linked, rpath, shared_object, stripped, without_sections
 from vbuild.elf.code import Elf
+from vbuild.elf.image import ElfImage
 from vbuild.elf.isa import Isa
 from vbuild.elf.regions import regions_of
 from vbuild.elf.symbols import KeptSymbols
@@ -111,6 +113,20 @@ def test_what_is_no_elf_file_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(BinaryError) as caught:
         Elf.parse(data)
     assert str(caught.value) == message
+
+
+def test_a_segment_beyond_the_last_address_is_refused() -> None:
+    image = ElfImage.parse(library())
+    load = max(range(len(image.segments)), key=lambda number: image.segments[number].p_vaddr)
+    row = structs.replace(image.segments[load], p_vaddr=(1 << 64) - 0x1000, p_memsz=0x1001)
+    data = bytearray(image.data)
+    place = image.header.e_phoff + load * row.layout.size
+    data[place : place + row.layout.size] = row.pack()
+    with pytest.raises(BinaryError) as caught:
+        Elf.parse(bytes(data))
+    assert str(caught.value) == (
+        f"segment {load} of type {row.p_type:#x} is loaded to 0xfffffffffffff000, 0x1001 bytes, which no process has"
+    )
 
 
 @settings(max_examples=100)

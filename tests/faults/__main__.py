@@ -8,6 +8,7 @@ What has to hold is in `tests.factories.disturbed_runs`. The status is 1 if it d
 """
 
 import argparse
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from tests.factories.writing_commands import WRITING_COMMANDS, WritingCommand
 KINDS = (Kind.ENOSPC, Kind.EIO, Kind.EACCES)
 REMOVALS = tuple(kind for kind in Kind if kind.is_removal)
 MOST = 1500  # characters of a finding
+PLACES = re.compile("/(?:counted|place)/")  # where a run has its files: the undisturbed one, and the others
 AGAIN = 4  # so many faults, and then a run that nothing disturbs
 
 
@@ -38,14 +40,17 @@ def chosen(calls: Sequence[Call], *, at: int | None, every: int, kind: Kind | No
 
 def finding(undisturbed: UndisturbedRun, call: Call, fault: Fault) -> str | None:
     """What does not hold after *fault* at *call*; None if all holds."""
+    hit = call
     try:
         with undisturbed.faulted(fault) as disturbed:
+            # with threads, another may have the number in this run
+            hit = next(iter(disturbed.hit), call)
             disturbed.check()
             if fault.at % AGAIN == 0:
                 disturbed.check_again()
     except Exception as error:  # noqa: BLE001 - each is a finding, and the others are tried all the same
-        path = call.path.partition("/place/")[2]
-        return f"{undisturbed.command}: {fault}, {call.name} {path}: {type(error).__name__}: {str(error)[-MOST:]}"
+        path = PLACES.split(hit.path)[-1]
+        return f"{undisturbed.command}: {fault}, {hit.name} {path}: {type(error).__name__}: {str(error)[-MOST:]}"
     return None
 
 

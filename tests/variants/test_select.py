@@ -362,3 +362,8 @@ def test_what_is_not_there_is_refused(release: Path, name: str, version: str | N
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FetchError, match="nowhere: no such folder of wheels"):
         select("demo", [tmp_path / "nowhere"], machine=machine())
+
+
+def test_a_folder_that_cannot_be_read_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match="n: its files cannot be listed: File name too long"):
+        select("demo", [tmp_path / ("n" * 300)], machine=machine())

@@ -47,7 +47,8 @@ _ENCODINGS = {
 _ALLOC, _EXECINSTR = int(SectionFlag.ALLOC), int(SectionFlag.EXECINSTR)
 _WITHOUT_BYTES = frozenset({int(SectionType.NOBITS), int(SectionType.NULL)})
 _LONGEST_NAMES = 1 << 24
-_HIGHEST_ADDRESS = 1 << 62
+# of a library or program that is cut; and of any file, a kernel among them
+_HIGHEST_ADDRESS, _END_OF_MEMORY = 1 << 62, 1 << 64
 # characters of all names that are read of a string table: this many, and so many more for each character of the table
 _PLENTY, _SHARED = 1 << 23, 8
 _SYMBOLS = (".symtab", ".strtab", ".symtab_shndx")
@@ -138,6 +139,9 @@ class ElfLayout(Struct, frozen=True):
         loaded = (segment.p_filesz for segment in segments if segment.p_type == SegmentType.LOAD)
         if (total := max(sum(kept), sum(loaded))) > 2 * len(source):
             raise BinaryError(f"pieces of {total:#x} bytes together in a file of {len(source):#x}")
+        for number, segment in enumerate(segments):
+            what = f"segment {number} of type {segment.p_type:#x}"
+            _check_address(segment.p_vaddr, segment.p_memsz, what, end=_END_OF_MEMORY)
         return ElfLayout(len(source), header, segments, sections)
 
     @classmethod
@@ -306,8 +310,8 @@ def _check_inside(span: range, size: int, what: str) -> None:
         raise BinaryError(f"{what} at {span.start:#x}, {length:#x} bytes long, runs past the end, {size:#x}")
 
 
-def _check_address(address: int, size: int, what: str) -> None:
-    if address + size > _HIGHEST_ADDRESS:
+def _check_address(address: int, size: int, what: str, *, end: int = _HIGHEST_ADDRESS) -> None:
+    if address + size > end:
         raise BinaryError(f"{what} is loaded to {address:#x}, {size:#x} bytes, which no process has")
 
 

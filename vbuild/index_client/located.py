@@ -91,7 +91,7 @@ def shown_place(place: str | Path) -> str:
 def files_at(place: str | Path, project: str) -> tuple[LocatedFile, ...]:
     """The files that *place* lists, a folder or the URL of a page of links, by name.
 
-    Of a simple index they are those of *project*. `FetchError` if there is no such folder or page.
+    Of a simple index they are those of *project*. `FetchError` if there is none, or it cannot be read.
     """
     if isinstance(place, str):
         from vbuild.index_client.pages import links_to_files
@@ -99,8 +99,10 @@ def files_at(place: str | Path, project: str) -> tuple[LocatedFile, ...]:
         return _located(shown_place(place), links_to_files(place, project))
     try:
         found = sorted(place.iterdir())
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise FetchError(f"{place}: no such folder of wheels") from error
+    except OSError as error:
+        raise FetchError(f"{place}: its files cannot be listed: {error.strerror}") from error
     return tuple(LocatedFile(path.name, str(place), path) for path in found)
 
 
