@@ -14,6 +14,7 @@ from tests.factories.elf import MODULE, SUM, rpath, shared_object
 from tests.factories.tools import needs
 from tests.factories.variants import document, variant
 from tests.factories.wheels import dist_info_of, everything, record_of, wheel
+from vbuild.cli.verify import verdict_lines
 from vbuild.errors import WheelError
 from vbuild.hardware.cpu import Cpu
 from vbuild.verification.levels import chosen
@@ -288,6 +289,15 @@ def test_a_needed_library_must_be_in_the_wheel_or_on_the_platform(tmp_path: Path
     astray = {MEMBER: module, "demo/lib/libother.so.1": shared_object("int x;")}
     what = "needs libother.so.1, which the wheel has in 'demo/lib', but no RPATH leads there"
     assert found(verify(made(tmp_path, astray)), Severity.WARNING) == [("needed", what)]
+
+
+def test_the_same_of_several_libraries_is_said_once_and_named_of_each_in_the_data(tmp_path: Path) -> None:
+    module = shared_object(MODULE, needs="libcuda.so.1")
+    verdict = verify(made(tmp_path, {MEMBER: module, "demo/_more.so": module}))
+    [line] = (line for line in verdict_lines(verdict) if "libcuda.so.1" in line)
+    assert line.startswith(f"  warning: {MEMBER} and 1 more: needs libcuda.so.1: neither in the wheel nor part of ")
+    members = [one["member"] for one in verdict.data()["findings"] if one["rule"] == "needed"]
+    assert members == [MEMBER, "demo/_more.so"]
 
 
 def test_a_module_with_a_symbol_that_nothing_defines_cannot_be_imported(tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ def verify(
 
 
 def verdict_lines(verdict: "Verdict") -> Iterator[str]:
+    from vbuild.verification.model import merged
+
     yield f"{verdict.wheel.name}: {verdict.outcome}"
     yield f"  instruction sets: {verdict.isa}{f', compared with {verdict.cpu}' if verdict.cpu else ''}"
     for library in verdict.libraries:
@@ -110,4 +112,4 @@ def verdict_lines(verdict: "Verdict") -> Iterator[str]:
         word = found.served[0].word if found.served else "fatbin"
         yield f"  {found.member}: {found.fatbins} {word}s with {archs or 'code of an unknown kind'}"
         yield from (f"    would run on {served.device}: {served}" for served in found.served)
-    yield from (f"  {finding}" for finding in verdict.findings)
+    yield from (f"  {finding}" for finding in merged(verdict.findings))

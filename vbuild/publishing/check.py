@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from vbuild.errors import RepackageError
 from vbuild.index_client.located import all_files_at, connected, shown_place
@@ -32,7 +31,7 @@ from vbuild.publishing.lint.files import (
 from vbuild.publishing.lint.index import DEFAULT_LIMIT, IndexRules, refusals, totals
 from vbuild.publishing.oci import check as oci
 from vbuild.publishing.redirect import check as redirect
-from vbuild.verification.model import Finding
+from vbuild.verification.model import Finding, merged
 
 _CHECKS: Mapping[str, Callable[[Path], Iterator[Finding]]] = {
     "hwcaps": hwcaps.problems,
@@ -140,8 +139,4 @@ def _checked(place: Path | str, terms: IndexRules, *, verify: bool) -> Checklist
 
 def merged_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The *findings*, errors first; equal ones about several files become one."""
-    alike: dict[Finding, list[str]] = {}
-    for finding in findings:
-        alike.setdefault(replace(finding, places=()), []).extend(finding.places)
-    merged = (replace(finding, places=tuple(sorted(set(files)))) for finding, files in alike.items())
-    return tuple(sorted(merged, key=lambda finding: (not finding.is_error, finding.places, finding.what)))
+    return tuple(sorted(merged(findings), key=lambda finding: (not finding.is_error, finding.places, finding.what)))

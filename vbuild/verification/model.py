@@ -6,12 +6,13 @@ turns that back into the value.
 
 import re
 from ast import literal_eval
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.hardware.architectures import Arch, GpuTarget
@@ -109,6 +110,14 @@ class Finding(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.severity}: {self.advised} [{self.rule}]"
+
+
+def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The *findings* in their order; equal ones about several places become one, where the first of them is."""
+    alike: dict[Finding, list[str]] = {}
+    for finding in findings:
+        alike.setdefault(replace(finding, places=()), []).extend(finding.places)
+    return tuple(replace(finding, places=tuple(sorted(set(places)))) for finding, places in alike.items())
 
 
 class Violation(Struct, frozen=True):
