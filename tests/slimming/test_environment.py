@@ -481,3 +481,32 @@ def test_a_full_disk_leaves_listings_true(user: VirtualEnvironment, tmp_path: Pa
     ended = _disturbed(user, Fault(moments // 2, Kind.ENOSPC, stays=True), tmp_path / "log")
     assert "No space left on device" in ended.refusal
     _check(user)
+
+
+@pytest.mark.parametrize("kind", [Kind.OUT_GONE, Kind.TMP_GONE])
+@pytest.mark.parametrize("part", range(30))
+@pytest.mark.sampled(2)
+def test_a_folder_that_somebody_removes_meanwhile_costs_no_file(
+    user: VirtualEnvironment, tmp_path: Path, kind: Kind, part: int
+) -> None:
+    """The copies of what a run replaces are in *out*: without them it replaces no more, or says that they are gone."""
+    (user.folder / "tmp").mkdir()
+
+    def tried(fault: Fault, log: Path) -> Ended:
+        arguments = ("slim", "--environment", user.folder / "venv", "--gpu", "90", "--backup", user.folder / "out")
+        variables = {**fault.variables(user.folder, log), "TMPDIR": str(user.folder / "tmp")}
+        return run(*arguments, folder=user.folder, variables=variables)
+
+    shutil.copytree(user.folder, tmp_path / "whole", symlinks=True)
+    tried(COUNTING, tmp_path / "count")
+    count = len(calls(tmp_path / "count"))
+    shutil.rmtree(user.folder)
+    (tmp_path / "whole").rename(user.folder)
+    ended = tried(Fault(max(1, count - (part * 7) % count), kind), tmp_path / "log")
+    print(part, count, ended)
+    assert ended.status == 0 or ended.refusal
+    for old, path in ((FAT, "demo/_C.so"), (OTHER, "demo/_D.so")):
+        assert (user.site / path).read_bytes() == old or architectures(user.site / path) == {"sm_90"}
+    slimmed(user, backup=user.folder / "next")
+    assert all(architectures(user.site / path) == {"sm_90"} for path in ("demo/_C.so", "demo/_D.so"))
+    assert lies(user.folder / "venv") == []
