@@ -50,7 +50,8 @@ def check_cut(before: Loaded, after: Loaded, *, verbatim: bool) -> None:
             check_kept(code, kept, verbatim=verbatim)
             unit = _ALIGNMENT[old[1] == _HIP]
             assert old[2] % unit or not new[2] % unit, f"GPU code at {new[2]:#x}, no multiple of {unit}"
-    _check_freed(before, after, [(old, new) for old, new in zip(wrappers, now, strict=True) if old[1] != _HIP])
+    pairs = [(old, new) for old, new in zip(wrappers, now, strict=True) if old[1] != _HIP]
+    _check_freed(before, after, [(old, new) for old, new in pairs if _code(before, old) is not None])
     check_headers(before, after, {old[2]: new[2] for old, new in zip(wrappers, now, strict=True)})
 
 
@@ -103,8 +104,8 @@ def _code(library: Loaded, wrapper: tuple[int, int, int]) -> list[Entry] | None:
         Unreadable, struct.error, ValueError, LookupError, UnicodeDecodeError, zlib.error, zstandard.ZstdError
     ):
         if magic != _HIP:
-            header, size = struct.unpack("<6xHQ", library.read(address, 16))
-            return entries_of(library.read(address, header + size))
+            found = _fatbin(library, wrapper)
+            return entries_of(library.read(found.start, found.stop - found.start))
         (section,) = (each for each in library.sections if each.name in _GPU_CODE and address in _addresses(each))
         bundle = library.read(address, section.address + section.size - address)
         # other bytes may look like code by chance
@@ -134,7 +135,7 @@ def _fatbin(library: Loaded, wrapper: tuple[int, int, int]) -> range:
     magic, header, size = struct.unpack("<4s2xHQ", library.read(wrapper[2], 16))
     if magic != FATBIN:
         raise Unreadable
-    return range(wrapper[2], wrapper[2] + header + min(size, len(library.data)))
+    return range(wrapper[2], wrapper[2] + header + size)
 
 
 def _rows(library: Loaded, places: list[int]) -> Iterator[range]:

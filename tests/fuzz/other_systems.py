@@ -78,17 +78,14 @@ def _check_windows_laws(before: pefile.PE, after: pefile.PE) -> None:
                 each.__data__[part.PointerToRawData :][: part.SizeOfRawData]
                 for each, part in ((before, one), (after, other))
             )
-            if not any(
-                table.VirtualAddress for table in before.OPTIONAL_HEADER.DATA_DIRECTORY[6:7]
-            ):  # its rows have places in the file
+            if not _table(before, _DEBUG)[0]:  # its rows have places in the file
                 assert was == now, "other bytes in a section without GPU code"
     assert end <= size, "a section past the end"
 
 
 def _check_windows_tables(before: pefile.PE, after: pefile.PE, *, verbatim: bool) -> None:
     """What has places in the file has the right ones, and each wrapper leads to what it led to, or enough of it."""
-    certificates = after.OPTIONAL_HEADER.DATA_DIRECTORY[_SECURITY]
-    assert (certificates.VirtualAddress, certificates.Size) == (0, 0), "certificates of another file"
+    assert _table(after, _SECURITY) == (0, 0), "certificates of another file"
     if before.OPTIONAL_HEADER.CheckSum:
         assert after.verify_checksum(), "another checksum"
     if after.FILE_HEADER.PointerToSymbolTable:
@@ -101,6 +98,12 @@ def _check_windows_tables(before: pefile.PE, after: pefile.PE, *, verbatim: bool
             check_kept(one, other, verbatim=verbatim)
 
 
+def _table(image: pefile.PE, number: int) -> tuple[int, int]:
+    """Where the header says that table *number* is, and its bytes; nowhere, if it names fewer tables."""
+    tables = image.OPTIONAL_HEADER.DATA_DIRECTORY[number : number + 1]
+    return (tables[0].VirtualAddress, tables[0].Size) if tables else (0, 0)
+
+
 def _symbols(image: pefile.PE) -> bytes:
     start = image.FILE_HEADER.PointerToSymbolTable
     return bytes(image.__data__[start : start + 18 * image.FILE_HEADER.NumberOfSymbols])
@@ -108,8 +111,10 @@ def _symbols(image: pefile.PE) -> bytes:
 
 def _debug_data(image: pefile.PE) -> Iterator[bytes]:
     """What each row of the debug directory has in the file; nothing where that is in no section that stays as it is."""
-    table = image.OPTIONAL_HEADER.DATA_DIRECTORY[_DEBUG]
-    rows = image.get_data(table.VirtualAddress, table.Size) if table.VirtualAddress else b""
+    address, room = _table(image, _DEBUG)
+    rows = b""
+    with suppress(pefile.PEFormatError):
+        rows = image.get_data(address, room) if address else b""
     for size, start in struct.iter_unpack("<16xI4xI", rows[: len(rows) // 28 * 28]):
         is_kept = any(
             each.PointerToRawData <= start and start + size <= each.PointerToRawData + each.SizeOfRawData

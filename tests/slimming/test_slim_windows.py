@@ -132,6 +132,10 @@ BAD: dict[str, tuple[Callable[[bytes, PeImage], bytes], str | None]] = {
         lambda data, image: _patched(data, image.place + _OPTIONAL + 36, 0),
         "expected a power of two",
     ),
+    "sections between sectors": (
+        lambda data, image: _patched(data, image.place + _OPTIONAL + 36, 0x100),
+        "file alignment 0x100: expected a multiple of 0x200, or the alignment in memory, 0x1000",
+    ),
     "an archive behind it": (lambda data, _: data + b"PK", "2 bytes behind the last section"),
 }
 

@@ -36,6 +36,7 @@ _MOST_SECTIONS = 1 << 10
 # linkers put the headers right behind a small program for DOS
 _FURTHEST = 1 << 16
 _HIGHEST = 1 << 64
+_SECTOR = 512
 
 Name = Annotated[bytes, "8s"]
 
@@ -384,6 +385,12 @@ def _check_sections(sections: Sequence[PeSection], optional: OptionalHeader, *, 
     unit = optional.file_alignment
     if unit < 1 or unit & (unit - 1) or optional.image_base >= _HIGHEST:
         raise BinaryError(f"file alignment {unit:#x}: expected a power of two")
+    # Windows refuses others: it finds sections by sectors, or where they are in memory
+    if unit % _SECTOR and unit != optional.section_alignment:
+        raise BinaryError(
+            f"file alignment {unit:#x}: expected a multiple of {_SECTOR:#x}, or the alignment in memory, "
+            f"{optional.section_alignment:#x}"
+        )
     for section in sections:
         if section.raw.stop > file_size:
             raise BinaryError(f"section {section.name} runs to {section.raw.stop:#x}, past the end, {file_size:#x}")
