@@ -219,6 +219,8 @@
     // a link may name a file: page.html#demo.libs/libdemo.so
     const asked = decodeURIComponent(location.hash.slice(1));
     choose(cards.find(({ files }) => files.some(({ path }) => path === asked))?.id ?? null);
+    // at once, too: a browser that draws nothing, for a dump or a print, has no size to tell of
+    join();
     new ResizeObserver(join).observe(graph);
   }
 })();
