@@ -62,14 +62,16 @@ def device_library(
     align: int = 8,
     more: str = "",
     flags: Sequence[str] = (),
+    rights: str = "a",
 ) -> bytes:
     """A shared library with *containers* in *section*, labelled c0, c1 ..., and *more* in assembly.
 
+    The section has the *rights* of an ELF section, to be read alone, as with nvcc.
     Wrappers, of that section, magic and version, point to the containers numbered in *wrapped*: each once by default.
     """
     name, magic, version = wrapper
     # without a name the linker writes that of gcc's temporary file into .symtab, another one each time
-    lines = ['.file "device.s"', f'.section {section},"a",@progbits', f".balign {align}"]
+    lines = ['.file "device.s"', f'.section {section},"{rights}",@progbits', f".balign {align}"]
     for number, container in enumerate(containers):
         lines += [f".balign {align}", f"c{number}:", *_bytes(container)]
     lines += [f'.section {name},"aw",@progbits', ".balign 8"]

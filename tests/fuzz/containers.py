@@ -29,7 +29,11 @@ from vbuild.slimming.request import Cuts, Empty, Share
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "fatbins"
 SHARE = Share(GpuList.asked("90,gfx90a:xnack+"))
-ORDERS = (Cuts(strip=Strip.UNNEEDED), Cuts(zstd=True, empty=Empty.NOTHING, unsupported=True, force=True))
+ORDERS = (
+    Cuts(strip=Strip.UNNEEDED),
+    Cuts(strip=Strip.DEBUG),
+    Cuts(zstd=True, empty=Empty.NOTHING, unsupported=True, force=True),
+)
 _FLAGS = (0, FatbinFlag.LZ4, FatbinFlag.ZSTD)
 _FILES = (
     "demo/k.cubin",

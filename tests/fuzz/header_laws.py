@@ -3,7 +3,9 @@
 Headers that said something else before than the loader does are not looked at: damaged files have such.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import starmap
 
@@ -18,8 +20,11 @@ _LEADING = frozenset({4, 5, 6, 7, 23, 36, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x
 _TOLD = frozenset({2, 3, 7, 0x6474E550, 0x6474E551, 0x6474E552})
 
 
-def check_headers(before: Loaded, after: Loaded, led: Mapping[int, int]) -> None:
-    """Sections are where they say, segments what they were; symbols of GPU code follow it from where it is *led*."""
+def check_headers(before: Loaded, after: Loaded, led: Mapping[int, tuple[range, range]]) -> None:
+    """Sections are where they say, segments what they were; symbols of GPU code follow it from where it is *led*.
+
+    That is the place which GPU code had, and the one it has, by the start of the first.
+    """
     assert len(after.sections) >= len(before.sections), "sections are gone"
     pairs = list(zip(before.sections, after.sections, strict=False))
     _check_sections(before, after, pairs)
@@ -32,11 +37,16 @@ def check_headers(before: Loaded, after: Loaded, led: Mapping[int, int]) -> None
     assert told == was, "another segment"
     if all(starmap(_is_mapped, ((before, each) for each in _told(before)))):
         assert all(starmap(_is_mapped, ((after, each) for each in _told(after)))), "a segment is not where it says"
+    if _are_apart(_in_file(before)):
+        assert _are_apart(_in_file(after)), "sections lie over each other"
+    if _are_apart(_in_memory(before)):
+        assert _are_apart(_in_memory(after)), "PT_LOADs lie over each other"
     if _tells_its_headers(before):
         assert _tells_its_headers(after), "PT_PHDR says another place"
     for old, new in pairs:
         if old.kind == new.kind == _SYMTAB and not old.flags & _LOADED:
-            _check_symtab(before, after, (old, new), {**moved, **led})
+            places = {start: (range(start, start), range(end, end)) for start, end in moved.items()}
+            _check_symtab(before, after, (old, new), {**places, **led})
 
 
 def _check_sections(before: Loaded, after: Loaded, pairs: Sequence[tuple[Section, Section]]) -> None:
@@ -77,8 +87,25 @@ def _tells_its_headers(library: Loaded) -> bool:
     return all((each.offset, each.address, each.filled) == (library.phoff, places.start, len(places)) for each in told)
 
 
-def _check_symtab(before: Loaded, after: Loaded, tables: tuple[Section, Section], led: Mapping[int, int]) -> None:
-    """Each row is what it was, or one of a section that is gone, or its value is where that is *led*."""
+def _in_file(library: Loaded) -> Iterator[range]:
+    filled = (each for each in library.sections if each.kind not in {_NULL, _NOBITS} and each.size)
+    return (range(each.offset, each.offset + each.size) for each in filled)
+
+
+def _in_memory(library: Loaded) -> Iterator[range]:
+    return (range(load.address, load.address + load.size) for load in library.loads)
+
+
+def _are_apart(spans: Iterable[range]) -> bool:
+    """Whether no two of *spans* have anything in common."""
+    found = sorted(spans, key=lambda span: (span.start, span.stop))
+    return all(one.stop <= other.start for one, other in itertools.pairwise(found))
+
+
+def _check_symtab(
+    before: Loaded, after: Loaded, tables: tuple[Section, Section], led: Mapping[int, tuple[range, range]]
+) -> None:
+    """Each row is what it was, of no section where its own is gone, or has the value and size of where it is *led*."""
     old, new = tables
     assert new.size == old.size, "another number of symbols"
     gone = {
@@ -88,10 +115,12 @@ def _check_symtab(before: Loaded, after: Loaded, tables: tuple[Section, Section]
     }
     for row in range(0, old.size // 24 * 24, 24):
         was, now = (each.data[at + row : at + row + 24] for each, at in ((before, old.offset), (after, new.offset)))
-        value = int.from_bytes(was[8:16], "little")
-        if int.from_bytes(was[6:8], "little") not in gone:
-            assert now[:8] == was[:8], "another symbol"
-            assert int.from_bytes(now[8:16], "little") == led.get(value, value), (
-                f"a symbol of {value:#x} leads elsewhere"
-            )
-            assert value in led or now == was, f"the symbol of {value:#x} has another size"
+        (number, value, size), (number_now, *now_at) = struct.unpack("<6xHQQ", was), struct.unpack("<6xHQQ", now)
+        if number in gone:
+            assert number_now not in gone, f"the symbol of {value:#x} is of a section that is gone"
+            continue
+        assert now[:8] == was[:8], "another symbol"
+        place, there = led.get(value, (range(value, value), range(value, value)))
+        assert now_at[0] == there.start, f"a symbol of {value:#x} leads elsewhere"
+        length = len(there) if place and size == len(place) else size
+        assert now_at[1] == length or (value in led and not place), f"the symbol of {value:#x} has another size"

@@ -52,7 +52,11 @@ def check_cut(before: Loaded, after: Loaded, *, verbatim: bool) -> None:
             assert old[2] % unit or not new[2] % unit, f"GPU code at {new[2]:#x}, no multiple of {unit}"
     pairs = [(old, new) for old, new in zip(wrappers, now, strict=True) if old[1] != _HIP]
     _check_freed(before, after, [(old, new) for old, new in pairs if _code(before, old) is not None])
-    check_headers(before, after, {old[2]: new[2] for old, new in zip(wrappers, now, strict=True)})
+    check_headers(
+        before,
+        after,
+        {old[2]: (_place(before, old), _place(after, new)) for old, new in zip(wrappers, now, strict=True)},
+    )
 
 
 def check_relinked(before: Loaded, after: Loaded, order: Relink) -> None:
@@ -128,6 +132,11 @@ def _check_freed(
                     left[start:stop] = bytes(stop - start)
             inside = left[max(span.start - page, 0) : max(span.stop - page, 0)]
             assert not any(inside), f"code that is needed no more is left at {page:#x}"
+
+
+def _place(library: Loaded, wrapper: tuple[int, int, int]) -> range:
+    """The addresses of what *wrapper* leads to; none behind its start where they are not known."""
+    return readable(partial(_fatbin, library, wrapper)) or range(wrapper[2], wrapper[2])
 
 
 def _fatbin(library: Loaded, wrapper: tuple[int, int, int]) -> range:

@@ -109,7 +109,7 @@ def _checksum(image: pefile.PE) -> int:
     place = image.OPTIONAL_HEADER.get_file_offset() + 64
     data = bytes(image.__data__)
     plain = data[:place] + bytes(4) + data[place + 4 :] + bytes(len(data) % 2)
-    total = sum(struct.unpack(f"<{len(plain) // 2}H", plain))
+    total: int = sum(struct.unpack(f"<{len(plain) // 2}H", plain))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total + len(data)

@@ -1,0 +1,90 @@
+"""Fuzzing can fail: the readers that judge cut and relinked libraries notice faults in the code that made them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.factories.tools import needs
+
+_ELF, _PE = "vbuild.elf.surgery.", "vbuild.pe.cutting"
+# target, module, what stands there, and what is a fault instead
+FAULTS = {
+    "code that is needed no more": (
+        "slim", f"{_ELF}cutting", "edits += (Edit(gap, (bytes(len(gap)),)) for gap in _gaps(bed, plan))", "pass",
+    ),
+    "fewer program headers": ("slim", f"{_ELF}cutting", "e_phnum=len(table.headers)", "e_phnum=image.header.e_phnum"),
+    "section headers elsewhere": (
+        "slim", f"{_ELF}cutting", "e_shoff=holes.offset(place) if", "e_shoff=place if",
+    ),
+    "pointers off": ("slim", f"{_ELF}cutting", "each.pointers, move.new.start)", "each.pointers, move.new.start + 8)"),
+    "symbols that stay behind": (
+        "slim", f"{_ELF}cutting", "words |= symbol_words(image, [*moves, *slid], without=plan.unneeded)", "",
+    ),
+    "PT_DYNAMIC that stays behind": ("slim", f"{_ELF}cutting", "words |= slid_words", ""),
+    "segments elsewhere in the file": (
+        "slim", f"{_ELF}cutting", "replace(each, p_offset=holes.offset(each.p_offset)).pack()", "each.pack()",
+    ),
+    "sections elsewhere in the file": (
+        "slim", f"{_ELF}cutting",
+        "[replace(each, sh_offset=plan.holes.offset(each.sh_offset)) for each in (*found, *more)]", "[*found, *more]",
+    ),
+    "sections elsewhere in memory": ("slim", f"{_ELF}cutting", "sh_addr=header.sh_addr + slide.by, ", ""),
+    "longer sections": ("slim", f"{_ELF}cutting", "sh_size=stop - start, sh", "sh_size=stop - start + 8, sh"),
+    "the section headers of what is gone": ("slim", f"{_ELF}cutting", "if section in plan.unneeded:", "if False:"),
+    "pieces at one address": ("slim", f"{_ELF}holes", "p_vaddr=segment.p_vaddr + moved", "p_vaddr=segment.p_vaddr"),
+    ".bss lost": ("slim", f"{_ELF}holes", "p_memsz=stop - start + beyond", "p_memsz=stop - start"),
+    ".bss behind each piece": ("slim", f"{_ELF}holes", " if stop == segment.span.stop else 0", ""),
+    "code that cannot be run": (
+        "slim", f"{_ELF}holes",
+        "stays = _has_code(layout, piece) or not piece.p_flags & SegmentFlag.R", "stays = False",
+    ),
+    "PT_PHDR of the old size": (
+        "slim", f"{_ELF}slots", "return None if table.missing else _announced(table, image)",
+        "return None if table.missing else table",
+    ),
+    "half of the filter": ("slim", f"{_ELF}slots", "low | high for low", "low for low"),
+    "merged without rights": ("slim", f"{_ELF}slots", "p_flags=one.p_flags | other.p_flags", "p_flags=one.p_flags"),
+    "merged and cut off": (
+        "slim", f"{_ELF}slots", "p_memsz=other.addresses.stop - one.p_vaddr", "p_memsz=other.p_memsz",
+    ),
+    "addends that stay": ("slim", f"{_ELF}written", "words[pointer.row + _ADDEND] = address", "pass"),
+    "words that stay": ("slim", f"{_ELF}written", "if held == pointer.target:", "if False:"),
+    "symbols of another size": ("slim", f"{_ELF}written", "len(move.new)\n", "len(move.new) + 8\n"),
+    "symbols of sections that are gone": (
+        "slim", f"{_ELF}written", "*(_orphaned(table, gone) if gone else ())", "",
+    ),
+    "DLL: pointers off": ("slim-pe", _PE, "pointer.place, start) for", "pointer.place, start + 8) for"),
+    "DLL: sections elsewhere": (
+        "slim-pe", _PE, "raw_at=shifts.offset(header.raw_at) if size", "raw_at=header.raw_at if size",
+    ),
+    "DLL: debug data elsewhere": ("slim-pe", _PE, "raw_at=shifts.offset(entry.raw_at)", "raw_at=entry.raw_at"),
+    "DLL: another checksum": ("slim-pe", _PE, "+ file.size", "+ file.size + 1"),
+    "DLL: symbols elsewhere": (
+        "slim-pe", _PE, "symbols_at=shifts.offset(coff.symbols_at)", "symbols_at=coff.symbols_at",
+    ),
+    "DLL: certificates that are gone": (
+        "slim-pe", _PE, "DataDirectory(0, 0) if number == Directory.SECURITY else ", "",
+    ),
+    "another name needed": ("relink", f"{_ELF}relink", '"--replace-needed", old, new', '"--replace-needed", old, old'),
+    "nothing added": ("relink", f"{_ELF}relink", 'command += ["--add-needed", name]', "pass"),
+    "no SONAME": ("relink", f"{_ELF}relink", 'command += ["--set-soname", order.soname]', "pass"),
+    "RUNPATH for RPATH": ("relink", f"{_ELF}relink", '["--force-rpath"]', "[]"),
+}  # fmt: skip
+
+
+@needs("gcc")
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_noticed(fault: str) -> None:
+    target, module, old, new = FAULTS[fault]
+    command = [sys.executable, "-m", "tests.fuzz.faulty", target, module, old, new]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (1, ""), ran
+    assert ran.stdout
+
+
+def test_without_a_fault_nothing_is_noticed() -> None:
+    command = [sys.executable, "-m", "tests.fuzz.faulty", "relink", f"{_ELF}relink", "def _patch(", "def _patch("]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
