@@ -3,6 +3,7 @@
 Seeds of recipes are those in `recipes`, with every block of TOML in what is told there about keys.
 """
 
+import atexit
 import hashlib
 import json
 import re
@@ -45,6 +46,7 @@ from vbuild.wheel.name import WheelName
 _MACHINE = FleetMachine("m", Machine.described(Cpu.parse("x86-64-v3"), glibc="2.28", python="3.12"))
 RECIPES = Path(__file__).parents[2] / "recipes"
 _OPEN = ExitStack()
+atexit.register(_OPEN.close)
 _HASH = "0123456789abcdef" * 4
 _TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _JSON_WORDS = (b'":{', b'":[', b"null", b"true", b"1e999", b"NaN", b"\\ud800", b"[[[[[[[[", b"}}", b'""')

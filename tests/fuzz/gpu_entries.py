@@ -76,7 +76,7 @@ def entries_of(data: bytes) -> list[Entry]:
         for _ in range(int.from_bytes(data[24:32], "little")):
             start, size, length = struct.unpack_from("<QQQ", data, place)
             place += 24 + length
-            found.append(Entry(data[place - length : place].decode(), data[start : start + size] if size else b""))
+            found.append(Entry(data[place - length : place].decode(), _part(data, start, size)))
         return found
     (machine,) = struct.unpack_from("<18xH", data)
     if machine in {190, 224} and data.startswith(b"\x7fELF"):
@@ -86,6 +86,12 @@ def entries_of(data: bytes) -> list[Entry]:
             return [Entry(f"-gfx{flags & 0xFF:x}{'' if flags >> 8 & 3 != 2 else '-off'}", data)]
         return [Entry(f"2-{flags & 0xFF if data[7] == 0x33 else flags >> 8 & 0xFF}", data)]
     return [Entry("1-90", data)] if re.search(rb"\.target\s+sm_90", data[: 1 << 14]) else []
+
+
+def _part(data: bytes, start: int, size: int) -> bytes:
+    if size and start + size > len(data):
+        raise ValueError(start)
+    return data[start : start + size] if size else b""
 
 
 def _plain(bundle: bytes) -> bytes:

@@ -51,8 +51,8 @@ def check_headers(before: Loaded, after: Loaded, led: Mapping[int, tuple[range, 
 
 def _check_sections(before: Loaded, after: Loaded, pairs: Sequence[tuple[Section, Section]]) -> None:
     for old, new in pairs:
-        if new.kind == _NULL != old.kind:
-            assert not old.flags & _LOADED, f"section {old.name!r} is gone"
+        if _NULL in {old.kind, new.kind}:
+            assert old.kind == _NULL or not old.flags & _LOADED, f"section {old.name!r} is gone"
             continue
         assert (new.name, new.kind, new.flags) == (old.name, old.kind, old.flags), f"section {old.name!r} is another"
         if old.link < len(before.sections) and before.sections[old.link].kind:

@@ -48,6 +48,10 @@ def relro() -> int:
     return next(number for number, each in enumerate(IMAGE.segments) if each.p_type == SegmentType.GNU_RELRO)
 
 
+def dynamic() -> int:
+    return next(number for number, each in enumerate(IMAGE.segments) if each.p_type == SegmentType.DYNAMIC)
+
+
 def buckets(data: bytes) -> range:
     """The file offsets of the buckets of ``.gnu.hash``."""
     span = place(".gnu.hash", ElfImage.parse(data))
@@ -68,6 +72,10 @@ BLOB = blobs(IMAGE)[0].pointers[0].target
 SYMBOLS = len(place(".dynsym")) // 24
 STRINGS = len(place(".dynstr"))
 BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
+    "PT_DYNAMIC between the PT_LOADs": (
+        lambda: SOUND.with_segment(dynamic(), p_vaddr=0x900000),
+        "PT_DYNAMIC at address 0x900000, which no PT_LOAD fills",
+    ),
     "a library's name": (
         lambda: with_row(DynamicTag.NEEDED, BEYOND),
         f"string at {BEYOND:#x} has no end in {STRINGS:#x} bytes",

@@ -1,6 +1,6 @@
 """Whether the tables that the loader reads end where they say, and lead nowhere else.
 
-    PT_DYNAMIC                            each tag once
+    PT_DYNAMIC                            in a PT_LOAD, each tag once
     DT_NEEDED, DT_SONAME, version names   offsets into the strings of DT_STRTAB, DT_STRSZ bytes
     rows of DT_RELA and DT_JMPREL         numbers of symbols of DT_SYMTAB
     .gnu.hash, .hash                      numbers of symbols, too
@@ -47,8 +47,13 @@ def check_tables(image: ElfImage, replaced: Sequence[range], *, filled: Collecti
     *replaced* are addresses into which the loader may not write, *filled* those that one relocation fills.
     """
     _check_relro(image)
-    if not any(segment.p_type == SegmentType.DYNAMIC for segment in image.segments):
+    tables = [segment for segment in image.segments if segment.p_type == SegmentType.DYNAMIC]
+    if not tables:
         return
+    for segment in tables:
+        # the loader goes by the address, and finds there what the page has, which may be other rows
+        if image.offset(segment.p_vaddr) is None:
+            raise BinaryError(f"PT_DYNAMIC at address {segment.p_vaddr:#x}, which no PT_LOAD fills")
     dynamic = Dynamic.of(image)
     _check_rows(dynamic, replaced)
     for name in _names(dynamic):
