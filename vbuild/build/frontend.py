@@ -55,6 +55,7 @@ from vbuild.recipe.cuda import Archs
 from vbuild.recipe.variables import passed
 from vbuild.toolchain.compilers import cargo_home
 from vbuild.toolchain.nvcc_commands import Command, is_trial
+from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.name import WheelName
 
 # pyproject-hooks warns again, in this process and thus on the terminal, what a backend has warned
@@ -303,7 +304,7 @@ def _environment(
 
 
 def _checked(wheel: Path, folder: Path) -> Path:
-    wheels = sorted(path.name for path in folder.glob("*.whl"))
+    wheels = [path.name for path in wheels_in(folder)]
     if wheels != [wheel.name]:
         raise BuildError(
             f"the backend left {', '.join(wheels) or 'no wheel'}, expected {wheel.name} alone: turn the others "

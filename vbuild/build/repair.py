@@ -38,7 +38,7 @@ from vbuild.process.run import run, supervised
 from vbuild.recipe.hidden import of_variables
 from vbuild.recipe.model import Repair
 from vbuild.recipe.variables import passed, variable_pattern
-from vbuild.wheel.archive import check_wheels
+from vbuild.wheel.archive import check_wheels, wheels_in
 from vbuild.wheel.name import WheelName
 
 # only once Python runs: it may not be able to load libraries that are for a higher level than this machine's
@@ -97,7 +97,7 @@ def repaired(
             except BuildError:  # another module of the wheel does need a C library, and a new one
                 attempt(replace(settings, plat=fewest))
         # only now that it has succeeded: it leaves a wheel there when it fails, too
-        wheels = sorted(Path(folder).glob("*.whl"))
+        wheels = wheels_in(Path(folder))
         if len(wheels) != 1:
             names = ", ".join(path.name for path in wheels) or "no wheel"
             what = "let repair.command leave one" if settings.command else "repair.skip = true leaves auditwheel out"

@@ -282,16 +282,16 @@ def _masked(log: BinaryIO) -> Iterator[tuple[int, Callable[[], None]]]:
 
 def _append(reading: int, log: int, mask: Mask, failures: list[OSError]) -> None:
     """Copy what comes from *reading* to *log*; if that cannot be written, read on, so that no command waits."""
-    with os.fdopen(reading, "rb", buffering=0) as pipe, os.fdopen(log, "ab", buffering=0) as file:
-        while True:
-            piece = pipe.read(_PIECE)
-            try:
-                if not failures:
-                    file.write(mask.shown(piece) if piece else mask.rest())
-            except OSError as error:
-                failures.append(error)
-            if not piece:
-                return
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        try:
+            with os.fdopen(log, "ab", buffering=0) as file:
+                while piece := pipe.read(_PIECE):
+                    file.write(mask.shown(piece))
+                file.write(mask.rest())
+        except OSError as error:
+            failures.append(error)
+            while pipe.read(_PIECE):
+                pass
 
 
 def _with_innermost_frames(lines: Iterable[bytes]) -> Iterator[bytes]:

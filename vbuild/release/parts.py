@@ -16,6 +16,7 @@ from vbuild.errors import RecipeError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.staging import LOGS, STAGE
 from vbuild.release.report import REPORT, FailureEntry, Report, WheelEntry
+from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.name import WheelName
 
 
@@ -33,7 +34,7 @@ class ReleasePart(Struct, frozen=True):
         `RecipeError` for a report that cannot be read, or that lists wheels that are not there; `WheelError` for a
         name that no wheel has.
         """
-        wheels = tuple(path for path in sorted(folder.glob("*.whl")) if path.is_file())
+        wheels = tuple(path for path in wheels_in(folder) if path.is_file())
         for wheel in wheels:
             with at(folder):
                 WheelName.parse(wheel.name)

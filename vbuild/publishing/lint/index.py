@@ -46,6 +46,7 @@ from vbuild.publishing.lint.metadata import REQUIRES_DIST, shortened
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.verification.model import Finding, Severity
+from vbuild.wheel.archive import files_in
 from vbuild.wheel.name import WheelName, escaped
 from vbuild.wheel.simple_index import IndexedFile, project_link
 from vbuild.wheel.zip_format import ZipMethod
@@ -259,7 +260,7 @@ def layout_problem(layout: str, rule: PublishRule, place: str, what: str) -> Fin
 
 def wheels_in(folder: Path, found: list[OfferedWheel]) -> Iterator[Finding]:
     """The wheels in *folder*, by file name, put into *found*; what cannot be read is a problem."""
-    for path in sorted(folder.glob("*.whl")):
+    for path in files_in(folder, ".whl"):
         try:
             found.append(OfferedWheel.of(path))
         except VbuildError as error:

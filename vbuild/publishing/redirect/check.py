@@ -36,6 +36,7 @@ from vbuild.publishing.redirect.sdist import (
 )
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.verification.model import Finding
+from vbuild.wheel.archive import files_in
 from vbuild.wheel.name import WheelName
 
 _problem = partial(layout_problem, "redirect")
@@ -93,7 +94,7 @@ class _Sdist(Struct, frozen=True):
 
 def problems(folder: Path) -> Iterator[Finding]:
     """What is wrong with the sdists in *folder*, and with the wheels in its folder ``wheels``."""
-    paths = sorted(folder.glob("*.tar.gz"))
+    paths = files_in(folder, ".tar.gz")
     if not paths:
         yield _problem(PublishRule.SDIST, folder.name, "has no sdist")
     known: set[str] = set()
