@@ -102,7 +102,7 @@ def files_at(place: str | Path, project: str) -> tuple[LocatedFile, ...]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FetchError(f"{place}: no such folder of wheels") from error
     except OSError as error:
-        raise FetchError(f"{place}: its files cannot be listed: {error.strerror}") from error
+        raise FetchError(f"{place}: cannot be read: {error.strerror}") from error
     return tuple(LocatedFile(path.name, str(place), path) for path in found)
 
 
