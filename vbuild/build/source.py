@@ -279,8 +279,7 @@ def _folder_digest(folder: Path, without: Path | None) -> str:
     total = hashlib.sha256("\0".join(git.history(folder)).encode(errors="surrogateescape"))
     top = os.fspath(folder)
     for name in _names(folder, without):
-        with at(name):
-            mode, content = _content(f"{top}/{name}")
+        mode, content = _content(f"{top}/{name}")
         total.update(b"%s\0%o\0%d\0" % (os.fsencode(name), mode, len(content)))
         total.update(content)
     return total.hexdigest()
@@ -312,7 +311,7 @@ def _content(path: str) -> tuple[int, bytes]:
     except FileNotFoundError:
         return 0, b""
     except OSError as error:
-        raise BuildError(f"cannot be read: {error.strerror}") from error
+        raise BuildError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _copied(source: Path, target: Path, without: Path | None) -> Path:
