@@ -1,13 +1,15 @@
-"""Fuzzing can fail: the readers that judge cut and relinked libraries notice faults in the code that made them."""
+"""Fuzzing can fail: the readers that judge what is cut, relinked or written notice faults in the code that did it."""
 
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from tests.factories.tools import needs
+from tests.factories.windows import MINGW
 
-_ELF, _PE = "vbuild.elf.surgery.", "vbuild.pe.cutting"
+_ELF, _PE, _GPU, _ZIP = "vbuild.elf.surgery.", "vbuild.pe.cutting", "vbuild.gpu_code.", "vbuild.wheel.zip_write"
 # target, module, what stands there, and what is a fault instead
 FAULTS = {
     "code that is needed no more": (
@@ -69,6 +71,30 @@ FAULTS = {
     "another name needed": ("relink", f"{_ELF}relink", '"--replace-needed", old, new', '"--replace-needed", old, old'),
     "nothing added": ("relink", f"{_ELF}relink", 'command += ["--add-needed", name]', "pass"),
     "no SONAME": ("relink", f"{_ELF}relink", 'command += ["--set-soname", order.soname]', "pass"),
+    "bundle: places that are no multiples": ("bundle", f"{_GPU}bundle", "gap = -end % ALIGNMENT", "gap = -end % 8"),
+    "bundle: code without its gap": ("bundle", f"{_GPU}bundle", "parts += [bytes(gap), code]", "parts += [code]"),
+    "bundle: one entry too many": ("bundle", f"{_GPU}bundle", "Count(len(kept))", "Count(len(kept) + 1)"),
+    "bundle: the hash of another": (
+        "bundle", f"{_GPU}bundle", "Sizes1(len(bundle), _hash(bundle))", "Sizes1(len(bundle), 1)",
+    ),
+    "bundle: other code": (
+        "device-file", f"{_GPU}bundle", "entry.uncompressed_size) in wanted", "entry.uncompressed_size) not in wanted",
+    ),
+    "fatbin: the flags of before": (
+        "fatbin", f"{_GPU}fatbin", "flags=header.flags & ~COMPRESSED | FatbinFlag.ZSTD", "flags=header.flags",
+    ),
+    "fatbin: without padding": ("fatbin", f"{_GPU}fatbin", "padding = bytes(-len(frame) % ALIGNMENT)", 'padding = b""'),
+    "fatbin: another size": (
+        "fatbin", f"{_GPU}fatbin", "uncompressed_size=len(code),", "uncompressed_size=len(code) + 8,",
+    ),
+    "wheel: the sizes of the longest": (
+        "wheel", _ZIP, "replace(member, compressed_size=compressed_size, packed", "replace(member, packed",
+    ),
+    "wheel: no CRC": (
+        "wheel", _ZIP, "replace(header, crc=crc).pack()))\n        return", "header.pack()))\n        return",
+    ),
+    "wheel: names that are no UTF-8": ("wheel", _ZIP, "kept if member.path.isascii() else kept | ZipFlag.UTF8", "kept"),
+    "wheel: one entry fewer": ("wheel", _ZIP, "count = len(self._entries)", "count = len(self._entries) - 1"),
     "RUNPATH for RPATH": ("relink", f"{_ELF}relink", '["--force-rpath"]', "[]"),
 }  # fmt: skip
 
@@ -78,6 +104,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_noticed(fault: str) -> None:
     target, module, old, new = FAULTS[fault]
+    if target == "slim-pe" and not shutil.which(MINGW):
+        pytest.skip(f"no {MINGW}, which links the DLLs")
     command = [sys.executable, "-m", "tests.fuzz.faulty", target, module, old, new]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (1, ""), ran
