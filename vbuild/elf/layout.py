@@ -140,8 +140,9 @@ class ElfLayout(Struct, frozen=True):
         if (total := max(sum(kept), sum(loaded))) > 2 * len(source):
             raise BinaryError(f"pieces of {total:#x} bytes together in a file of {len(source):#x}")
         for number, segment in enumerate(segments):
-            what = f"segment {number} of type {segment.p_type:#x}"
-            _check_address(segment.p_vaddr, segment.p_memsz, what, end=_END_OF_MEMORY)
+            if segment.p_type != SegmentType.NULL:
+                what = f"segment {number} of type {segment.p_type:#x}"
+                _check_address(segment.p_vaddr, segment.p_memsz, what, end=_END_OF_MEMORY)
         return ElfLayout(len(source), header, segments, sections)
 
     @classmethod
