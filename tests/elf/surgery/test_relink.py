@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.factories import elf
+from tests.factories.damage import with_section
 from tests.factories.devices import AARCH64, AARCH64_LARGE_PAGES, Toolchain, library, program_lines, shortened
 from tests.factories.tools import needs
 from vbuild.binary.edits import Strip
@@ -364,6 +365,18 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "versions behind the end": (
         lambda: with_versions(10, 0xFFFF),
         "symbol version record at 0x... runs past the end, 0x...",
+    ),
+    "a hash table that its section cuts off": (
+        lambda: with_section(caller(), ".gnu.hash", 32, 0x18),
+        "section .gnu.hash: .gnu.hash of 0x... bytes with a filter of 0x1 words",
+    ),
+    "names that their section cuts off": (
+        lambda: with_section(caller(), ".dynstr", 32, 0x10),
+        "section .dynstr of 0x... bytes, expected 0x... for its table",
+    ),
+    "versions that their section cuts off": (
+        lambda: with_section(caller(), ".gnu.version", 32, 0x4),
+        "section .gnu.version of 0x4 bytes, expected 0x... for its table",
     ),
     "text": (lambda: b"#!/bin/sh\n", "not an ELF file: begins with 23 21 2f 62, expected 7f 45 4c 46"),
     "stump": (lambda: caller()[:40], "FileHeader at 0x0 runs past the end, 0x..."),

@@ -29,6 +29,7 @@ from vbuild.elf.image import ElfImage
 from vbuild.elf.records import DF_1_PIE, DynamicEntry, DynamicTag, FileType, ProgramHeader, SegmentType
 from vbuild.elf.surgery.holes import page
 from vbuild.elf.surgery.relink_check import prove_relinked
+from vbuild.elf.surgery.tables import check_sections
 from vbuild.errors import BinaryError, BuildError
 from vbuild.files.edited import EditedFile
 
@@ -108,6 +109,7 @@ def _check_movable(dynamic: Dynamic) -> None:
     is_program = any(segment.p_type == SegmentType.INTERP for segment in image.segments)
     if (dynamic.value(DynamicTag.FLAGS_1) or 0) & DF_1_PIE and not is_program:
         raise BinaryError("program that is linked statically (DF_1_PIE, no PT_INTERP): it loads no library")
+    check_sections(dynamic)
 
 
 def _outstanding(dynamic: Dynamic, order: Relink) -> Relink:

@@ -19,6 +19,7 @@ from vbuild.binary.image import Ranges
 from vbuild.binary.packing import up
 from vbuild.elf.dynamic import Dynamic, version_definitions, version_needs
 from vbuild.elf.image import ElfImage
+from vbuild.elf.layout import Section
 from vbuild.elf.records import ADDRESS_TAGS, STRING_TAGS, DynamicTag, SectionType, SegmentType, SymbolEntry
 from vbuild.elf.surgery.holes import page
 from vbuild.elf.surgery.slots import Bloom
@@ -26,7 +27,7 @@ from vbuild.errors import BinaryError, at
 
 _PLACE_AND_SYMBOL = struct.Struct("<Q4xI8x")
 _NAME_OF = struct.Struct("<I20x")
-_WORD = 4
+_WORD, _VERSION = 4, 2  # bytes
 
 # the size of each table whose address has a tag, DT_INIT_ARRAY, DT_FINI_ARRAY and DT_PREINIT_ARRAY among them
 _SIZES: dict[int, int] = {
@@ -58,22 +59,49 @@ def check_tables(image: ElfImage, replaced: Sequence[range], *, filled: Collecti
     _check_rows(dynamic, replaced)
     for name in _names(dynamic):
         dynamic.raw(name)
-    found = (each for each in image.sections if each.header.sh_type == SectionType.DYNSYM)
-    symbols = next((each for each in found if each.header.sh_addr == dynamic.value(DynamicTag.SYMTAB)), None)
-    if symbols is None:
-        raise BinaryError("no section .dynsym at DT_SYMTAB, which says how many symbols there are")
-    count = symbols.size // SymbolEntry.layout.size
-    table = image.view(symbols.span)[: count * SymbolEntry.layout.size]
+    symbols = _symbols(dynamic)
+    table = image.view(symbols)[: _count(symbols) * SymbolEntry.layout.size]
     dynamic.raw(max((name for (name,) in _NAME_OF.iter_unpack(table)), default=0))
-    _check_relocations(image, replaced, count, frozenset(filled))
+    _check_relocations(image, replaced, _count(symbols), frozenset(filled))
+    check_sections(dynamic)
+
+
+def check_sections(dynamic: Dynamic) -> None:
+    """Nothing, if sections have all of the tables that may be moved in the file; else a `BinaryError`.
+
+    Those are the hash tables, which lead to symbols alone, names, and versions. The loader looks at no section, but a
+    table is moved as its section says.
+    """
+    count = _count(_symbols(dynamic))
     for kind, tag, check in _HASHES:
         if (address := dynamic.value(tag)) is not None:
-            found = (each for each in image.sections if each.header.sh_type == kind)
-            section = next((each for each in found if each.header.sh_addr == address), None)
+            section = _section(dynamic.image, kind, address)
             if section is None:
                 raise BinaryError(f"hash table at {address:#x}: expected a section that begins there")
             with at(f"section {section.name}"):
-                check(image.view(section.span), count)
+                check(dynamic.image.view(section.span), count)
+    sizes = ((SectionType.STRTAB, DynamicTag.STRTAB, dynamic.value(DynamicTag.STRSZ) or 0),)
+    for kind, tag, size in (*sizes, (SectionType.GNU_VERSYM, DynamicTag.VERSYM, _VERSION * count)):
+        section = _section(dynamic.image, kind, dynamic.value(tag))
+        if section is not None and section.size < size:
+            raise BinaryError(f"section {section.name} of {section.size:#x} bytes, expected {size:#x} for its table")
+
+
+def _section(image: ElfImage, kind: SectionType, address: int | None) -> Section | None:
+    found = (each for each in image.sections if each.header.sh_type == kind and each.is_loaded)
+    return next((each for each in found if each.header.sh_addr == address), None)
+
+
+def _symbols(dynamic: Dynamic) -> range:
+    """The file offsets of DT_SYMTAB, whose end only its section says."""
+    symbols = _section(dynamic.image, SectionType.DYNSYM, dynamic.value(DynamicTag.SYMTAB))
+    if symbols is None:
+        raise BinaryError("no section .dynsym at DT_SYMTAB, which says how many symbols there are")
+    return symbols.span
+
+
+def _count(symbols: range) -> int:
+    return len(symbols) // SymbolEntry.layout.size
 
 
 def _check_relro(image: ElfImage) -> None:
