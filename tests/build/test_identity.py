@@ -474,7 +474,7 @@ def test_a_file_that_cannot_be_read_is_one_line() -> None:
         user = os.geteuid()
         os.seteuid(user or 65534)
         try:
-            with pytest.raises(BuildError, match=r"^src/a\.c: cannot be read: Permission denied$"):
+            with pytest.raises(BuildError, match=r"^/.*/src/a\.c: cannot be read: Permission denied$"):
                 digest(source)
         finally:
             os.seteuid(user)
