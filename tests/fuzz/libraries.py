@@ -25,7 +25,7 @@ from vbuild.elf.code import Elf
 from vbuild.elf.image import ElfImage
 from vbuild.elf.interface import Interface
 from vbuild.elf.read import Loading, Outline
-from vbuild.elf.records import DynamicTag
+from vbuild.elf.records import DynamicTag, SegmentType
 from vbuild.elf.surgery.relink import Relink, relinked
 from vbuild.errors import VbuildError
 from vbuild.files.edited import EditedFile
@@ -61,7 +61,15 @@ def _read_elf(data: bytes) -> None:
     with suppress(Unreadable, struct.error):
         library = Loaded(data)
         places = (library.first(DynamicTag.STRTAB) or 0, library.first(DynamicTag.STRSZ) or 0)
-        if isinstance(outline, Outline) and outline.type == "ET_DYN" and places[0] and library.is_from_file(*places):
+        # a PT_DYNAMIC beside the PT_LOADs is in memory by chance alone, as a page is mapped as a whole
+        is_filled = any(
+            load.address <= each.address < load.address + load.filled
+            for each in library.segments
+            if each.kind == SegmentType.DYNAMIC
+            for load in library.loads
+        )
+        is_sound = is_filled and places[0] and library.is_from_file(*places)
+        if isinstance(outline, Outline) and outline.type == "ET_DYN" and is_sound:
             assert outline.needed == tuple(map(_text, library.needed)), "other libraries in NEEDED"
             assert outline.soname == next(map(_text, library.soname), None), "another SONAME"
 

@@ -94,7 +94,8 @@ def _addresses(section: Section) -> range:
 def _wrappers(library: Loaded) -> Iterator[tuple[int, int, int]]:
     """The place of the pointer of each wrapper, its magic number, and where it leads."""
     for section in library.sections:
-        if section.name in _WRAPPERS and section.flags & _LOADED:
+        # by its address: a damaged header may not say that it is loaded, and relocations fill it all the same
+        if section.name in _WRAPPERS and section.address:
             for place in range(section.address, section.address + section.size // 24 * 24, 24):
                 magic, _, _, _ = _WRAPPER.unpack(library.read(place, 24))
                 if library.is_pointer(place + 8):
