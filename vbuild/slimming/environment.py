@@ -241,7 +241,8 @@ class _Run:
             folder = self._folders.setdefault(place, DiskFolder(place))
             plan = examined(file.path, data, (self._share,), self._cuts, folder)
         except (VbuildError, OSError) as error:
-            return _Done(file, why_left=str(error).removeprefix(f"{file.path}: "))
+            told = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+            return _Done(file, why_left=told.removeprefix(f"{file.path}: "))
         cut = plan.cuts[0]
         if not plan.is_changed or cut.after >= cut.before:
             # zeros where code was save nothing on a disk

@@ -125,9 +125,11 @@ def _from(root: Path, path: str) -> str:
 def _is_worth_reading(path: str) -> bool:
     if is_named(path):
         return True
-    with suppress(OSError), Path(path).open("rb") as file:
-        return worth_reading(path, lambda size: _head(file, size))
-    return False
+    try:
+        with Path(path).open("rb") as file:
+            return worth_reading(path, lambda size: _head(file, size))
+    except OSError:
+        return True  # who reads all of it says why that cannot be
 
 
 def _head(file: BinaryIO, size: int) -> bytes:

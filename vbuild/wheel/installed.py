@@ -190,21 +190,29 @@ class Environment(Struct, frozen=True):
         if not root.is_dir():
             raise RepackageError(f"{path}: not a folder; expected the tree of an unpacked image")
         device = root.stat().st_dev
-        for place, names, _files in os.walk(root):
+        unread: list[OSError] = []
+        for place, names, _files in os.walk(root, onerror=unread.append):
             here = Path(place)
             if any(name.endswith(_DIST_INFO) for name in names):
                 folders.append(here)
             if _CONDA_META in names:
                 prefixes.append(here)
             names[:] = sorted(name for name in names if _is_on(here / name, device))
+        # what another user has for himself alone is passed over
+        for error in unread:
+            if not isinstance(error, PermissionError) or not (folders or prefixes):
+                raise RepackageError(f"{error.filename}: cannot be read: {error.strerror}") from error
         if not folders and not prefixes:
             raise RepackageError(f"{path}: no packages in it; expected *.dist-info or conda-meta somewhere below")
         return cls(root, tuple(folders), tuple(prefixes))
 
     def distributions(self) -> tuple[InstalledDistribution, ...]:
-        """Everything that is installed, by name; of a package that conda and RECORD list there are two."""
-        infos = (info for folder in self.folders for info in folder.glob(f"*{_DIST_INFO}") if info.is_dir())
-        metas = (file for prefix in self.prefixes for file in (prefix / _CONDA_META).glob("*.json"))
+        """Everything that is installed, by name; of a package that conda and RECORD list there are two.
+
+        `RepackageError` if a folder cannot be read, which a glob takes for an empty one.
+        """
+        infos = (info for folder in self.folders for info in _in(folder, _DIST_INFO) if info.is_dir())
+        metas = (file for prefix in self.prefixes for file in _in(prefix / _CONDA_META, ".json"))
         found = [*map(InstalledDistribution.in_folder, infos), *map(InstalledDistribution.in_conda, metas)]
         return tuple(sorted(found, key=lambda one: (one.project.lower(), one.version, str(one.listing))))
 
@@ -299,6 +307,13 @@ def _editable(file: Path) -> str | None:
         return str(values["url"]) if values["dir_info"]["editable"] else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def _in(folder: Path, ending: str) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.name.endswith(ending)]
+    except OSError as error:
+        raise RepackageError(f"{folder}: cannot be read: {error.strerror}") from error
 
 
 def _text(file: Path) -> str:
