@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.json_text import json_object
+from vbuild.wheel.archive import files_in
 from vbuild.wheel.metadata import Metadata, Record, RecordRow, unpadded
 
 _PACKAGES = ("lib*/*/site-packages", "lib*/*/dist-packages", "Lib/site-packages", "local/lib*/*/dist-packages")
@@ -209,10 +210,10 @@ class Environment(Struct, frozen=True):
     def distributions(self) -> tuple[InstalledDistribution, ...]:
         """Everything that is installed, by name; of a package that conda and RECORD list there are two.
 
-        `RepackageError` if a folder cannot be read, which a glob takes for an empty one.
+        `WheelError` if a folder cannot be read.
         """
-        infos = (info for folder in self.folders for info in _in(folder, _DIST_INFO) if info.is_dir())
-        metas = (file for prefix in self.prefixes for file in _in(prefix / _CONDA_META, ".json"))
+        infos = (info for folder in self.folders for info in files_in(folder, _DIST_INFO) if info.is_dir())
+        metas = (file for prefix in self.prefixes for file in files_in(prefix / _CONDA_META, ".json"))
         found = [*map(InstalledDistribution.in_folder, infos), *map(InstalledDistribution.in_conda, metas)]
         return tuple(sorted(found, key=lambda one: (one.project.lower(), one.version, str(one.listing))))
 
@@ -307,13 +308,6 @@ def _editable(file: Path) -> str | None:
         return str(values["url"]) if values["dir_info"]["editable"] else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
-
-
-def _in(folder: Path, ending: str) -> list[Path]:
-    try:
-        return [path for path in folder.iterdir() if path.name.endswith(ending)]
-    except OSError as error:
-        raise RepackageError(f"{folder}: cannot be read: {error.strerror}") from error
 
 
 def _text(file: Path) -> str:

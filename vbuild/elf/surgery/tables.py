@@ -80,8 +80,10 @@ def check_sections(dynamic: Dynamic) -> None:
                 raise BinaryError(f"hash table at {address:#x}: expected a section that begins there")
             with at(f"section {section.name}"):
                 check(dynamic.image.view(section.span), count)
-    sizes = ((SectionType.STRTAB, DynamicTag.STRTAB, dynamic.value(DynamicTag.STRSZ) or 0),)
-    for kind, tag, size in (*sizes, (SectionType.GNU_VERSYM, DynamicTag.VERSYM, _VERSION * count)):
+    for kind, tag, size in (
+        (SectionType.STRTAB, DynamicTag.STRTAB, dynamic.value(DynamicTag.STRSZ) or 0),
+        (SectionType.GNU_VERSYM, DynamicTag.VERSYM, _VERSION * count),
+    ):
         section = _section(dynamic.image, kind, dynamic.value(tag))
         if section is not None and section.size < size:
             raise BinaryError(f"section {section.name} of {section.size:#x} bytes, expected {size:#x} for its table")
