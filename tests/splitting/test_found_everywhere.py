@@ -62,13 +62,16 @@ def prefix(folder: Path) -> tuple[Path, Path]:
     library_folder = folder / "lib" / version
     library_folder.mkdir(parents=True)
     for path in Path(paths["stdlib"]).iterdir():
-        if path.name != "site-packages":
+        # nobody manages this one from outside, as Debian does its own
+        if path.name not in {"site-packages", "EXTERNALLY-MANAGED"}:
             (library_folder / path.name).symlink_to(path)
-    (library_folder / "site-packages").mkdir()
     (folder / "bin").mkdir()
     python = folder / "bin" / version
     shutil.copy(os.path.realpath(sys.executable), python)
-    return python, library_folder / "site-packages"
+    # Debian's calls it dist-packages
+    packages = Path(ran(python, "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    packages.mkdir(parents=True)
+    return python, packages
 
 
 def venv(python: Path | str, folder: Path, *options: str) -> tuple[Path, Path]:

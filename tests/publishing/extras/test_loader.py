@@ -126,9 +126,9 @@ def test_a_plugin_for_another_build_of_the_same_version_is_refused(wheels: Path,
 
 def test_what_is_called_as_a_plugin_and_is_of_no_build_is_refused(wheels: Path, tmp_path: Path) -> None:
     place = site(tmp_path, wheels, "levels")
-    (place / V4).mkdir()
-    (place / V4 / "__init__.py").touch()
-    assert "levels 1.0: its plugin levels-x86-64-v4-plugin None is of another build" in asked(place)
+    (place / V3).mkdir()
+    (place / V3 / "__init__.py").touch()
+    assert "levels 1.0: its plugin levels-x86-64-v3-plugin None is of another build" in asked(place)
 
 
 def test_backends_that_no_cpu_tells_apart_are_chosen_by_name(tmp_path: Path) -> None:
