@@ -14,15 +14,20 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import pytest
 
 Question = tuple[str, dict[str, Any]]
 
 
 def rattler_answers(questions: list[Question]) -> list[Any]:
     """What py-rattler answers to *questions*, asked in one process."""
+    if not find_spec("rattler"):
+        pytest.skip("py-rattler not in this environment")
     command = [sys.executable, "-P", "-W", "ignore", __file__]  # -P: this file has the name of its library
     with TemporaryDirectory() as cache:
         run = subprocess.run(

@@ -257,6 +257,7 @@ def pathfinder(folder: Path) -> Path:
     return target
 
 
+@pytest.mark.skipif(not (BIN / "mypy").exists(), reason="ruff and mypy not in this environment")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("libraries", [LIBRARIES, (PreloadedLibrary('x/"ü\\.so', "x"),)], ids=["two", "odd"])
 def test_the_module_is_clean_typed_and_for_old_pythons(tmp_path: Path, libraries: tuple[PreloadedLibrary, ...]) -> None:
