@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.extensions import library, module
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
@@ -75,6 +76,26 @@ def test_a_statement_names_each_file_and_all_that_pins_its_inputs(tmp_path: Path
             },
         },
     }
+
+
+def test_compilers_and_packages_that_were_seen_are_dependencies_by_their_hashes(tmp_path: Path) -> None:
+    setuptools = package_url("setuptools", "80.9.0", file="setuptools-80.9.0-py3-none-any.whl")
+    seen = (
+        replace(GCC, sha256="34" * 32),
+        Material(MaterialRole.COMPILER, "rustc", "1.95.0", commit="c0" * 20),
+        Material(MaterialRole.REQUIREMENT, "setuptools", "80.9.0", setuptools, "56" * 32),
+        Material(MaterialRole.REQUIREMENT, "of-a-folder", "1.0"),
+    )
+    path = billed(wheel(tmp_path / "plain", NAME, {"demo/a.so": b"a"}), tmp_path, Making(seen))
+    definition = told(statement([path]))["predicate"]["buildDefinition"]
+    [about] = definition["externalParameters"]["wheels"]
+    assert about["compilers"] == ["gcc 13.2.0", "rustc 1.95.0"]
+    assert about["unpinned"] == ["build requirement: of-a-folder 1.0"]
+    assert definition["resolvedDependencies"] == [
+        {"name": "build requirement: setuptools 80.9.0", "uri": setuptools, "digest": {"sha256": "56" * 32}},
+        {"name": "compiler: gcc 13.2.0", "digest": {"sha256": "34" * 32}},
+        {"name": "compiler: rustc 1.95.0", "digest": {"gitCommit": "c0" * 20}},
+    ]
 
 
 def test_slim_states_beside_each_wheel_what_it_was_made_of_where_asked(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What finished files were made of and by whom, for a CI to sign: an in-toto statement with SLSA's provenance.
 
     subject                  each file with its SHA-256
-    resolvedDependencies     what pins the inputs: recipe, sources, native dependencies, packages of the toolkit
+    resolvedDependencies     what pins the inputs: recipe, sources, native dependencies, compilers, installed packages
     externalParameters       of each wheel: for which processor, with which flags; unpinned inputs, by name
     runDetails               the vbuild that did it
 
@@ -59,19 +59,25 @@ def statement(
         makings = bill.makings if bill else ()
         parts = dict.fromkeys(part for making in makings for part in making.materials)
         compilers = sorted(str(part) for part in parts if part.role is MaterialRole.COMPILER)
-        taken = [
-            _dependency(f"{part.role}: {part}", uri=part.purl or part.url, sha256=part.sha256, gitCommit=part.commit)
+        taken = {
+            part: _dependency(
+                f"{part.role}: {part}", uri=part.purl or part.url, sha256=part.sha256, gitCommit=part.commit
+            )
             for part in parts
-            if part.role is not MaterialRole.COMPILER
-        ]
-        found += filter(_is_dependency, taken)
+        }
+        found += filter(_is_dependency, taken.values())
+        unpinned = {
+            one["name"]
+            for part, one in taken.items()
+            if not (_is_dependency(one) or part.role is MaterialRole.COMPILER)
+        }
         subjects.append({"name": wheel.name, "digest": {"sha256": sha256_of(wheel)}})
         about.append(
             {
                 "name": wheel.name,
                 "builds": [dict(making.settings) for making in makings],
                 "compilers": compilers,
-                "unpinned": sorted({one["name"] for one in taken if not _is_dependency(one)}),
+                "unpinned": sorted(unpinned),
             }
         )
     # each once, by name
