@@ -266,7 +266,12 @@ def test_what_is_slimmed_split_and_published_tells_all_that_was_done_to_it(tmp_p
 
 
 @pytest.mark.network
-def test_a_built_wheel_tells_its_source_its_compiler_and_its_flags(tmp_path: Path) -> None:
+def test_a_built_wheel_tells_its_source_its_compiler_and_its_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    monkeypatch.delenv("GITLAB_CI", raising=False)
+    monkeypatch.setenv("RUNNER_ENVIRONMENT", "github-hosted")
     setuptools_project(tmp_path / "project")
     text = '[matrix]\ncpu = ["x86-64", "x86-64-v3"]\n'
     tree(tmp_path, {"demo.toml": f'name = "demo"\n[source]\npath = "project"\n{text}'})
@@ -276,7 +281,7 @@ def test_a_built_wheel_tells_its_source_its_compiler_and_its_flags(tmp_path: Pat
     told = properties(formula)
     assert (told["cpu"], "-march=x86-64-v3" in told["flags:CFLAGS"]) == ("x86-64-v3", True)
     roles = {properties(each)["role"] for each in formula["components"]}
-    assert {"source", "compiler"} <= roles
+    assert roles == {"source", "compiler", "build requirement"}
     assert str(tmp_path) not in json.dumps([plain, leveled])
     stated = (tmp_path / "dist" / "provenance.json").read_text(encoding="utf-8")
     assert {each["name"]: each["digest"]["sha256"] for each in json.loads(stated)["subject"]} == {
@@ -284,10 +289,13 @@ def test_a_built_wheel_tells_its_source_its_compiler_and_its_flags(tmp_path: Pat
     }
     assert '"name": "demo.toml"' in stated
     assert str(tmp_path) not in stated
+    assert '"id"' not in stated
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")  # where it was collected, it was not built
     collected = collect([tmp_path / "dist"], tmp_path / "collected")
     kept = json.loads((tmp_path / "collected" / "provenance.json").read_text(encoding="utf-8"))
     assert kept["subject"] == json.loads(stated)["subject"]
     assert "demo.toml" in {each["name"] for each in kept["predicate"]["buildDefinition"]["resolvedDependencies"]}
+    assert "id" not in kept["predicate"]["runDetails"]["builder"]
     assert [bill(product.wheel) for product in collected.products] == [plain, leveled]
 
 

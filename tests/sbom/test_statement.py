@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.factories.extensions import library, module
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
@@ -16,7 +17,7 @@ from tests.factories.wheels import wheel
 from vbuild import __version__
 from vbuild.release.bill import billed
 from vbuild.sbom.model import Making, Material, MaterialRole, package_url
-from vbuild.sbom.statement import PROVENANCE, dependencies_at, statement
+from vbuild.sbom.statement import PROVENANCE, dependencies_at, platform_at, statement
 from vbuild.wheel.simple_index import write_simple
 
 NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
@@ -46,7 +47,7 @@ def test_a_statement_names_each_file_and_all_that_pins_its_inputs(tmp_path: Path
     recipe = tmp_path / "demo.toml"
     recipe.write_text("name = 'demo'", encoding="utf-8")
     path = made(tmp_path)
-    assert told(statement([path], inputs=[recipe], asked={"recipe": "demo.toml"})) == {
+    assert told(statement([path], inputs=[recipe], asked={"recipe": "demo.toml"}, platform="")) == {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": NAME, "digest": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}}],
         "predicateType": "https://slsa.dev/provenance/v1",
@@ -70,11 +71,59 @@ def test_a_statement_names_each_file_and_all_that_pins_its_inputs(tmp_path: Path
                     {"name": "source: demo 1.0", "uri": "pkg:pypi/demo@1.0", "digest": {"sha256": "78" * 32}},
                 ],
             },
-            "runDetails": {
-                "builder": {"id": f"pkg:pypi/vbuild-wheels@{__version__}", "version": {"vbuild": __version__}}
-            },
+            "runDetails": {"builder": {"version": {"vbuild": __version__}}},
         },
     }
+
+
+def test_compilers_and_packages_that_were_seen_are_dependencies_by_their_hashes(tmp_path: Path) -> None:
+    setuptools = package_url("setuptools", "80.9.0", file="setuptools-80.9.0-py3-none-any.whl")
+    seen = (
+        replace(GCC, sha256="34" * 32),
+        Material(MaterialRole.COMPILER, "rustc", "1.95.0", commit="c0" * 20),
+        Material(MaterialRole.REQUIREMENT, "setuptools", "80.9.0", setuptools, "56" * 32),
+        Material(MaterialRole.REQUIREMENT, "of-a-folder", "1.0"),
+    )
+    path = billed(wheel(tmp_path / "plain", NAME, {"demo/a.so": b"a"}), tmp_path, Making(seen))
+    definition = told(statement([path]))["predicate"]["buildDefinition"]
+    [about] = definition["externalParameters"]["wheels"]
+    assert about["compilers"] == ["gcc 13.2.0", "rustc 1.95.0"]
+    assert about["unpinned"] == ["build requirement: of-a-folder 1.0"]
+    assert definition["resolvedDependencies"] == [
+        {"name": "build requirement: setuptools 80.9.0", "uri": setuptools, "digest": {"sha256": "56" * 32}},
+        {"name": "compiler: gcc 13.2.0", "digest": {"sha256": "34" * 32}},
+        {"name": "compiler: rustc 1.95.0", "digest": {"gitCommit": "c0" * 20}},
+    ]
+
+
+GITHUB = {"GITHUB_ACTIONS": "true", "RUNNER_ENVIRONMENT": "github-hosted"}
+GITLAB = {"GITLAB_CI": "true", "CI_PROJECT_URL": "https://gitlab.example/me/demo", "CI_RUNNER_ID": "7"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "platform"),
+    [
+        ({}, ""),
+        (GITHUB, "https://github.com/actions/runner/github-hosted"),
+        ({**GITHUB, "RUNNER_ENVIRONMENT": "self-hosted"}, "https://github.com/actions/runner/self-hosted"),
+        ({"GITHUB_ACTIONS": "true"}, ""),  # others say so, too
+        (GITLAB, "https://gitlab.example/me/demo/-/runners/7"),
+        ({**GITLAB, "CI_RUNNER_ID": ""}, ""),
+        ({"CI": "true"}, ""),
+    ],
+)
+def test_the_builder_is_the_platform_that_says_what_it_is_and_else_nobody(
+    environment: dict[str, str], platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in {*GITHUB, *GITLAB}:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / PROVENANCE).write_bytes(statement([made(tmp_path)]))
+    builder = told((tmp_path / PROVENANCE).read_bytes())["predicate"]["runDetails"]["builder"]
+    assert builder == {**({"id": platform} if platform else {}), "version": {"vbuild": __version__}}
+    assert platform_at(tmp_path) == platform
+    assert platform_at(tmp_path / "nowhere") == ""
 
 
 def test_slim_states_beside_each_wheel_what_it_was_made_of_where_asked(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.factories.plans import PYTHON
 from tests.factories.projects import tree
 from vbuild.errors import BuildError
-from vbuild.toolchain.compilers import CompilerFamily, Compilers, Rust, found_rust
+from vbuild.toolchain.compilers import CompilerFamily, Compilers, Rust, described, found_rust
 from vbuild.toolchain.interpreter import Interpreter
 
 GCC = Path(shutil.which("gcc") or "gcc")
@@ -139,6 +139,36 @@ def test_a_rustc_that_does_not_run_is_none(tmp_path: Path) -> None:
     for name in ("rustc", "cargo"):
         (tmp_path / name).chmod(0o755)
     assert found_rust({"PATH": str(tmp_path)}) is None
+
+
+GNU = "#define __GNUC__ 12\n#define __GNUC_MINOR__ 2\n#define __GNUC_PATCHLEVEL__ 0\n#define __x86_64__ 1\n"
+LLVM = "#define __GNUC__ 4\n#define __clang_major__ 17\n#define __clang_minor__ 0\n#define __clang_patchlevel__ 6\n"
+RUST = "rustc 1.95.0 (596 2026-04-14)\nbinary: rustc\ncommit-hash: {}\nhost: x86_64-linux\nrelease: 1.95.0\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "known"),
+    [
+        ("gcc", GNU, ("gcc", "12.2.0", None)),
+        ("cc", GNU, ("gcc", "12.2.0", None)),
+        ("x86_64-linux-gnu-g++-12", GNU, ("g++", "12.2.0", None)),
+        ("cc", LLVM, ("clang", "17.0.6", None)),
+        ("c++", LLVM, ("clang++", "17.0.6", None)),
+        ("g++", LLVM, ("clang++", "17.0.6", None)),
+        ("clang-17", LLVM, ("clang", "17.0.6", None)),
+        ("gfortran-12", GNU, ("gfortran", "12.2.0", None)),
+        ("flang-19", "", ("flang", None, None)),
+        ("cc", "", ("cc", None, None)),
+        ("cc", "0.17.1\n", ("zig", "0.17.1", None)),
+        ("rustc-launcher", RUST.format("a1" * 20), ("rustc", "1.95.0", "a1" * 20)),
+        ("rustc-launcher", RUST.format("unknown"), ("rustc", "1.95.0", None)),
+        ("rustc-launcher", "", ("rustc", None, None)),
+    ],
+)
+def test_a_compiler_is_called_what_it_says_it_is(
+    name: str, answer: str, known: tuple[str, str | None, str | None]
+) -> None:
+    assert described(name, answer) == known
 
 
 def test_an_interpreter_tells_its_compiler_and_flags() -> None:

@@ -20,11 +20,14 @@ import re
 import shutil
 import subprocess
 import tempfile
+import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import unquote
 
 from msgspec import Struct
+from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
 
 from vbuild.build.headers import missing_header, missing_source
@@ -41,15 +44,18 @@ from vbuild.process.run import run
 from vbuild.process.threads import OncePerKey
 from vbuild.recipe.lock import Lock, hashed
 from vbuild.recipe.variables import for_installers, undisturbed
+from vbuild.sbom.model import Material, MaterialRole, package_url
 from vbuild.toolchain.interpreter import Interpreter
 
 # with which uv installs other versions than those asked for; a lock was made with them already
 _INSTEAD = frozenset({"UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE"})
 
 _NO_MODULE = re.compile(r"^(?:ModuleNotFoundError|ImportError): No module named '(\w+)", re.MULTILINE)
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _DIGITS = 12  # of a digest: paths of programs must stay short
 _LARGE = 1 << 20  # bytes: what somebody edits in its place is smaller
 _STAMP = ".vbuild-environment"
+_FILES = "vbuild-files.json"
 _BUILT = "sdists-"  # what uv's cache has of builds
 
 
@@ -77,8 +83,19 @@ class BuildEnvironment(Struct, frozen=True):
     @property
     def packages(self) -> dict[str, str]:
         """The versions of its packages, by their names as package indexes spell them."""
-        names = (path.name.removesuffix(".dist-info").partition("-") for path in self.site.glob("*.dist-info"))
-        return {canonicalize_name(name): version for name, _, version in names}
+        return {name: version for name, version, _ in _installed(self.site)}
+
+    @property
+    def materials(self) -> tuple[Material, ...]:
+        """Its packages for a bill of materials, each with the file of an index that it was installed from, if known."""
+        file = self.scripts.parent / _FILES
+        files = json.loads(file.read_bytes()) if file.is_file() else {}
+        found = []
+        for project, version in self.packages.items():
+            name, sha256 = files.get(f"{project}=={version}", (None, None))
+            purl = package_url(project, version, file=name) if name else None
+            found.append(Material(MaterialRole.REQUIREMENT, project, version, purl, sha256))
+        return tuple(found)
 
     @property
     def cuda_headers(self) -> tuple[Path, ...]:
@@ -287,6 +304,9 @@ class Environments:
             for command in (create, *([fill] if requirements else [])):
                 with _explained(log):
                     run(command, log=log, environment=variables)
+            lines = sorted(requirements) if locked is None else locked
+            files = _files(lines, interpreter, environment, log=log, variables=variables) if requirements else {}
+            (folder / _FILES).write_text(json.dumps(files), encoding="utf-8")
         log.unlink(missing_ok=True)  # another run, into the same folder, may have been here
         return environment
 
@@ -317,15 +337,79 @@ def resolved(
     """
     if not requirements:
         return ()
+    own = ("--no-annotate", "--generate-hashes", *options)
+    text = _compiled(requirements, interpreter, *own, output="found.txt", log=log, environment=environment)
+    lines = text.replace("\\\n", " ").splitlines()
+    return tuple(hashed(" ".join(line.split())) for line in lines if line.strip())
+
+
+def _compiled(
+    requirements: Collection[str],
+    interpreter: Interpreter,
+    *options: str,
+    output: str,
+    log: Path,
+    environment: Mapping[str, str],
+) -> str:
+    """What uv writes into a file called *output*, which says in which format, where it resolves *requirements*."""
     with tempfile.TemporaryDirectory(prefix="vbuild-requires-") as folder:
-        wanted, found = Path(folder, "wanted.txt"), Path(folder, "found.txt")
+        wanted, found = Path(folder, "wanted.txt"), Path(folder, output)
         wanted.write_text("".join(f"{line}\n" for line in sorted(requirements)), encoding="utf-8")
-        own = ("--quiet", "--no-header", "--no-annotate", "--generate-hashes", "--no-python-downloads")
+        own = ("--quiet", "--no-header", "--no-python-downloads")
         command = compile_command(interpreter.path, wanted, found, *own, *options)
         run(command, log=log, environment=environment, name="uv pip compile")
         log.unlink(missing_ok=True)
-        lines = found.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
-    return tuple(hashed(" ".join(line.split())) for line in lines if line.strip())
+        return found.read_text(encoding="utf-8")
+
+
+def _files(
+    lines: Collection[str],
+    interpreter: Interpreter,
+    environment: BuildEnvironment,
+    *,
+    log: Path,
+    variables: Mapping[str, str],
+) -> dict[str, tuple[str | None, str]]:
+    """The files from which the packages of *lines* were installed into *environment*, each with its SHA-256.
+
+    By name and version of the package. It keeps the tags of its wheel: it came from the wheel of the index with these,
+    or from the sdist if there is no wheel. What this does not tell is left out.
+    """
+    try:
+        options = ("--format", "pylock.toml")
+        text = _compiled(lines, interpreter, *options, output="pylock.toml", log=log, environment=variables)
+    except BuildError:  # all is installed: only this is not known
+        log.unlink(missing_ok=True)
+        return {}
+    locked = _HASH.findall(" ".join(lines))
+    tags = {name: tags for name, _, tags in _installed(environment.site)}
+    found: dict[str, tuple[str | None, str]] = {}
+    for package in tomllib.loads(text).get("packages", ()):
+        files = package.get("wheels") or [package[key] for key in ("sdist", "archive") if key in package]
+        names = [unquote(str(file.get("url") or file.get("path")).rpartition("/")[2]) for file in files]
+        fitting = [
+            (None if "archive" in package else name, file.get("hashes", {}).get("sha256"))
+            for name, file in zip(names, files, strict=True)
+            if "wheels" not in package or _tags(name) == tags.get(package["name"])
+        ]
+        if len(fitting) == 1 and (fitting[0][1] in locked if locked else fitting[0][1]):
+            found[f"{package['name']}=={package.get('version')}"] = fitting[0]
+    return found
+
+
+def _tags(wheel: str) -> frozenset[str]:
+    """The tags in the file name of a *wheel*."""
+    return frozenset(map(str, parse_tag("-".join(wheel.removesuffix(".whl").split("-")[-3:]))))
+
+
+def _installed(site: Path) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """The packages in the folder *site*: their names as indexes spell them, versions, and the tags of their wheels."""
+    for path in sorted(site.glob("*.dist-info")):
+        name, _, version = path.name.removesuffix(".dist-info").partition("-")
+        file = path / "WHEEL"
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+        tags = frozenset(line.removeprefix("Tag:").strip() for line in lines if line.startswith("Tag:"))
+        yield canonicalize_name(name), version, tags
 
 
 def _is_writable(cache: Cache) -> bool:
@@ -355,7 +439,7 @@ def _changed(folder: Path) -> tuple[str, ...] | None:
         made, there = stamp["files"], dict(_state(folder))
     except (OSError, ValueError, KeyError):
         return None
-    if stamp["folder"] != str(folder):
+    if stamp["folder"] != str(folder) or _FILES not in made:
         return None
     # what is new there is a package's own cache, as Python's is: another build may be at work with it
     return tuple(path for path, state in made.items() if there.get(path) != state)

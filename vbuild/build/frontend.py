@@ -21,6 +21,7 @@ import pyproject_hooks
 from build import BuildBackendException, BuildException, ProjectBuilder
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
+from packaging.utils import canonicalize_name
 
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan
@@ -34,6 +35,7 @@ from vbuild.build.headers import (
     older_python,
     other_python,
 )
+from vbuild.build.identity import packages_of
 from vbuild.build.job import Job
 from vbuild.build.numpy_api import older_numpy
 from vbuild.build.plan import BuildBackend
@@ -48,11 +50,14 @@ from vbuild.build.wrappers import (
     FailedCall,
     Override,
     install,
+    nvcc_of,
 )
+from vbuild.config.requirements import required_project
 from vbuild.errors import BuildError
 from vbuild.process.run import run
 from vbuild.recipe.cuda import Archs
 from vbuild.recipe.variables import passed
+from vbuild.sbom.model import Material, MaterialRole
 from vbuild.toolchain.compilers import cargo_home
 from vbuild.toolchain.nvcc_commands import Command, is_trial
 from vbuild.wheel.archive import wheels_in
@@ -74,8 +79,8 @@ class Built(Struct, frozen=True):
     seconds.
 
     *commands* are those of nvcc, *calls* those of the other compilers, and *failed* those of these that failed. *pins*
-    are what it may require of packages that it was built against, by `vbuild.build.requiring`, and *traces* what would
-    give its build away.
+    are what it may require of packages that it was built against, by `vbuild.build.requiring`, *traces* what would
+    give its build away, and *materials* the compilers that ran and the packages that were there for it.
     """
 
     wheel: Path
@@ -86,6 +91,7 @@ class Built(Struct, frozen=True):
     failed: tuple[FailedCall, ...] = ()
     pins: tuple[tuple[str, str], ...] = ()
     traces: BuildTraces = BuildTraces()
+    materials: tuple[Material, ...] = ()
 
     def record(self, project: Path) -> dict[str, Any]:
         """What was built in the tree *project*, but for the wheel, as JSON takes it."""
@@ -108,10 +114,11 @@ class Built(Struct, frozen=True):
             convert(record["failed"], tuple[FailedCall, ...]),
             convert(record["pins"], tuple[tuple[str, str], ...]),
             convert(record["traces"], BuildTraces),
+            convert(record["materials"], tuple[Material, ...]),
         )
 
 
-_RECORDED = ("overrides", "commands", "seconds", "failed", "pins", "traces")
+_RECORDED = ("overrides", "commands", "seconds", "failed", "pins", "traces", "materials")
 
 
 def build_wheel(
@@ -133,7 +140,7 @@ def build_wheel(
     shell = _shell(job, project, folder, log=log, environments=environments, cache=cache)
     shell = replace(shell, variables={**shell.variables, **job_variables(processes, shell.variables)})
     with _explained(job, shell.wrappers, log), _refused():
-        shell, _ = _with_requirements(job, shell, environments)
+        shell, requirements = _with_requirements(job, shell, environments)
         (folder / "built").mkdir()
         settings = dict(job.plan.config_settings)
         if processes and job.plan.backend is BuildBackend.MESON_PYTHON:
@@ -149,7 +156,24 @@ def build_wheel(
     found = pins(shell.environment, dict(job.target.requires)) if shell.environment else {}
     calls = wrappers.compiled()
     traces = BuildTraces.of(_folders(job, shell, environments), shell.variables.get("TMPDIR"), began)
-    return Built(wheel, wrappers.overrides(), wrappers.commands(), seconds, calls, failed, tuple(found.items()), traces)
+    commands = wrappers.commands()
+    materials = (
+        *wrappers.compilers(job.compilers, shell.variables.get("PATH", os.defpath)),
+        *nvcc_of(job.toolkit, commands),
+        *_packages(job, shell, requirements),
+    )
+    return Built(wheel, wrappers.overrides(), commands, seconds, calls, failed, tuple(found.items()), traces, materials)
+
+
+def _packages(job: Job, shell: "_Shell", requirements: set[str]) -> Iterator[Material]:
+    """The packages that were installed for *job*; without isolation those of *requirements* that were there."""
+    if shell.environment and job.settings.isolation:
+        yield from shell.environment.materials
+        return
+    wanted = {required_project(text) for text in requirements}
+    for name, _, version in (line.partition("==") for line in packages_of(job.interpreter, shell.variables)):
+        if canonicalize_name(name) in wanted:
+            yield Material(MaterialRole.REQUIREMENT, canonicalize_name(name), version)
 
 
 def _folders(job: Job, shell: "_Shell", environments: Environments) -> Iterator[tuple[Path | None, str]]:

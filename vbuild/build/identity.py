@@ -122,7 +122,7 @@ def build_keys(
         # a static program, which cannot be watched, may be the one that looks for it
         "rust": rust if plan.backend is BuildBackend.MATURIN else "",
         "python": facts(interpreter.path),
-        "packages": () if settings.isolation else _packages(interpreter, variables),
+        "packages": () if settings.isolation else packages_of(interpreter, variables),
         "locked": locked(settings.lock, interpreter),
     }
     return keys_of(content, compilers, variables, rust=rust, searched=searched or searched_files)
@@ -321,7 +321,7 @@ def _rust(environment: Mapping[str, str]) -> list[object]:
     return [*map(facts, behind_rustup(environment)), *configured]
 
 
-def _packages(interpreter: Interpreter, environment: Mapping[str, str]) -> list[str]:
+def packages_of(interpreter: Interpreter, environment: Mapping[str, str]) -> list[str]:
     """What is installed for *interpreter*, which is what a build without isolation finds."""
     command = [str(interpreter.path), "-I", "-c", _LIST]
     try:

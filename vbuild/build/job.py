@@ -178,12 +178,17 @@ def takes(wanted: str, version: Sequence[int]) -> bool:
     return True
 
 
-def recognised(project: Path) -> BuildBackend:
-    """The backend of *project*; setuptools if it has no ``pyproject.toml`` or that names none."""
+def hooks_of(project: Path) -> str:
+    """The module of PEP 517's hooks that *project* names; setuptools' own if it names none."""
     file = project / "pyproject.toml"
     table = Table.load(file) if file.exists() else Table({})
     system = table.handed("build-system") if "build-system" in table else Table({})
-    return BuildBackend.named(system.optional_text("build-backend") or _LEGACY)
+    return system.optional_text("build-backend") or _LEGACY
+
+
+def recognised(project: Path) -> BuildBackend:
+    """The backend of *project*; setuptools if it has no ``pyproject.toml`` or that names none."""
+    return BuildBackend.named(hooks_of(project))
 
 
 def _toolkit(

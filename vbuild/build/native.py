@@ -29,7 +29,7 @@ from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from vbuild.build.caching import Running
-from vbuild.build.environment import Environments
+from vbuild.build.environment import BuildEnvironment, Environments
 from vbuild.build.identity import BuildKeys
 from vbuild.build.kept_flags import KeptFlags
 from vbuild.build.native_step import BuildStep, Place, Planner, Speed, commands, made_fit, prefix_of
@@ -50,16 +50,21 @@ from vbuild.recipe.lock import Lock
 from vbuild.recipe.source import Native
 from vbuild.recipe.spelling import baseline
 from vbuild.recipe.variables import passed, undisturbed
+from vbuild.sbom.model import Material
 from vbuild.toolchain.toolkit_provision import Supply
 
 _ENTRY = "entry.json"
 
 
 class OwnFlagsRecord(Struct, frozen=True):
-    """What became of a native dependency's own flags: in its commands, and those that single files *kept*."""
+    """What became of a native dependency's own flags: in its commands, and those that single files *kept*.
+
+    *materials* are the compilers that ran for it, and the packages that were installed for it.
+    """
 
     overrides: tuple[Override, ...] = ()
     kept: KeptFlags = KeptFlags()
+    materials: tuple[Material, ...] = ()
 
 
 class NativeCache(Struct, frozen=True):
@@ -242,6 +247,10 @@ class NativeBuilder:
             for one in self._settings.cache.flags(prefix).overrides
         )
 
+    def materials(self, prefixes: Sequence[Prefix]) -> tuple[Material, ...]:
+        """The compilers that ran for *prefixes*, which are there, and the packages that were installed for them."""
+        return tuple(part for prefix in prefixes for part in self._settings.cache.flags(prefix).materials)
+
     def learn(self, prefixes: Sequence[Prefix], above: Collection[str], *, is_sure: bool) -> str:
         """Have `steps` build those of *prefixes* again without the flags that put the functions *above* the level.
 
@@ -354,7 +363,9 @@ class _StepBuilder(Struct, frozen=True):
         step, place = self.step, Place(tree, self.folder / "root")
         self.log.unlink(missing_ok=True)  # an earlier run's
         watch = Watch.over(self.folder / "watch", step.compilers) if self.looked else None
-        environment, wrappers = self._environment(tree, watch)
+        requires = step.native.requires
+        packages = self.environments.having(requires, step.interpreter) if requires else None
+        environment, wrappers = self._environment(tree, watch, packages)
         try:
             for command, own in commands(step, place, environment):
                 run(command, log=self.log, cwd=tree, environment={**environment, **own})
@@ -365,7 +376,9 @@ class _StepBuilder(Struct, frozen=True):
             log = f"; its log is {self.log}" if self.log.exists() and str(self.log) not in str(error) else ""
             raise BuildError(f"{error}{log}") from error
         found = wrappers.overrides()
-        flags = OwnFlagsRecord(named(found, tree), KeptFlags.of(found, wrappers.compiled(), tree))
+        materials = wrappers.compilers(step.compilers, environment["PATH"])
+        materials += packages.materials if packages else ()
+        flags = OwnFlagsRecord(named(found, tree), KeptFlags.of(found, wrappers.compiled(), tree), materials)
         native_cache.put(step.prefix, installed, flags)
         if self.looked and watch:
             keys = step.keys
@@ -375,8 +388,10 @@ class _StepBuilder(Struct, frozen=True):
         self.log.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)  # gigabytes, of some projects
 
-    def _environment(self, tree: Path, watch: Watch | None) -> tuple[dict[str, str], CompilerWrappers]:
-        """The variables of the step's commands, and compiler wrappers: on PATH, with the packages that it requires."""
+    def _environment(
+        self, tree: Path, watch: Watch | None, packages: BuildEnvironment | None
+    ) -> tuple[dict[str, str], CompilerWrappers]:
+        """The variables of the step's commands, and compiler wrappers: on PATH, with the *packages* for it."""
         step = self.step
         seen = undisturbed(passed(os.environ, self.pass_env))
         found = {**seen, **dict(step.native.env), **dict(step.plan.environment)}
@@ -389,6 +404,6 @@ class _StepBuilder(Struct, frozen=True):
             environment=found,
             cache=self.cache,
         )
-        if step.native.requires:
-            found = self.environments.having(step.native.requires, step.interpreter).variables(found)
+        if packages:
+            found = packages.variables(found)
         return {**found, **wrappers.environment(found)}, wrappers

@@ -17,7 +17,7 @@ otherwise, made of links:
 import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path, PurePath
@@ -26,17 +26,20 @@ from typing import Any, Self, TypeVar
 from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
-from vbuild.build.caching import Running, Wrapped
+from vbuild.build.caching import CompilerCache, Running, Wrapped
 from vbuild.build.plan import Rewriting
 from vbuild.build.prefixes import Prefix, left_to_compilers
 from vbuild.build.prefixes import mapping as prefix_mapping
 from vbuild.build.watching import MARK, PRELOAD
 from vbuild.errors import BuildError
+from vbuild.files.hashing import program_digest
 from vbuild.process.masking import masked_text
+from vbuild.sbom.model import Material, MaterialRole
 from vbuild.toolchain import compiler_program, compiler_wrapper, nvcc_commands, zig_options
-from vbuild.toolchain.compilers import Compilers, cargo_home
+from vbuild.toolchain.compilers import Compilers, cargo_home, described
 from vbuild.toolchain.nvcc_commands import Command, is_trial
 from vbuild.toolchain.nvcc_options import CudaRules
+from vbuild.toolchain.toolkit import Toolkit
 
 T = TypeVar("T")
 
@@ -162,6 +165,11 @@ class CompilerWrappers(Struct, frozen=True):
     def compiled(self) -> tuple[CompilerCall, ...]:
         """Every call of a compiler so far that compiled something."""
         return compiler_calls(self.folder / _CALLS)
+
+    def compilers(self, compilers: Compilers, path: str) -> tuple[Material, ...]:
+        """Those of *compilers*, found on *path*, that were called to compile or to link so far, with their SHA-256."""
+        files = {name: _behind_cache(name, Path(command[0]), path) for name, command in compilers.programs}
+        return compilers_in(self.folder / _CALLS, files)
 
     def commands(self) -> tuple[Command, ...]:
         """Every command of nvcc so far, each different one once, in the order of the first."""
@@ -306,6 +314,38 @@ def compiler_calls(log: Path) -> tuple[CompilerCall, ...]:
     except FileNotFoundError:
         return ()
     return tuple(CompilerCall(program, tuple(sources)) for program, *sources in (line.split("\t") for line in lines))
+
+
+def compilers_in(log: Path, files: Mapping[str, Path] | None = None) -> tuple[Material, ...]:
+    """The compilers that were called to compile or to link, by the *log* of calls, with the SHA-256 of their *files*.
+
+    Those that build systems only try out are left out: which ones they find depends on what else is installed.
+    """
+    calls = (*compiler_calls(log), *compiler_calls(log.with_name(compiler_program.LINKS)))
+    found = []
+    for name in sorted({call.program for call in calls if not is_trial(call.sources)}):
+        answer = log.with_name(compiler_program.ANSWERS) / name
+        if answer.is_file():  # else all its commands were refused, and it has not run
+            kind, version, commit = described(name, answer.read_text(encoding="utf-8", errors="replace"))
+            sha256 = program_digest(files[name]) or None if files and name in files else None
+            found.append(Material(MaterialRole.COMPILER, kind, version, sha256=sha256, commit=commit))
+    return tuple(dict.fromkeys(found))
+
+
+def nvcc_of(toolkit: Toolkit | None, commands: Sequence[Command]) -> tuple[Material, ...]:
+    """The nvcc of *toolkit*, if *commands* have more than what build systems try out."""
+    if toolkit is None or all(is_trial(command.sources) for command in commands):
+        return ()
+    sha256 = program_digest(toolkit.nvcc) or None
+    return (Material(MaterialRole.COMPILER, "nvcc", str(toolkit.version), sha256=sha256),)
+
+
+def _behind_cache(name: str, program: Path, path: str) -> Path:
+    """The compiler *name*: *program*, or, behind a link to a compiler cache, the next one on *path*."""
+    folders = [Path(folder) for folder in path.split(os.pathsep)]
+    others = (folder / name for folder in folders if not (folder / compiler_program.SETTINGS).exists())
+    files = (file for file in (program, *others) if file.is_file() and file.resolve().name not in {*CompilerCache})
+    return next(files, program)
 
 
 def failures(log: Path) -> tuple[FailedCall, ...]:

@@ -2,8 +2,9 @@
 
     Job, Recipe, or what is known of a run of cibuildwheel -> Making -> the wheel with sboms/vbuild.cdx.json
 
-What a bill says of a build is the same on every machine that builds the same: what pins the source, names and versions
-of compilers, flags without paths. A project folder has no hash there: nothing pins it.
+What a bill says of a build was seen, and is the same on every machine that builds the same: what pins the source, the
+compilers that ran and the packages that were installed, whatever else is there, and flags without paths. A project
+folder has no hash there: nothing pins it.
 """
 
 import re
@@ -25,9 +26,13 @@ from vbuild.toolchain.toolkit import Toolkit
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.write import edited
 
-# variables that decide what code compilers make
+# variables that decide what code compilers make; and those that only some of them read
 _FLAGS = re.compile(r"(C|CXX|CPP|LD|F|FC|RUST|NVCC_APPEND_|CUDA)FLAGS|CUDAARCHS|TORCH_CUDA_ARCH_LIST")
-_VERSION = re.compile(r"rustc (\d\S*)")
+_READERS = (
+    ({"gfortran", "flang"}, {"FFLAGS", "FCFLAGS"}),
+    ({"nvcc"}, {"NVCC_APPEND_FLAGS", "CUDAFLAGS", "CUDAARCHS", "TORCH_CUDA_ARCH_LIST"}),
+    ({"rustc"}, {"RUSTFLAGS"}),
+)
 
 
 def billed(wheel: Path, folder: Path, making: Making) -> Path:
@@ -48,28 +53,30 @@ def patches_of(recipe: Recipe) -> tuple[Material, ...]:
     return tuple(Material(MaterialRole.SOURCE, patch.name, sha256=sha256_of(patch)) for patch in recipe.build.patches)
 
 
-def making_of(job: Job, recipe: Recipe, patches: Iterable[Material]) -> Making:
-    """What the build *job* of *recipe*, with *patches* in its source, is made of and with, and its flags."""
-    compilers = job.compilers
-    name = f"zig ({compilers.family})" if compilers.zig_target else str(compilers.family)
-    parts = [*patches, Material(MaterialRole.COMPILER, name, ".".join(map(str, compilers.version)))]
-    if compilers.rust:
-        match = _VERSION.match(compilers.rust.about)
-        parts.append(Material(MaterialRole.COMPILER, "rustc", match[1] if match else None))
+def making_of(job: Job, recipe: Recipe, materials: Iterable[Material], hooks: str) -> Making:
+    """What the build *job* of *recipe* by the *hooks* of a backend is made of, *materials* among it, and its flags."""
+    parts = tuple(materials)
     found = making(
         recipe,
         job.target,
         parts=parts,
         toolkit=job.toolkit,
-        environment=dict(job.plan.environment),
+        environment=flags_read(job.plan.environment, parts),
         natives={prefix.name for prefix in job.prefixes},
     )
-    settings = [*found.settings]
+    settings = [*found.settings, ("backend", hooks)]
     if job.settings.profile.lto:
         settings.append(("link-time-optimisation", "true"))
     if job.profile:
         settings.append(("profile", f"sha256:{job.profile.sha256}"))
     return replace(found, settings=tuple(settings))
+
+
+def flags_read(environment: Iterable[tuple[str, str]], materials: Iterable[Material]) -> dict[str, str]:
+    """The variables of *environment*, which is for all languages, that a compiler among *materials* reads."""
+    ran = {part.name for part in materials if part.role is MaterialRole.COMPILER}
+    unread = {name for readers, names in _READERS if not ran & readers for name in names}
+    return {name: text for name, text in environment if ran and name not in unread}
 
 
 def making(

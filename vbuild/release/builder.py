@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from vbuild.build.environment import Environments
 from vbuild.build.frontend import Built, build_wheel
 from vbuild.build.identity import BuildKeys, Searched, build_keys, searched_files
-from vbuild.build.job import Job, prepared
+from vbuild.build.job import Job, hooks_of, prepared
 from vbuild.build.kept_flags import CodeAbove, KeptFlags, is_for_single_files
 from vbuild.build.profile import Profile
 from vbuild.build.reproducible import not_reproducible, without_folders
@@ -273,7 +273,9 @@ class Builder(Struct, frozen=True):
         if recipe.repair.bill:
             from vbuild.release.bill import billed, making_of
 
-            wheel = billed(wheel, folder / "billed", making_of(job, recipe, self.patches))
+            materials = (*self.patches, *built.materials)
+            materials += self.natives.materials(made.job.prefixes) if self.natives else ()
+            wheel = billed(wheel, folder / "billed", making_of(made.job, recipe, materials, hooks_of(made.project)))
         lists = lists_of(built.commands, f"{made.project.resolve()}/")
         overrides = (*named(built.overrides, made.project), *self._native_overrides(made.job))
         differing = not_reproducible(wheel, built.traces, self.project, has_gpu_code=bool(built.commands))

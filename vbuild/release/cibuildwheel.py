@@ -37,7 +37,7 @@ from vbuild.build.plan import FlagPlan, Rewriting
 from vbuild.build.profile import Profile
 from vbuild.build.reproducible import BuildTraces, Unreproducible, not_reproducible
 from vbuild.build.trial import TrialResult
-from vbuild.build.wrappers import named
+from vbuild.build.wrappers import named, nvcc_of
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.machine import cpu_here
@@ -48,7 +48,7 @@ from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
-from vbuild.release.bill import billed, making
+from vbuild.release.bill import billed, flags_read, making
 from vbuild.release.builder import NOT_CALLED, TRIES, code_above, index_variables, lists_of, modules_in
 from vbuild.release.emulation import check_emulator, emulation_elsewhere, why_unasked
 from vbuild.release.finishing import slimmed_to_gpus, stamped, verified
@@ -323,9 +323,10 @@ class _CibuildwheelSteps(Struct, frozen=True):
         """*build*, of *run* for *target*, with a bill of materials in its wheel unless the recipe wants none."""
         if not self.context.recipe.repair.bill:
             return build
-        environment = dict(run.plan.environment) if run.plan else {}
-        # the compilers are those of the container
-        about = making(self.context.recipe, target, toolkit=run.toolkit, environment=environment)
+        # of other packages of the container nothing is known
+        parts = (*build.record.compilers, *nvcc_of(run.toolkit, build.record.commands))
+        flags = flags_read(run.plan.environment if run.plan else (), parts)
+        about = making(self.context.recipe, target, parts=parts, toolkit=run.toolkit, environment=flags)
         return replace(build, wheel=billed(build.wheel, self.context.place("billed", target), about))
 
     def _product(

@@ -317,7 +317,7 @@ def released(context: ReleaseContext, wheels: ReleaseWheels, *, notes: Iterable[
     after = [wheels.split_note] if account and wheels.split_note else []
     after += _cpu_notes(context)
     told = tuple(dict.fromkeys([*notes, *wheels.notes, *after]))
-    return published(context, outcomes, account, notes=told, bench=bench)
+    return published(context, outcomes, account, notes=told, bench=bench, is_remote=wheels.is_remote)
 
 
 def _cpu_notes(context: ReleaseContext) -> Iterator[str]:

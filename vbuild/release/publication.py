@@ -34,7 +34,7 @@ from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult
 from vbuild.release.report import REPORT, MachineChoice
 from vbuild.release.report_comparison import Comparison
 from vbuild.release.report_page import PAGE, page
-from vbuild.sbom.statement import PROVENANCE, dependencies_at, statement
+from vbuild.sbom.statement import PROVENANCE, build_platform, dependencies_at, platform_at, statement
 from vbuild.variants.document import Document
 from vbuild.variants.index import Indexed, index, indexing
 from vbuild.variants.select import select
@@ -97,13 +97,15 @@ def published(
     *,
     notes: Sequence[str],
     bench: "ReleaseBench",
+    is_remote: bool = False,
 ) -> ReleaseResult:
     """Index the finished wheels with those of the same release in the folder of results, then move all of it there.
 
     ``report.json`` and ``report.html`` go with them; the page also shows what differs from the report *before*. If
     there are wheels, ``provenance.json`` is a statement on them, on the context's inputs, and on the wheels that its
-    parts were made of. *split* is the account of what was taken out of the wheels, and *bench* what was timed: wheels
-    of an earlier run that are left out now go.
+    parts were made of; it names a platform only if all of them were made there, and none *is_remote*. *split* is the
+    account of what was taken out of the wheels, and *bench* what was timed: wheels of an earlier run that are left out
+    now go.
     """
     folder, stage = context.folder, context.stage
     products = tuple(outcome for outcome in outcomes if isinstance(outcome, Product))
@@ -139,7 +141,10 @@ def published(
             path = stage / PROVENANCE
             earlier = [one for part in context.parts for one in dependencies_at(part)]
             asked = {"recipe": context.inputs[0].name} if context.inputs else {}
-            path.write_bytes(statement(wheels, inputs=context.inputs, earlier=earlier, asked=asked))
+            platforms = {"" if is_remote else build_platform(), *map(platform_at, context.parts)}
+            platform = "" if len(platforms) > 1 else platforms.pop()
+            stated = statement(wheels, inputs=context.inputs, earlier=earlier, asked=asked, platform=platform)
+            path.write_bytes(stated)
             files.append(path)
         files = list(dict.fromkeys(files))  # a dependency wheel may be given, and be made again
         for file in files:

@@ -4,7 +4,7 @@
     components                   native dependencies, compiled files, and libraries that went, with scope excluded
       pedigree.ancestors         the file before each change
     dependencies                 the release on all that is in it, and on the packages that have what moved
-    formulation                  of each build: source, compilers and toolkit; target and flags as properties
+    formulation                  of each build: source, compilers, packages, toolkit; target and flags as properties
 
 The same bill gives the same bytes: all is sorted, there is no time, and the serial number is made of the rest.
 https://cyclonedx.org/docs/1.6/json/

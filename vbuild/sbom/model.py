@@ -2,7 +2,8 @@
 
     Bill -> File      a compiled file that is in it, by path and SHA-256, and what it was before vbuild changed it
          -> Gone      a library that was in it, and where it went
-         -> Making    a build of it: the source, native dependencies, compilers and toolkit, target and flags
+         -> Making    a build of it: the source, native dependencies, build requirements, compilers and toolkit,
+                      target and flags
 
 Nothing in it is of the machine that made it: no path, no time, no name. Hashes are SHA-256 in 64 hex digits.
 """
@@ -24,6 +25,7 @@ class MaterialRole(StrEnum):
 
     SOURCE = "source"
     NATIVE = "native dependency"
+    REQUIREMENT = "build requirement"
     COMPILER = "compiler"
     TOOLKIT = "toolkit"
 

@@ -1,9 +1,9 @@
 """What finished files were made of and by whom, for a CI to sign: an in-toto statement with SLSA's provenance.
 
     subject                  each file with its SHA-256
-    resolvedDependencies     what pins the inputs: recipe, sources, native dependencies, packages of the toolkit
+    resolvedDependencies     what pins the inputs: recipe, sources, native dependencies, compilers, installed packages
     externalParameters       of each wheel: for which processor, with which flags; unpinned inputs, by name
-    runDetails               the vbuild that did it
+    runDetails               the vbuild that did it, and the platform that ran it, if it says which it is
 
 The same run gives the same bytes: no time, no path, no name of a machine. The statement is not signed:
 
@@ -13,20 +13,24 @@ or, with GitHub's attest action, ``predicate-type`` and the value of ``predicate
 https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 https://github.com/in-toto/attestation/blob/main/spec/v1/resource_descriptor.md
 https://slsa.dev/spec/v1.0/provenance
+https://docs.github.com/en/actions/reference/workflows-and-actions/variables
+https://docs.gitlab.com/ci/runners/configure_runners/#provenance-metadata-format
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from vbuild import DISTRIBUTION, __version__
+from vbuild import __version__
 from vbuild.errors import WheelError
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
 from vbuild.process.masking import without_logins
 from vbuild.sbom.keeping import bill_of
-from vbuild.sbom.model import MaterialRole, package_url
+from vbuild.sbom.model import MaterialRole
 from vbuild.wheel.archive import open_wheel
 
 PROVENANCE = "provenance.json"
@@ -35,6 +39,7 @@ _STATEMENT = "https://in-toto.io/Statement/v1"
 _PREDICATE = "https://slsa.dev/provenance/v1"
 _BUILD = "urn:vbuild:{}:1"
 _LARGEST = 1 << 26  # bytes; one of ten thousand wheels takes less
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, RecursionError)
 _Json = dict[str, Any]
 
 
@@ -45,10 +50,12 @@ def statement(
     earlier: Iterable[Mapping[str, Any]] = (),
     verb: str = "release",
     asked: Mapping[str, Any] | None = None,
+    platform: str | None = None,
 ) -> bytes:
     """The statement on *wheels*, which *verb* made of the files *inputs* as *asked*; bills of materials tell the rest.
 
     *earlier* are dependencies that statements on what the wheels were made of have, as `dependencies_at` gives them.
+    *platform* is the URI of what did it, by default `build_platform`; it is empty if nobody knows.
     `WheelError` if a wheel is damaged.
     """
     found = [_dependency(path.name, sha256=sha256_of(path)) for path in inputs]
@@ -59,21 +66,28 @@ def statement(
         makings = bill.makings if bill else ()
         parts = dict.fromkeys(part for making in makings for part in making.materials)
         compilers = sorted(str(part) for part in parts if part.role is MaterialRole.COMPILER)
-        taken = [
-            _dependency(f"{part.role}: {part}", uri=part.purl or part.url, sha256=part.sha256, gitCommit=part.commit)
+        taken = {
+            part: _dependency(
+                f"{part.role}: {part}", uri=part.purl or part.url, sha256=part.sha256, gitCommit=part.commit
+            )
             for part in parts
-            if part.role is not MaterialRole.COMPILER
-        ]
-        found += filter(_is_dependency, taken)
+        }
+        found += filter(_is_dependency, taken.values())
+        unpinned = {
+            one["name"]
+            for part, one in taken.items()
+            if not (_is_dependency(one) or part.role is MaterialRole.COMPILER)
+        }
         subjects.append({"name": wheel.name, "digest": {"sha256": sha256_of(wheel)}})
         about.append(
             {
                 "name": wheel.name,
                 "builds": [dict(making.settings) for making in makings],
                 "compilers": compilers,
-                "unpinned": sorted({one["name"] for one in taken if not _is_dependency(one)}),
+                "unpinned": sorted(unpinned),
             }
         )
+    builder = build_platform() if platform is None else platform
     # each once, by name
     known = {(each["name"], json.dumps(each, sort_keys=True)): each for each in (*found, *map(dict, earlier))}
     whole = {
@@ -87,7 +101,7 @@ def statement(
                 "resolvedDependencies": [known[key] for key in sorted(known)],
             },
             "runDetails": {
-                "builder": {"id": package_url(DISTRIBUTION, __version__), "version": {"vbuild": __version__}},
+                "builder": {**({"id": builder} if builder else {}), "version": {"vbuild": __version__}},
             },
         },
     }
@@ -114,16 +128,39 @@ def state_each(
     return tuple(written)
 
 
+def build_platform(environment: Mapping[str, str] = os.environ) -> str:
+    """The URI of the platform that runs this, by the variables of GitHub's and GitLab's runners; empty for any other.
+
+    SLSA has none for a machine of which nobody can say who runs it. npm's provenance has the same URIs.
+    """
+    kind = environment.get("RUNNER_ENVIRONMENT")
+    if environment.get("GITHUB_ACTIONS") == "true" and kind in {"github-hosted", "self-hosted"}:
+        return f"https://github.com/actions/runner/{kind}"
+    project, runner = environment.get("CI_PROJECT_URL"), environment.get("CI_RUNNER_ID")
+    return f"{project}/-/runners/{runner}" if environment.get("GITLAB_CI") == "true" and project and runner else ""
+
+
+def platform_at(folder: Path) -> str:
+    """The platform that the statement in *folder* names; empty without, and without one that can be read."""
+    with suppress(*_UNREADABLE):
+        return str(_predicate(folder)["runDetails"]["builder"]["id"])
+    return ""
+
+
 def dependencies_at(folder: Path) -> tuple[_Json, ...]:
     """What the statement in *folder* depends on; nothing if there is none, or one that cannot be read."""
-    path = folder / PROVENANCE
-    try:
-        if path.stat().st_size > _LARGEST:
-            return ()
-        found = json.loads(path.read_bytes())["predicate"]["buildDefinition"]["resolvedDependencies"]
+    with suppress(*_UNREADABLE):
+        found = _predicate(folder)["buildDefinition"]["resolvedDependencies"]
         return tuple(each for each in found if _is_dependency(each))
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return ()
+    return ()
+
+
+def _predicate(folder: Path) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """The predicate of the statement in *folder*; one of `_UNREADABLE` if there is none."""
+    path = folder / PROVENANCE
+    if path.stat().st_size > _LARGEST:
+        raise ValueError(path)
+    return json.loads(path.read_bytes())["predicate"]
 
 
 def _dependency(name: str, *, uri: str | None = None, **digest: str | None) -> _Json:

@@ -32,6 +32,7 @@ TOOLKIT = "toolkit"  # a link to it, beside the compiler wrappers
 # what tells a compiler wrapper that nvcc, which calls it, puts line numbers into GPU code
 DEVICE_LINES = "VBUILD_DEVICE_LINES"
 RUSTC = "rustc-launcher"  # not rustc: who asks PATH for that one is not cargo
+ANSWERS, LINKS = "answers", "links"  # beside the log of calls: what each compiler says of itself, and what it links
 TOOLS = ("ar", "ranlib")  # zig's, in the place of binutils'
 RUST_PROFILE = "rust.profdata"
 
@@ -216,12 +217,40 @@ def _map_lines(preprocessed: str, mapping: "Sequence[str]") -> None:
         )
 
 
-def _count(log: str, name: str, sources: "Sequence[str]") -> None:
-    """One line more in the list of calls: who compiles by another way is not in it."""
-    line = "\t".join([name, *map(os.path.abspath, sources)])
+def _count(
+    settings: "dict[str, Any]", name: str, command: "list[str]", arguments: "Sequence[str]", result: RewrittenCommand
+) -> None:
+    """One line more in the list of calls that compile, or that link; who does either by another way is not in it."""
+    log, files = settings["calls"], result.sources
+    if name == RUSTC and result.arguments == arguments[1:]:
+        return
+    if not files:
+        log, files = os.path.join(os.path.dirname(log), LINKS), [_output(result.arguments)]
+    if not files[0]:
+        return
+    line = "\t".join([name, *map(os.path.abspath, files)])
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(file, f"{line}\n".encode(errors="surrogateescape"))
     os.close(file)
+    if not result.refused:
+        _keep_answer(os.path.join(os.path.dirname(log), ANSWERS), name, command, is_zig=bool(settings["rules"]["zig"]))
+
+
+def _keep_answer(folder: str, name: str, command: "list[str]", *, is_zig: bool) -> None:
+    """Keep in *folder* what the compiler *name*, which *command* starts, says of itself, if this is its first call.
+
+    Only here it is known: rustup takes another rustc in another folder, and a container is gone afterwards.
+    """
+    answer = os.path.join(folder, name)
+    if os.access(answer, os.F_OK):
+        return
+    question = [*command, "-E", "-dM", "-x", "c", os.devnull]
+    if name == RUSTC or is_zig:
+        question = [*command, "-vV"] if name == RUSTC else [command[0], "version"]
+    os.makedirs(folder, exist_ok=True)
+    write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    actions = [(os.POSIX_SPAWN_OPEN, 1, answer, write, 0o644), (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)]
+    os.waitpid(os.posix_spawnp(question[0], question, os.environ, file_actions=actions), 0)
 
 
 def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
@@ -247,8 +276,7 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
         result = rewritten(arguments, settings["rules"])
         result.arguments = _optimised(settings, result.arguments, result.sources)
         mapping = settings["mapping"]
-    if result.sources and (name != RUSTC or result.arguments != arguments[1:]):
-        _count(settings["calls"], name, result.sources)
+    _count(settings, name, command, arguments, result)
     if result.removed or result.kept:
         _record(settings, name, result)
     if result.refused:

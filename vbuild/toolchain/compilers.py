@@ -4,6 +4,7 @@ CC, the interpreter's own, or what is on PATH -> asked for its macros -> family,
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -17,9 +18,16 @@ from msgspec import Struct
 
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
+from vbuild.toolchain.compiler_program import RUSTC
 from vbuild.toolchain.compiler_wrapper import KNOWS_LEVELS, MACRO, NAME, QUESTION, marking, programs
 from vbuild.toolchain.interpreter import Interpreter, remembered
 
+# what gcc, clang, rustc and zig say of themselves
+_ANSWER = re.compile(r"^#define __(\w+)__ (\d+)$|^(release|commit-hash): (\S+)$", re.MULTILINE)
+_CLANG = ("clang_major", "clang_minor", "clang_patchlevel")
+_GCC = ("GNUC", "GNUC_MINOR", "GNUC_PATCHLEVEL")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_ZIG = re.compile(r"\d+\.\d+\.\S+")
 _PARTNERS = (("clang", "clang++"), ("gcc", "g++"), ("cc", "c++"))
 
 INSTALL_C = "install one: apt-get install build-essential, or dnf install gcc gcc-c++"
@@ -176,6 +184,27 @@ def family_of(macros: Mapping[str, int]) -> tuple[CompilerFamily, tuple[int, ...
     family = CompilerFamily.CLANG if "__clang_major__" in macros else CompilerFamily.GCC
     names = ("__clang_major__", "__clang_minor__") if family is CompilerFamily.CLANG else ("__GNUC__", "__GNUC_MINOR__")
     return family, tuple(macros[name] for name in names)
+
+
+def described(name: str, answer: str) -> tuple[str, str | None, str | None]:
+    """What everybody calls the compiler *name*, its version and its commit, by its *answer* to a compiler wrapper.
+
+    ``cc`` and ``x86_64-linux-gnu-gcc-12`` are gcc, or clang if they say so. What it does not say is None.
+    """
+    known = {macro or key: number or word for macro, number, key, word in _ANSWER.findall(answer)}
+    if name == RUSTC:
+        commit = known.get("commit-hash", "")
+        return "rustc", known.get("release"), commit if _COMMIT.fullmatch(commit) else None
+    if _ZIG.fullmatch(answer.strip()):
+        return "zig", answer.strip(), None
+    kind = re.sub(r"-[\d.]+$", "", name).rpartition("-")[2]
+    is_clang = "clang_major" in known
+    if known and kind in {"cc", "gcc", "clang"}:
+        kind = "clang" if is_clang else "gcc"
+    elif known and kind in {"c++", "g++", "clang++"}:
+        kind = "clang++" if is_clang else "g++"
+    numbers = _CLANG if is_clang else _GCC
+    return kind, ".".join(known[number] for number in numbers if number in known) or None, None
 
 
 def _marks_levels(compiler: Path, environment: Mapping[str, str]) -> bool:

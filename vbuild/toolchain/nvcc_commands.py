@@ -20,7 +20,7 @@ LOG = "nvcc.jsonl"
 LINKS = frozenset({NvccOutput.LIBRARY, NvccOutput.DEVICE_LINK})
 HARD_CODED = "the project's list is hard-coded: set build.cuda.archs = 'replace', or a rule in build.cuda.files"
 _TRIALS = frozenset({"CMakeScratch", "CMakeTmp", "meson-private"})
-_TRIAL_FILE = re.compile(r"(?:conftest|_configtest|CMake\w+Compiler(?:ABI|Id))\.\w+")
+_TRIAL_FILE = re.compile(r"(?:conftest|_configtest|CMake\w+Compiler(?:ABI|Id))(?:\.\w+)?")
 
 
 @dataclass(frozen=True, slots=True)

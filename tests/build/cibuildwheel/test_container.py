@@ -18,6 +18,7 @@ from tests.factories.tools import needs
 from vbuild.build.cibuildwheel.container import MOUNT, SAID
 from vbuild.build.cibuildwheel.making import ContainerSetup
 from vbuild.build.cibuildwheel.runs import CibuildwheelRun
+from vbuild.sbom.model import Material, MaterialRole
 
 
 @once
@@ -196,6 +197,16 @@ def test_only_compiling_counts_as_a_call(tmp_path: Path) -> None:
     container.call("rustc-launcher", "true", "--target", "x86_64-unknown-linux-gnu", "build.rs")
     assert [line.split("\t")[0] for line in container.log("calls").read_text().splitlines()] == ["rustc-launcher"]
     assert container.kit.record(container.run, IDENTIFIER).overrides == ()
+
+
+def test_compilers_that_ran_in_it_are_known_by_what_they_said_there(tmp_path: Path) -> None:
+    container = Container(tmp_path)
+    container.prepare()
+    tree(container.project, {"kernel.c": KERNEL})
+    assert container.call("gcc", "-c", "kernel.c").returncode == 0
+    version = subprocess.check_output(["gcc", "-dumpfullversion", "-dumpversion"], text=True).strip()
+    [compiler] = container.kit.record(container.run, IDENTIFIER).compilers
+    assert compiler == Material(MaterialRole.COMPILER, "gcc", version)
 
 
 def test_a_rustc_wrapper_of_the_project_stays_in_use(tmp_path: Path) -> None:

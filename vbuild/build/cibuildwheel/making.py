@@ -35,10 +35,19 @@ from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, counting
 from vbuild.build.kept_flags import KeptFlags
 from vbuild.build.profile import Profile, check_container, collected
 from vbuild.build.trial import TrialResult
-from vbuild.build.wrappers import CompilerCall, FailedCall, Override, compiler_calls, failures, overrides
+from vbuild.build.wrappers import (
+    CompilerCall,
+    FailedCall,
+    Override,
+    compiler_calls,
+    compilers_in,
+    failures,
+    overrides,
+)
 from vbuild.errors import BuildError, WheelError, at
 from vbuild.process.run import supervised
 from vbuild.recipe.model import Recipe
+from vbuild.sbom.model import Material
 from vbuild.toolchain import nvcc_commands
 from vbuild.toolchain.nvcc_commands import Command
 from vbuild.wheel.name import WheelName
@@ -48,8 +57,8 @@ class WrapperRecord(Struct, frozen=True):
     """What the compiler wrappers recorded of a build: flags that were kept or taken out, nvcc's commands, the calls of
     the other compilers, and those of them that failed.
 
-    *started* is when they were put there, in seconds since the epoch, or None if they were not. The folder *objects*
-    has what commands with kept flags made.
+    *compilers* are those that have compiled or linked something. *started* is when the wrappers were put there, in
+    seconds since the epoch, or None if they were not. The folder *objects* has what commands with kept flags made.
     """
 
     overrides: tuple[Override, ...] = ()
@@ -58,6 +67,7 @@ class WrapperRecord(Struct, frozen=True):
     started: float | None = None
     failed: tuple[FailedCall, ...] = ()
     objects: Path = Path()
+    compilers: tuple[Material, ...] = ()
 
     def kept(self, project: Path) -> KeptFlags:
         """What was kept of the flags for single files of *project*."""
@@ -107,6 +117,7 @@ class ContainerSetup(Struct, frozen=True):
             started.stat().st_mtime if started.exists() else None,
             failures(logs / "overrides.jsonl"),
             logs / "objects",
+            compilers_in(logs / "calls"),
         )
 
     def logs(self, run: CibuildwheelRun) -> Path:
