@@ -54,8 +54,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assets.mkdir()
     with tarfile.open(folder / SDIST) as archive:  # Debian 12's Python 3.11.2 knows no filter= of extractall
         for member in archive:
-            if member.isfile() and "/test/assets/" in member.name:
-                (assets / PurePosixPath(member.name).name).write_bytes(archive.extractfile(member).read())
+            file = archive.extractfile(member)
+            if file and "/test/assets/" in member.name:
+                (assets / PurePosixPath(member.name).name).write_bytes(file.read())
     return assets
 
 
