@@ -80,6 +80,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.network
 @needs("gcc")
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="builds for x86-64")
+@pytest.mark.nightly  # it builds, slims and splits what the tests of rooms do
 @pytest.mark.usefixtures("folder")
 def test_every_example_of_the_page_gives_what_it_shows() -> None:
     text = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")

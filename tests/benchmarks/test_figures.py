@@ -97,6 +97,7 @@ def test_a_process_that_fails_is_named_with_its_last_line() -> None:
         result(figure(timed(command(sys.executable, "-c", "print('no such thing'); raise SystemExit(3)"))))
 
 
+@pytest.mark.nightly
 def test_inputs_are_there_once_and_only_while_figures_need_them() -> None:
     shared, own = Made(write, ("shared",)), Made(write_by_vbuild, others=(Made(write, ("shared",)),), by_vbuild=True)
     seen: list[dict[Input, Path]] = []
@@ -131,6 +132,7 @@ def fail(folder: Path) -> None:
     raise ValueError(f"nothing fits into {folder.name[:3]}")
 
 
+@pytest.mark.nightly
 def test_what_is_missing_or_fails_is_named_and_stops_nothing_else(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,11 @@ TRIES = 5
 LATE = 100  # calls; when the wheels are read
 SEED = int(os.environ.get("FAULT_SEED", "8"))
 
-pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"), needs("gcc")]
+pytestmark = [
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"),
+    needs("gcc"),
+    pytest.mark.nightly,
+]
 # of an image, as of an environment, what cannot be read stays as it is, and is named
 each = pytest.mark.parametrize(
     "undisturbed", [command for command in WRITING_COMMANDS if not command.seal], ids=str, indirect=True
@@ -149,7 +153,6 @@ FOUND: dict[str, tuple[str, Callable[[Call], bool], Kind, int, str]] = {
 }
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("undisturbed", "concerns", "kind", "status", "said"),
     [(named[name], *rest) for name, *rest in FOUND.values()],

@@ -21,7 +21,11 @@ SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
 EVERY = int(os.environ.get("FAULT_STEP", "1"))
 SEED = int(os.environ.get("KILL_SEED", "8"))
 
-pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"), needs("gcc")]
+pytestmark = [
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"),
+    needs("gcc"),
+    pytest.mark.nightly,
+]
 each = pytest.mark.parametrize("undisturbed", WRITING_COMMANDS, ids=str, indirect=True)
 
 
@@ -59,7 +63,6 @@ def test_a_run_that_is_ended_at_any_of_many_moments_leaves_no_half_of_a_file(und
 ending = pytest.mark.parametrize("kind", [Kind.SIGKILL, Kind.SIGINT])
 
 
-@pytest.mark.nightly
 @ending
 @each
 def test_a_run_that_is_ended_between_two_calls_leaves_no_half_of_a_file(

@@ -26,7 +26,11 @@ from vbuild.variants.stamp import stamped
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - another file system than that of any test's folder
 
-pytestmark = [pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"), needs("gcc")]
+pytestmark = [
+    pytest.mark.skipif(os.uname().machine != "x86_64", reason="its wheels are for x86-64"),
+    needs("gcc"),
+    pytest.mark.nightly,
+]
 each = pytest.mark.parametrize("undisturbed", WRITING_COMMANDS, ids=str, indirect=True)
 named = {command.name: command for command in WRITING_COMMANDS}
 V4 = variant("x86_64_v4", "x86_64 :: level :: v4")
@@ -92,7 +96,6 @@ def test_a_run_says_for_which_other_it_waits(undisturbed: UndisturbedRun) -> Non
         assert place.left() == []
 
 
-@pytest.mark.nightly
 @taking_turns
 def test_a_run_that_is_stopped_does_not_hold_others_for_ever(undisturbed: UndisturbedRun) -> None:
     with undisturbed.place() as place, stopped_in_its_turn(undisturbed, place) as slow:
@@ -119,7 +122,6 @@ def test_what_gets_its_name_is_on_the_disk_before(undisturbed: UndisturbedRun) -
     assert all(any(number < named for number in waited) for named in final)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("undisturbed", [named["index"]], ids=str, indirect=True)
 def test_an_index_that_is_overtaken_by_a_wheel_and_another_index_lists_that_wheel(undisturbed: UndisturbedRun) -> None:
     (writing, *_) = (call for call in undisturbed.calls if call.name == "open" and call.path.endswith(".part"))
@@ -138,7 +140,6 @@ def test_an_index_that_is_overtaken_by_a_wheel_and_another_index_lists_that_whee
         assert [sorted(document["variants"]) for document in documents] == [["x86_64_v3", "x86_64_v4"]]
 
 
-@pytest.mark.nightly
 @each
 def test_inputs_that_are_read_only_are_enough(undisturbed: UndisturbedRun) -> None:
     with undisturbed.place() as place:
@@ -161,7 +162,6 @@ def test_an_output_that_is_read_only_is_refused_in_one_line(undisturbed: Undistu
         assert place.results() == before
 
 
-@pytest.mark.nightly
 @each
 def test_a_temporary_folder_without_room_is_not_needed_or_told_of(undisturbed: UndisturbedRun) -> None:
     with undisturbed.place() as place:
@@ -182,7 +182,6 @@ def elsewhere() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.nightly
 @each
 def test_the_output_may_be_on_another_file_system(undisturbed: UndisturbedRun, elsewhere: Path) -> None:
     with undisturbed.place() as place:
@@ -197,7 +196,6 @@ def test_the_output_may_be_on_another_file_system(undisturbed: UndisturbedRun, e
         assert place.left() == []
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("undisturbed", [WRITING_COMMANDS[-1]], ids=str, indirect=True)
 def test_what_a_matrix_had_started_ends_when_it_is_killed(undisturbed: UndisturbedRun) -> None:
     with undisturbed.place() as place:
