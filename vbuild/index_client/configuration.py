@@ -29,6 +29,7 @@ from uv import find_uv_bin
 from vbuild.errors import FetchError, VbuildError
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import key_of
+from vbuild.process.python import with_own_packages
 
 _LINE = re.compile(r"(?P<section>global|install|:env:)\.(?P<key>[a-z][a-z0-9-]*)=(?P<value>['\"].*)")
 _SECTIONS = ("global", "install", ":env:")
@@ -80,7 +81,7 @@ class Indexes(Struct, frozen=True):
         with _ASKING:
             listing, states = _LISTINGS.get(key) or _kept(key)
             if not listing or _states(listing) != states:
-                command = [sys.executable, "-P", "-m", "pip", "config", "list", "-vvv"]
+                command = with_own_packages("-m", "pip", "config", "list", "-vvv")
                 ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
                 if ran.returncode:
                     last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
