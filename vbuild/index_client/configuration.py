@@ -244,6 +244,8 @@ def find_python(version: str, environment: Mapping[str, str]) -> subprocess.Comp
 
     Those that pyenv has installed count, whichever its shims lead to now.
     """
+    if len(Path(version).parts) > 1:
+        version = str(Path(version).absolute())
     path = environment.get("PATH", os.defpath).split(os.pathsep)
     root = Path(environment.get("PYENV_ROOT") or Path.home() / ".pyenv")
     installed = sorted(root.glob("versions/*/bin"), key=lambda folder: _numbers(folder.parent.name), reverse=True)
@@ -257,7 +259,8 @@ def find_python(version: str, environment: Mapping[str, str]) -> subprocess.Comp
 
 
 def _ran(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    # uv would take the environment .venv of the current folder, and pyenv the version that a file there says
+    return subprocess.run(command, cwd=os.sep, env=environment, capture_output=True, text=True, check=False)
 
 
 def _numbers(name: str) -> tuple[int, ...]:
