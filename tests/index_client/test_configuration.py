@@ -169,9 +169,8 @@ def test_pip_is_asked_once_and_again_when_its_files_change(tmp_path: Path) -> No
     assert Indexes.configured(env).index_url == "https://other.example/simple"
 
 
-def test_a_python_of_pyenv_is_found_wherever_its_shims_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_of_pyenv_is_found_wherever_its_shims_lead(tmp_path: Path) -> None:
     """A shim of a version that is not chosen ends with a message; other shims are left to uv."""
-    monkeypatch.chdir(tmp_path)  # uv looks for an environment in the working folder first
     name = "python{}.{}".format(*sys.version_info)
     (shim := tmp_path / "shims" / name).parent.mkdir()
     shim.write_text(f"#!/bin/sh\necho 'pyenv: {name}: command not found' >&2\nexit 127\n")
@@ -189,6 +188,16 @@ def test_a_python_of_pyenv_is_found_wherever_its_shims_lead(tmp_path: Path, monk
     assert (ran.returncode, ran.stdout.strip()) == (0, str(installed)), ran.stderr
     installed.unlink()
     assert find_python(version, environment).returncode
+
+
+def test_a_python_of_the_current_folder_is_found_by_its_path_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], check=True)
+    environment = {"PATH": "", "UV_PYTHON_INSTALL_DIR": str(tmp_path / "none"), "PYENV_ROOT": str(tmp_path / "none")}
+    assert find_python("{}.{}".format(*sys.version_info), environment).returncode
+    assert find_python(".venv/bin/python", environment).stdout.strip() == str(tmp_path / ".venv/bin/python")
 
 
 def _counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conf: str, **more: str) -> tuple[dict[str, str], Path]:

@@ -41,6 +41,7 @@ from vbuild.build.plan import BuildBackend, FlagPlan
 from vbuild.errors import BuildError
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import key_of, program_digest, program_digests, sha256_of
+from vbuild.process.python import isolated
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.model import Repair
 from vbuild.recipe.variables import is_asked, passed
@@ -323,7 +324,7 @@ def _rust(environment: Mapping[str, str]) -> list[object]:
 
 def packages_of(interpreter: Interpreter, environment: Mapping[str, str]) -> list[str]:
     """What is installed for *interpreter*, which is what a build without isolation finds."""
-    command = [str(interpreter.path), "-I", "-c", _LIST]
+    command = isolated("-c", _LIST, python=interpreter.path)
     try:
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     except (OSError, subprocess.SubprocessError) as error:

@@ -16,7 +16,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import sysconfig
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError, at
 from vbuild.files.archives import OLDEST
 from vbuild.process.masking import hiding
+from vbuild.process.python import with_own_packages
 from vbuild.process.run import run, supervised
 from vbuild.recipe.hidden import of_variables
 from vbuild.recipe.model import Repair
@@ -155,7 +155,7 @@ def _command(wheel: Path, folder: Path, settings: Repair, reached: Mapping[str, 
     if settings.plat:
         chosen.append(f"--plat={settings.plat}")
     module = ["-c", _AUDITWHEEL, reached[LIBRARIES]] if reached else ["-m", "auditwheel"]
-    auditwheel = [sys.executable, "-P", *module, "repair", "--disable-isa-ext-check"]
+    auditwheel = with_own_packages(*module, "repair", "--disable-isa-ext-check")
     return [*auditwheel, *chosen, f"--wheel-dir={folder}", str(wheel)]
 
 

@@ -7,7 +7,6 @@ same function says who did not cause it, not that it is safe.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
@@ -26,6 +25,7 @@ from vbuild.elf.program import Program
 from vbuild.elf.reach import Doubt, Reach
 from vbuild.elf.regions import Region
 from vbuild.hardware.cpu import X86_64_LEVELS
+from vbuild.process.pool import ProcessPool
 
 
 class Reason(StrEnum):
@@ -96,7 +96,7 @@ class Judged(Struct, frozen=True):
     doubt: Doubt | None = None
 
 
-def scan(elf: CodeFile, executor: Executor | None = None) -> Isa:
+def scan(elf: CodeFile, executor: ProcessPool | None = None) -> Isa:
     """The instruction sets that *elf*, of x86-64 or aarch64, needs."""
     return arm.scan(elf) if elf.machine == "aarch64" else Isa.scan(elf, executor)
 
@@ -104,7 +104,7 @@ def scan(elf: CodeFile, executor: Executor | None = None) -> Isa:
 class Baseline:
     """The code above the baseline in the build without flags for a level: no flag has caused what is in it."""
 
-    def __init__(self, elf: CodeFile, executor: Executor | None = None) -> None:
+    def __init__(self, elf: CodeFile, executor: ProcessPool | None = None) -> None:
         self._elf = elf
         self._executor = executor
 

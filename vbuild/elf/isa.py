@@ -12,7 +12,6 @@ harmless, or with which a program asks what the processor has, count for no leve
 """
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
@@ -23,6 +22,7 @@ from vbuild.binary.code import CodeFile
 from vbuild.elf.iced import Code, CpuidFeature, Decoder, EncodingKind, Formatter, FormatterSyntax, Instruction
 from vbuild.elf.regions import Region, regions_of, spread
 from vbuild.hardware.cpu import feature_rank
+from vbuild.process.pool import ProcessPool
 
 # What every x86-64 processor has
 _BASELINE = {"INTEL8086", "INTEL186", "INTEL286", "INTEL386", "INTEL486", "X64", "FPU", "FPU287", "FPU387"}
@@ -144,7 +144,7 @@ class Isa:
     invalid: int
 
     @classmethod
-    def scan(cls, elf: CodeFile, executor: Executor | None = None) -> Self:
+    def scan(cls, elf: CodeFile, executor: ProcessPool | None = None) -> Self:
         """The instruction sets that an x86-64 *elf* needs; a large file is spread over the *executor*'s processes.
 
         One core decodes about 25 MB of code a second.

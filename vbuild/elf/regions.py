@@ -1,37 +1,30 @@
 """The code of an ELF file cut into regions: functions, and what lies between two; and the processes that judge them.
 
 Spread the decoding of code over processes: it keeps a core busy and holds Python's lock.
-
-The processes are made by a fork server, never by a fork of the caller, which may have threads. A pool that breaks -
-a worker killed for memory, a calling script that cannot be imported again - costs time only: the work is done here.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from multiprocessing import get_all_start_methods, get_context
 from operator import attrgetter
 from typing import TypeVar
 
 from vbuild.binary.code import CodeFile, CodeSection, Symbol
 from vbuild.hardware.cpu import available_cores
+from vbuild.process.pool import ProcessPool
 
 R = TypeVar("R")
 
 # bytes of code: what one process gets at a time, and what a file must have before a second process pays
 _BATCH = 1 << 18
 _WORTH_SPREADING = 1 << 22
-# Windows has one way
-_START = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 
 
 @contextmanager
-def processes(jobs: int | None = None) -> Iterator[Executor | None]:
-    """An executor of *jobs* processes, as many as there are cores for None; nothing for a single one.
+def processes(jobs: int | None = None) -> Iterator[ProcessPool | None]:
+    """A pool of *jobs* processes, as many as there are cores for None; nothing for a single one.
 
     The processes start with the first work, and leaving the block ends them.
     """
@@ -39,29 +32,23 @@ def processes(jobs: int | None = None) -> Iterator[Executor | None]:
     if count == 1:
         yield None
         return
-    executor = ProcessPoolExecutor(count, mp_context=get_context(_START))
+    executor = ProcessPool(count)
     try:
         yield executor
     finally:
-        executor.shutdown(cancel_futures=True)
+        executor.end()
 
 
 def spread(
-    work: Callable[[list[tuple[int, bytes]]], list[R]], pieces: Iterable[tuple[int, bytes]], executor: Executor | None
+    work: Callable[[list[tuple[int, bytes]]], list[R]],
+    pieces: Iterable[tuple[int, bytes]],
+    executor: ProcessPool | None,
 ) -> Iterator[R]:
     """What *work* makes of the *pieces* of code, each an address and bytes, in their order."""
     batches = list(_batches(pieces))
     size = sum(len(data) for batch in batches for _, data in batch)
-    if executor is None or size < _WORTH_SPREADING:
-        yield from chain.from_iterable(map(work, batches))
-        return
-    done = 0
-    try:
-        for results in executor.map(work, batches):
-            done += 1
-            yield from results
-    except BrokenProcessPool:
-        yield from chain.from_iterable(map(work, batches[done:]))
+    is_small = size < _WORTH_SPREADING
+    yield from chain.from_iterable(executor.map(work, batches) if executor and not is_small else map(work, batches))
 
 
 def _batches(pieces: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:

@@ -41,6 +41,7 @@ from vbuild.config.table import Table
 from vbuild.errors import HardwareError, at
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia, amd_gpus
+from vbuild.process.python import isolated
 
 Features = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -279,7 +280,9 @@ def _cpu_asked(text: str) -> Cpu:
 def _asked(python: Path) -> tuple[str, tuple[str, ...]]:
     library = str(Path(packaging.__file__).parents[1])
     try:
-        answer = subprocess.run([str(python), "-I", "-c", _ASK, library], capture_output=True, text=True, check=True)
+        answer = subprocess.run(
+            isolated("-c", _ASK, library, python=python), capture_output=True, text=True, check=True
+        )
         version, tags = json.loads(answer.stdout)
     except OSError as error:
         raise HardwareError(f"{python}: cannot be run: {error.strerror}") from error

@@ -29,6 +29,7 @@ from uv import find_uv_bin
 from vbuild.errors import FetchError, VbuildError
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import key_of
+from vbuild.process.python import with_own_packages
 
 _LINE = re.compile(r"(?P<section>global|install|:env:)\.(?P<key>[a-z][a-z0-9-]*)=(?P<value>['\"].*)")
 _SECTIONS = ("global", "install", ":env:")
@@ -80,7 +81,7 @@ class Indexes(Struct, frozen=True):
         with _ASKING:
             listing, states = _LISTINGS.get(key) or _kept(key)
             if not listing or _states(listing) != states:
-                command = [sys.executable, "-P", "-m", "pip", "config", "list", "-vvv"]
+                command = with_own_packages("-m", "pip", "config", "list", "-vvv")
                 ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
                 if ran.returncode:
                     last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
@@ -243,6 +244,8 @@ def find_python(version: str, environment: Mapping[str, str]) -> subprocess.Comp
 
     Those that pyenv has installed count, whichever its shims lead to now.
     """
+    if len(Path(version).parts) > 1:
+        version = str(Path(version).absolute())
     path = environment.get("PATH", os.defpath).split(os.pathsep)
     root = Path(environment.get("PYENV_ROOT") or Path.home() / ".pyenv")
     installed = sorted(root.glob("versions/*/bin"), key=lambda folder: _numbers(folder.parent.name), reverse=True)
@@ -256,7 +259,8 @@ def find_python(version: str, environment: Mapping[str, str]) -> subprocess.Comp
 
 
 def _ran(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    # uv would take the environment .venv of the current folder, and pyenv the version that a file there says
+    return subprocess.run(command, cwd=os.sep, env=environment, capture_output=True, text=True, check=False)
 
 
 def _numbers(name: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ https://packaging.python.org/en/latest/specifications/pylock-toml/ (PEP 751)
 
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -85,9 +86,8 @@ def _pylocks(
         wanted.write_text("".join(f"{_line(source)}\n" for source in others), encoding="utf-8")
         options = ["--quiet", "--no-header", "--format=pylock.toml", "--no-python-downloads"]
         options += ["--python-version", python_of(machine), "--python-platform", uv_platform(machine)]
-        command = compile_command(python_of(machine), wanted, found, *options)
-        # the machine's own Python need not be here
-        del command[command.index("--python") : command.index("--python") + 2]
+        # the machine's own Python need not be here, and uv would look for one in the current folder first
+        command = compile_command(sys.executable, wanted, found, *options)
         _uv(command, stage, name="uv pip compile")
         yield str(found), _read(found), partial(check_local, places=local_places(others))
 

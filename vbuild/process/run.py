@@ -21,7 +21,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -32,6 +31,7 @@ from typing import BinaryIO
 
 from vbuild.errors import BuildError
 from vbuild.process.masking import Mask
+from vbuild.process.python import isolated
 from vbuild.process.signals import interruptible
 
 _SUPERVISOR = """
@@ -71,7 +71,7 @@ class Supervisor:
         self._lock = threading.Lock()
         # of a session of its own: what is meant for the process's group, such as Ctrl-C, does not end the supervisor
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _SUPERVISOR, str(grace), str(os.getpid())],
+            isolated("-S", "-c", _SUPERVISOR, str(grace), str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

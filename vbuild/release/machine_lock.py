@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -144,9 +145,8 @@ def _resolved(lines: Sequence[str], machine: Machine, stage: Path) -> str:
     wanted.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     options = ["--quiet", "--no-header", "--format=pylock.toml", "--no-python-downloads", "--python-version", python]
     options += ["--python-platform", uv_platform(machine)]
-    command = compile_command(python, wanted, found, *options)
-    # the machine's own Python need not be here
-    del command[command.index("--python") : command.index("--python") + 2]
+    # the machine's own Python need not be here, and uv would look for one in the current folder first
+    command = compile_command(sys.executable, wanted, found, *options)
     environment = {**for_installers(os.environ, ()), **Indexes.configured().environment()}
     run(command, log=stage / "log", environment=environment, name="uv pip compile", is_kept=False)
     return found.read_text(encoding="utf-8").replace('created-by = "uv"', 'created-by = "vbuild"', 1)

@@ -14,10 +14,10 @@ import os
 import py_compile
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
+from vbuild.process.python import isolated
 from vbuild.toolchain import compiler_program, rewriting
 
 # gcc, x86_64-linux-gnu-g++-12, clang++; not gcc-ar
@@ -83,14 +83,13 @@ def put(folder: Path, settings: dict[str, Any], *, modules: tuple[str, ...] = ()
     mark = _mark(settings, sources)
     for module in sources:
         py_compile.compile(module, str(folder / f"{Path(module).stem}.pyc"), doraise=True)
-    isolated = [sys.executable, "-I", "-S"]
     for name in settings["programs"]:
-        script(folder / name, [*isolated, str(folder / "compiler_program.pyc"), name], mark)
+        script(folder / name, isolated("-S", str(folder / "compiler_program.pyc"), name), mark)
     if toolkit:
         _double(toolkit, folder / "cuda")
         (folder / compiler_program.TOOLKIT).symlink_to(toolkit.absolute())
         (folder / _LIBRARY).symlink_to(Path(__file__).absolute().parents[2])
-        script(folder / "cuda" / "bin" / "nvcc", [*isolated, "-c", _RUN_NVCC, str(folder)], mark)
+        script(folder / "cuda" / "bin" / "nvcc", isolated("-S", "-c", _RUN_NVCC, str(folder)), mark)
         beside = folder / compiler_program.SIDE_BY_SIDE
         # what nvcc calls goes through ccache, too
         threads = f'[ "${{1##*/}}" = nvcc ] && set -- "$@" --threads "${compiler_program.THREADS}"'

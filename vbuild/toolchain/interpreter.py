@@ -24,6 +24,7 @@ from vbuild.errors import BuildError
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import key_of
 from vbuild.index_client.configuration import find_python
+from vbuild.process.python import isolated
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ class Interpreter(Struct, frozen=True):
         """The interpreter at *path*; `BuildError` if it does not run."""
 
         def ask() -> dict[str, Any]:
-            command = [str(path), "-I", "-c", _ASK]
+            command = isolated("-c", _ASK, python=path)
             try:
                 ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
                 known: dict[str, Any] = json.loads(ran.stdout)

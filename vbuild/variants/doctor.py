@@ -11,7 +11,6 @@ installed, whatever its file was called (PEP 825).
 Servers that list wheels and sdists alone, as pypiserver does, drop variants.json without a word.
 """
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from vbuild.errors import FetchError, HardwareError, VariantError, WheelError
 from vbuild.files.wording import counted
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.located import LocatedFile, files_at
+from vbuild.process.python import search_path
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.metadata import VariantMetadata
 from vbuild.variants.order import ranked, supported_features
@@ -37,7 +37,6 @@ from vbuild.wheel.name import WheelName
 
 _REFUSED = "installers leave variants out that no variants.json lists, and take the plain wheel"
 _SERVERS = "serve the folder that 'vbuild index DIST --simple SITE' writes; docs/layouts/variants.md names servers"
-_PRINT_PATH = "import json, sys; print(json.dumps(sys.path))"
 _VERDICTS = {True: "runs here", None: "may run here or not", False: "is NOT for this machine"}
 _CPUS = ("x86_64", "aarch64")
 _PIP = "pip install --force-reinstall --no-deps --no-cache-dir"
@@ -169,14 +168,11 @@ def _path(python: Path | None) -> list[str]:
     if python is None:
         return [folder for folder in sys.path if folder]
     try:
-        answer = subprocess.run([python, "-c", _PRINT_PATH], capture_output=True, text=True, check=True)
-        # after what its .pth files may print
-        found: list[str] = json.loads(answer.stdout.strip().rpartition("\n")[2])
+        return search_path(python)
     except OSError as error:
         raise HardwareError(f"{python}: cannot be run: {error.strerror}") from error
     except (subprocess.CalledProcessError, ValueError) as error:
         raise HardwareError(f"{python}: does not say where it imports from; expected a Python interpreter") from error
-    return [folder for folder in found if folder]
 
 
 def _installed(path: list[str]) -> Iterator[tuple[str, str, Path]]:

@@ -38,6 +38,7 @@ from vbuild.errors import RecipeError, VariantError, at
 from vbuild.files.json_text import json_object
 from vbuild.hardware.machine import Features, Machine
 from vbuild.index_client.configuration import Indexes, compile_command, install_command, venv_command
+from vbuild.process.python import isolated
 from vbuild.recipe.variables import unconfigured
 from vbuild.variants.document import Document
 from vbuild.variants.metadata import VariantProvider
@@ -208,7 +209,7 @@ def answer_of(endpoint: str, *, python: Path, folder: Path, timeout: float = TIM
     passed = {name: text for name, text in os.environ.items() if _PASSED.fullmatch(name)}
     variables = {**passed, "PATH": _PATH, "LANG": "C.UTF-8", "HOME": str(folder), "TMPDIR": str(folder)}
     task = {
-        "command": [str(python), "-I", "-B", str(_HERE / "plugin_probe.py")],
+        "command": isolated("-B", str(_HERE / "plugin_probe.py"), python=python),
         "arguments": [endpoint],
         "folder": str(folder),
         "environment": variables,
@@ -224,7 +225,7 @@ def answer_of(endpoint: str, *, python: Path, folder: Path, timeout: float = TIM
         "timeout": timeout,
     }
     with subprocess.Popen(
-        [sys.executable, "-I", str(_HERE / "plugin_warden.py"), json.dumps(task)],
+        isolated(str(_HERE / "plugin_warden.py"), json.dumps(task)),
         cwd=os.sep,
         env=variables,
         stdin=subprocess.DEVNULL,

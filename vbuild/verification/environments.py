@@ -42,6 +42,7 @@ from vbuild.config.requirements import read_requirement, required_project
 from vbuild.elf.catalogue import TOOLKIT, PlatformPolicy, is_official
 from vbuild.errors import RepackageError
 from vbuild.index_client.configuration import Indexes, install_command, managed_command, venv_command
+from vbuild.process.python import isolated, with_own_packages
 from vbuild.recipe.variables import for_installers, passed, undisturbed
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import LIBS
@@ -238,7 +239,7 @@ def install(wheel: Path, installer: Installer, sources: WheelSources, *, folder:
         root = folder / f"with-{installer}"
         paths = sysconfig.get_paths("venv", vars={"base": str(root), "platbase": str(root)})
         environment = WheelEnvironment(root, Path(paths["purelib"]), Path(paths["scripts"]) / "python")
-        by_pip = [sys.executable, "-m", "venv", str(root)]
+        by_pip = isolated("-m", "venv", str(root))
         client.run(by_pip if installer is Installer.PIP else venv_command(sys.executable, root))
         client.install(environment, str(plain))
         return environment
@@ -340,14 +341,14 @@ class _Client(Struct, frozen=True):
 
     def _command(self, environment: WheelEnvironment) -> list[str]:
         """Return the install command without the packages, which come last."""
-        python = str(environment.python or sys.executable)
         if self.installer is Installer.PIP:
             # users run the pip that a new environment has
-            command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-            command += ["--progress-bar=off"]
+            pip = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off")
+            own = environment.python
+            command = isolated(*pip, python=own) if own else with_own_packages(*pip)
         else:
             # a link into uv's cache would make the loader find the library there
-            command = install_command(python, "--link-mode=hardlink")
+            command = install_command(environment.python or sys.executable, "--link-mode=hardlink")
         # there is no variable for it in uv
         command += ["--no-index"] if self.sources.indexes.no_index else []
         if not environment.python and self.target:

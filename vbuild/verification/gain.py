@@ -4,7 +4,6 @@ Functions are compared by their instructions, without the addresses in them, whi
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Executor
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +16,7 @@ from vbuild.elf.iced import Decoder, EncodingKind, Instruction, RegisterExt
 from vbuild.elf.isa import features_by_code
 from vbuild.elf.regions import processes, regions_of, spread
 from vbuild.errors import BinaryError
+from vbuild.process.pool import ProcessPool
 from vbuild.process.threads import OncePerKey
 from vbuild.verification.model import Finding, Severity, VerifyRule, is_grafted
 from vbuild.wheel.archive import open_wheel
@@ -149,7 +149,7 @@ class _Library(Struct, frozen=True):
         )
 
 
-def _libraries(wheel: Path, executor: Executor | None) -> Iterator[_Library]:
+def _libraries(wheel: Path, executor: ProcessPool | None) -> Iterator[_Library]:
     """The libraries of *wheel* that its own build made."""
     with open_wheel(wheel) as source:
         for member in source.members:
@@ -161,7 +161,7 @@ def _libraries(wheel: Path, executor: Executor | None) -> Iterator[_Library]:
                 yield library
 
 
-def _library(path: str, data: bytes, executor: Executor | None) -> _Library | None:
+def _library(path: str, data: bytes, executor: ProcessPool | None) -> _Library | None:
     """The library *data* at *path*; None if it cannot be read."""
     try:
         elf = Elf.parse(data)

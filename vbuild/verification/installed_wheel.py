@@ -29,6 +29,7 @@ from packaging.utils import canonicalize_name
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, RepackageError, WheelError
+from vbuild.process.python import isolated
 from vbuild.verification.loader import mapped
 from vbuild.wheel.metadata import Metadata, WheelFile, is_companion
 
@@ -259,7 +260,7 @@ def _probed(python: Path, path: str, modules: Sequence[str]) -> ProbeResult:
     clean = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
     with tempfile.TemporaryDirectory(prefix="vbuild-probe-") as folder:
         file = Path(folder) / "result"
-        command = [str(python), "-I", "-c", _PROBE, str(file), path, *modules]
+        command = isolated("-c", _PROBE, str(file), path, *modules, python=python)
         try:
             ran = subprocess.run(
                 command,

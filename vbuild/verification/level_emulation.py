@@ -28,6 +28,7 @@ from vbuild.elf.hwcaps_folders import LEVELS, OLDEST_GLIBC
 from vbuild.errors import WheelError
 from vbuild.files.wording import counted, wrapped
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu
+from vbuild.process.python import isolated
 from vbuild.verification.emulator import Emulator, cpuinfo
 from vbuild.verification.environments import variables
 from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule
@@ -302,7 +303,7 @@ class LevelHost(Struct, frozen=True):
         program = Path(os.path.realpath(python))
         as_is = Launch(before=emulator.widest, program=program) if emulator else Launch()
         try:
-            ran = _run([*as_is.before, str(python), "-I", "-c", _PROBE], plain_environment())
+            ran = _run([*as_is.before, *isolated("-c", _PROBE, python=python)], plain_environment())
             answer = json.loads(ran.stdout)
         except ValueError as error:
             *_, why = ("exit status " + str(ran.returncode), *ran.stderr.splitlines())
@@ -379,7 +380,7 @@ class LevelHost(Struct, frozen=True):
     def why_python_fails(self, launch: "Launch") -> str | None:
         """Why the Python itself does not run by *launch*, or None if it does."""
         try:
-            ran = _run([*launch.before, str(self.program), "-I", "-c", ""], plain_environment())
+            ran = _run([*launch.before, *isolated("-c", "", python=self.program)], plain_environment())
         except (OSError, subprocess.SubprocessError) as error:
             return f"{self.program}: {error}"
         return f"{self.program} itself does not run there" if ran.returncode else None

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from vbuild.process.python import isolated
+
 _LINE = re.compile(r"\s*\d+:\t\s*(?:(?P<find>find library=)|trying file=(?P<tried>.*)|calling init: (?P<init>.*))")
 LATE = "took more than"
 _LAST_LINES = 25
@@ -128,7 +130,7 @@ def import_each(modules: Sequence[str], python: Path, process: ProbeProcess) -> 
     while left:
         file = process.folder / "answer"
         file.write_text("")
-        ended = process.run([str(python), "-I", "-c", _PROBE, str(file), *left], f"import {', '.join(left)}")
+        ended = process.run(isolated("-c", _PROBE, str(file), *left, python=python), f"import {', '.join(left)}")
         rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         done = [ImportResult(**row) for row in rows if "name" in row]
         yield from done

@@ -10,7 +10,6 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
@@ -27,6 +26,7 @@ from vbuild.elf.iced import is_installed
 from vbuild.elf.isa import Isa
 from vbuild.elf.reach import Doubt
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank, level_of_features
+from vbuild.process.pool import ProcessPool
 from vbuild.process.threads import OncePerKey
 from vbuild.verification.gpu_code import DEVICE_SECTIONS
 from vbuild.verification.model import IF_ALLOWED, Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
@@ -137,7 +137,7 @@ class Levels:
         *,
         baseline: Callable[[str], CodeFile | None] | None = None,
         allow: Sequence[re.Pattern[str]] = (),
-        executor: Executor | None = None,
+        executor: ProcessPool | None = None,
         sources: Callable[[], Sequence[str]] = tuple,
         published: Callable[[str], frozenset[str]] = lambda _path: frozenset(),
         on_progress: Callable[[str], None] = lambda _step: None,

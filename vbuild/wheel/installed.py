@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.json_text import json_object
+from vbuild.process.python import isolated
 from vbuild.wheel.archive import files_in
 from vbuild.wheel.metadata import Metadata, Record, RecordRow, unpadded
 
@@ -175,7 +176,7 @@ class Environment(Struct, frozen=True):
         if python is None:
             raise RepackageError("no Python on PATH outside a venv; expected python3, or --environment PATH")
         try:
-            answer = subprocess.run([python, "-I", "-c", _ASK], capture_output=True, text=True, check=True)
+            answer = subprocess.run(isolated("-c", _ASK, python=python), capture_output=True, text=True, check=True)
             prefix, folders = json.loads(answer.stdout)
         except (OSError, subprocess.CalledProcessError, ValueError) as error:
             raise RepackageError(f"{python}: does not say where its packages are: {error}") from error

@@ -18,7 +18,6 @@ cibuildwheel, and writes down the name of each container that it makes.
 import os
 import shlex
 import subprocess
-import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from packaging.version import InvalidVersion, Version
 from vbuild.build.cibuildwheel.journal import Journal
 from vbuild.errors import BuildError
 from vbuild.process.masking import masked_text
+from vbuild.process.python import isolated, with_own_packages
 from vbuild.process.run import run
 
 _TAKES_VALUE = frozenset({"--platform", "--archs", "--enable", "--only", "--output-dir", "--config-file"})
@@ -204,8 +204,7 @@ class Cibuildwheel(Struct, frozen=True):
     def found(cls, path: str | None = None) -> Self:
         """The cibuildwheel of this Python, else the one on *path*; `BuildError` without one that is new enough."""
         try:
-            # -P: a project may have a folder of the same name
-            found: Self | None = cls((sys.executable, "-P", "-m", "cibuildwheel"), Version(installed("cibuildwheel")))
+            found: Self | None = cls(tuple(with_own_packages("-m", "cibuildwheel")), Version(installed("cibuildwheel")))
         except PackageNotFoundError:
             found = cls.on(path)
         if found is None:
@@ -225,7 +224,7 @@ class Cibuildwheel(Struct, frozen=True):
         with Path(program).open("rb") as file:
             python = os.fsdecode(file.readline()).removeprefix("#!").strip()
         try:
-            ran = subprocess.run([python, "-I", "-c", _ASK], capture_output=True, text=True, check=True)
+            ran = subprocess.run(isolated("-c", _ASK, python=python), capture_output=True, text=True, check=True)
             return cls((program,), Version(ran.stdout.strip()))
         except (OSError, ValueError, subprocess.SubprocessError, InvalidVersion) as error:
             raise BuildError(f"{program}: cannot tell which cibuildwheel it is; {_INSTALL}") from error

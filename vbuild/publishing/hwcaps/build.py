@@ -16,7 +16,6 @@ platform   no library, and no version of a symbol, that the wheel's tags do not 
 import posixpath
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from re import Pattern
@@ -32,6 +31,7 @@ from vbuild.elf.interface import Interface, Versioned, digest
 from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, at
 from vbuild.hardware.cpu import Cpu
+from vbuild.process.pool import ProcessPool
 from vbuild.publishing.lint.metadata import shown
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
@@ -229,7 +229,7 @@ class Judge(Struct, frozen=True):
     """What is looked at with disassembly; *allow* are names of functions, or paths, that may go above the level."""
 
     allow: Sequence[Pattern[str]] = ()
-    executor: Executor | None = None
+    executor: ProcessPool | None = None
 
     def fault(self, base: LevelFile, copy: LevelFile, *, taken: Container[Versioned] | None = None) -> str | None:
         """What is wrong with *copy*, which stands for *base* on newer processors.
