@@ -119,9 +119,17 @@ def test_a_fault_of_auditwheel_is_told_in_one_line_without_its_traceback(tmp_pat
     assert left(tmp_path / "out") == []
 
 
-def test_the_project_in_the_current_folder_says_how(tmp_path: Path) -> None:
+def test_the_project_in_the_current_folder_says_how_but_runs_nothing_unless_it_is_named(tmp_path: Path) -> None:
+    tree(tmp_path / "here", {"pyproject.toml": "[tool.vbuild.repair]\nskip = true\n"})
+    assert "linux_" in repair(built(tmp_path), tmp_path / "out").wheel.name
     tree(tmp_path / "here", {"pyproject.toml": PROJECT})
-    result = repair(built(tmp_path), tmp_path / "out")
+    with pytest.raises(RecipeError) as refusal:
+        repair(built(tmp_path), tmp_path / "other")
+    assert str(refusal.value) == (
+        "pyproject.toml: repair.command is a program to run, and nobody named this file; "
+        "to run it: --recipe pyproject.toml"
+    )
+    result = repair(built(tmp_path), tmp_path / "other", recipe=Path("pyproject.toml"))
     assert result.wheel.name == "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
 
 
@@ -218,7 +226,7 @@ def test_what_cannot_be_repaired_is_refused_and_leaves_nothing(
     tree(tmp_path / "here", {"pyproject.toml": project})
     given = wheel(tmp_path / "built", LINUX)
     with pytest.raises(kind) as refusal:
-        repair(given.rename(given.with_name(name)), tmp_path / "out")
+        repair(given.rename(given.with_name(name)), tmp_path / "out", recipe=Path("pyproject.toml"))
     logs = [str(path) for path in (tmp_path / "temporary").iterdir()]
     assert str(refusal.value) == message.replace("LOG", logs[0] if logs else "")
     assert left(tmp_path / "out") == []

@@ -30,7 +30,7 @@ from vbuild.build.prefixes import LIBRARIES, Prefix, libraries
 from vbuild.build.requiring import outside
 from vbuild.config.table import Table
 from vbuild.elf.catalogue import driver_libraries
-from vbuild.errors import BuildError, at
+from vbuild.errors import BuildError, RecipeError, at
 from vbuild.files.archives import OLDEST
 from vbuild.process.masking import hiding
 from vbuild.process.python import with_own_packages
@@ -199,9 +199,9 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
     """Write into *folder* the portable wheel of *wheel*, one file and never half of it.
 
     *recipe* is a recipe file, a ``pyproject.toml``, or the folder of a project; without one the current folder's
-    project counts, if it has a ``[tool.vbuild]`` table. `BuildError` with the end of the command's output, whose log is
-    kept then, if it fails; `RecipeError` if the settings are none; `WheelError` if the wheel is damaged or its name is
-    none.
+    project counts, if it has a ``[tool.vbuild]`` table, but for a command of its own. `BuildError` with the end of the
+    command's output, whose log is kept then, if it fails; `RecipeError` if the settings are none; `WheelError` if the
+    wheel is damaged or its name is none.
     """
     name = WheelName.parse(wheel.name)
     if name.variant is not None:
@@ -239,7 +239,12 @@ def _settings(recipe: Path | None) -> tuple[Repair, tuple[str, ...]]:
         build = table.handed("build", optional=True)
         asked = build.parsed_texts("pass-env", variable_pattern, ())
         with table.table("repair", optional=True) as settings:
-            return Repair.read(settings), asked
+            rules = Repair.read(settings)
+    if rules.command and recipe is None:
+        raise RecipeError(
+            f"{path}: repair.command is a program to run, and nobody named this file; to run it: --recipe {path}"
+        )
+    return rules, asked
 
 
 @contextmanager
