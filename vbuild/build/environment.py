@@ -230,7 +230,7 @@ class Environments:
         """Whether the index has wheels of all that is *pinned*."""
         log = self._log(folder)
         try:
-            resolved(pinned, interpreter, log=log, environment=self._variables(), options=("--no-build",))
+            resolved(pinned, interpreter, log=log, environment=self._variables(), builds=False)
         except BuildError:
             log.unlink(missing_ok=True)
             return False
@@ -270,15 +270,16 @@ class Environments:
         environment = BuildEnvironment(folder / "bin" / "python", folder / "bin")
         create = venv_command(interpreter.path, folder)
         # through links, what a build does to its requirements would be done to uv's cache
-        fill = install_command(environment.python, f"--link-mode={'hardlink' if self._cache else 'copy'}")
+        link_mode = f"--link-mode={'hardlink' if self._cache else 'copy'}"
+        # what the build of a requirement without a wheel takes is in no lock
+        builds = locked is None or not (self._listed and self._listed.is_binding)
+        fill = install_command(environment.python, link_mode, builds=builds)
         if locked is None:
             fill += sorted(requirements)
         else:
             file = folder.with_name(f"{folder.name}.txt")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f"{line}\n" for line in locked), encoding="utf-8")
-            # what the build of a requirement without a wheel takes is in no lock
-            fill += ["--no-build"] if self._listed and self._listed.is_binding else []
             fill += ["--require-hashes", "--requirements", str(file)]
         log = self._log(folder)
         with at("build environment"), self._building(tools, log) as building:
@@ -309,11 +310,12 @@ def resolved(
     *,
     log: Path,
     environment: Mapping[str, str],
-    options: Collection[str] = (),
+    builds: bool = True,
 ) -> tuple[str, ...]:
     """The packages that *requirements* stand for now with *interpreter*, each as in a lock, with its hashes.
 
-    uv, which sees *environment* and gets the *options*, chooses them. `BuildError`, and a *log*, if nothing fits.
+    uv, which sees *environment*, chooses them, and asks those that have no wheel by a build unless *builds* is false.
+    `BuildError`, and a *log*, if nothing fits.
     """
     if not requirements:
         return ()
@@ -321,7 +323,7 @@ def resolved(
         wanted, found = Path(folder, "wanted.txt"), Path(folder, "found.txt")
         wanted.write_text("".join(f"{line}\n" for line in sorted(requirements)), encoding="utf-8")
         own = ("--quiet", "--no-header", "--no-annotate", "--generate-hashes", "--no-python-downloads")
-        command = compile_command(interpreter.path, wanted, found, *own, *options)
+        command = compile_command(interpreter.path, [wanted], found, *own, builds=builds)
         run(command, log=log, environment=environment, name="uv pip compile")
         log.unlink(missing_ok=True)
         lines = found.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()

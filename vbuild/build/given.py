@@ -239,7 +239,7 @@ def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tup
     with suppress(BuildError), tempfile.TemporaryDirectory() as folder:  # the build says what cannot be installed
         python = Interpreter.found(pythons[0] if pythons else sys.executable, os.environ)
         variables = {**os.environ, **Indexes.configured().environment()}
-        for line in resolved(lines, python, log=Path(folder, "log"), environment=variables):
+        for line in resolved(lines, python, log=Path(folder, "log"), environment=variables, builds=False):
             project, _, version = line.split()[0].partition("==")
             if project in _TOOLKITS and (match := _SERIES.match(version)):
                 return Dotted.parse(match[0]), f"{project} {version}"

@@ -132,6 +132,7 @@ LISTED = Place(file_okay=False, listed=True)
 GPUS = Value("gpus", "vbuild.hardware.gpu:GpuList.asked")
 SOURCE = Value("source", "vbuild.build.given:named")
 CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")
+REQUIREMENT = Value("requirement", "vbuild.recipe.spelling:requirement")
 PROJECT = Value("name", "vbuild.splitting.request:project_name")
 
 LAYOUTS = get_args(Layout)
@@ -161,6 +162,9 @@ strip = click.option(
 )
 drop = click.option(
     "--drop", multiple=True, metavar="GLOB", help="Leave out these files: '*.a', 'torch/include/*'. Repeatable."
+)
+allow_builds = click.option(
+    "--allow-builds", is_flag=True, help="Build requirements that have no wheel, which runs their code."
 )
 fast = click.option("--fast", is_flag=True, help="Compress in a third of the time; wheels get an eighth larger.")
 bill = click.option(

@@ -105,6 +105,7 @@ class SplitRequest:
     stubs      whether stubs stay where libraries were that something may open by their paths
     fetch      whole official libraries are downloaded if nothing less proves what a library is
     bill       wheels that lost or changed libraries get a bill of materials
+    allow_builds  what *tries* require is built, which runs its code, where it has no wheel
     """
 
     replace: bool = True
@@ -127,6 +128,7 @@ class SplitRequest:
     preload: bool = True
     fetch: bool = False
     bill: bool = True
+    allow_builds: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a *libs* that would be a path, also if it comes from Python."""
@@ -174,6 +176,7 @@ class SplitRequest:
             outputs=table.flag("outputs", default=False),
             preload=table.flag("preload", default=True),
             fetch=table.flag("fetch-official", default=False),
+            allow_builds=True,  # a recipe is for building
         )
         table.finish()
         return request

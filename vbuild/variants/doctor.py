@@ -37,7 +37,8 @@ from vbuild.wheel.name import WheelName
 
 _REFUSED = "installers leave variants out that no variants.json lists, and take the plain wheel"
 _SERVERS = "serve the folder that 'vbuild index DIST --simple SITE' writes; docs/layouts/variants.md names servers"
-_PRINT_PATH = "import json, sys; print(json.dumps(sys.path))"
+# without the working folder, whose json.py may be a stranger's
+_PRINT_PATH = "import sys; sys.path = [path for path in sys.path if path]; import json; print(json.dumps(sys.path))"
 _VERDICTS = {True: "runs here", None: "may run here or not", False: "is NOT for this machine"}
 _CPUS = ("x86_64", "aarch64")
 _PIP = "pip install --force-reinstall --no-deps --no-cache-dir"
