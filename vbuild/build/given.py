@@ -26,6 +26,7 @@ from vbuild.build.environment import resolved
 from vbuild.build.job import takes
 from vbuild.build.source import fetched, unpacked
 from vbuild.build.survey import ProjectSurvey, surveyed
+from vbuild.config.requirements import is_path
 from vbuild.config.table import Table
 from vbuild.errors import BuildError, FetchError, HardwareError, RecipeError, at
 from vbuild.hardware.cpu import Cpu
@@ -324,7 +325,7 @@ def _requirement(text: str) -> Requirement:
     if "://" in text:
         raise RecipeError(f"{text}: a URL; expected a name on a package index, a path, or [source] git in a recipe")
     missing = f"{text}: no such file or folder"
-    if "/" in text or "\\" in text or text.endswith((_RECIPE, _WHEEL, *_ARCHIVES)):
+    if is_path(text):
         raise RecipeError(missing)
     try:
         requirement = Requirement(text)

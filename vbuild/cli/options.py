@@ -15,8 +15,6 @@ from vbuild.errors import VbuildError, meant
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# no name on an index ends in them
-_FILES = {".whl", ".gz", ".zip", ".conda", ".toml"}
 # options that say where and how, not what: a statement of provenance leaves them out
 _PLACES = frozenset({"wheels", "folder", "executor", "as_json", "dry_run", "provenance", "check"})
 
@@ -84,11 +82,12 @@ class Place(_Path):
     def _named_wheel(value: Any) -> Any:  # noqa: ANN401
         """The project and versions that *value* names, or *value* as a path."""
         path = Path(value)
-        if not isinstance(value, str) or "/" in value or path.suffix in _FILES or path.exists():
+        if not isinstance(value, str) or path.exists():
             return path
+        from vbuild.config.requirements import is_path
         from vbuild.index_client.packages import requirement_of
 
-        return requirement_of(value) or path
+        return path if is_path(value) else requirement_of(value) or path
 
 
 def here(wheels: Iterable[Any]) -> tuple[Path, ...]:

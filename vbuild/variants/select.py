@@ -17,6 +17,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from vbuild.config.requirements import asked_project
 from vbuild.errors import HardwareError, VariantError, WheelError, at, meant, reason_of
 from vbuild.files.atomic import replacing
 from vbuild.hardware.conda import machine_of
@@ -101,6 +102,7 @@ def select(
     wheel fits, saying why for each, where a variants.json is not as PEP 825 says, or for a namespace of the machine's
     policy that no release has; `FetchError` for a place that cannot be read.
     """
+    asked_project(name, VariantError)
     listed = {file.name: file for place in reversed(find_links) for file in files_at(place, name)}
     releases = _releases(name, listed, version)
     if not releases:
