@@ -28,6 +28,7 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.build.headers import missing_header, missing_source
+from vbuild.config.requirements import requirement_lines
 from vbuild.errors import BuildError, at
 from vbuild.files.cache import Cache, remove
 from vbuild.index_client.configuration import (
@@ -230,7 +231,8 @@ class Environments:
         """Whether the index has wheels of all that is *pinned*."""
         log = self._log(folder)
         try:
-            resolved(pinned, interpreter, log=log, environment=self._variables(), builds=False)
+            lines = [line.partition(" --hash=")[0] for line in pinned]
+            resolved(lines, interpreter, log=log, environment=self._variables(), builds=False)
         except BuildError:
             log.unlink(missing_ok=True)
             return False
@@ -275,7 +277,7 @@ class Environments:
         builds = locked is None or not (self._listed and self._listed.is_binding)
         fill = install_command(environment.python, link_mode, builds=builds)
         if locked is None:
-            fill += sorted(requirements)
+            fill += requirement_lines(sorted(requirements), BuildError).splitlines()
         else:
             file = folder.with_name(f"{folder.name}.txt")
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -315,13 +317,13 @@ def resolved(
     """The packages that *requirements* stand for now with *interpreter*, each as in a lock, with its hashes.
 
     uv, which sees *environment*, chooses them, and asks those that have no wheel by a build unless *builds* is false.
-    `BuildError`, and a *log*, if nothing fits.
+    `BuildError` if nothing fits, with a *log*, and for a line that is no requirement.
     """
     if not requirements:
         return ()
     with tempfile.TemporaryDirectory(prefix="vbuild-requires-") as folder:
         wanted, found = Path(folder, "wanted.txt"), Path(folder, "found.txt")
-        wanted.write_text("".join(f"{line}\n" for line in sorted(requirements)), encoding="utf-8")
+        wanted.write_text(requirement_lines(sorted(requirements), BuildError), encoding="utf-8")
         own = ("--quiet", "--no-header", "--no-annotate", "--generate-hashes", "--no-python-downloads")
         command = compile_command(interpreter.path, [wanted], found, *own, builds=builds)
         run(command, log=log, environment=environment, name="uv pip compile")

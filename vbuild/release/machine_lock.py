@@ -8,7 +8,6 @@ The newest version counts whose requirements can be met. The wheel stands beside
 takes no file with a label, and no installer emits locks for variants. https://peps.python.org/pep-0751/
 """
 
-import json
 import re
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ from packaging.version import Version
 
 from vbuild.build.resolving import lock_for
 from vbuild.config.requirements import asked_project, requirement_lines
+from vbuild.config.toml_text import toml
 from vbuild.errors import BuildError, FetchError, VariantError, VbuildError, WheelError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.machine import Machine
@@ -33,7 +33,7 @@ from vbuild.variants.select import Selection, select
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
-_HEADER = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = ">={python}"\n'
+_HEADER = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = {python}\n'
 
 
 class MachineLock(Struct, frozen=True):
@@ -147,7 +147,7 @@ def _versions(project: str, places: Sequence[str | Path]) -> list[Version]:
 def _resolved(lines: Sequence[str], machine: Machine, stage: Path, *, builds: bool) -> str:
     """The text of the lock of what *lines* require on *machine*; `BuildError` if that is impossible."""
     if not lines:
-        return _HEADER.format(python=python_of(machine))
+        return _HEADER.format(python=toml(f">={python_of(machine)}"))
     wanted = stage / "wanted.txt"
     wanted.write_text(requirement_lines(lines, BuildError), encoding="utf-8")
     lock = lock_for(machine, [wanted], stage, builds=builds)
@@ -163,8 +163,8 @@ def _written(found: _Found, folder: Path) -> MachineLock:
     except OSError as error:
         raise FetchError(f"{found.path}: cannot be copied: {error.strerror}") from error
     name, version = found.name.project, str(Version(found.name.version))
-    entry = f'path = {json.dumps(f"{found.called}/{wheel.name}")}, hashes = {{ sha256 = "{sha256_of(wheel)}" }}'
-    own = f'\n[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = [{{ {entry} }}]\n'
+    entry = {"path": f"{found.called}/{wheel.name}", "hashes": {"sha256": sha256_of(wheel)}}
+    own = f"\n[[packages]]\nname = {toml(name)}\nversion = {toml(version)}\nwheels = {toml([entry])}\n"
     file = folder / f"pylock.{found.called}.toml"
     file.write_text(f"{found.text.rstrip()}\n{own}", encoding="utf-8")
     count = found.text.count("[[packages]]")

@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.config.requirements import asked_project
+from vbuild.config.toml_text import toml_comment
 from vbuild.errors import HardwareError, VariantError, WheelError, at, meant, reason_of
 from vbuild.files.atomic import replacing
 from vbuild.hardware.conda import machine_of
@@ -168,7 +169,7 @@ def save_machine(machine: Machine, path: Path, answers: Sequence[PluginFeatures]
 
     `HardwareError` if that cannot be.
     """
-    notes = "".join(f"# {' '.join(line.split())}\n" for one in answers for line in one.lines())
+    notes = "".join(f"{toml_comment(line)}\n" for one in answers for line in one.lines())
     try:
         with replacing(path) as part:
             part.write_text(f"{notes}{informed(machine, answers)}", encoding="utf-8")
