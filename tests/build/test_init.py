@@ -1,5 +1,6 @@
 """Recipes that vbuild writes: what a survey of a project finds, the text of it, and what a build would meet."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.factories.projects import tree
 from tests.factories.sources import PROJECT as PROJECT_FILES
 from tests.factories.sources import index, sdist, sha256
-from vbuild.build.draft import drafted, toml
+from vbuild.build.draft import drafted
 from vbuild.build.given import AskedAxes, given
 from vbuild.build.headers import (
     first_of_nvcc,
@@ -23,6 +24,7 @@ from vbuild.build.init import init
 from vbuild.build.plan import BuildBackend
 from vbuild.build.precheck import prospect
 from vbuild.build.survey import surveyed
+from vbuild.config.toml_text import toml
 from vbuild.errors import RecipeError
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpus_asked
@@ -397,15 +399,19 @@ def test_a_build_without_gpus_is_told_nothing_of_cuda(tmp_path: Path) -> None:
     assert "# cuda = [" in draft.text()
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ({"a b": ["é", 'q"']}, '{ "a b" = ["é", "q\\""] }'),
-        ([{"x": True}, 3], "[{ x = true }, 3]"),
-    ],
-)
-def test_values_are_written_as_toml(value: object, text: str) -> None:
-    assert toml(value) == text
+@pytest.mark.parametrize("said", [">=3.8\n[build]\nbefore-build = ['id']", '"""', "\x1b[2J", ">=3.8 # \\"])
+def test_what_a_project_says_is_no_key_of_its_recipe(tmp_path: Path, said: str) -> None:
+    recipes: list[object] = []
+    for text in (">=3.8", said):
+        project = f"[project]\nname = 'demo'\nversion = '1'\nrequires-python = {toml(text)}\n"
+        tree(tmp_path, {"pyproject.toml": project, "demo/__init__.py": "", "k.c": ""})
+        recipes.append(tomllib.loads(init(tmp_path, AskedAxes(), file=tmp_path / f"{len(recipes)}.toml").text))
+    assert recipes[0] == recipes[1]
+
+
+def test_a_folder_whose_name_is_a_command_is_no_module(tmp_path: Path) -> None:
+    name = "a'; id; '"
+    assert surveyed(tree(tmp_path, {f"{name}/__init__.py": "", "k.c": ""}), name).module == ""
 
 
 def test_a_project_gets_a_table(tmp_path: Path) -> None:

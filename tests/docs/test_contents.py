@@ -22,6 +22,7 @@ TEXTS = {page: page.read_text(encoding="utf-8") for page in pages()}
 # options of other programs that pages name
 _OTHERS = {
     "--only-binary",
+    "--no-binary",
     "--no-build",
     "--no-index",
     "--offline",

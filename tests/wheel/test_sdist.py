@@ -59,7 +59,11 @@ def test_a_damaged_archive_is_not_copied_into_a_sound_one(tmp_path: Path) -> Non
             write_changed(path, tmp_path / "new.tar.gz", {"PKG-INFO": b"y"})
 
 
-@pytest.mark.parametrize("name", ["demo.tar.gz", "demo-1.0.zip.tar", "demo-one.tar.gz"])
+@pytest.mark.parametrize(
+    "name", ["demo.tar.gz", "demo-1.0.zip.tar", "demo-one.tar.gz", "a\nb-1.0.tar.gz", "a/b-1.0.zip"]
+)
 def test_a_name_of_no_release_is_refused(name: str) -> None:
     with pytest.raises(WheelError, match="not an sdist's file name"):
         release_of(name)
+    with pytest.raises(WheelError, match="expected letters, digits, and "):
+        release_of("demo-1.0\n.tar.gz")

@@ -142,13 +142,15 @@ def run_levels(
     *,
     cpu: "str | Cpu | None" = None,
     recipe: StrPath | None = None,
+    allow_builds: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> "LevelReport":
     """Install *wheel* and import it as a CPU of each level in it would: ``vbuild verify --run-levels``.
 
     *cpu* is the level of a wheel that claims none, by default the baseline. *recipe* is one whose test is run at each
-    level, too. ``failures`` of the result say what does not work, ``untried`` which levels this machine cannot run.
-    `WheelError` if the wheel cannot be installed, `RecipeError` if the recipe is wrong.
+    level, too. With *allow_builds*, requirements without a wheel are built, which runs their code. ``failures`` of the
+    result say what does not work, ``untried`` which levels this machine cannot run. `WheelError` if the wheel cannot be
+    installed, `RecipeError` if the recipe is wrong.
     """
     from vbuild.hardware.cpu import Cpu
     from vbuild.recipe.model import Check, Recipe
@@ -156,7 +158,7 @@ def run_levels(
     from vbuild.verification.level_runs import run_levels as verb
 
     check = Recipe.load(Path(recipe)).test if recipe else Check()
-    settings = LevelSettings(check=check, cpu=value_of(cpu, Cpu.parse))
+    settings = LevelSettings(check=check, cpu=value_of(cpu, Cpu.parse), builds=allow_builds)
     return verb(Path(wheel), settings, on_progress=on_progress or silent)
 
 
@@ -166,21 +168,25 @@ def bench(
     *,
     rounds: int = 5,
     requires: Iterable[str] = (),
+    allow_builds: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> "BenchReport":
     """Time *script* with each of *wheels*, files or folders of them, in turns, and compare with the first.
 
     *script* prints lines such as "encrypt 12.5 ms", uses pyperf, or is a file of pytest-benchmark. Each wheel is run
-    *rounds* times, at least twice, in an environment of its own that also has what the script *requires*. ``wheels`` of
-    the result have seconds and ratios; ``untried`` of one says that this machine cannot run its level. `WheelError` if
-    a wheel cannot be installed, or if the script fails or prints no figures.
+    *rounds* times, at least twice, in an environment of its own that also has what the script *requires*; with
+    *allow_builds*, what has no wheel is built, which runs its code. ``wheels`` of the result have seconds and ratios;
+    ``untried`` of one says that this machine cannot run its level. `WheelError` if a wheel cannot be installed, or if
+    the script fails or prints no figures.
     """
     from vbuild.recipe.model import Bench
+    from vbuild.recipe.spelling import requirement
     from vbuild.verification.bench import bench as verb
     from vbuild.verification.bench import wheels_to_compare
 
-    settings = Bench(script=Path(script), requires=texts_of(requires), rounds=rounds)
-    return verb(wheels_to_compare(paths_of(wheels)), settings, on_progress=on_progress or silent)
+    settings = Bench(script=Path(script), requires=tuple(map(requirement, texts_of(requires))), rounds=rounds)
+    several = wheels_to_compare(paths_of(wheels))
+    return verb(several, settings, builds=allow_builds, on_progress=on_progress or silent)
 
 
 def inspect(wheel: StrPath, *, closure: bool = False, html: StrPath | None = None) -> "Contents":

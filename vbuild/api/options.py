@@ -131,6 +131,7 @@ class SplitOptions(TypedDict, total=False):
     sbom            add a bill of materials to changed wheels; True
     provenance      write <wheel>.provenance.json, ready to sign, next to each wheel
     verify          compare what is passed on with CRC-32 and RECORD, too; True
+    allow_builds    for *tries*, build requirements that have no wheel, which runs their code
     on_progress     called with what is done at the moment, and the bytes done and to do
     """
 
@@ -155,6 +156,7 @@ class SplitOptions(TypedDict, total=False):
     sbom: bool
     provenance: bool
     verify: bool
+    allow_builds: bool
     on_progress: Callable[[str, int, int], None]
 
 
@@ -201,6 +203,7 @@ class MirrorOptions(TypedDict, total=False):
     prune           remove files that no machine installs any more
     url             where the site will be served, which locks then name instead of paths
     originals       a folder that keeps the original files, and is looked into before anything is fetched
+    allow_builds    build requirements that have no wheel, to ask what they require, which runs their code
     on_progress     called with the name of a file, the bytes fetched, and those to fetch
     """
 
@@ -221,6 +224,7 @@ class MirrorOptions(TypedDict, total=False):
     prune: bool
     url: str | None
     originals: StrPath | None
+    allow_builds: bool
     on_progress: Callable[[str, int, int], None]
 
 

@@ -197,6 +197,7 @@ def split(
         fetch=asked.get("fetch_official", False),
         against=value_of(asked.get("against"), place_of),
         bill=asked.get("sbom", True),
+        allow_builds=asked.get("allow_builds", False),
     )
     result = verb(
         paths,
@@ -221,13 +222,15 @@ def install_check(
     *,
     absent: Iterable[str] = (),
     against: StrPath | None = None,
+    allow_builds: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> "tuple[InstallCheck, ...]":
     """Install *wheels*, files or folders of them, with pip and with uv; load and import them: ``vbuild split --check``.
 
     Returns a result for each wheel and installer, whose ``ok`` says whether it works. *absent* are the libraries that
     no path led to before a split either, ``absent`` of its result; *against* is a folder or an index with what they
-    require besides. `RepackageError` if no wheel can be installed.
+    require besides. With *allow_builds*, requirements without a wheel are built, which runs their code.
+    `RepackageError` if no wheel can be installed.
     """
     from vbuild.index_client.configuration import Indexes
     from vbuild.verification.install_check import check
@@ -235,7 +238,13 @@ def install_check(
     def indexes() -> Indexes:
         return Indexes.configured().with_place(against) if against else Indexes.configured()
 
-    return check(paths_of(wheels), absent=texts_of(absent), indexes=indexes, on_progress=on_progress or silent)
+    return check(
+        paths_of(wheels),
+        absent=texts_of(absent),
+        builds=allow_builds,
+        indexes=indexes,
+        on_progress=on_progress or silent,
+    )
 
 
 def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) -> Path:

@@ -136,6 +136,7 @@ def mirror(
         prune=asked.get("prune", False),
         url=folder_url(url) if (url := asked.get("url")) else None,
         originals=path_of(asked.get("originals")),
+        allow_builds=asked.get("allow_builds", False),
     )
     return verb(
         [str(source) for source in ([sources] if isinstance(sources, str | PathLike) else sources)],

@@ -5,8 +5,7 @@
 `vbuild init` writes the text; `vbuild matrix NAME` builds by the same keys.
 """
 
-import json
-import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,11 +14,11 @@ from msgspec import Struct
 from vbuild.build.own_library import LDFLAGS
 from vbuild.build.plan import BuildBackend
 from vbuild.build.survey import ProjectSurvey
+from vbuild.config.toml_text import toml, toml_comment, toml_key
 from vbuild.elf.catalogue import frameworks
 from vbuild.hardware.driver import Dotted
 from vbuild.toolchain.toolkit import releases
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _WIDTH = 120
 _CUDA_LIBRARIES = (
     *("cudart", "cublas*", "cufft*", "curand", "cusolver*", "cusparse*", "nvrtc*", "nvJitLink", "npp*", "nvjpeg"),
@@ -40,12 +39,13 @@ class DraftKey(Struct, frozen=True):
     is_offered: bool = False
 
     def __str__(self) -> str:
-        text = f"{self.key if _BARE.fullmatch(self.key) else json.dumps(self.key)} = {toml(self.value)}"
+        text = f"{toml_key(self.key)} = {toml(self.value)}"
         text = f"# {text}" if self.is_offered else text
         if not self.comment:
             return text
-        line = f"{text}  # {self.comment}"
-        return line if len(line) <= _WIDTH else f"# {self.comment}\n{text}"
+        comment = toml_comment(self.comment)
+        line = f"{text}  {comment}"
+        return line if len(line) <= _WIDTH else f"{comment}\n{text}"
 
 
 class RecipeDraft(Struct, frozen=True):
@@ -190,14 +190,5 @@ def _test(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey
     if survey.module:
         # a module of torch may need a GPU's driver to be imported, and brings gigabytes
         is_offered = "cuda" in matrix or "torch" in survey.requires
-        yield DraftKey("test", "command", f"python -c 'import {survey.module}'", "runs with each wheel", is_offered)
-
-
-def toml(value: Any) -> str:  # noqa: ANN401 - whatever TOML holds
-    """*value* as TOML in one line; a text that JSON could hold is one that TOML can."""
-    if isinstance(value, Mapping):
-        pairs = (f"{key if _BARE.fullmatch(key) else json.dumps(key)} = {toml(each)}" for key, each in value.items())
-        return f"{{ {', '.join(pairs)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+        command = shlex.join(["python", "-c", f"import {survey.module}"])
+        yield DraftKey("test", "command", command, "runs with each wheel", is_offered)

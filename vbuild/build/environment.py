@@ -31,6 +31,7 @@ from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
 
 from vbuild.build.headers import missing_header, missing_source
+from vbuild.config.requirements import requirement_lines
 from vbuild.errors import BuildError, at
 from vbuild.files.cache import Cache, remove
 from vbuild.index_client.configuration import (
@@ -247,7 +248,8 @@ class Environments:
         """Whether the index has wheels of all that is *pinned*."""
         log = self._log(folder)
         try:
-            resolved(pinned, interpreter, log=log, environment=self._variables(), options=("--no-build",))
+            lines = [line.partition(" --hash=")[0] for line in pinned]
+            resolved(lines, interpreter, log=log, environment=self._variables(), builds=False)
         except BuildError:
             log.unlink(missing_ok=True)
             return False
@@ -287,15 +289,16 @@ class Environments:
         environment = BuildEnvironment(folder / "bin" / "python", folder / "bin")
         create = venv_command(interpreter.path, folder)
         # through links, what a build does to its requirements would be done to uv's cache
-        fill = install_command(environment.python, f"--link-mode={'hardlink' if self._cache else 'copy'}")
+        link_mode = f"--link-mode={'hardlink' if self._cache else 'copy'}"
+        # what the build of a requirement without a wheel takes is in no lock
+        builds = locked is None or not (self._listed and self._listed.is_binding)
+        fill = install_command(environment.python, link_mode, builds=builds)
         if locked is None:
-            fill += sorted(requirements)
+            fill += requirement_lines(sorted(requirements), BuildError).splitlines()
         else:
             file = folder.with_name(f"{folder.name}.txt")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f"{line}\n" for line in locked), encoding="utf-8")
-            # what the build of a requirement without a wheel takes is in no lock
-            fill += ["--no-build"] if self._listed and self._listed.is_binding else []
             fill += ["--require-hashes", "--requirements", str(file)]
         log = self._log(folder)
         with at("build environment"), self._building(tools, log) as building:
@@ -329,16 +332,17 @@ def resolved(
     *,
     log: Path,
     environment: Mapping[str, str],
-    options: Collection[str] = (),
+    builds: bool = True,
 ) -> tuple[str, ...]:
     """The packages that *requirements* stand for now with *interpreter*, each as in a lock, with its hashes.
 
-    uv, which sees *environment* and gets the *options*, chooses them. `BuildError`, and a *log*, if nothing fits.
+    uv, which sees *environment*, chooses them, and asks those that have no wheel by a build unless *builds* is false.
+    `BuildError` if nothing fits, with a *log*, and for a line that is no requirement.
     """
     if not requirements:
         return ()
-    own = ("--no-annotate", "--generate-hashes", *options)
-    text = _compiled(requirements, interpreter, *own, output="found.txt", log=log, environment=environment)
+    options = ("--no-annotate", "--generate-hashes", *(() if builds else ("--no-build",)))
+    text = _compiled(requirements, interpreter, *options, output="found.txt", log=log, environment=environment)
     lines = text.replace("\\\n", " ").splitlines()
     return tuple(hashed(" ".join(line.split())) for line in lines if line.strip())
 
@@ -354,9 +358,9 @@ def _compiled(
     """What uv writes into a file called *output*, which says in which format, where it resolves *requirements*."""
     with tempfile.TemporaryDirectory(prefix="vbuild-requires-") as folder:
         wanted, found = Path(folder, "wanted.txt"), Path(folder, output)
-        wanted.write_text("".join(f"{line}\n" for line in sorted(requirements)), encoding="utf-8")
+        wanted.write_text(requirement_lines(sorted(requirements), BuildError), encoding="utf-8")
         own = ("--quiet", "--no-header", "--no-python-downloads")
-        command = compile_command(interpreter.path, wanted, found, *own, *options)
+        command = compile_command(interpreter.path, [wanted], found, *own, *options, builds=True)
         run(command, log=log, environment=environment, name="uv pip compile")
         log.unlink(missing_ok=True)
         return found.read_text(encoding="utf-8")

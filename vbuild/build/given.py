@@ -26,6 +26,7 @@ from vbuild.build.environment import resolved
 from vbuild.build.job import takes
 from vbuild.build.source import fetched, unpacked
 from vbuild.build.survey import ProjectSurvey, surveyed
+from vbuild.config.requirements import is_path
 from vbuild.config.table import Table
 from vbuild.errors import BuildError, FetchError, HardwareError, RecipeError, at
 from vbuild.hardware.cpu import Cpu
@@ -239,7 +240,7 @@ def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tup
     with suppress(BuildError), tempfile.TemporaryDirectory() as folder:  # the build says what cannot be installed
         python = Interpreter.found(pythons[0] if pythons else sys.executable, os.environ)
         variables = {**os.environ, **Indexes.configured().environment()}
-        for line in resolved(lines, python, log=Path(folder, "log"), environment=variables):
+        for line in resolved(lines, python, log=Path(folder, "log"), environment=variables, builds=False):
             project, _, version = line.split()[0].partition("==")
             if project in _TOOLKITS and (match := _SERIES.match(version)):
                 return Dotted.parse(match[0]), f"{project} {version}"
@@ -324,7 +325,7 @@ def _requirement(text: str) -> Requirement:
     if "://" in text:
         raise RecipeError(f"{text}: a URL; expected a name on a package index, a path, or [source] git in a recipe")
     missing = f"{text}: no such file or folder"
-    if "/" in text or "\\" in text or text.endswith((_RECIPE, _WHEEL, *_ARCHIVES)):
+    if is_path(text):
         raise RecipeError(missing)
     try:
         requirement = Requirement(text)

@@ -21,9 +21,10 @@ from vbuild.build.given import AskedAxes, given
 from vbuild.build.headers import debian_package
 from vbuild.build.source import fetched, unpacked
 from vbuild.build.survey import ProjectSurvey, surveyed
+from vbuild.config.requirements import requirement_lines
 from vbuild.config.table import Table
 from vbuild.errors import BuildError
-from vbuild.index_client.configuration import Indexes, compile_command
+from vbuild.index_client.configuration import Indexes, compile_command, unbuilt
 from vbuild.toolchain.compilers import INSTALL_C, Compilers, found_rust
 from vbuild.toolchain.interpreter import Interpreter
 
@@ -135,15 +136,23 @@ def _of_requirements(project: Path, interpreter: Interpreter) -> Iterator[Obstac
     file = project / "pyproject.toml"
     system = Table.load(file).raw("build-system") if file.is_file() else None
     listed = system.get("requires", []) if isinstance(system, dict) else ["setuptools"]
+    try:
+        lines = requirement_lines(map(str, listed), BuildError)
+    except BuildError as error:
+        yield Obstacle(Weight.ERROR, f"build-system.requires: {error}")
+        return
     with tempfile.TemporaryDirectory() as text:
         wanted = Path(text, "requires.in")
-        wanted.write_text("\n".join(map(str, listed)) + "\n", encoding="utf-8")
-        command = compile_command(interpreter.path, wanted, Path(text, "requires.txt"))
+        wanted.write_text(lines, encoding="utf-8")
+        command = compile_command(interpreter.path, [wanted], Path(text, "requires.txt"), builds=False)
         environment = {**os.environ, **Indexes.configured().environment()}
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        said = " ".join(word for word in ran.stderr.split() if word.isascii())
-        yield Obstacle(Weight.ERROR, f"build-system.requires: {said}")
+    if ran.returncode and (name := unbuilt(ran.stderr)):
+        what = f"{name} has no wheel for this Python: the build makes one, and runs its code for that"
+        yield Obstacle(Weight.WARNING, f"build-system.requires: {what}")
+    elif ran.returncode:
+        reason = " ".join(word for word in ran.stderr.split() if word.isascii())
+        yield Obstacle(Weight.ERROR, f"build-system.requires: {reason}")
 
 
 def _of_headers(survey: ProjectSurvey, compilers: Compilers, interpreter: Interpreter) -> Iterator[Obstacle]:

@@ -369,4 +369,4 @@ def _module(project: Path, name: str) -> str:
         ]
         return (same or (there if len(shown) == 1 else []) or [""])[0]
     packages = (path.parent.name for place in places for path in place.glob("*/__init__.py"))
-    return next((package for package in packages if package.lower() == plain), "")
+    return next((package for package in packages if package.lower() == plain and package.isidentifier()), "")

@@ -67,7 +67,7 @@ class WheelTrial(Struct, frozen=True):
         empty.mkdir()
         variables = {**for_installers(os.environ, self.pass_env), **self.index_variables()}
         links = ["--find-links", str(self.find_links)] if self.find_links else []
-        fill = install_command(environment.python, *links, str(plain), *self.check.requires)
+        fill = install_command(environment.python, *links, str(plain), *self.check.requires, builds=True)
         seen = {**environment.variables(passed(os.environ, self.pass_env)), **dict(self.variables)}
         with at(self.name):
             run(venv_command(self.interpreter.path, folder / "venv"), log=log, environment=variables)

@@ -23,9 +23,24 @@ from vbuild.cli import options, terminal
     show_default=True,
     help="Run each wheel this many times, in turns.",
 )
-@click.option("--requires", multiple=True, metavar="PACKAGE", help="Also install this for the script. Repeatable.")
+@click.option(
+    "--requires",
+    type=options.REQUIREMENT,
+    multiple=True,
+    metavar="PACKAGE",
+    help="Also install this for the script. Repeatable.",
+)
+@options.allow_builds
 @options.as_json
-def bench(wheels: tuple[Path, ...], *, script: Path, rounds: int, requires: tuple[str, ...], as_json: bool) -> None:
+def bench(
+    wheels: tuple[Path, ...],
+    *,
+    script: Path,
+    rounds: int,
+    requires: tuple[str, ...],
+    allow_builds: bool,
+    as_json: bool,
+) -> None:
     """Compare the speed of several wheels of one project.
 
     Installs each of WHEELS in an environment of its own and times the script there, in turns, so that other work on the
@@ -35,5 +50,7 @@ def bench(wheels: tuple[Path, ...], *, script: Path, rounds: int, requires: tupl
     from vbuild.api import looking
 
     with terminal.status(quiet=as_json) as on_progress:
-        report = looking.bench(wheels, script, rounds=rounds, requires=requires, on_progress=on_progress)
+        report = looking.bench(
+            wheels, script, rounds=rounds, requires=requires, allow_builds=allow_builds, on_progress=on_progress
+        )
     terminal.show(report.data(), report.lines(), as_json=as_json)

@@ -24,13 +24,18 @@ from vbuild.cli import options, terminal
 @click.option(
     "--with",
     "requires",
-    type=options.Value("requirement", "vbuild.recipe.spelling:requirement"),
+    type=options.REQUIREMENT,
     metavar="REQUIREMENT",
     multiple=True,
     help="With --machine: install this, too, as in torch==2.14.*. Repeatable.",
 )
 @click.option(
     "-o", "--output-dir", "folder", type=options.FOLDER, help="With --machine: write the locks into this folder."
+)
+@click.option(
+    "--allow-builds",
+    is_flag=True,
+    help="With --machine: build requirements that have no wheel, which runs their code.",
 )
 @options.as_json
 def lock(
@@ -40,20 +45,22 @@ def lock(
     requires: tuple[str, ...],
     folder: Path | None,
     *,
+    allow_builds: bool,
     as_json: bool,
 ) -> None:
     """Pin what a recipe is built from: sources, toolkits, packages.
 
     Writes a lock file next to SOURCE with the hash of everything. 'vbuild matrix' uses what the file names as long as
-    it fits the recipe; with --locked it uses nothing else.
+    it fits the recipe; with --locked it uses nothing else. The project's own code is asked what its build requires, so
+    it runs, as in a build.
 
     With --machine, SOURCE is the name of a project: each machine gets a pylock.toml with its variant of it, and with
     all that this requires, for 'pip install -r' and 'uv pip sync'.
     """
     if machines and not (places and folder):
         raise click.UsageError("--machine: expected --find-links with the wheels, and --output-dir for the locks")
-    if not machines and (places or requires or folder):
-        raise click.UsageError("--find-links, --with and --output-dir go with --machine only")
+    if not machines and (places or requires or folder or allow_builds):
+        raise click.UsageError("--find-links, --with, --output-dir and --allow-builds go with --machine only")
     if not machines:
         from vbuild.release.lock import lock as verb
 
@@ -65,5 +72,5 @@ def lock(
     from vbuild.variants.select import machine_at
 
     described = {str(file): machine_at(file) for file in machines}
-    locks = lock_machines(source, places, described, folder or Path(), requires=requires)
+    locks = lock_machines(source, places, described, folder or Path(), requires=requires, allow_builds=allow_builds)
     terminal.show([one.data() for one in locks], [line for one in locks for line in one.lines()], as_json=as_json)

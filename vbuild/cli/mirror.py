@@ -62,6 +62,7 @@ def mirror() -> None:
 @click.option(
     "--originals", type=options.FOLDER, metavar="DIR", help="Keep the original files here; look here before fetching."
 )
+@options.allow_builds
 @options.dry_run
 @options.as_json
 def make(sources: tuple[str, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above

@@ -15,8 +15,6 @@ from vbuild.errors import VbuildError, meant
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# no name on an index ends in them
-_FILES = {".whl", ".gz", ".zip", ".conda", ".toml"}
 # options that say where and how, not what: a statement of provenance leaves them out
 _PLACES = frozenset({"wheels", "folder", "executor", "as_json", "dry_run", "provenance", "check"})
 
@@ -84,11 +82,12 @@ class Place(_Path):
     def _named_wheel(value: Any) -> Any:  # noqa: ANN401
         """The project and versions that *value* names, or *value* as a path."""
         path = Path(value)
-        if not isinstance(value, str) or "/" in value or path.suffix in _FILES or path.exists():
+        if not isinstance(value, str) or path.exists():
             return path
+        from vbuild.config.requirements import is_path
         from vbuild.index_client.packages import requirement_of
 
-        return requirement_of(value) or path
+        return path if is_path(value) else requirement_of(value) or path
 
 
 def here(wheels: Iterable[Any]) -> tuple[Path, ...]:
@@ -132,6 +131,7 @@ LISTED = Place(file_okay=False, listed=True)
 GPUS = Value("gpus", "vbuild.hardware.gpu:GpuList.asked")
 SOURCE = Value("source", "vbuild.build.given:named")
 CPU = Value("level", "vbuild.hardware.cpu:Cpu.parse")
+REQUIREMENT = Value("requirement", "vbuild.recipe.spelling:requirement")
 PROJECT = Value("name", "vbuild.splitting.request:project_name")
 
 LAYOUTS = get_args(Layout)
@@ -161,6 +161,9 @@ strip = click.option(
 )
 drop = click.option(
     "--drop", multiple=True, metavar="GLOB", help="Leave out these files: '*.a', 'torch/include/*'. Repeatable."
+)
+allow_builds = click.option(
+    "--allow-builds", is_flag=True, help="Build requirements that have no wheel, which runs their code."
 )
 fast = click.option("--fast", is_flag=True, help="Compress in a third of the time; wheels get an eighth larger.")
 bill = click.option(

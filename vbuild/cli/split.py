@@ -90,6 +90,11 @@ if TYPE_CHECKING:
 @options.provenance
 @options.verify
 @click.option("--check", is_flag=True, help="Install the results with pip and uv; load and import them.")
+@click.option(
+    "--allow-builds",
+    is_flag=True,
+    help="With --check and --try: build requirements that have no wheel, which runs their code.",
+)
 @options.dry_run
 @options.as_json
 def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
@@ -110,6 +115,9 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
     rpath_only, fast, gpus, pin, verify = (asked.pop(name) for name in ("rpath_only", "fast", "gpus", "pin", "verify"))
     if folder is None and not (dry_run or check):
         raise click.UsageError("expected --output-dir FOLDER, --dry-run or, for wheels that are split, --check")
+    builds = asked["allow_builds"]
+    if builds and not (check or asked["tries"]):
+        raise click.UsageError("--allow-builds goes with --check and --try only")
     if check and dry_run:
         raise click.UsageError("expected --check or --dry-run: what is not written cannot be installed")
     if rpath_only:
@@ -117,7 +125,7 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
     against = asked["against"]
     request = SplitRequest(**{**asked, "cuda": asked["cuda"] or ()}, pin=OfficialPin(pin) if pin else None)
     if folder is None and not dry_run:
-        checked = _checked(wheels, (), against, quiet=as_json)
+        checked = _checked(wheels, (), against, builds=builds, quiet=as_json)
         terminal.show([one.data() for one in checked], checked_lines(checked), as_json=as_json)
         _refuse_failed(checked)
         return
@@ -138,19 +146,21 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
         )
     if provenance:
         options.state_provenance(result.paths, [one.wheel for one in result.wheels])
-    checked = _checked(result.paths, result.absent, against, quiet=as_json) if check else ()
+    checked = _checked(result.paths, result.absent, against, builds=builds, quiet=as_json) if check else ()
     data = {**result.data(), "checked": [one.data() for one in checked]}
     terminal.show(data, [*split_lines(result), *checked_lines(checked)], as_json=as_json)
     _refuse_failed(checked)
 
 
 def _checked(
-    wheels: Sequence[Path], absent: Sequence[str], against: str | Path | None, *, quiet: bool
+    wheels: Sequence[Path], absent: Sequence[str], against: str | Path | None, *, builds: bool, quiet: bool
 ) -> "tuple[InstallCheck, ...]":
     from vbuild.api import repackaging
 
     with terminal.status(quiet=quiet) as on_progress:
-        return repackaging.install_check(wheels, absent=absent, against=against, on_progress=on_progress)
+        return repackaging.install_check(
+            wheels, absent=absent, against=against, allow_builds=builds, on_progress=on_progress
+        )
 
 
 def _refuse_failed(checked: "Sequence[InstallCheck]") -> None:

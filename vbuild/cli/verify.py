@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     "--run-levels", "run", is_flag=True, help="Also install and import the wheels, as CPUs of their levels see them."
 )
 @click.option("--recipe", type=options.PATH, help="With --run-levels: also run this recipe's test.")
+@click.option(
+    "--allow-builds",
+    is_flag=True,
+    help="With --run-levels: build requirements that have no wheel, which runs their code.",
+)
 @options.as_json
 def verify(
     wheels: tuple[Path, ...],
@@ -57,6 +62,7 @@ def verify(
     trust_root: Path | None,
     run: bool,
     recipe: Path | None,
+    allow_builds: bool,
     as_json: bool,
 ) -> None:
     """Check that wheels are what their names and metadata promise.
@@ -70,8 +76,8 @@ def verify(
     from vbuild.verification.level_emulation import LevelReport
     from vbuild.verification.verify import verify as verb
 
-    if recipe and not run:
-        raise click.UsageError("--recipe goes with --run-levels only")
+    if (recipe or allow_builds) and not run:
+        raise click.UsageError("--recipe and --allow-builds go with --run-levels only")
     if (publisher or trust_root) and not attestations:
         raise click.UsageError("--publisher and --trust-root go with --attestations only")
     with terminal.status(quiet=as_json) as on_progress:
@@ -83,7 +89,7 @@ def verify(
             from vbuild.verification.attestations import attested
 
             verdicts = [attested(verdict, asked) for verdict in verdicts]
-        levels = partial(looking.run_levels, cpu=cpu, recipe=recipe, on_progress=on_progress)
+        levels = partial(looking.run_levels, cpu=cpu, recipe=recipe, allow_builds=allow_builds, on_progress=on_progress)
         runs = [*map(levels, wheels)] if run else []
     verdicts[: len(runs)] = map(LevelReport.evidence_for, runs, verdicts)
     lines = [line for verdict in verdicts for line in verdict_lines(verdict)]

@@ -6,17 +6,53 @@
 https://packaging.python.org/en/latest/specifications/dependency-specifiers/
 """
 
+from collections.abc import Iterable
+
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidName, canonicalize_name
 
 from vbuild.errors import VbuildError, WheelError
 
 SYSTEMS = {"linux": ("posix", "Linux"), "win32": ("nt", "Windows"), "darwin": ("posix", "Darwin")}
 """``sys_platform`` of each operating system, with its ``os_name`` and ``platform_system``."""
 
+# what names of files end in, and those of projects do not: ruamel.yaml and web.py are projects
+_SUFFIXES = (
+    *(".txt", ".in", ".toml", ".lock", ".json", ".whl", ".conda"),
+    *(".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".lzma"),
+)
+
 # a marker that depends on the patch version counts if it applies to the first one, or to one later than all
 _PATCHES = (0, 99)
+
+
+def is_path(text: str) -> bool:
+    """Whether *text*, of a kind that may name a file or a project, names a file or a folder, which need not be there.
+
+        requirements.txt    ./demo    dist/demo    ~/demo    ..                                  a file or a folder
+        demo    ruamel.yaml    demo==1.0    demo.zip==1.0    demo.txt[all]    demo @ https://…   a project
+
+    Anybody can register a project by the name of a file that somebody has misspelt.
+    """
+    name = (text.partition("@")[0] if "://" in text else text).strip()
+    return name.startswith((".", "~")) or "/" in name or "\\" in name or name.lower().endswith(_SUFFIXES)
+
+
+def asked_project(text: str, refusal: type[VbuildError]) -> str:
+    """Returns *text*, an argument, if it is the name of a project and not of a file; raises *refusal* for others."""
+    if is_path(text):
+        raise refusal(f"{text!r} is the name of a file; expected that of a project, as in numpy")
+    return checked_project(text, refusal)
+
+
+def checked_project(text: str, refusal: type[VbuildError]) -> str:
+    """Returns *text* if it is the name of a project (PEP 508); raises *refusal* for others."""
+    try:
+        canonicalize_name(text, validate=True)
+    except InvalidName as error:
+        raise refusal(f"no project name {text!r}; expected letters and digits, and - _ . between them") from error
+    return text
 
 
 def parsed_requirement(line: str) -> Requirement:
@@ -43,6 +79,14 @@ def checked_requirement(line: str, refusal: type[VbuildError]) -> Requirement:
         return parsed_requirement(line)
     except InvalidRequirement as error:
         raise refusal(f"{line!r} is not a requirement: {error}") from error
+
+
+def requirement_lines(lines: Iterable[str], refusal: type[VbuildError]) -> str:
+    """Returns *lines* as the text of a file of requirements; raises *refusal* for one that is no requirement.
+
+    So none is an option of installers, whoever wrote it, as in ``-e .`` or ``--index-url``.
+    """
+    return "".join(f"{checked_requirement(line, refusal)}\n" for line in lines)
 
 
 def required_project(line: str) -> str | None:

@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,6 +40,14 @@ _KEYS = frozenset(
 _TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
 
 _FILE = re.compile(r"^For variant '\w+', will try loading '(.*)'$", re.MULTILINE)
+
+# how uv says that a project would have to be built
+_UNBUILT = re.compile(
+    r"Wheels are required for `([^`]+)` because building|Building source distributions(?: for `([^`]+)`)? is disabled"
+)
+
+UNBUILT = "no wheel that fits, and building it would run its code; expected a wheel, or --allow-builds"
+"""What is wrong with a project that is not built."""
 
 _States = tuple[tuple[int, int] | None, ...]
 
@@ -206,15 +214,31 @@ def venv_command(python: Path | str, folder: Path, *options: str) -> list[str]:
     return [find_uv_bin(), "venv", *_UV_OPTIONS, *own, *options, str(folder)]
 
 
-def install_command(python: Path | str, *words: str) -> list[str]:
-    """The command that installs packages into the environment of *python*; *words* are options and packages."""
-    return [find_uv_bin(), "pip", "install", *_UV_OPTIONS, "--python", str(python), *words]
+def install_command(python: Path | str, *words: str, builds: bool) -> list[str]:
+    """The command that installs packages into the environment of *python*; *words* are options and packages.
+
+    What has no wheel is built if *builds* says so, which runs its code; else the command fails, and `unbuilt` says why.
+    """
+    return [find_uv_bin(), "pip", "install", *_UV_OPTIONS, *_building(builds), "--python", str(python), *words]
 
 
-def compile_command(python: Path | str, requirements: Path, output: Path, *options: str) -> list[str]:
-    """The command that resolves the file *requirements* for *python* and writes the packages to *output*."""
-    files = ("--python", str(python), "--output-file", str(output), str(requirements))
-    return [find_uv_bin(), "pip", "compile", *_UV_OPTIONS, *options, *files]
+def compile_command(python: Path | str, files: Iterable[Path], output: Path, *options: str, builds: bool) -> list[str]:
+    """The command that resolves the requirements in *files* for *python* and writes the packages to *output*.
+
+    Builds are as for `install_command`: some sdists say only when they are built what they require.
+    """
+    paths = ("--python", str(python), "--output-file", str(output), *map(str, files))
+    return [find_uv_bin(), "pip", "compile", *_UV_OPTIONS, *_building(builds), *options, *paths]
+
+
+def _building(builds: bool) -> tuple[str, ...]:  # noqa: FBT001 - of two callers
+    return () if builds else ("--no-build",)
+
+
+def unbuilt(output: str) -> str | None:
+    """What a command without builds would have to build, as its *output* says; None if it failed for another reason."""
+    match = _UNBUILT.search(output)
+    return match and next(filter(None, match.groups()), "a requirement")
 
 
 def export_command(project: Path, output: Path) -> list[str]:
@@ -242,10 +266,10 @@ def find_command(version: str) -> list[str]:
 def find_python(version: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """What uv says where the Python of *version* is, for a process with *environment*: the path, or why there is none.
 
-    Those that pyenv has installed count, whichever its shims lead to now.
+    Those that pyenv has installed count, whichever its shims lead to now. A .venv in the working folder does not: uv
+    would run its Python, and that may be a stranger's.
     """
-    if len(Path(version).parts) > 1:
-        version = str(Path(version).absolute())
+    version = version if Path(version).name == version else str(Path(version).absolute())
     path = environment.get("PATH", os.defpath).split(os.pathsep)
     root = Path(environment.get("PYENV_ROOT") or Path.home() / ".pyenv")
     installed = sorted(root.glob("versions/*/bin"), key=lambda folder: _numbers(folder.parent.name), reverse=True)

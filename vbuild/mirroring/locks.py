@@ -3,20 +3,20 @@
 Locks name files by paths relative to them, or by the URLs at which the site is served.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from vbuild.config.toml_text import toml
 from vbuild.mirroring.model import MirroredFile, SiteMachine
 
-_HEAD = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = ">={python}"\n'
+_HEAD = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = {python}\n'
 
 
 def lock_of(machine: SiteMachine, files: Mapping[str, MirroredFile], *, url: str | None) -> str:
     """The text of the lock of *machine*; *files* are those of the site by their paths, which is served at *url*."""
     packages = (_package(files[path], url) for path in machine.files)
-    return _HEAD.format(python=machine.python) + "".join(packages)
+    return _HEAD.format(python=toml(f">={machine.python}")) + "".join(packages)
 
 
 def constraints_of(machine: SiteMachine, files: Mapping[str, MirroredFile]) -> str:
@@ -26,20 +26,16 @@ def constraints_of(machine: SiteMachine, files: Mapping[str, MirroredFile]) -> s
 
 def _package(file: MirroredFile, url: str | None) -> str:
     original = file.original
-    place = f"url = {_quoted(_below(url, file.path))}" if url else f"path = {_quoted(file.path)}"
+    place = f"url = {toml(_below(url, file.path))}" if url else f"path = {toml(file.path)}"
     uploaded = f"upload-time = {original.uploaded}, " if original.uploaded else ""
-    found = f'{{ {place}, {uploaded}size = {file.size}, hashes = {{ sha256 = "{file.sha256}" }} }}'
+    found = f"{{ {place}, {uploaded}size = {file.size}, hashes = {toml({'sha256': file.sha256})} }}"
     entry = f"wheels = [{found}]" if original.is_wheel else f"sdist = {found}"
-    name = f"name = {_quoted(original.project)}\nversion = {_quoted(file.version)}"
+    name = f"name = {toml(original.project)}\nversion = {toml(file.version)}"
     return f"\n[[packages]]\n{name}\n{entry}\n"
 
 
 def _below(url: str, path: str) -> str:
     return f"{url.rstrip('/')}/{quote(path)}"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def install_lines(site: str, machine: SiteMachine, *, index: str, url: str | None) -> tuple[str, ...]:

@@ -191,7 +191,7 @@ class _Run(Struct, frozen=True):
             for one in self.machines:
                 stage = Path(text, one.name)
                 stage.mkdir()
-                resolutions[one.name] = resolved(self.sources, one, stage)
+                resolutions[one.name] = resolved(self.sources, one, stage, builds=self.request.allow_builds)
         users: dict[_Key, list[FleetMachine]] = {}
         originals: dict[_Key, Original] = {}
         for one in self.machines:

@@ -117,7 +117,7 @@ class MirrorRequest(Struct, frozen=True, kw_only=True):
     cut says so in its version, as 1.0+sm90; with *variants*, there is a variant wheel besides for each kind of GPUs.
     *prune* removes what no machine installs any more. *url* is where the site will be served: locks then name URLs
     instead of paths. *originals* is a folder that keeps the files as the index has them, and is looked into before
-    anything is fetched.
+    anything is fetched. Requirements without a wheel are built, to ask what they require, if *allow_builds* says so.
     """
 
     per_machine: bool = False
@@ -131,6 +131,7 @@ class MirrorRequest(Struct, frozen=True, kw_only=True):
     prune: bool = False
     url: str | None = None
     originals: Path | None = None
+    allow_builds: bool = False
 
 
 class Original(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """What a machine installs: the files that uv resolves requirements to, or that a lock names.
 
-    requirements.txt, NAME==VERSION -> uv pip compile for its Python and platform -> pylock
+    requirements.txt, NAME==VERSION -> uv pip compile for its Python and platform -> pylock       (nothing is built)
     uv.lock                         -> uv export, of the project beside it        -> pylock
     pylock.toml                                                                   -> pylock
     pylock -> what its markers and the machine's tags select, a wheel or else the sdist
@@ -8,9 +8,7 @@
 https://packaging.python.org/en/latest/specifications/pylock-toml/ (PEP 751)
 """
 
-import os
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -29,32 +27,43 @@ from packaging.pylock import (
     PylockValidationError,
     is_valid_pylock_path,
 )
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import Tag, parse_tag
 
+from vbuild.build.resolving import lock_for, run_uv
+from vbuild.config.requirements import is_path, read_requirement, requirement_lines
 from vbuild.errors import BuildError, RecipeError, RepackageError, at, reason_of
 from vbuild.hardware.machine import Machine
 from vbuild.hardware.uv_platform import python_of, uv_platform
-from vbuild.index_client.configuration import Indexes, compile_command, export_command
+from vbuild.index_client.configuration import export_command
 from vbuild.mirroring.local_places import check_local, local_places
 from vbuild.mirroring.model import FleetMachine, Original, check_name
-from vbuild.process.run import run
-from vbuild.recipe.variables import for_installers
 
 _UV_LOCK = "uv.lock"
 _REQUIREMENTS = re.compile(r".*\.(txt|in)", re.IGNORECASE)
+# an option at the start of a line, and its value up to a comment
+_OPTION = re.compile(r"\s*(?P<option>-[^\s=]*)[\s=]*(?P<value>.*?)(?:\s+#.*)?\s*")
+_INCLUDES = frozenset({"-r", "--requirement", "-c", "--constraint"})
+_HARMLESS = frozenset(
+    {
+        *("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-index", "--trusted-host"),
+        *("--only-binary", "--prefer-binary", "--pre", "--hash", "--require-hashes"),
+    }
+)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PROJECT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
-def resolved(sources: Sequence[str], machine: FleetMachine, stage: Path) -> tuple[Original, ...]:
+def resolved(
+    sources: Sequence[str], machine: FleetMachine, stage: Path, *, builds: bool = False
+) -> tuple[Original, ...]:
     """The files that *sources*, files or requirements, come to on *machine*, by project; *stage* is an empty folder.
 
-    `BuildError`, in uv's words, if they cannot be resolved; `RecipeError` for a file that cannot be read;
-    `RepackageError` if something comes from elsewhere than an index, or in two versions.
+    What has no wheel is built, to ask what it requires, if *builds* says so, and else refused. `BuildError`, in uv's
+    words, if they cannot be resolved; `RecipeError` for a file that cannot be read; `RepackageError` if something comes
+    from elsewhere than an index, or in two versions.
     """
     found: dict[str, Original] = {}
-    for place, pylock, check in _pylocks(sources, machine.machine, stage):
+    for place, pylock, check in _pylocks(sources, machine.machine, stage, builds=builds):
         with at(place):
             for original in _selected(pylock, Path(place), machine):
                 with at(f"{machine.name}: {original.project}"):
@@ -66,7 +75,7 @@ def resolved(sources: Sequence[str], machine: FleetMachine, stage: Path) -> tupl
 
 
 def _pylocks(
-    sources: Sequence[str], machine: Machine, stage: Path
+    sources: Sequence[str], machine: Machine, stage: Path, *, builds: bool
 ) -> Iterator[tuple[str, Pylock, Callable[[str], None]]]:
     """The locks that *sources* are or come to on *machine*, each with its path, and what refuses URLs in it."""
     locks = [source for source in sources if is_valid_pylock_path(Path(source))]
@@ -78,17 +87,17 @@ def _pylocks(
         if not Path(source).is_file():
             raise RecipeError(f"{source}: cannot be read: no such file")
         exported = stage / f"pylock.exported-{number}.toml"
-        _uv(export_command(Path(source).absolute().parent, exported), stage, name="uv export")
+        run_uv(export_command(Path(source).absolute().parent, exported), stage / "log", name="uv export")
         # paths in it are relative to the project
         yield source, _read(exported), _taken
     if others:
-        wanted, found = stage / "wanted.txt", stage / "pylock.toml"
-        wanted.write_text("".join(f"{_line(source)}\n" for source in others), encoding="utf-8")
-        options = ["--quiet", "--no-header", "--format=pylock.toml", "--no-python-downloads"]
-        options += ["--python-version", python_of(machine), "--python-platform", uv_platform(machine)]
-        # the machine's own Python need not be here, and uv would look for one in the current folder first
-        command = compile_command(sys.executable, wanted, found, *options)
-        _uv(command, stage, name="uv pip compile")
+        files = [Path(source).absolute() for source in others if _is_file(source)]
+        lines = [source for source in others if not _is_file(source)]
+        wanted = stage / "wanted.txt"
+        wanted.write_text(requirement_lines(lines, RecipeError), encoding="utf-8")
+        for file in () if builds else files:
+            _check_options(file)
+        found = lock_for(machine, [wanted, *files], stage, builds=builds)
         yield str(found), _read(found), partial(check_local, places=local_places(others))
 
 
@@ -96,27 +105,43 @@ def _taken(_url: str) -> None:
     """A lock of the user's may name any file."""
 
 
-def _line(source: str) -> str:
-    """*source* as a line of a file of requirements."""
+def _is_file(source: str) -> bool:
+    """Whether *source* is a file of requirements, or else a requirement; `RecipeError` if it is neither."""
     path = Path(source)
-    if path.is_file():
-        if path.name == "pyproject.toml":
-            raise RecipeError(f"{source}: run `uv lock` there, and name its uv.lock")
-        if not _REQUIREMENTS.fullmatch(path.name):
-            raise RecipeError(f"{source}: expected requirements.txt, pylock.toml, uv.lock, or a requirement")
-        return f"-r {path.absolute()}"
+    if not path.is_file():
+        if is_path(source) or read_requirement(source) is None:
+            what = "no such file, and no requirement"
+            raise RecipeError(f"{source}: {what}; expected requirements.txt, pylock.toml, uv.lock, or torch==2.9.1")
+        return False
+    if path.name == "pyproject.toml":
+        raise RecipeError(f"{source}: run `uv lock` there, and name its uv.lock")
+    if not _REQUIREMENTS.fullmatch(path.name):
+        raise RecipeError(f"{source}: expected requirements.txt, pylock.toml, uv.lock, or a requirement")
+    return True
+
+
+def _check_options(file: Path, including: frozenset[Path] = frozenset()) -> None:
+    """`RecipeError` for an option in *file*, or in what it includes, that could build something even so.
+
+    uv builds an editable folder to learn its name, and what --no-binary names, although it is run with --no-build.
+    """
     try:
-        return str(Requirement(source))
-    except InvalidRequirement as error:
-        what = "no such file, and no requirement"
-        raise RecipeError(
-            f"{source}: {what}; expected requirements.txt, pylock.toml, uv.lock, or torch==2.9.1"
-        ) from error
-
-
-def _uv(command: Sequence[str], stage: Path, *, name: str) -> None:
-    environment = {**for_installers(os.environ, ()), **Indexes.configured().environment()}
-    run([*command], log=stage / "log", environment=environment, name=name, is_kept=False)
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{file}: cannot be read: {reason_of(error)}") from error
+    for number, line in enumerate(lines, 1):
+        match = _OPTION.fullmatch(line)
+        if match is None:
+            continue
+        with at(f"{file}, line {number}"):
+            option, value = match["option"], match["value"].strip("\"'")
+            if option not in {*_HARMLESS, *_INCLUDES}:
+                what = "may build something, which runs its code"
+                raise RecipeError(f"{option}: {what}; expected a file without it, or --allow-builds")
+            if option in _INCLUDES and "://" in value:
+                raise RecipeError(f"{option} {value}: expected a file of this machine, or --allow-builds")
+            if option in _INCLUDES and (included := (file.parent / value).resolve()) not in including:
+                _check_options(included, including | {file})
 
 
 def _read(path: Path) -> Pylock:

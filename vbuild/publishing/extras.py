@@ -96,7 +96,7 @@ def base_wheel(base: OfferedWheel, roots: Iterable[str], backends: Sequence[Plug
                 raise RepackageError(f"{root}/{MODULE}.py: is there already; give the wheels as they were built")
             if init := members.get(f"{root}/{_INIT}"):
                 folder = "" if root == first else f"{OUTSIDE}/{root}"
-                code = loader(root, backends, version=str(base.metadata.version), build=build, folder=folder)
+                code = loader(backends, version=str(base.metadata.version), build=build, folder=folder)
                 with at(init):
                     changed[init] = Put(init, with_loader(wheel.read(init)))
                 file = f"{init.removesuffix(_INIT)}{MODULE}.py"

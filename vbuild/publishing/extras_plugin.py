@@ -21,12 +21,9 @@ https://man7.org/linux/man-pages/man8/ld.so.8.html
 https://docs.python.org/3/reference/import.html#the-meta-path
 """
 
-import functools
-import json
 import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
@@ -35,11 +32,12 @@ from vbuild.elf.linkage import searched
 from vbuild.elf.read import Loading
 from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import RepackageError, at
+from vbuild.files.templates import Written, templates
 from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu
 from vbuild.publishing.model import Copied, Relinked
 from vbuild.publishing.releases import OfferedWheel
 from vbuild.splitting.bundle import Bundle, WheelBinary, WheelReader
-from vbuild.splitting.package_init import hooked, is_namespace, package_of
+from vbuild.splitting.package_init import hooked, is_namespace, package_of, python_text
 from vbuild.splitting.patches import rpath_to
 from vbuild.variants.model import Property
 from vbuild.wheel.metadata import is_dist_info
@@ -343,22 +341,23 @@ def group(project: str) -> str:
     return f"{escaped(project)}.backends"
 
 
-def loader(root: str, backends: Sequence[PluginBackend], *, version: str, build: str, folder: str) -> bytes:
-    """The module for the package in the folder *root*, whose files plugins have in *folder* of theirs.
+def loader(backends: Sequence[PluginBackend], *, version: str, build: str, folder: str) -> bytes:
+    """The module for a package whose files plugins have in *folder* of theirs.
 
     *build* names the plain wheel that the plugins were made for.
     """
-    project = backends[0].project
+    project, ordered = backends[0].project, in_order(backends)
     values = {
-        "package": root.replace("/", "."),
         "project": project,
-        "backends": in_order(backends),
+        "example": Written(f"{project}[{ordered[0].extra}]"),
+        "backends": ordered,
         "version": version,
         "build": build,
         "variable": variable(project),
+        "asked": Written(variable(project)),
         "folder": folder,
     }
-    return _environment().get_template(_TEMPLATE).render(values).encode()
+    return templates("vbuild.publishing", python_text).get_template(_TEMPLATE).render(values).encode()
 
 
 def with_loader(init: bytes) -> bytes:
@@ -367,21 +366,3 @@ def with_loader(init: bytes) -> bytes:
         return hooked(init, MODULE, option="--layout extras")
     except RepackageError as error:
         raise RepackageError(str(error)) from error
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("vbuild.publishing", "."),
-        autoescape=False,  # noqa: S701 - Python, whose texts the filter quotes
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["python"] = _quoted
-    return environment
-
-
-def _quoted(value: str | tuple[str, ...]) -> str:
-    """*value* as Python, in double quotes as formatters have it; a tuple without its brackets."""
-    return ", ".join(map(json.dumps, (value,) if isinstance(value, str) else value))

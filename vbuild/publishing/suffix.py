@@ -55,7 +55,7 @@ from vbuild.publishing.releases import (
     wheels_labelled,
 )
 from vbuild.publishing.suffix_names import hard_wired, suffixed
-from vbuild.splitting.package_init import hooked, is_namespace, package_of
+from vbuild.splitting.package_init import hooked, is_namespace, package_of, python_text
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import is_dist_info, requirement_of
 from vbuild.wheel.name import WheelName, escaped
@@ -72,7 +72,7 @@ import os
 
 _OWN = "{own}"
 _FAMILY = {family}
-_FILE = "{package}/__init__.py"
+_FILE = {file}
 
 
 def _others() -> list[str]:
@@ -144,7 +144,7 @@ def guard(package: str, own: str, family: Iterable[str]) -> str:
     """The module that guards *package*, a folder, of the distribution *own*, whose project is the first of *family*."""
     names = "".join(f'\n    "{name}",' for name in family)
     up = "/".join([".."] * len(package.split("/")))
-    return _GUARD.format(own=own, family=f"({names}\n)", package=package, up=up)
+    return _GUARD.format(own=own, family=f"({names}\n)", file=python_text(f"{package}/__init__.py"), up=up)
 
 
 _LICENCES = "licenses/"

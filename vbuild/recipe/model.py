@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from vbuild.config.requirements import checked_project
 from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import RecipeError, at, meant
 from vbuild.recipe.cuda import CudaSettings
@@ -367,6 +368,8 @@ class Recipe:
 
     @classmethod
     def _read(cls, table: Table, name: str, source: Source, path: Path, variant: Table | None = None) -> Self:
+        # a stranger's project may say it, and it goes into workflows, scripts and names of files
+        name = checked_project(name, RecipeError)
         if table.raw("variant") is not None:
             if variant:
                 raise table.refuse("variant", "the project has a [variant] table of its own; expected one of the two")

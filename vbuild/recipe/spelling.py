@@ -4,7 +4,7 @@ import platform
 import re
 from pathlib import Path
 
-from vbuild.config.requirements import checked_requirement
+from vbuild.config.requirements import checked_requirement, is_path
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError
 from vbuild.hardware.cpu import Cpu
@@ -92,7 +92,9 @@ def variables(table: Table, key: str) -> tuple[tuple[str, str], ...]:
 
 
 def requirement(text: str) -> str:
-    """*text* if it is a requirement (PEP 508)."""
+    """*text* if it is a requirement (PEP 508), and not the name of a file that somebody means."""
+    if is_path(text):
+        raise RecipeError(f"{text!r} is the name of a file; expected a requirement, as in numpy>=2")
     checked_requirement(text, RecipeError)
     return text
 

@@ -50,7 +50,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -64,8 +64,9 @@ from vbuild.build.cibuildwheel.program import Arguments
 from vbuild.errors import BuildError
 from vbuild.files.atomic import replacing
 from vbuild.files.staging import STAGE
+from vbuild.files.templates import Written, yaml_block, yaml_text
 from vbuild.recipe.model import Recipe
-from vbuild.release.emit_jobs import CHECK, INSTALL, VARIABLE, Jobs, chunks, rendered
+from vbuild.release.emit_jobs import CHECK, INSTALL, VARIABLE, JobPart, Jobs, chunks, rendered
 
 GITHUB_MATRIX = 256
 _GITHUB_FILE = 500_000  # bytes
@@ -88,14 +89,14 @@ _PYPY = re.compile(r"pypy@?(\d+\.\d+)")
 class ActionPins(Struct, frozen=True):
     """The actions of a project's workflow, by the commits of their versions."""
 
-    checkout: str = "actions/checkout@08c6903cd8c0fde910a37f88322edcfb5dd907a8 # v5.0.0"
-    python: str = "actions/setup-python@e797f83bcb11b83ae66e0230d6156d7c80228e7c # v6.0.0"
-    cache: str = "actions/cache@0057852bfaa89a56745cba8c7296529d2fc39830 # v4.3.0"
-    upload: str = "actions/upload-artifact@330a01c490aca151604b8cf639adc76d48f6c5d4 # v5.0.0"
-    download: str = "actions/download-artifact@634f93cb2916e3fdff6788551b99b062d0335ce0 # v5.0.0"
-    pages: str = "actions/upload-pages-artifact@7b1f4a764d45c48632c6b24a0339c27f5614fb0b # v4.0.0"
-    deploy: str = "actions/deploy-pages@d6db90164ac5ed86f2b6aed7e0febac5b3c0c03e # v4.0.5"
-    pypi: str = "pypa/gh-action-pypi-publish@ed0c53931b1dc9bd32cbe73a98c7f6766f8a527e # v1.13.0"
+    checkout: Written = Written("actions/checkout@08c6903cd8c0fde910a37f88322edcfb5dd907a8 # v5.0.0")
+    python: Written = Written("actions/setup-python@e797f83bcb11b83ae66e0230d6156d7c80228e7c # v6.0.0")
+    cache: Written = Written("actions/cache@0057852bfaa89a56745cba8c7296529d2fc39830 # v4.3.0")
+    upload: Written = Written("actions/upload-artifact@330a01c490aca151604b8cf639adc76d48f6c5d4 # v5.0.0")
+    download: Written = Written("actions/download-artifact@634f93cb2916e3fdff6788551b99b062d0335ce0 # v5.0.0")
+    pages: Written = Written("actions/upload-pages-artifact@7b1f4a764d45c48632c6b24a0339c27f5614fb0b # v4.0.0")
+    deploy: Written = Written("actions/deploy-pages@d6db90164ac5ed86f2b6aed7e0febac5b3c0c03e # v4.0.5")
+    pypi: Written = Written("pypa/gh-action-pypi-publish@ed0c53931b1dc9bd32cbe73a98c7f6766f8a527e # v1.13.0")
 
 
 def workflow(jobs: Jobs) -> str:
@@ -105,22 +106,25 @@ def workflow(jobs: Jobs) -> str:
         version = set_up(part.version) if part.version else ""
         # the last is the one that runs vbuild
         pythons = [*([version] if version and version != jobs.python else []), jobs.python]
-        selection = literal(shlex.join(part.selection))  # quoted for the shell
-        entries.append({"part": part.name, "pythons": "\n".join(pythons), "selection": selection})
+        # quoted for the shell
+        entries.append({"part": part.name, "pythons": "\n".join(pythons), "selection": shlex.join(part.selection)})
     command = shlex.join(["vbuild", "matrix", jobs.source, "-o", jobs.parts_folder])
     options = f"{shlex.join(jobs.options)} " if jobs.options else ""
+    build = f"{literal(command)}/${{{{ matrix.part }}}} --part {literal(options)}${{{{ matrix.selection }}}}"
     text = rendered(
         "github.yml.jinja",
+        github_text,
         jobs=jobs,
         actions=ActionPins(),
         title=f"wheels of {jobs.name}",
+        group=Written(yaml_text(f"{literal(jobs.name)}-${{{{ github.ref }}}}")),
         runner=jobs.runner or _RUNNERS[jobs.machine],
         builds=list(chunks(entries, GITHUB_MATRIX)),
-        variable=VARIABLE if jobs.install == INSTALL else None,
-        install=literal(jobs.install),
+        variable=Written(VARIABLE) if jobs.install == INSTALL else None,
+        install=jobs.install,
         check=CHECK,
-        build=f"{literal(command)}/${{{{ matrix.part }}}} --part {literal(options)}${{{{ matrix.selection }}}}",
-        collect=literal(shlex.join(jobs.collecting)),
+        build=Written(yaml_text(build)),
+        collect=shlex.join(jobs.collecting),
     )
     if (size := len(text.encode())) > _GITHUB_FILE:
         what = f"the workflow would have {size} bytes, and GitHub starts none of more than {_GITHUB_FILE}"
@@ -131,6 +135,11 @@ def workflow(jobs: Jobs) -> str:
 def literal(text: str) -> str:
     """*text* where GitHub looks for expressions, and finds none."""
     return text.replace("${{", "${{ '${{' }}")
+
+
+def github_text(text: str) -> str:
+    """*text* as a workflow has it, whatever is in it."""
+    return yaml_text(literal(text))
 
 
 def set_up(version: str) -> str:
@@ -161,16 +170,16 @@ def project_workflows(project: Path) -> Mapping[Path, str]:
     values = {
         "name": recipe.name,
         "actions": ActionPins(),
-        "machine": machine,
+        "machine": Written(machine),
         "runner": _RUNNERS[machine],
-        "others": json.dumps([name for kind, name in _OTHERS.items() if kind != machine]),
+        "others": Written(json.dumps([name for kind, name in _OTHERS.items() if kind != machine])),
         # one Mac builds for both kinds, unless the project says for which
         "macs": not any("archs" in options for options in (given, given.get("macos", {}))),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "cibuildwheel": _pinned("cibuildwheel"),
-        "frontend": _pinned("build"),
-        "install": INSTALL,
-        "check": CHECK,
+        "cibuildwheel": Written(_pinned("cibuildwheel")),
+        "frontend": Written(_pinned("build")),
+        "install": Written(INSTALL),
+        "check": Written(CHECK),
     }
     found = {}
     for file, is_cuda in (("wheels.yml", False), ("wheels-cuda.yml", True)):
@@ -179,10 +188,11 @@ def project_workflows(project: Path) -> Mapping[Path, str]:
             chosen = [] if len(labels) == len(targets) else ["--variants", ",".join(labels)]
             command = shlex.join(["vbuild", "cibuildwheel", "-o", "dist", *chosen, "--", "--only"])
             build = f'{command} "$IDENTIFIER"' if labels else ""  # the plain wheel may have CUDA, too
-            own = {"cuda": is_cuda, "file": file, "title": f"wheels of {recipe.name}{' with CUDA' if is_cuda else ''}"}
-            found[file] = rendered("wheels.yml.jinja", **values, **own, build=build)
-    title = f"release of {recipe.name}"
-    found["release.yml"] = rendered("release.yml.jinja", **values, title=title, cuda=len(found) > 1)
+            title = f"wheels of {recipe.name}{' with CUDA' if is_cuda else ''}"
+            own = {"cuda": is_cuda, "file": Written(file), "title": title, "build": build}
+            found[file] = rendered("wheels.yml.jinja", github_text, **values, **own)
+    title, has_cuda = f"release of {recipe.name}", len(found) > 1
+    found["release.yml"] = rendered("release.yml.jinja", github_text, **values, title=title, cuda=has_cuda)
     folder = recipe.file.parent / ".github" / "workflows"
     return {folder / file: text for file, text in found.items()}
 
@@ -222,21 +232,32 @@ _GITLAB_FILE = 2_000_000  # bytes
 
 def pipeline(jobs: Jobs) -> str:
     """The ``.gitlab-ci.yml`` of *jobs*; `BuildError` if GitLab would not take it, as it is too large."""
-    commands = [(part.name, shlex.join(jobs.command(part))) for part in jobs.parts]
+    builds = [
+        ([part.name for part in several], Written(yaml_block([*_chosen(jobs, several)], indent=6)))
+        for several in chunks(jobs.parts, GITLAB_MATRIX)
+    ]
     versions = [version for version in jobs.versions if version != jobs.python]
     text = rendered(
         "gitlab.yml.jinja",
+        yaml_text,
         jobs=jobs,
         image=jobs.runner or f"python:{jobs.python.removesuffix('t')}",
         # the image has one Python; uv comes with vbuild
         before=[jobs.install, CHECK, *([shlex.join(["uv", "python", "install", *versions])] if versions else [])],
         collect=shlex.join(jobs.collecting),
-        builds=list(chunks(commands, GITLAB_MATRIX)),
+        builds=builds,
     )
     if (size := len(text.encode())) > _GITLAB_FILE:
         what = f"the configuration would have {size} bytes, and GitLab takes none of more than {_GITLAB_FILE}"
         raise BuildError(f"{jobs.source}: {what}; expected fewer builds")
     return text
+
+
+def _chosen(jobs: Jobs, several: Iterable[JobPart]) -> Iterator[str]:
+    """The lines of a script that makes that one of *several* parts of *jobs* which a variable names."""
+    yield 'case "$PART" in'
+    yield from (f"{part.name}) {shlex.join(jobs.command(part))} ;;" for part in several)
+    yield "esac"
 
 
 _WORK = f"{STAGE}slurm"
@@ -248,13 +269,14 @@ def script(jobs: Jobs) -> str:
     commands = [jobs.command(part) for part in jobs.parts]
     text = rendered(
         "slurm.sh.jinja",
+        shlex.quote,
         jobs=jobs,
-        work=_WORK,
-        title=shlex.quote(f"vbuild-{jobs.name}"),
-        check=CHECK,
+        work=Written(_WORK),
+        title=f"vbuild-{jobs.name}",
+        check=Written(CHECK),
         cpus=dict(pairwise(jobs.options)).get("--jobs"),  # how much a task does at a time
-        collect=_in_work(jobs.collecting, jobs.collecting.index(jobs.parts_folder)),
-        commands=[_in_work(command, command.index("-o") + 1) for command in commands],
+        collect=Written(_in_work(jobs.collecting, jobs.collecting.index(jobs.parts_folder))),
+        commands=[Written(_in_work(command, command.index("-o") + 1)) for command in commands],
     )
     if (size := len(text.encode())) > _SLURM_FILE:
         what = f"the script would have {size} bytes, and Slurm takes none of more than {_SLURM_FILE}"

@@ -11,26 +11,24 @@ A release as jobs: what is one build is one part, with one command that makes it
 
 All parts together are all targets, each of them once: a label is one target's among those of its Python.
 
-The files that are emitted, from templates beside this module, and values quoted as YAML takes them.
+The files that are emitted, from templates beside this module.
 """
 
-import functools
 import hashlib
-import json
 import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Self, TypeVar
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from msgspec import Struct
 
 from vbuild import DISTRIBUTION
 from vbuild.errors import BuildError
+from vbuild.files.templates import Written, templates
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.flags import HostCompiler
 from vbuild.recipe.model import Recipe
@@ -120,29 +118,19 @@ def _named(targets: list[Target], *, with_python: bool) -> str:
     return name if len(name) <= _MOST else f"{name[: _MOST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def rendered(template: str, **values: object) -> str:
-    """The text of the *template* of that name with *values* in it; ``| yaml`` quotes one for YAML."""
-    return _environment().get_template(template).render(values)
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("vbuild.release", "."),
-        autoescape=False,  # noqa: S701 - YAML and shell, which quote differently
-        undefined=StrictUndefined,
-        trim_blocks=True,
+def rendered(template: str, quote: Callable[[str], str], **values: object) -> str:
+    """The text of the *template* of that name with *values* in it; *quote* is what the file asks of a text."""
+    environment = templates(
+        "vbuild.release",
+        quote,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
         # GitHub's own placeholders look like jinja's
         variable_start_string="[[",
         variable_end_string="]]",
         comment_start_string="[#",
         comment_end_string="#]",
     )
-    # YAML's double-quoted scalar is a string whatever it looks like, "3.10" and "on" too
-    environment.filters["yaml"] = functools.partial(json.dumps, ensure_ascii=False)
-    return environment
+    return environment.get_template(template).render(values)
 
 
 T = TypeVar("T")
@@ -174,8 +162,8 @@ class Jobs(Struct, frozen=True):
     runner: str | None
     machine: str
     python: str
-    parts_folder: str = "parts"
-    folder: str = "dist"
+    parts_folder: str = Written("parts")
+    folder: str = Written("dist")
 
     @classmethod
     def of(cls, source: Path, *, install: str, runner: str | None, options: Sequence[str]) -> Self:

@@ -175,6 +175,7 @@ class HwcapsMerge(Struct, frozen=True):
             check=self.context.recipe.test,
             python=python,
             links=(self._thin,) if self._thin.is_dir() else (),
+            builds=True,
             methods=(LevelMethod.TUNABLES,),
             timeout=None,  # as long as those of the other wheels may take
             log=log,

@@ -8,11 +8,8 @@ The newest version counts whose requirements can be met. The wheel stands beside
 takes no file with a label, and no installer emits locks for variants. https://peps.python.org/pep-0751/
 """
 
-import json
-import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,20 +19,21 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vbuild.build.resolving import lock_for
+from vbuild.config.requirements import asked_project, requirement_lines
+from vbuild.config.toml_text import toml
 from vbuild.errors import BuildError, FetchError, VariantError, VbuildError, WheelError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.machine import Machine
-from vbuild.hardware.uv_platform import python_of, uv_platform
-from vbuild.index_client.configuration import Indexes, compile_command
+from vbuild.hardware.uv_platform import python_of
 from vbuild.index_client.located import files_at
 from vbuild.index_client.pages import fetched
-from vbuild.process.run import run, supervised
-from vbuild.recipe.variables import for_installers
+from vbuild.process.run import supervised
 from vbuild.variants.select import Selection, select
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.name import WheelName
 
-_HEADER = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = ">={python}"\n'
+_HEADER = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = {python}\n'
 
 
 class MachineLock(Struct, frozen=True):
@@ -73,12 +71,15 @@ def lock_machines(
     folder: Path,
     *,
     requires: Collection[str] = (),
+    allow_builds: bool = False,
 ) -> tuple[MachineLock, ...]:
     """Write into *folder* a lock of *project*, out of *places*, for each of *machines*, by what these are called.
 
-    What *requires* names is installed as well, and decides which versions fit. `VariantError` for a machine for which
-    nothing fits, `BuildError` if what is required cannot be had; nothing is written then.
+    What *requires* names is installed as well, and decides which versions fit. Requirements that have no wheel are
+    built to ask what they require if *allow_builds* says so. `VariantError` for a machine for which nothing fits,
+    `BuildError` if what is required cannot be had; nothing is written then.
     """
+    asked_project(project, VariantError)
     names = {called: re.sub(r"[^A-Za-z0-9_-]+", "-", Path(called).stem) for called in machines}
     if len(set(names.values())) != len(names):
         raise VariantError(
@@ -90,7 +91,8 @@ def lock_machines(
             with at(called):
                 stage = Path(text, names[called])
                 stage.mkdir()
-                found.append(_locked(project, places, machine, stage, requires, called=names[called]))
+                lines = tuple(requires)
+                found.append(_locked(project, places, machine, stage, lines, builds=allow_builds))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             return tuple(_written(one, folder) for one in found)
@@ -99,7 +101,13 @@ def lock_machines(
 
 
 def _locked(
-    project: str, places: Sequence[str | Path], machine: Machine, stage: Path, requires: Collection[str], *, called: str
+    project: str,
+    places: Sequence[str | Path],
+    machine: Machine,
+    stage: Path,
+    requires: Sequence[str],
+    *,
+    builds: bool,
 ) -> _Found:
     """The newest release of *project* that fits *machine*, and whose requirements can be met along with *requires*."""
     refused: list[VbuildError] = []
@@ -113,11 +121,11 @@ def _locked(
         with open_wheel(path) as wheel:
             lines = [*wheel.metadata().requires_dist, *requires]
         try:
-            text = _resolved(lines, machine, stage)
+            text = _resolved(lines, machine, stage, builds=builds)
         except BuildError as error:
             refused.append(BuildError(f"{selection.name}: {error}"))
             continue
-        return _Found(called, selection, path, selection.name.plain(), text)
+        return _Found(stage.name, selection, path, selection.name.plain(), text)
     if not refused:
         raise VariantError(f"{project}: no wheel of it in {', '.join(map(str, places))}")
     raise refused[0]
@@ -136,20 +144,14 @@ def _versions(project: str, places: Sequence[str | Path]) -> list[Version]:
     return sorted(found, key=lambda version: (not version.is_prerelease, version), reverse=True)
 
 
-def _resolved(lines: Sequence[str], machine: Machine, stage: Path) -> str:
-    """The text of the lock of what *lines* require on *machine*; `BuildError`, in uv's words, if that is impossible."""
-    python = python_of(machine)
+def _resolved(lines: Sequence[str], machine: Machine, stage: Path, *, builds: bool) -> str:
+    """The text of the lock of what *lines* require on *machine*; `BuildError` if that is impossible."""
     if not lines:
-        return _HEADER.format(python=python)
-    wanted, found = stage / "wanted.txt", stage / "pylock.toml"
-    wanted.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    options = ["--quiet", "--no-header", "--format=pylock.toml", "--no-python-downloads", "--python-version", python]
-    options += ["--python-platform", uv_platform(machine)]
-    # the machine's own Python need not be here, and uv would look for one in the current folder first
-    command = compile_command(sys.executable, wanted, found, *options)
-    environment = {**for_installers(os.environ, ()), **Indexes.configured().environment()}
-    run(command, log=stage / "log", environment=environment, name="uv pip compile", is_kept=False)
-    return found.read_text(encoding="utf-8").replace('created-by = "uv"', 'created-by = "vbuild"', 1)
+        return _HEADER.format(python=toml(f">={python_of(machine)}"))
+    wanted = stage / "wanted.txt"
+    wanted.write_text(requirement_lines(lines, BuildError), encoding="utf-8")
+    lock = lock_for(machine, [wanted], stage, builds=builds)
+    return lock.read_text(encoding="utf-8").replace('created-by = "uv"', 'created-by = "vbuild"', 1)
 
 
 def _written(found: _Found, folder: Path) -> MachineLock:
@@ -161,8 +163,8 @@ def _written(found: _Found, folder: Path) -> MachineLock:
     except OSError as error:
         raise FetchError(f"{found.path}: cannot be copied: {error.strerror}") from error
     name, version = found.name.project, str(Version(found.name.version))
-    entry = f'path = {json.dumps(f"{found.called}/{wheel.name}")}, hashes = {{ sha256 = "{sha256_of(wheel)}" }}'
-    own = f'\n[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = [{{ {entry} }}]\n'
+    entry = {"path": f"{found.called}/{wheel.name}", "hashes": {"sha256": sha256_of(wheel)}}
+    own = f"\n[[packages]]\nname = {toml(name)}\nversion = {toml(version)}\nwheels = {toml([entry])}\n"
     file = folder / f"pylock.{found.called}.toml"
     file.write_text(f"{found.text.rstrip()}\n{own}", encoding="utf-8")
     count = found.text.count("[[packages]]")

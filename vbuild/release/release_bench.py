@@ -168,6 +168,7 @@ def _report(
             published=published,
             python=python,
             pass_env=context.recipe.build.pass_env,
+            builds=True,
             on_progress=lambda step: context.on_progress(group[0].target, step),
         )
     except VbuildError as error:

@@ -2,6 +2,7 @@
 
 import ast
 import io
+import json
 import re
 import sys
 import tokenize
@@ -56,6 +57,11 @@ def hooked(data: bytes, module: str = MODULE, *, option: str = "") -> bytes:
     if same != data:
         raise RepackageError(f"in {encoding}, which can write it in several ways{_without(option)}")
     return with_import(source, module, option=option).encode(encoding)
+
+
+def python_text(text: str) -> str:
+    """Return *text* as Python has it, in double quotes unless that takes more backslashes."""
+    return repr(text) if '"' in text else json.dumps(text, ensure_ascii=False)
 
 
 def with_import(source: str, module: str = MODULE, *, option: str = "") -> str:

@@ -25,7 +25,6 @@ ImportError says in one line what to install. The module warns about a library t
 the loader's later error would not say why.
 """
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -37,7 +36,7 @@ from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.official import OfficialWheel
-from vbuild.splitting.package_init import MODULE, hooked, is_namespace, package_of
+from vbuild.splitting.package_init import MODULE, hooked, is_namespace, package_of, python_text
 from vbuild.splitting.patch_plan import PatchPlan
 from vbuild.splitting.patches import FilePatch
 from vbuild.splitting.stubs import second_name
@@ -169,10 +168,10 @@ def preload_source(
     places = {(one.path.rpartition("/")[0], one.requirement): one.path for one in (*libraries, *rest)}
     more = [row for row in more if row not in first]
     return _SOURCE.format(
-        expected="".join(f"    {_quoted(up + path)},\n" for path in places.values()),
+        expected="".join(f"    {python_text(up + path)},\n" for path in places.values()),
         libraries="".join(first),
         others="".join(["\n" * bool(more), *more]),
-        user=_quoted(up + user if user else ""),
+        user=python_text(up + user if user else ""),
     )
 
 
@@ -181,13 +180,8 @@ def _rows(up: str, libraries: Iterable[PreloadedLibrary]) -> list[str]:
     rows: dict[str, None] = {}
     for one in libraries:
         values = (up + one.path, one.requirement, one.pathfinder or "")
-        rows["    (\n" + "".join(f"        {_quoted(text)},\n" for text in values) + "    ),\n"] = None
+        rows["    (\n" + "".join(f"        {python_text(text)},\n" for text in values) + "    ),\n"] = None
     return list(rows)
-
-
-def _quoted(text: str) -> str:
-    """Return *text* in double quotes, unless that takes more backslashes."""
-    return repr(text) if '"' in text else json.dumps(text, ensure_ascii=False)
 
 
 def in_order(needs: Mapping[str, Collection[str]]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from vbuild.config.requirements import checked_project
 from vbuild.config.table import Table
 from vbuild.errors import RepackageError
 from vbuild.wheel.metadata import LIBS
@@ -20,7 +21,6 @@ from vbuild.wheel.metadata import LIBS
 SMALLEST = 1_000_000
 
 _CUDA = re.compile(r"1\d(\.\d{1,2})?", re.ASCII)
-_PROJECT = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", re.ASCII)
 
 
 class OfficialPin(StrEnum):
@@ -53,9 +53,7 @@ def cuda_version(text: str) -> tuple[int, ...]:
 
 def project_name(text: str) -> str:
     """Return a project's name as package indexes spell it; raises `RepackageError` for anything else."""
-    if not _PROJECT.fullmatch(text):
-        raise RepackageError(f"no project name {text!r}; expected letters and digits, and - _ . between them")
-    return canonicalize_name(text)
+    return canonicalize_name(checked_project(text, RepackageError))
 
 
 def libs_name(text: str) -> str:
@@ -105,6 +103,7 @@ class SplitRequest:
     stubs      whether stubs stay where libraries were that something may open by their paths
     fetch      whole official libraries are downloaded if nothing less proves what a library is
     bill       wheels that lost or changed libraries get a bill of materials
+    allow_builds  what *tries* require is built, which runs its code, where it has no wheel
     """
 
     replace: bool = True
@@ -127,6 +126,7 @@ class SplitRequest:
     preload: bool = True
     fetch: bool = False
     bill: bool = True
+    allow_builds: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a *libs* that would be a path, also if it comes from Python."""
@@ -174,6 +174,7 @@ class SplitRequest:
             outputs=table.flag("outputs", default=False),
             preload=table.flag("preload", default=True),
             fetch=table.flag("fetch-official", default=False),
+            allow_builds=True,  # a recipe is for building
         )
         table.finish()
         return request

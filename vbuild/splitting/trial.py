@@ -136,7 +136,7 @@ class _Trial:
             first, *others = (thin.get(wheel, wheel) for wheel in group)
             self.on_progress(f"trying {first.name}")
             with TemporaryDirectory(prefix="vbuild-try-") as folder:
-                sources = WheelSources(links, self.indexes(), companions)
+                sources = WheelSources(links, self.indexes(), companions, builds=self.request.allow_builds)
                 environment = make_environment(
                     first,
                     Path(sys.executable),

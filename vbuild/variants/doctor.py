@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from vbuild.config.requirements import asked_project
 from vbuild.errors import FetchError, HardwareError, VariantError, WheelError
 from vbuild.files.wording import counted
 from vbuild.hardware.machine import Machine
@@ -119,6 +120,7 @@ def served(name: str, place: str | Path) -> tuple[Served, ...]:
 
     The newest release comes first. `FetchError` if *place* cannot be read, `VariantError` if it has no variant wheel.
     """
+    asked_project(name, VariantError)
     files = {file.name: file for file in files_at(place, name)}
     releases: dict[tuple[Version, str], list[str]] = {}
     for file in files:

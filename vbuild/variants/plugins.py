@@ -140,10 +140,11 @@ def installed(requires: Sequence[str], *, folder: Path, indexes: Indexes) -> Plu
             raise VariantError(f"requires {text}, a URL; expected a project of the configured package indexes")
         wanted.append(str(requirement))
     listed, lock, pins = folder / "requires.txt", folder / "pylock.toml", folder / "pins.txt"
-    options = (_OWN_CACHE, *(("--no-index",) if indexes.no_index else ()), "--only-binary=:all:")
+    options = (_OWN_CACHE, *(("--no-index",) if indexes.no_index else ()))
 
     listed.write_text("\n".join(wanted), encoding="utf-8")
-    _run(compile_command(sys.executable, listed, lock, *options, "--format=pylock.toml"), folder, indexes)
+    resolve = compile_command(sys.executable, [listed], lock, *options, "--format=pylock.toml", builds=False)
+    _run(resolve, folder, indexes)
     tags = {str(tag): place for place, tag in enumerate(sys_tags())}
     locked = tomllib.loads(lock.read_text(encoding="utf-8")).get("packages", ())
     packages = tuple(_package(found, tags) for found in locked)
@@ -157,7 +158,7 @@ def installed(requires: Sequence[str], *, folder: Path, indexes: Indexes) -> Plu
     python = root / "bin" / "python"
     _run(venv_command(sys.executable, root, _OWN_CACHE), folder, indexes)
     hashed = (*options, "--no-deps", "--require-hashes", "--requirements", str(pins))
-    _run(install_command(python, *hashed), folder, indexes)
+    _run(install_command(python, *hashed, builds=False), folder, indexes)
     return PluginInstallation(python, tuple(dict.fromkeys((own[0], *packages))))
 
 

@@ -17,6 +17,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from vbuild.config.requirements import asked_project
+from vbuild.config.toml_text import toml_comment
 from vbuild.errors import HardwareError, VariantError, WheelError, at, meant, reason_of
 from vbuild.files.atomic import replacing
 from vbuild.hardware.conda import machine_of
@@ -101,6 +103,7 @@ def select(
     wheel fits, saying why for each, where a variants.json is not as PEP 825 says, or for a namespace of the machine's
     policy that no release has; `FetchError` for a place that cannot be read.
     """
+    asked_project(name, VariantError)
     listed = {file.name: file for place in reversed(find_links) for file in files_at(place, name)}
     releases = _releases(name, listed, version)
     if not releases:
@@ -166,7 +169,7 @@ def save_machine(machine: Machine, path: Path, answers: Sequence[PluginFeatures]
 
     `HardwareError` if that cannot be.
     """
-    notes = "".join(f"# {' '.join(line.split())}\n" for one in answers for line in one.lines())
+    notes = "".join(f"{toml_comment(line)}\n" for one in answers for line in one.lines())
     try:
         with replacing(path) as part:
             part.write_text(f"{notes}{informed(machine, answers)}", encoding="utf-8")

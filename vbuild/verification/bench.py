@@ -61,15 +61,17 @@ def bench(
     published: Path | None = None,
     python: Path | None = None,
     pass_env: Collection[str] = (),
+    builds: bool = False,
     indexes: Callable[[], Indexes] = Indexes.configured,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> BenchReport:
     """Time *wheels*, and the *published* one, as *settings* say; one above this machine's level is not run.
 
     There are up to three times the rounds asked for as long as the noise hides whether a level brings enough.
-    Each environment has *python*, by default one that takes the wheel, the wheel, and what the bench requires. The
-    bench sees the user's variables that builds see, and those of *pass_env*. `WheelError` if a wheel cannot be
-    installed, or if the bench fails, prints no figures, or not the same ones in each run.
+    Each environment has *python*, by default one that takes the wheel, the wheel, and what the bench requires; what has
+    no wheel is built if *builds* says so. The bench sees the user's variables that builds see, and those of *pass_env*.
+    `WheelError` if a wheel cannot be installed, or if the bench fails, prints no figures, or not the same ones in each
+    run.
     """
     every = [_Subject(wheel, claimed_cpu(wheel)) for wheel in wheels]
     if published:
@@ -87,7 +89,7 @@ def bench(
             on_progress(f"{one.wheel.name}: installing it for the bench")
             folder = Path(text).resolve() / str(number)
             folder.mkdir()
-            sources = WheelSources((one.wheel.parent,), indexes())
+            sources = WheelSources((one.wheel.parent,), indexes(), builds=builds)
             tried.append((one, _installed(one, folder, python, (*settings.requires, *kind.requires), sources)))
         number, seen = 0, undisturbed(passed(os.environ, pass_env))
         while number < rounds or (number < _MOST * rounds and _is_open(every, settings.min_gain)):

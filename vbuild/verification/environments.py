@@ -41,7 +41,7 @@ from packaging.utils import canonicalize_name
 from vbuild.config.requirements import read_requirement, required_project
 from vbuild.elf.catalogue import TOOLKIT, PlatformPolicy, is_official
 from vbuild.errors import RepackageError
-from vbuild.index_client.configuration import Indexes, install_command, managed_command, venv_command
+from vbuild.index_client.configuration import UNBUILT, Indexes, install_command, managed_command, unbuilt, venv_command
 from vbuild.process.python import isolated, with_own_packages
 from vbuild.recipe.variables import for_installers, passed, undisturbed
 from vbuild.wheel.archive import open_wheel
@@ -54,6 +54,16 @@ _OLDEST_GLIBC, _MUSL = 5, ("musllinux_1_2", "musllinux_1_1")
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _CPYTHON = re.compile(r"cp(?P<major>\d)(?P<minor>\d+)")
 _PYTHON = re.compile(r"python3\.\d+t?")
+# pip builds what a requirement names by its URL, although it is to take wheels only: so it may start no Python either
+_WITHOUT_BUILDS = """
+import runpy, sys
+def refuse(event, arguments):
+    if event == "subprocess.Popen" and sys.executable in (arguments[0], arguments[1][0]):
+        raise OSError("Building source distributions is disabled")
+sys.addaudithook(refuse)
+sys.argv[0] = "pip"
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
 _OTHER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)")
 
 
@@ -189,12 +199,14 @@ class WheelEnvironment(Struct, frozen=True):
 class WheelSources(Struct, frozen=True):
     """Where installers find packages: folders of wheels, and indexes.
 
-    *companions* are the projects of the companion wheels in these folders.
+    *companions* are the projects of the companion wheels in these folders. What has no wheel is built if *builds* says
+    so, which runs its code, and else not installed.
     """
 
     links: tuple[Path, ...]
     indexes: Indexes
     companions: frozenset[str] = frozenset()
+    builds: bool = False
 
 
 @cache
@@ -336,24 +348,31 @@ class _Client(Struct, frozen=True):
             check=False,
         )
         if ran.returncode:
-            reason = _reason(f"{ran.stdout}{ran.stderr}") or f"exit status {ran.returncode}"
+            output = f"{ran.stdout}{ran.stderr}"
+            reason = _reason(output) or f"exit status {ran.returncode}"
+            if project := unbuilt(output):
+                reason = f"{project}: {UNBUILT}"
+            elif self.installer is Installer.PIP and not self.sources.builds and "No matching distribution" in reason:
+                reason += ", of wheels; --allow-builds takes sdists, too"
             raise RepackageError(f"{self.installer}: {reason}")
 
     def _command(self, environment: WheelEnvironment) -> list[str]:
         """Return the install command without the packages, which come last."""
+        builds = self.sources.builds and environment.python is not None  # what is built here would be for this machine
         if self.installer is Installer.PIP:
             # users run the pip that a new environment has
-            pip = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off")
+            pip = [*(("-m", "pip") if builds else ("-c", _WITHOUT_BUILDS)), "install"]
+            pip += ["--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+            pip += [] if builds else ["--only-binary=:all:"]
             own = environment.python
             command = isolated(*pip, python=own) if own else with_own_packages(*pip)
         else:
             # a link into uv's cache would make the loader find the library there
-            command = install_command(environment.python or sys.executable, "--link-mode=hardlink")
+            command = install_command(environment.python or sys.executable, "--link-mode=hardlink", builds=builds)
         # there is no variable for it in uv
         command += ["--no-index"] if self.sources.indexes.no_index else []
         if not environment.python and self.target:
-            command += ["--target", str(environment.packages), "--only-binary=:all:"]
-            command += self.target.options(self.installer)
+            command += ["--target", str(environment.packages), *self.target.options(self.installer)]
         return command
 
 

@@ -130,16 +130,18 @@ def check(
     paths: Sequence[Path],
     *,
     absent: Collection[str] = (),
+    builds: bool = False,
     indexes: Callable[[], Indexes] = Indexes.configured,
     on_progress: OnProgress = lambda _: None,
 ) -> tuple[InstallCheck, ...]:
     """Install the wheels at *paths*, files or folders of them, with pip and with uv, and try them.
 
-    A library in *absent* had no path that led to it before the split; it is no failure if there is none now. Raises
-    `RepackageError` if no wheel can be installed.
+    A library in *absent* had no path that led to it before the split; it is no failure if there is none now. What has
+    no wheel is built if *builds* says so. Raises `RepackageError` if no wheel can be installed.
     """
-    with TemporaryDirectory(prefix="vbuild-check-") as folder:
-        return checked(gathered(paths), indexes=indexes, folder=Path(folder), on_progress=on_progress, unreached=absent)
+    with TemporaryDirectory(prefix="vbuild-check-") as text:
+        wheels, folder = gathered(paths), Path(text)
+        return checked(wheels, indexes=indexes, folder=folder, on_progress=on_progress, unreached=absent, builds=builds)
 
 
 def checked(
@@ -150,12 +152,13 @@ def checked(
     on_progress: OnProgress = lambda _: None,
     unreached: Collection[str] = (),
     using: Collection[Installer] = tuple(Installer),
+    builds: bool = False,
 ) -> tuple[InstallCheck, ...]:
     """Install and try each of *wheels*, the results of one split; companion wheels come with those that need them.
 
     Each environment exists in *folder* only while it is checked. *unreached* are SONAMEs that no RPATH led to before
-    the split; if none leads to them now, that is a note. *using* are the installers for wheels of this Python. Raises
-    `RepackageError` if no wheel can be installed.
+    the split; if none leads to them now, that is a note. *using* are the installers for wheels of this Python; they
+    build what has no wheel if *builds* says so. Raises `RepackageError` if no wheel can be installed.
     """
     companions = {wheel for wheel in wheels if _is_companion(wheel)}
     projects = frozenset(WheelName.parse(wheel.name).project for wheel in companions)
@@ -170,7 +173,7 @@ def checked(
         for installer in (one for one in found if one in using or len(found) == 1):
             on_progress(f"{wheel.name}: installing it with {installer}, and trying it")
             with TemporaryDirectory(prefix="vbuild-check-", dir=folder) as place:
-                sources = WheelSources(links, indexes(), projects)
+                sources = WheelSources(links, indexes(), projects, builds)
                 root = Path(place).resolve()
                 results.append(_checked(wheel, installer, sources, folder=root, unreached=frozenset(unreached)))
     tried = [result for result in results if result.installer]

@@ -70,14 +70,15 @@ class LevelSettings(Struct, frozen=True, kw_only=True):
 
     *check* is the test to run, and *cpu* the level of a wheel that claims none, by default the baseline. The wheel is
     installed for *python*, by default one of this machine that takes it; its requirements may also be in *links*, by
-    default the wheel's folder. Each level is emulated by each of *methods*. A command may take *timeout* seconds, sees
-    *variables*, and its output is appended to *log*.
+    default the wheel's folder; what has no wheel is built if *builds* says so. Each level is emulated by each of
+    *methods*. A command may take *timeout* seconds, sees *variables*, and its output is appended to *log*.
     """
 
     check: Check = Check()
     cpu: Cpu | None = None
     python: Path | None = None
     links: tuple[Path, ...] | None = None
+    builds: bool = False
     methods: tuple[LevelMethod, ...] = METHODS
     timeout: float | None = 1800.0
     log: Path | None = None
@@ -104,7 +105,8 @@ def run_levels(
     with TemporaryDirectory(prefix="vbuild-levels-") as text, at(wheel.name):
         folder = Path(text).resolve()
         on_progress(f"{wheel.name}: installing it")
-        sources = WheelSources((wheel.parent,) if settings.links is None else settings.links, indexes())
+        links = (wheel.parent,) if settings.links is None else settings.links
+        sources = WheelSources(links, indexes(), builds=settings.builds)
         try:
             python = settings.python or python_for(name)
             requires = settings.check.requires

@@ -5,6 +5,7 @@ demo-1.0/pyproject.toml
 """
 
 import gzip
+import re
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from packaging.utils import InvalidSdistFilename, NormalizedName, parse_sdist_filename
+from packaging.utils import (
+    InvalidName,
+    InvalidSdistFilename,
+    NormalizedName,
+    canonicalize_name,
+    parse_sdist_filename,
+)
 from packaging.version import Version
 
 from vbuild.errors import WheelError
@@ -26,15 +33,21 @@ LARGEST = 1 << 23
 """Bytes of PKG-INFO that are read, as many as of METADATA in a wheel."""
 
 _PIECE = 1 << 16
+_PLAIN = re.compile(r"[A-Za-z0-9._+!-]+")
 _DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError)
 
 
 def release_of(filename: str) -> tuple[NormalizedName, Version]:
     """The project and the version in the *filename* of an sdist; `WheelError` if it is none."""
     try:
-        return parse_sdist_filename(filename)
-    except InvalidSdistFilename as error:
+        name, version = parse_sdist_filename(filename)
+        # packaging takes any characters; the name becomes a path, and a part of pages
+        canonicalize_name(name, validate=True)
+    except (InvalidSdistFilename, InvalidName) as error:
         raise WheelError("not an sdist's file name: expected {name}-{version}.tar.gz (PEP 625)") from error
+    if not _PLAIN.fullmatch(filename):
+        raise WheelError(f"{filename!r}: expected letters, digits, and . _ - + ! alone")
+    return name, version
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 from msgspec.structs import replace
-from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.errors import WheelError, at
@@ -277,8 +277,8 @@ def _add_wheel(path: Path, folder: Path, *, digests: Digests) -> tuple[str, Inde
 def _sdists(folder: Path) -> Iterator[Path]:
     """The sdists in *folder*, by their names."""
     for path in files_in(folder, SUFFIX):
-        with suppress(InvalidSdistFilename):
-            parse_sdist_filename(path.name)
+        with suppress(WheelError):
+            release_of(path.name)
             yield path
 
 
@@ -301,7 +301,7 @@ def _version_in(name: str) -> str:
     if name.endswith(".whl"):
         return str(Version(WheelName.parse(name).version))
     if name.endswith(SUFFIX):
-        return str(parse_sdist_filename(name)[1])
+        return str(release_of(name)[1])
     return str(Version(name.removesuffix(VARIANTS).partition("-")[2]))
 
 

@@ -194,8 +194,8 @@ def test_modules_in_python_run_as_programs_and_from_a_zip(tmp_path: Path) -> Non
 
 def test_the_loader_is_python_39_without_dependencies_and_its_text_depends_on_nothing_else(tmp_path: Path) -> None:
     backends = [backend("cu12", "nvidia :: cuda_version_lower_bound :: 12"), backend("v3", "x86_64 :: level :: v3")]
-    code = loader("demo", backends, version="1.0", build="0", folder="")
-    assert code == loader("demo", list(reversed(backends)), version="1.0", build="0", folder="")
+    code = loader(backends, version="1.0", build="0", folder="")
+    assert code == loader(list(reversed(backends)), version="1.0", build="0", folder="")
     tree = ast.parse(code, feature_version=(3, 9))
     imported = [
         node.module if isinstance(node, ast.ImportFrom) else node.names[0].name

@@ -1,5 +1,6 @@
 """Plans of renamed wheels: what they are called, what follows the name, and what a publisher is told."""
 
+import ast
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -252,6 +253,12 @@ def test_packages_import_a_guard_that_knows_the_family(tmp_path: Path) -> None:
     assert found["ns/inner/_vbuild_guard.py"].decode() == guard(
         "ns/inner", "demo-x86-64-v3", ["demo", "demo-x86-64-v3"]
     )
+
+
+def test_the_name_of_a_package_is_a_text_in_its_guard() -> None:
+    plain, odd = (ast.parse(guard(name, "demo", ["demo"])) for name in ("demo", 'x"; import os; "\n\\'))
+    assert [type(node) for node in ast.walk(odd)] == [type(node) for node in ast.walk(plain)]
+    assert 'x"; import os; "\n\\/__init__.py' in {getattr(node, "value", None) for node in ast.walk(odd)}
 
 
 @pytest.mark.parametrize(
