@@ -52,7 +52,8 @@ def test_results_of_which_none_can_be_installed_are_refused(results: SplitResult
     with pytest.raises(RepackageError) as caught:
         results.check(Installer.PIP)
     assert str(caught.value) == (
-        f"demo-1.0-{TAG}.whl: cannot be installed: pip: No matching distribution found for demo-libs==0.1"
+        f"demo-1.0-{TAG}.whl: cannot be installed: pip: No matching distribution found for demo-libs==0.1, "
+        "of wheels; --allow-builds takes sdists, too"
     )
     with pytest.raises(RepackageError) as caught:
         results.check()

@@ -64,6 +64,7 @@ sys.addaudithook(refuse)
 sys.argv[0] = "pip"
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
+_NOT_FOUND = "No matching distribution found"
 _OTHER = re.compile(r"(?P<implementation>[a-z]+)(?P<major>\d)(?P<minor>\d+)")
 
 
@@ -326,7 +327,13 @@ class _Client(Struct, frozen=True):
         """Install *packages* into *environment*; raises `RepackageError` if that fails."""
         places = (*self.sources.indexes.find_links, *(link.absolute().as_uri() for link in self.sources.links))
         links = (f"--find-links={place}" for place in dict.fromkeys(places))
-        self.run([*self._command(environment), *links, *packages])
+        try:
+            self.run([*self._command(environment), *links, *packages])
+        except RepackageError as error:
+            # pip does not say that there is an sdist
+            if environment.python and not self.sources.builds and _NOT_FOUND in str(error):
+                raise RepackageError(f"{error}, of wheels; --allow-builds takes sdists, too") from error
+            raise
 
     def refusal(self, packages: Sequence[str], folder: Path) -> str | None:
         """Return why *packages* cannot be installed even by themselves, or None if they can or there are none."""
@@ -352,8 +359,6 @@ class _Client(Struct, frozen=True):
             reason = _reason(output) or f"exit status {ran.returncode}"
             if project := unbuilt(output):
                 reason = f"{project}: {UNBUILT}"
-            elif self.installer is Installer.PIP and not self.sources.builds and "No matching distribution" in reason:
-                reason += ", of wheels; --allow-builds takes sdists, too"
             raise RepackageError(f"{self.installer}: {reason}")
 
     def _command(self, environment: WheelEnvironment) -> list[str]:
