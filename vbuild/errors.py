@@ -14,7 +14,7 @@ _REFUSED = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS),
         *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE),
-        *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR),
+        *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO),
     }
 )
 

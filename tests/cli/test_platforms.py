@@ -52,7 +52,7 @@ FUNCTIONS = (
     ),
     *("pwrite", "memfd_create", "statvfs", "waitid", "wait4", "sendfile", "copy_file_range", "posix_spawn"),
 )
-USER = ("geteuid", "O_CLOEXEC", "O_NOFOLLOW", "O_DIRECTORY")
+USER = ("geteuid", "O_CLOEXEC", "O_NOFOLLOW", "O_DIRECTORY", "O_NONBLOCK")
 SIGNALS = ("SIGHUP", "SIGKILL", "SIGQUIT", "SIGXFSZ", "SIGXCPU", "SIGCONT", "SIGSTOP", "SIGCHLD", "SIGPIPE", "SIGALRM")
 MACHINES: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     "no disassembler": (DISASSEMBLER, {}),

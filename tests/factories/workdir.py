@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from platformdirs import user_cache_path
 
-from vbuild.files.staging import STAGE
+from vbuild.files.atomic import STAGE
 
 WIDTH = 80
 VBUILD = (sys.executable, "-m", "vbuild")

@@ -137,7 +137,7 @@ class WritingCommand:
     """A command of vbuild: what *fill* puts into its folder of inputs, the *arguments*, and its *closed* outputs.
 
     Folders that are *closed* are whole or not there, and have to go before the command runs again. A command that
-    writes *alongside* its inputs gets them in the output; one that *sweeps* leaves nothing of a killed run; one that
+    writes *alongside* its inputs gets them in the output; one that *goes on* after a failure reports the rest; one that
     *takes* more seconds is disturbed less often by default. If the file *seal* is there, the output is closed. One that
     *resumes* leaves the folder of this name to the next run, which goes on there.
     """
@@ -147,7 +147,7 @@ class WritingCommand:
     arguments: tuple[str, ...]
     closed: tuple[str, ...] = ()
     alongside: bool = False
-    sweeps: bool = False
+    goes_on: bool = False
     takes: int = 1
     seal: str = ""
     resumes: str = ""
@@ -267,10 +267,8 @@ def _project(folder: Path) -> None:
 
 WRITING_COMMANDS = (
     WritingCommand("slim", _fat, ("slim", "in", "-o", "out", "--variant", "sm80=80", "--variant", "sm90=90")),
-    WritingCommand(
-        "slim-image", _image, ("slim", "oci:in", "-o", "out", "--gpu", "90"), seal="index.json", sweeps=True
-    ),
-    WritingCommand("slim-conda", _packages, ("slim", "in", "-o", "out", "--gpu", "90", "--fast"), sweeps=True),
+    WritingCommand("slim-image", _image, ("slim", "oci:in", "-o", "out", "--gpu", "90"), seal="index.json"),
+    WritingCommand("slim-conda", _packages, ("slim", "in", "-o", "out", "--gpu", "90", "--fast")),
     WritingCommand("split", _bundled, ("split", "in", "-o", "out", "--min-size", "0")),
     WritingCommand(
         "stamp",
@@ -283,7 +281,6 @@ WRITING_COMMANDS = (
         _levels,
         ("publish", "in", "--layout", "hwcaps", "--layout", "local", "-o", "out"),
         closed=("hwcaps", "local"),
-        sweeps=True,
     ),
     *(
         WritingCommand(
@@ -291,7 +288,6 @@ WRITING_COMMANDS = (
             _levels,
             ("publish", "in", "--layout", layout, *more, "-o", "out"),
             closed=(layout,),
-            sweeps=True,
         )
         for layout, more in (
             ("suffix", ()),
@@ -309,6 +305,6 @@ WRITING_COMMANDS = (
         closed=("site",),
         resumes=".site.mirror",
     ),
-    WritingCommand("collect", _levels, ("collect", "in", "-o", "out"), sweeps=True),
-    WritingCommand("matrix", _project, ("matrix", "in/demo.toml", "-o", "out"), sweeps=True, takes=2),
+    WritingCommand("collect", _levels, ("collect", "in", "-o", "out"), goes_on=True),
+    WritingCommand("matrix", _project, ("matrix", "in/demo.toml", "-o", "out"), goes_on=True, takes=2),
 )

@@ -68,7 +68,7 @@ FOUND: dict[str, tuple[str, Callable[[Call], bool], Kind, int, str]] = {
     ),
     "a full disk under a thin wheel": (
         "split",
-        lambda call: call.name == "write" and "/out/." in call.path and call.path.endswith(".part"),
+        lambda call: call.name == "write" and "/out/.vbuild-" in call.path and call.path.endswith(".whl"),
         Kind.ENOSPC,
         1,
         "_x86_64.whl: demo/_c.so: cannot be written: No space left on device",
@@ -96,7 +96,7 @@ FOUND: dict[str, tuple[str, Callable[[Call], bool], Kind, int, str]] = {
     ),
     "an unfinished index that cannot be removed": (
         "index",
-        lambda call: call.name == "unlink" and call.path.endswith(".part"),
+        lambda call: call.name.startswith("unlink") and call.path.endswith("/alive"),
         Kind.EIO,
         0,
         "",
@@ -128,13 +128,6 @@ FOUND: dict[str, tuple[str, Callable[[Call], bool], Kind, int, str]] = {
         Kind.EIO,
         1,
         "out: cannot be read or written: Input/output error",
-    ),
-    "an index that gets no lock": (
-        "publish-variants",
-        lambda call: call.name == "open" and "/.simple." in call.path,
-        Kind.EACCES,
-        0,
-        "",
     ),
     "an output that is removed during a build": (
         "matrix",

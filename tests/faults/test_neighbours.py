@@ -124,7 +124,7 @@ def test_what_gets_its_name_is_on_the_disk_before(undisturbed: UndisturbedRun) -
 
 @pytest.mark.parametrize("undisturbed", [named["index"]], ids=str, indirect=True)
 def test_an_index_that_is_overtaken_by_a_wheel_and_another_index_lists_that_wheel(undisturbed: UndisturbedRun) -> None:
-    (writing, *_) = (call for call in undisturbed.calls if call.name == "open" and call.path.endswith(".part"))
+    (writing, *_) = (call for call in undisturbed.calls if call.name == "open" and call.path.endswith("-variants.json"))
     with undisturbed.place() as place:
         begun = time.monotonic()
         stopping = Fault(writing.number, Kind.SIGSTOP).variables(place.folder, place.log)

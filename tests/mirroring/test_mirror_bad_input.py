@@ -116,7 +116,10 @@ def test_what_is_no_source(site: Path, tmp_path: Path) -> None:
     (tmp_path / "demo.lock").write_text("")
     assert "expected requirements.txt, pylock.toml, uv.lock, or a requirement" in refusal(tmp_path / "demo.lock", site)
     assert refusal("no such thing", site).startswith("no such thing: no such file, and no requirement; expected ")
-    assert refusal(tmp_path / "gone/uv.lock", site) == f"{tmp_path / 'gone/uv.lock'}: cannot be read: no such file"
+    assert (
+        refusal(tmp_path / "gone/uv.lock", site)
+        == f"{tmp_path / 'gone/uv.lock'}: cannot be read: No such file or directory"
+    )
 
 
 def test_two_versions_of_a_project(wheels: Path, lock: Path, tmp_path: Path) -> None:

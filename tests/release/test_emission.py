@@ -10,7 +10,7 @@ import pytest
 
 from tests.factories.emitted_recipes import written_recipe
 from vbuild.errors import BuildError, RecipeError
-from vbuild.files.staging import STAGE
+from vbuild.files.atomic import STAGE
 from vbuild.release.emit import CiSystem, emitted
 from vbuild.release.emit_jobs import chunks
 

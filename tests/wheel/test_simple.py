@@ -18,7 +18,7 @@ import pytest
 from tests.factories.wheels import contents, wheel
 from tests.factories.workdir import file_digests
 from vbuild.errors import WheelError
-from vbuild.files.atomic import locked
+from vbuild.files.atomic import stage_in
 from vbuild.wheel.simple_index import write_simple
 
 VARIANT = {"demo_pkg-1.0+cu12.dist-info/variant.json": b"{}"}
@@ -299,18 +299,19 @@ def test_an_update_that_is_killed_leaves_the_old_index_or_the_new_one(dist: Path
         found.add(there == new)
         # the next run removes what this one left
         write_simple(tmp_path / "new", site)
-        assert [path.name for path in site.parent.iterdir() if path.suffix != ".new"] == ["site"], last
+        left = [path for path in site.parent.iterdir() if path != site]
+        assert [path for path in left if (path / "alive").exists()] == [], last
         assert file_digests(site) == new
     assert found == {True, False}
 
 
 def test_the_work_of_a_run_that_lives_is_left_alone(dist: Path, tmp_path: Path) -> None:
-    living, dead = tmp_path / ".site.0123.part", tmp_path / ".site.4567.part"
-    for folder in (living, dead):
-        (folder / "demo").mkdir(parents=True)
-    with locked(living):
+    dead = tmp_path / ".vbuild-0123"
+    with stage_in(tmp_path) as living:
+        (dead / "site").mkdir(parents=True)
+        (dead / "alive").touch()
         write_simple(dist, tmp_path / "site")
-    assert sorted(path.name for path in tmp_path.glob(".*")) == [living.name]
+        assert sorted(path.name for path in tmp_path.glob(".*")) == [living.name]
 
 
 def test_an_index_that_cannot_be_made_is_refused(dist: Path) -> None:

@@ -104,7 +104,7 @@ def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None
         return _of_files(project_file(path) if path.is_dir() else path, axes)
     notes: tuple[str, ...] = ()
     is_pure = True
-    if path.is_file():
+    if path.exists():
         sdist = _archive(path)
     else:
         path = Path(source)

@@ -13,6 +13,7 @@ from vbuild.build.draft import DraftKey, RecipeDraft
 from vbuild.build.given import AskedAxes, Given, given
 from vbuild.errors import RecipeError
 from vbuild.files.atomic import replacing
+from vbuild.files.reading import read_text
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Folder, Sdist
 
@@ -41,7 +42,7 @@ def init(source: str | Path, axes: AskedAxes, *, file: Path | None = None) -> Wr
     path = found.recipe.file if is_table else file or _default_file(found)
     if is_table:
         text = found.draft.text("tool.vbuild.")
-        before = path.read_text(encoding="utf-8")
+        before = read_text(path)
         _write(path, f"{before.rstrip()}\n\n{text}")
     else:
         if path.exists():

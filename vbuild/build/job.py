@@ -26,6 +26,7 @@ from vbuild.build.wrappers import (
 )
 from vbuild.config.table import Env, Table
 from vbuild.errors import BuildError, RecipeError
+from vbuild.files.reading import read_text
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.flags import HostCompiler
 from vbuild.recipe.model import BuildSettings
@@ -156,7 +157,7 @@ def wanted_python(project: Path) -> str:
         if isinstance(stated, dict) and (python := stated.get("requires-python")):
             return str(python)
     with suppress(OSError):
-        about = (project / "PKG-INFO").read_text(encoding="utf-8", errors="replace")
+        about = read_text(project / "PKG-INFO", errors="replace")
         return message_from_string(about).get("Requires-Python", "").strip()
     return ""
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vbuild.build.headers import toolkit_library
+from vbuild.files.reading import read_text
 
 # the archive is in the project's tree; its code calls the CUDA runtime, which setup.py does not name
 LDFLAGS = "-L. -Wl,--no-as-needed -lcudart"
@@ -68,6 +69,6 @@ def text_of(path: Path) -> str:
     try:
         if path.is_symlink() or path.stat().st_size > _LARGEST:
             return ""
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_text(path, errors="replace")
     except OSError:
         return ""

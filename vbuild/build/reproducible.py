@@ -24,8 +24,8 @@ from msgspec import Struct
 from vbuild.elf.image import ElfImage
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
+from vbuild.files.atomic import STAGE
 from vbuild.files.records import Buffer
-from vbuild.files.staging import STAGE
 from vbuild.gpu_code.fatbin import decompressed
 from vbuild.gpu_code.model import Compression, Vendor
 from vbuild.gpu_code.survey import device_code

@@ -27,6 +27,7 @@ from vbuild.elf.catalogue import by_soname, framework, frameworks
 from vbuild.elf.code import Elf
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, BuildError
+from vbuild.files.reading import read_text
 from vbuild.hardware.driver import Dotted
 from vbuild.recipe.matrix import local_label
 from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
@@ -67,7 +68,7 @@ def check_cuda(environment: BuildEnvironment, toolkit: Dotted) -> None:
     """`BuildError` for a framework in *environment* that is built without CUDA, or for another major than *toolkit*."""
     for project in frameworks():
         file = environment.site / project / "version.py"
-        match = _CUDA.search(file.read_text(encoding="utf-8", errors="replace")) if file.is_file() else None
+        match = _CUDA.search(read_text(file, errors="replace")) if file.is_file() else None
         if match is None:
             continue
         what = f"{project} {environment.packages.get(project, '')} of the build requirements is built"
@@ -148,7 +149,7 @@ def _pin(project: str, value: str | None, version: Version, site: Path) -> str:
     if project == "numpy":
         if version.major < _NUMPY_2:
             return f">={version.major}.{version.minor},<{version.major + 1}"
-        texts = (path.read_text(encoding="utf-8") for name in _NUMPY_HEADERS if (path := site / name).is_file())
+        texts = (read_text(path) for name in _NUMPY_HEADERS if (path := site / name).is_file())
         match = next((match for text in texts if (match := _NUMPY_TARGET.search(text))), None)
         return f">={f'{match[1]}.{match[2]}' if match else f'{version.major}.{version.minor}'},<{version.major + 1}"
     release = value or f"{version.major}.{version.minor}"

@@ -32,6 +32,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -40,16 +41,21 @@ from msgspec import Struct
 from vbuild.build import git
 from vbuild.errors import BuildError, at, reason_of
 from vbuild.files import zstd
-from vbuild.files.archives import BoundedInfo
+from vbuild.files.archives import BoundedInfo, bomb, most_unpacked
+from vbuild.files.atomic import STAGE
 from vbuild.files.cache import Cache, Part, cache_folder
 from vbuild.files.hashing import sha256_of
-from vbuild.files.staging import STAGE
+from vbuild.files.reading import open_file, read_file
 from vbuild.hardware.cpu import available_cores
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listed import Wanted
 from vbuild.recipe.source import PROJECT_FILES, Debian, Folder, Git, NativeSource, Sdist
 
 _LATEST = 1 << 33
+# bytes that are written at a time, and characters of a path, as many as Linux takes
+_CHUNK, _LONGEST = 1 << 20, 1 << 12
+# bytes of headers that any tar archive may have, for a hundred thousand members, and that a packed one may stand for
+_FEW_HEADERS, _HEADER_RATIO = 1 << 26, 4
 
 # what the standard library raises for archives that are damaged, encrypted or of a kind it does not know
 _DAMAGE = (
@@ -74,16 +80,26 @@ class _Member(Struct, frozen=True):
     time: int
     link: str
     opened: Callable[[], IO[bytes] | None]
+    size: int
+    """Bytes that it says it has; a hard link says none."""
+    headers: int = 0
+    """Bytes, uncompressed, that describe it in a tar archive."""
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """The top folder of *archive*, unpacked into *folder*; `BuildError` if it is damaged or reaches outside."""
+    """The top folder of *archive*, unpacked into *folder*; `BuildError` if it is damaged or reaches outside.
+
+    So it is if it unpacks to far more than source code does; what is in *folder* then has no use.
+    """
     try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as opened:
-                return _written((_of_zip(opened, info) for info in opened.infolist()), folder)
-        with tarfile.open(archive, tarinfo=BoundedInfo) as tar:
-            return _written((_of_tar(tar, info) for info in tar), folder)
+        with open_file(archive) as file:
+            packed = file.seek(0, os.SEEK_END)
+            if zipfile.is_zipfile(file):
+                with zipfile.ZipFile(file) as opened:
+                    return _written((_of_zip(opened, info) for info in opened.infolist()), folder, packed=packed)
+            file.seek(0)
+            with tarfile.open(fileobj=file, tarinfo=BoundedInfo) as tar:
+                return _written((_of_tar(tar, info) for info in tar), folder, packed=packed)
     except _DAMAGE as error:
         raise BuildError(f"cannot be unpacked: {error}") from error
 
@@ -92,8 +108,12 @@ def _of_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
     mode = info.external_attr >> 16
     # zipfile's own is_dir() takes every name for one that is not empty
     kind = stat.S_IFDIR if info.filename.endswith("/") else stat.S_IFMT(mode) or stat.S_IFREG
-    link = archive.read(info).decode() if kind == stat.S_IFLNK else ""
-    return _Member(info.filename, kind, mode, calendar.timegm(info.date_time), link, lambda: archive.open(info))
+    link = ""
+    if kind == stat.S_IFLNK:
+        with archive.open(info) as text:
+            link = text.read(_LONGEST + 1).decode()
+    data, time = partial(archive.open, info), calendar.timegm(info.date_time)
+    return _Member(info.filename, kind, mode, time, link, data, info.file_size)
 
 
 def _of_tar(archive: tarfile.TarFile, info: tarfile.TarInfo) -> _Member:
@@ -101,14 +121,20 @@ def _of_tar(archive: tarfile.TarFile, info: tarfile.TarInfo) -> _Member:
     # a hard link is written as a second file
     known = stat.S_IFREG if info.isreg() or info.islnk() else 0
     kind = kinds.get(info.type, known)
-    return _Member(info.name, kind, info.mode, int(info.mtime), info.linkname, lambda: archive.extractfile(info))
+    info.pax_headers = {}  # the archive keeps what it knows of all its members
+    data, headers = partial(archive.extractfile, info), info.offset_data - info.offset
+    return _Member(info.name, kind, info.mode, int(info.mtime), info.linkname, data, info.size, headers)
 
 
-def _written(members: Iterator[_Member], folder: Path) -> Path:
-    """The one top folder of *members*, all of which are now in *folder*; `BuildError` for a member outside of it."""
+def _written(members: Iterator[_Member], folder: Path, *, packed: int) -> Path:
+    """The one top folder of *members*, all of which are now in *folder*; `BuildError` for a member outside of it.
+
+    So it is for far more members, or bytes of them, than an archive of *packed* bytes has.
+    """
     top: Path | None = None
     links: list[tuple[Path, str]] = []
-    for member in members:
+    size, most = 0, most_unpacked(packed)
+    for member in _bounded(members, packed):
         with at(member.name):
             below = PurePosixPath(member.name)
             if below.is_absolute() or ".." in below.parts or "\\" in member.name:
@@ -123,7 +149,7 @@ def _written(members: Iterator[_Member], folder: Path) -> Path:
             if member.kind == stat.S_IFLNK:
                 links.append((path, member.link))
             else:
-                _write(member, path)
+                size = _write(member, path, size, most=most)
     if top is None or not top.is_dir():
         raise BuildError("found no top folder; expected one with everything in it")
     # after all files: none was written through a link, and what the links lead to is there
@@ -138,20 +164,37 @@ def _written(members: Iterator[_Member], folder: Path) -> Path:
     return top
 
 
-def _write(member: _Member, path: Path) -> None:
+def _bounded(members: Iterator[_Member], packed: int) -> Iterator[_Member]:
+    """*members* of an archive of *packed* bytes; `BuildError` if there are too many, or a path is too long."""
+    most = left = max(_FEW_HEADERS, _HEADER_RATIO * packed)
+    for member in members:
+        if (left := left - member.headers) < 0:
+            raise BuildError(f"more than {most} bytes of headers; expected {most} at most in an archive of its size")
+        if (length := max(len(member.name), len(member.link))) > _LONGEST:
+            raise BuildError(f"a path of {length} characters or more; expected {_LONGEST} at most")
+        yield member
+
+
+def _write(member: _Member, path: Path, size: int, *, most: int) -> int:
+    """Make *member* at *path*, after *size* bytes of others; gives the bytes of all, `BuildError` for over *most*."""
     if member.kind == stat.S_IFDIR:
         path.mkdir(parents=True, exist_ok=True)
-        return
+        return size
+    if size + member.size > most:
+        raise BuildError(bomb(most))
     source = member.opened() if member.kind == stat.S_IFREG else None
     if source is None:
         raise BuildError("is neither a file, a folder nor a link")
     path.parent.mkdir(parents=True, exist_ok=True)
     with source, path.open("wb") as target:
-        shutil.copyfileobj(source, target, 1 << 20)
+        while chunk := source.read(_CHUNK):
+            if (size := size + target.write(chunk)) > most:
+                raise BuildError(bomb(most))
     path.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
     # make and autotools compare the times of what they are given
     time = min(max(member.time, 0), _LATEST)
     os.utime(path, (time, time))
+    return size
 
 
 _NOT_SOURCES = frozenset({".git", ".hg", ".svn", ".bzr", "__pycache__"})
@@ -307,7 +350,7 @@ def _content(path: str) -> tuple[int, bytes]:
             return mode, os.fsencode(Path(path).readlink())
         if not stat.S_ISREG(mode):
             return mode, b""
-        return _settled(mode), Path(path).read_bytes()
+        return _settled(mode), read_file(path)
     except FileNotFoundError:
         return 0, b""
     except OSError as error:
@@ -398,7 +441,7 @@ def unpack_tree(file: Path, folder: Path) -> Path:
     """The tree that was packed into *file*, in *folder*; `BuildError` if it cannot be written there."""
     try:
         with (
-            file.open("rb") as raw,
+            open_file(file) as raw,
             zstd.reading(raw) as packed,
             tarfile.open(fileobj=packed, mode="r|") as tar,
         ):
@@ -419,7 +462,7 @@ def _add_tree(tar: tarfile.TarFile, path: Path, name: str) -> None:
     if info.islnk():  # a second name of a file is a file of its own when it is unpacked
         info.type, info.size, info.linkname = tarfile.REGTYPE, path.stat().st_size, ""
     if info.isreg():
-        with path.open("rb") as file:
+        with open_file(path) as file:
             tar.addfile(info, file)
     elif info.isdir() or info.issym():
         tar.addfile(info)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vbuild.cli import terminal
+from vbuild.files.reading import open_file
 
 if TYPE_CHECKING:
     from vbuild.recipe.target import Target
@@ -47,7 +48,7 @@ class _Logs:
         for file in self._files():
             done = self._read.get(file, 0)
             try:
-                with file.open("rb") as log:
+                with open_file(file) as log:
                     # a log that begins anew is shorter
                     start = log.seek(done if file.stat().st_size >= done else 0)
                     whole, end, _ = log.read().rpartition(b"\n")
@@ -62,7 +63,7 @@ class _Logs:
             youngest = max(self._files(), key=lambda file: file.stat().st_mtime, default=None)
             if youngest is None:
                 return ""
-            with youngest.open("rb") as log:
+            with open_file(youngest) as log:
                 log.seek(max(0, youngest.stat().st_size - _TAIL))
                 lines = log.read().decode(errors="replace").splitlines()
         except OSError:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from vbuild.errors import RecipeError, at, meant, reason_of
+from vbuild.files.reading import read_text
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class Table:
     def load(cls, path: Path) -> Self:
         """The top table of the TOML file at *path*; `RecipeError` if it cannot be read."""
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_text(path)
         except (OSError, UnicodeDecodeError) as error:
             raise RecipeError(f"{path}: cannot be read: {reason_of(error)}") from error
         with at(path):

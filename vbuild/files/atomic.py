@@ -1,5 +1,13 @@
 """Files that are whole or not there at all, however a run ends, also where the machine loses its power.
 
+What is in the making lies in a stage, a folder that a run has for itself in the folder for the results:
+
+    dist/.vbuild-x7f3/alive     locked for as long as its run lives, whatever ends it
+
+A run that is killed leaves its stage behind. The next run that writes to the same folder removes it: the lock on its
+file went with the process. A file gets its name only when it is locked, so there is no moment at which a living stage
+looks dead.
+
 The same file under a second name, without a second copy of its bytes where the file system can.
 
 Locks between processes and threads: held while a descriptor is open, so no process that ends keeps one.
@@ -12,13 +20,14 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir
 
 from filelock import lock_descriptor
 
+from vbuild.files.reading import open_file
 from vbuild.process.signals import uninterrupted
 
 # what file systems say that have no locks: some network ones
@@ -34,6 +43,13 @@ _HERE, _EXCHANGE = -100, 2
 _AT_ONCE, _BUFFER = 1 << 30, 1 << 20
 
 _PAUSE = 0.05  # seconds between two tries: a thread that waits in the system hears no Ctrl-C
+
+STAGE = ".vbuild-"
+"""How the names of stages begin: such a folder in a project is no part of it."""
+
+_ALIVE, _NEW = "alive", "alive.new"
+_LEFT = 86400  # seconds after which a stage without the file has lost its process
+_TRIES = 20  # what was killed ends as soon as the system comes to it
 
 
 def unmade(error: OSError) -> OSError:
@@ -80,25 +96,104 @@ def settle_names(folder: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """The path of a new file in *path*'s folder, which takes the place of *path* if the block ends well.
+def stage_in(folder: Path) -> Iterator[Path]:
+    """A folder for work in progress in *folder*, gone afterwards, and with it those of runs that were killed.
 
-    After an error or an interrupt no new file is left; `OSError` of both passes. The name is made up before there is
-    a file, so that no interrupt can come between.
+    `OSError` if nothing new can be made in *folder*.
     """
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    # a name made up before there is a folder, so that no interrupt can come between
+    stage = folder / f"{STAGE}{secrets.token_hex(4)}"
     try:
-        yield part
-        settle(part)
-        part.replace(path)
-        settle_names(path.parent)
-    except OSError as error:
-        if error.filename == str(part):
+        try:
+            stage.mkdir(mode=0o700)
+            # Windows renames no open file, and removes none either
+            alive = (stage / (_ALIVE if os.name == "nt" else _NEW)).open("w")
+        except OSError as error:
             raise unmade(error) from error
-        raise
+        with alive:  # the stage lives for as long as this file is open; child processes do not inherit that
+            with suppress(OSError):  # some network file systems have no locks
+                lock_descriptor(alive.fileno(), blocking=False)
+                if os.name != "nt":
+                    (stage / _NEW).rename(stage / _ALIVE)
+            sweep(folder)
+            yield stage
     finally:
-        with uninterrupted(), suppress(OSError):  # what stays has a name that nobody looks for
-            part.unlink(missing_ok=True)
+        with uninterrupted():
+            _remove_whole(stage)
+
+
+def sweep(folder: Path) -> None:
+    """Remove from *folder* the stages of runs that were killed, as far as this user may."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(STAGE) and entry.is_dir(follow_symlinks=False):
+                with suppress(OSError):
+                    _remove_if_dead(Path(entry))
+
+
+def _remove_if_dead(stage: Path) -> None:
+    """Remove *stage* if its run is gone."""
+    try:
+        file = open_file(stage / _ALIVE)
+    except FileNotFoundError:
+        if stage.stat().st_mtime < time.time() - _LEFT:
+            shutil.rmtree(stage, ignore_errors=True)
+        return
+    with file:
+        if not lock_descriptor(file.fileno(), blocking=False):  # its run lives
+            return
+        # a compiler that outlived its run may still write there; then the next run tries again
+        is_empty = _is_emptied(stage)
+    if is_empty:  # Windows removes no open file
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _remove_whole(stage: Path) -> None:
+    """Remove *stage*, also if a compiler that is about to end still writes there."""
+    for _ in range(_TRIES):
+        with suppress(OSError):  # of a folder that it could not close, which CPython 3.11 then closes again
+            if _is_emptied(stage):
+                shutil.rmtree(stage, ignore_errors=True)
+        if not stage.exists():
+            return
+        time.sleep(_PAUSE)
+
+
+def _is_emptied(stage: Path) -> bool:
+    """Whether nothing is in *stage* any more but the file that says whose it is, which has to go last."""
+    for path in stage.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != _ALIVE:
+            path.unlink(missing_ok=True)
+    return {path.name for path in stage.iterdir()} <= {_ALIVE}
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The path of a new file in a stage beside *path*, which takes the place of *path* if the block ends well.
+
+    After an error or an interrupt no new file is left; `OSError` of both passes.
+    """
+    with replacing_all([path]) as parts:
+        yield parts[path]
+
+
+@contextmanager
+def replacing_all(paths: Sequence[Path]) -> Iterator[Mapping[Path, Path]]:
+    """For each of *paths*, one or more in one folder, that of a new file, as `replacing` has it.
+
+    All new files are complete before the first takes its place.
+    """
+    folder = paths[0].parent
+    with stage_in(folder) as stage:
+        parts = {path: stage / path.name for path in paths}
+        yield parts
+        for part in parts.values():
+            settle(part)
+        for path, part in parts.items():
+            part.replace(path)
+        settle_names(folder)
 
 
 def linked(source: Path, target: Path) -> Path:
@@ -113,7 +208,7 @@ def linked(source: Path, target: Path) -> Path:
 
 def duplicate(source: Path, target: Path) -> None:
     """Write the bytes of *source* to the new file *target*; file systems that can share them take no room for that."""
-    with source.open("rb") as one, target.open("xb") as other:
+    with open_file(source) as one, target.open("xb") as other:
         if hasattr(os, "copy_file_range"):
             # not between these two file systems, or the disk is full: writing the rest tells which
             with suppress(OSError):

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from vbuild.files.reading import open_file
+
 # one thread hashes as fast as a disk reads, two or three as fast as memory is read
 _THREADS = 4
 
@@ -18,7 +20,7 @@ _Key = tuple[int, int, int, int]
 
 def sha256_of(file: Path) -> str:
     """The SHA-256 of *file*, 64 hex digits, without its bytes in memory; `OSError` if it cannot be read."""
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -1,19 +1,16 @@
 """Folders that others read meanwhile, such as an index: replaced as a whole, in one step, by one run at a time.
 
 site/                       what readers see, before and after
-.site.<hex>.part/           what is to become it; it shares files with it by hard links
+.vbuild-x7f3/site/          what is to become it, in a stage; it shares files with it by hard links
 """
 
-import glob
 import os
-import secrets
-import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from vbuild.errors import WheelError
-from vbuild.files.atomic import exchange, locked, settle, settle_names, unmade
+from vbuild.files.atomic import exchange, settle, settle_names, stage_in, unmade
 from vbuild.files.turns import turn
 
 
@@ -37,33 +34,21 @@ def turn_for(out: Path) -> Iterator[None]:
 
 @contextmanager
 def completed(out: Path) -> Iterator[Path]:
-    """A folder that becomes *out* when the block ends well, and is gone otherwise; those of killed runs go, too.
-
-    It is locked for as long as its run lives, and gets its name only then, so that no living one looks dead.
-    """
+    """A folder that becomes *out* when the block ends well, and is gone otherwise; those of killed runs go, too."""
     place = out.absolute()
-    name = f".{place.name}.{secrets.token_hex(8)}"
-    new, folder = place.with_name(f"{name}.new"), place.with_name(f"{name}.part")
-    with ExitStack() as stack:
-        try:
-            new.mkdir(parents=True)
-            with suppress(OSError):  # some network file systems have no locks
-                stack.enter_context(locked(new))
-            new.rename(folder)
-            for left in place.parent.glob(f".{glob.escape(place.name)}.*.part"):
-                with suppress(OSError), locked(left, wait=False) as is_dead:
-                    if is_dead and left != folder:  # which could get no lock
-                        shutil.rmtree(left, ignore_errors=True)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with stage_in(place.parent) as stage:
+            folder = stage / place.name
+            folder.mkdir()
             yield folder
             settle(folder)
             if out.exists() and any(out.iterdir()):
-                exchange(folder, out)
+                exchange(folder, out)  # the index of before goes with the stage
             else:
                 if out.exists():
                     out.rmdir()
                 folder.rename(out)
             settle_names(place.parent)
-        except OSError as error:
-            raise WheelError(f"{out}: cannot be written: {error.strerror}") from error
-        finally:  # what was never finished, or the index of before
-            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        raise WheelError(f"{out}: cannot be written: {error.strerror}") from error

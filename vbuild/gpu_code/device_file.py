@@ -37,6 +37,7 @@ from msgspec.structs import replace
 from vbuild.elf.records import CLASS_64, LITTLE_ENDIAN, MAGIC, FileHeader
 from vbuild.errors import BinaryError, VbuildError
 from vbuild.files import zstd
+from vbuild.files.reading import read_file
 from vbuild.gpu_code.bundle import BUNDLES, COMPRESSED_MAGIC
 from vbuild.gpu_code.bundle import MAGIC as BUNDLE_MAGIC
 from vbuild.gpu_code.fatbin import FATBINS, MAGIC_BYTES
@@ -117,7 +118,7 @@ class DiskFolder:
         return frozenset(file.name for file in self._place.iterdir())
 
     def read(self, name: str) -> bytes:
-        return (self._place / name).read_bytes()
+        return read_file(self._place / name)
 
 
 class _PackageFolder(NamedTuple):

@@ -20,6 +20,7 @@ from unearth.fetchers import PyPIClient
 
 from vbuild.errors import FetchError
 from vbuild.files.atomic import replacing
+from vbuild.files.reading import read_text
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import client_of
 
@@ -125,7 +126,7 @@ def _configured(apt: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The URL and the components of every entry in use; files that cannot be read are ignored."""
     for file in (apt / "sources.list", *sorted(apt.glob("sources.list.d/*"))):
         try:
-            text = file.read_text(encoding="utf-8", errors="replace")
+            text = read_text(file, errors="replace")
         except OSError:
             continue
         # some machines have deb822 in the file of the old name, too

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from msgspec import Struct
 
 from vbuild.errors import FetchError
+from vbuild.files.reading import open_file, read_file
 
 if TYPE_CHECKING:
     from unearth import Link
@@ -43,7 +44,7 @@ class LocatedFile(Struct, frozen=True):
                 yield file
             return
         try:
-            file = self.path.open("rb")
+            file = open_file(self.path)
         except OSError as error:
             raise FetchError(f"{self.path}: cannot be read: {error.strerror}") from error
         with file:
@@ -62,7 +63,7 @@ class LocatedFile(Struct, frozen=True):
 
             return pages.read(self.url)
         try:
-            return self.path.read_bytes()
+            return read_file(self.path)
         except OSError as error:
             raise FetchError(f"{self.path}: cannot be read: {error.strerror}") from error
 

@@ -21,6 +21,7 @@ from unearth.collector import IndexPage, LinkCollectError, fetch_page, parse_htm
 from unearth.fetchers import Fetcher, PyPIClient
 
 from vbuild.errors import FetchError
+from vbuild.files.reading import open_file
 from vbuild.index_client.bounds import refuse_ours
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listed import ListedFile
@@ -114,7 +115,7 @@ def opened_at(url: str, name: str) -> Iterator[BinaryIO]:
             file = cast("BinaryIO", stack.enter_context(opened(client, ListedFile(name, version=_NO_VERSION, url=url))))
         except FetchError:
             folder = stack.enter_context(TemporaryDirectory(prefix="vbuild-fetched-"))
-            file = stack.enter_context(fetched(url, Path(folder)).open("rb"))
+            file = stack.enter_context(open_file(fetched(url, Path(folder))))
         yield file
 
 

@@ -21,6 +21,7 @@ from unearth import Link
 from unearth.fetchers import PyPIClient
 
 from vbuild.errors import FetchError
+from vbuild.files.reading import open_file
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listed import ListedFile
 from vbuild.index_client.packages import client_of
@@ -118,7 +119,7 @@ def opened(client: PyPIClient, listed: ListedFile) -> Iterator[Ranged]:
     with ExitStack() as stack:
         if link.is_file:
             try:
-                file = stack.enter_context(link.file_path.open("rb"))
+                file = stack.enter_context(open_file(link.file_path))
             except OSError as error:
                 raise FetchError(f"{link.redacted}: cannot be read: {error.strerror}") from error
             source: _Local | _Remote = _Local(file, link.redacted, os.fstat(file.fileno()).st_size)

@@ -21,6 +21,7 @@ from unearth import Link
 from vbuild.errors import FetchError
 from vbuild.files.atomic import linked, unmade
 from vbuild.files.hashing import sha256_of
+from vbuild.files.reading import open_file
 from vbuild.index_client.pages import asking
 
 # connections that may break while one file is fetched, each with some bytes more than the last
@@ -103,7 +104,7 @@ class Store:
         """Add to *part* what it lacks; the SHA-256 of the whole."""
         digest, have = hashlib.sha256(), 0
         if part.exists():
-            with part.open("rb") as file:
+            with open_file(part) as file:
                 while data := file.read(_BUFFER):
                     digest.update(data)
                     have += len(data)

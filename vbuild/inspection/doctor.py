@@ -28,6 +28,7 @@ from vbuild.binary.outline import BinaryOutline, Format
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
 from vbuild.errors import BinaryError
+from vbuild.files.reading import AT_ONCE, open_file
 from vbuild.gpu_code.device_file import HEADER, TRITON, DeviceFile, DiskFolder, is_named
 from vbuild.gpu_code.fatbin import decompressed
 from vbuild.gpu_code.model import Compression, GpuEntry, Vendor
@@ -225,7 +226,7 @@ def _announce(paths: Iterable[str]) -> None:
         return
     for path in paths:
         with suppress(OSError):
-            opened = os.open(path, os.O_RDONLY)
+            opened = os.open(path, os.O_RDONLY | AT_ONCE)
             try:
                 size = os.fstat(opened).st_size
                 os.posix_fadvise(opened, 0, _HEAD, os.POSIX_FADV_WILLNEED)
@@ -245,7 +246,7 @@ def _installed(one: InstalledDistribution, files: Mapping[str, str], notes: list
         place = path.rpartition("/")[0]
         folder = folders.get(place) or folders.setdefault(place, DiskFolder(Path(place)))
         try:
-            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - ten thousands of them
+            with open_file(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 start = file.read(HEADER)
                 if device_file := DeviceFile.of(listed, size, partial(_first, file.fileno(), start), folder):

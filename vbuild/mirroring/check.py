@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.files.hashing import Digests, sha256_of
+from vbuild.files.reading import read_file, read_text
 from vbuild.files.wording import counted, wrapped
 from vbuild.mirroring.locks import constraints_of, lock_of
 from vbuild.mirroring.model import MirroredFile, Site
@@ -123,7 +124,7 @@ def _of_files(folder: Path, site: Site) -> Iterator[str]:
                 or path.name.endswith(VARIANTS)
                 or name.removesuffix(".metadata") in known
             )
-            if path.is_file() and not is_ours:
+            if not (path.is_dir() or is_ours):
                 yield f"{name}: nobody knows where it comes from; delete it"
 
 
@@ -134,7 +135,7 @@ def _of_wheel(path: Path, file: MirroredFile) -> Iterator[str]:
                 if not carries(wheel):
                     yield "is changed, and has no bill of materials"
                 yield from (f"its bill of materials {what}" for what in contradictions(wheel))
-            if Path(f"{path}.metadata").read_bytes() != wheel.read(f"{wheel.dist_info}/METADATA"):
+            if read_file(f"{path}.metadata") != wheel.read(f"{wheel.dist_info}/METADATA"):
                 yield "METADATA beside it is not its own"
     except VbuildError as error:
         yield str(error).removeprefix(f"{path.name}: ")
@@ -199,7 +200,7 @@ def _of_locks(folder: Path, site: Site) -> Iterator[str]:
 def _of_provenance(folder: Path, site: Site) -> Iterator[str]:
     changed = {(file.file, file.sha256) for file in site.files if file.is_changed}
     try:
-        stated = json.loads((folder / PROVENANCE).read_bytes())["subject"]
+        stated = json.loads(read_file(folder / PROVENANCE))["subject"]
         named = {(one["name"], one["digest"]["sha256"]) for one in stated}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         yield f"{PROVENANCE}: cannot be read; expected a statement on each changed wheel"
@@ -214,6 +215,6 @@ def _differs(name: str) -> str:
 def _text(path: Path) -> str:
     """What the file at *path* holds; nothing if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except (OSError, UnicodeDecodeError):
         return ""

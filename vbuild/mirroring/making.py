@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from vbuild.errors import FetchError, RepackageError, at
 from vbuild.files.atomic import linked, replacing
 from vbuild.files.hashing import key_of, sha256_of
+from vbuild.files.reading import read_file
 from vbuild.index_client.pages import connected, provenance_of
 from vbuild.index_client.resumed import Store
 from vbuild.mirroring.localized import localized
@@ -149,7 +150,7 @@ def _found(work: Path, one: Wanted) -> Made | None:
     """What an earlier run made of *one*."""
     place = _place(work, one)
     try:
-        file = msgspec.json.decode((place / _FOUND).read_bytes(), type=MirroredFile)
+        file = msgspec.json.decode(read_file(place / _FOUND), type=MirroredFile)
         if sha256_of(place / file.file) != file.sha256:
             return None
     except (OSError, msgspec.DecodeError):

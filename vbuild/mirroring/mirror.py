@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from vbuild import __version__
 from vbuild.errors import RepackageError
+from vbuild.files.archives import source_date_epoch
 from vbuild.files.atomic import unmade
 from vbuild.files.replaced import turn_for
 from vbuild.hardware.uv_platform import python_of
@@ -96,6 +97,7 @@ def mirror(
     file that cannot be had, `WheelError` for one that is damaged, `RepackageError` if *folder* has something else: the
     site is then as it was, and what has come is found by the next run.
     """
+    source_date_epoch()
     _check(machines, request)
     run = _Run(tuple(sources), tuple(machines), request, on_progress)
     if folder is None:

@@ -32,10 +32,11 @@ from packaging.tags import Tag, parse_tag
 from vbuild.build.resolving import lock_for, run_uv
 from vbuild.config.requirements import is_path, read_requirement, requirement_lines
 from vbuild.errors import BuildError, RecipeError, RepackageError, at, reason_of
+from vbuild.files.reading import open_file, read_text
 from vbuild.hardware.machine import Machine
 from vbuild.hardware.uv_platform import python_of, uv_platform
 from vbuild.index_client.configuration import export_command
-from vbuild.mirroring.local_places import check_local, local_places
+from vbuild.mirroring.local_places import check_local, local_places, requirement_files
 from vbuild.mirroring.model import FleetMachine, Original, check_name
 
 _UV_LOCK = "uv.lock"
@@ -84,8 +85,10 @@ def _pylocks(
     for source in locks:
         yield source, _read(Path(source)), _taken
     for number, source in enumerate(projects):
-        if not Path(source).is_file():
-            raise RecipeError(f"{source}: cannot be read: no such file")
+        try:  # uv would wait for ever for a FIFO
+            open_file(source).close()
+        except OSError as error:
+            raise RecipeError(f"{source}: cannot be read: {error.strerror}") from error
         exported = stage / f"pylock.exported-{number}.toml"
         run_uv(export_command(Path(source).absolute().parent, exported), stage / "log", name="uv export")
         # paths in it are relative to the project
@@ -108,7 +111,7 @@ def _taken(_url: str) -> None:
 def _is_file(source: str) -> bool:
     """Whether *source* is a file of requirements, or else a requirement; `RecipeError` if it is neither."""
     path = Path(source)
-    if not path.is_file():
+    if not path.exists() or path.is_dir():
         if is_path(source) or read_requirement(source) is None:
             what = "no such file, and no requirement"
             raise RecipeError(f"{source}: {what}; expected requirements.txt, pylock.toml, uv.lock, or torch==2.9.1")
@@ -117,6 +120,10 @@ def _is_file(source: str) -> bool:
         raise RecipeError(f"{source}: run `uv lock` there, and name its uv.lock")
     if not _REQUIREMENTS.fullmatch(path.name):
         raise RecipeError(f"{source}: expected requirements.txt, pylock.toml, uv.lock, or a requirement")
+    try:
+        requirement_files(path)
+    except OSError as error:
+        raise RecipeError(f"{error.filename}: cannot be read: {error.strerror}") from error
     return True
 
 
@@ -126,7 +133,7 @@ def _check_options(file: Path, including: frozenset[Path] = frozenset()) -> None
     uv builds an editable folder to learn its name, and what --no-binary names, although it is run with --no-build.
     """
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_text(file).removeprefix("\ufeff").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{file}: cannot be read: {reason_of(error)}") from error
     for number, line in enumerate(lines, 1):
@@ -146,7 +153,7 @@ def _check_options(file: Path, including: frozenset[Path] = frozenset()) -> None
 
 def _read(path: Path) -> Pylock:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return Pylock.from_dict(tomllib.load(file))
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: cannot be read: {reason_of(error)}") from error

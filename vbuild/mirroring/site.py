@@ -20,6 +20,7 @@ import msgspec
 from vbuild.errors import RepackageError, at
 from vbuild.files.atomic import linked
 from vbuild.files.hashing import Digests
+from vbuild.files.reading import read_file
 from vbuild.files.replaced import completed
 from vbuild.mirroring.locks import constraints_of, lock_of
 from vbuild.mirroring.making import Made
@@ -44,7 +45,7 @@ def read_site(folder: Path) -> Site:
     """
     path = folder / MIRROR
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except FileNotFoundError:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise RepackageError(f"{folder}: has no {MIRROR}; expected a mirror, or a new folder") from None

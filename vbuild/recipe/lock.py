@@ -26,6 +26,7 @@ from msgspec import Struct
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, at
 from vbuild.files.json_text import json_object
+from vbuild.files.reading import read_file
 from vbuild.recipe.cuda import ToolkitSpec
 
 _VERSION = 1
@@ -59,7 +60,7 @@ class Lock(Struct, frozen=True):
         """The lock in the file *path*; `RecipeError` if it is none."""
         try:
             with at(path):
-                return cls._read(Table(json_object(path.read_bytes(), RecipeError)))
+                return cls._read(Table(json_object(read_file(path), RecipeError)))
         except OSError as error:
             raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
 

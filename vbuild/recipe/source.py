@@ -24,6 +24,7 @@ from packaging.version import Version
 from vbuild.config.table import Env, Table
 from vbuild.errors import RecipeError, at
 from vbuild.files.hashing import sha256_of
+from vbuild.files.reading import read_file, read_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.process.masking import without_logins
 from vbuild.recipe.flags import FlagRules
@@ -155,7 +156,7 @@ def project_name(folder: Path) -> str | None:
         return name
     for file, rule in _OLDER_NAMES.items():
         path = folder / file
-        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        text = read_text(path, errors="replace") if path.is_file() else ""
         if match := rule.search(text):
             return match["name"]
     return _name_in(folder / "setup.py")
@@ -164,7 +165,7 @@ def project_name(folder: Path) -> str | None:
 def _name_in(setup: Path) -> str | None:
     """The name that the file *setup* gives to setup(), as a text or as a variable that holds one."""
     try:
-        tree = ast.parse(setup.read_bytes())
+        tree = ast.parse(read_file(setup))
     except (OSError, SyntaxError, ValueError, RecursionError):  # of Python 2, or not there
         return None
     texts = {

@@ -29,6 +29,7 @@ from vbuild.build.watching import Watch
 from vbuild.build.wrappers import Override, named
 from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.cache import Cache, Part
+from vbuild.files.reading import read_text
 from vbuild.files.staging import LOGS
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
@@ -405,7 +406,7 @@ class Builder(Struct, frozen=True):
         settings = self.context.recipe.build.cuda
         for glob in unused(settings.files, built.commands):
             self.notes.append(f"build.cuda.files: {glob!r} matches no file that nvcc compiled")
-        said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        said = read_text(log, errors="replace") if log.exists() else ""
         with log.open("a", encoding="utf-8") as file:
             file.writelines(f"nvcc: {command}\n" for command in built.commands)
         with at(built.wheel.name):

@@ -14,6 +14,7 @@ from vbuild.build.reproducible import Unreproducible
 from vbuild.build.source import digest, unpacked
 from vbuild.build.wrappers import FailedCall, Override
 from vbuild.errors import RecipeError, at
+from vbuild.files.reading import read_text
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import Sdist, same_project
 from vbuild.recipe.target import Target
@@ -107,7 +108,7 @@ def check_identity(recipe: Recipe, project: Path) -> None:
     source, stated = recipe.source, project / "PKG-INFO"
     if isinstance(source, Sdist) and stated.is_file():
         with at(recipe.file), at("PKG-INFO"):
-            metadata = Metadata.parse(stated.read_text(encoding="utf-8", errors="replace"))
+            metadata = Metadata.parse(read_text(stated, errors="replace"))
         if not same_project(metadata.name, source.name) or Version(metadata.version) != source.version:
             found = f"{metadata.name}=={metadata.version}"
             if source.file:

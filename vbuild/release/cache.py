@@ -24,6 +24,7 @@ from vbuild.build.watching import Looked
 from vbuild.files.atomic import linked
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import key_of, sealed, sha256_of, unsealed
+from vbuild.files.reading import read_file
 from vbuild.hardware.cpu import Cpu
 from vbuild.recipe.model import Check, Verify
 from vbuild.recipe.target import Target
@@ -175,7 +176,7 @@ def product_key(
 
 def _taken(entry: Path, into: Path) -> KeptBuild:
     """What is in *entry*; `ValueError`, or what reading it raises, where it is not what was kept."""
-    payload = json.loads(unsealed((entry / _ENTRY).read_bytes()))
+    payload = json.loads(unsealed(read_file(entry / _ENTRY)))
     into.mkdir(parents=True, exist_ok=True)
     wheel = into / payload["wheel"]
     _put(entry / wheel.name, wheel)

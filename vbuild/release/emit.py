@@ -62,8 +62,7 @@ from msgspec import Struct, to_builtins
 
 from vbuild.build.cibuildwheel.program import Arguments
 from vbuild.errors import BuildError
-from vbuild.files.atomic import replacing
-from vbuild.files.staging import STAGE
+from vbuild.files.atomic import STAGE, replacing
 from vbuild.files.templates import Written, yaml_block, yaml_text
 from vbuild.recipe.model import Recipe
 from vbuild.release.emit_jobs import CHECK, INSTALL, VARIABLE, JobPart, Jobs, chunks, rendered

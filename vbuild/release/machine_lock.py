@@ -9,7 +9,6 @@ takes no file with a label, and no installer emits locks for variants. https://p
 """
 
 import re
-import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from vbuild.build.resolving import lock_for
 from vbuild.config.requirements import asked_project, requirement_lines
 from vbuild.config.toml_text import toml
 from vbuild.errors import BuildError, FetchError, VariantError, VbuildError, WheelError, at
+from vbuild.files.atomic import duplicate, replacing
 from vbuild.files.hashing import sha256_of
 from vbuild.hardware.machine import Machine
 from vbuild.hardware.uv_platform import python_of
@@ -159,13 +159,15 @@ def _written(found: _Found, folder: Path) -> MachineLock:
     place.mkdir(exist_ok=True)
     wheel = place / str(found.name)
     try:
-        shutil.copyfile(found.path, wheel)
+        with replacing(wheel) as part:
+            duplicate(found.path, part)
     except OSError as error:
         raise FetchError(f"{found.path}: cannot be copied: {error.strerror}") from error
     name, version = found.name.project, str(Version(found.name.version))
     entry = {"path": f"{found.called}/{wheel.name}", "hashes": {"sha256": sha256_of(wheel)}}
     own = f"\n[[packages]]\nname = {toml(name)}\nversion = {toml(version)}\nwheels = {toml([entry])}\n"
     file = folder / f"pylock.{found.called}.toml"
-    file.write_text(f"{found.text.rstrip()}\n{own}", encoding="utf-8")
+    with replacing(file) as part:
+        part.write_text(f"{found.text.rstrip()}\n{own}", encoding="utf-8")
     count = found.text.count("[[packages]]")
     return MachineLock(found.called, file, found.selection.wheel.name, count)

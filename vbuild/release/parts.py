@@ -13,8 +13,9 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from vbuild.errors import RecipeError, at
+from vbuild.files.atomic import STAGE
 from vbuild.files.hashing import sha256_of
-from vbuild.files.staging import LOGS, STAGE
+from vbuild.files.staging import LOGS
 from vbuild.release.report import REPORT, FailureEntry, Report, WheelEntry
 from vbuild.wheel.archive import wheels_in
 from vbuild.wheel.name import WheelName
@@ -34,14 +35,14 @@ class ReleasePart(Struct, frozen=True):
         `RecipeError` for a report that cannot be read, or that lists wheels that are not there; `WheelError` for a
         name that no wheel has.
         """
-        wheels = tuple(path for path in wheels_in(folder) if path.is_file())
+        wheels = tuple(path for path in wheels_in(folder) if not path.is_dir())
         for wheel in wheels:
             with at(folder):
                 WheelName.parse(wheel.name)
         path = folder / REPORT
-        if not (wheels or path.is_file()):
+        if not (wheels or path.exists()):
             return None
-        report = Report.load(path) if path.is_file() else None
+        report = Report.load(path) if path.exists() else None
         names = {wheel.name for wheel in wheels}
         for name in report.files if report else ():
             if name not in names:

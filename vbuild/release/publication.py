@@ -25,6 +25,7 @@ from packaging.utils import canonicalize_name
 from vbuild.errors import HardwareError, VariantError, VbuildError, at
 from vbuild.files.atomic import linked, settle, settle_names
 from vbuild.files.cache import sweep_daily
+from vbuild.files.reading import read_file
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted, Nvidia
@@ -256,7 +257,7 @@ def _wanted(folder: Path, names: Iterable[WheelName]) -> _Wanted:
         path = folder / f"{release}-variants.json"
         if path.is_file():
             with at(path.name):
-                variants = Document.parse(path.read_bytes()).variants
+                variants = Document.parse(read_file(path)).variants
             for prop in (prop for variant in variants for prop in variant.properties if prop.namespace == _NVIDIA):
                 is_any = True
                 if prop.feature == _LOWER_BOUND:

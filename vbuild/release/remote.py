@@ -21,6 +21,7 @@ from vbuild.build.source import TREE_SUFFIX, fetched, pack_tree, unpacked
 from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError
 from vbuild.files.hashing import sha256_of
+from vbuild.files.reading import read_file
 from vbuild.files.staging import LOGS
 from vbuild.process.run import supervised
 from vbuild.recipe.spelling import MACHINES, baseline
@@ -140,7 +141,7 @@ class _Remote(Struct, frozen=True):
         """The bytes of *file*, which go out once, also under several names."""
         key = f"vbuild-bytes-{sha256_of(file)}"
         if key not in self.sent:
-            self.sent[key] = self.cluster.brought(file.read_bytes(), key=key)
+            self.sent[key] = self.cluster.brought(read_file(file), key=key)
         return self.sent[key]
 
     def _for_test(self, target: Target, there: Sequence[Needs]) -> Needs:

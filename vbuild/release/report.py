@@ -25,6 +25,7 @@ from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import Override
 from vbuild.errors import RecipeError, VbuildError, at, reason_of
 from vbuild.files.json_text import parsed_json
+from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
@@ -260,7 +261,7 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     def load(cls, path: Path) -> Self:
         """The report in the file at *path*; `RecipeError`, with file and key, if it is not one."""
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_text(path)
         except (OSError, UnicodeDecodeError) as error:
             raise RecipeError(f"{path}: cannot be read: {reason_of(error)}") from error
         with at(path):

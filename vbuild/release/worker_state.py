@@ -28,6 +28,7 @@ from vbuild.build.source import TREE_SUFFIX, unpacked
 from vbuild.build.trial import TrialResult
 from vbuild.errors import BuildError, VbuildError
 from vbuild.files.cache import sweep_daily
+from vbuild.files.reading import read_file
 from vbuild.files.staging import LOGS
 from vbuild.process.run import keep_watch, stoppable
 from vbuild.recipe.hidden import hiding_secrets
@@ -63,7 +64,7 @@ def built(message: bytes, task: bytes, source: bytes) -> Result:
             return (packed(work.failure(error)),)
         if isinstance(made, Failure):
             return (packed(work.failure(made)),)
-        return (packed(made), made.repaired.wheel.read_bytes())
+        return (packed(made), read_file(made.repaired.wheel))
 
 
 def finished(message: bytes, task: bytes, build: Result, baseline: Result | None) -> Result:
@@ -80,7 +81,7 @@ def finished(message: bytes, task: bytes, build: Result, baseline: Result | None
         outcomes_sent = tuple(
             work.failure(outcome) if isinstance(outcome, Failure) else outcome for outcome in outcomes
         )
-        wheels = (outcome.wheel.read_bytes() for outcome in outcomes if isinstance(outcome, Product))
+        wheels = (read_file(outcome.wheel) for outcome in outcomes if isinstance(outcome, Product))
         return (packed(RemoteWheels(outcomes_sent, (*made.notes, *work.builder.notes))), *wheels)
 
 
@@ -238,7 +239,7 @@ class _Work(Struct, frozen=True):
                 logs |= {path for path in folder.iterdir() if str(path) in text}
             text = text.replace(f"{folder}{os.sep}", LOGS_HERE)
         names = {path: self._as_sent(path.name) for path in sorted(logs)}
-        contents = tuple((name, path.read_bytes()) for path, name in names.items())
+        contents = tuple((name, read_file(path)) for path, name in names.items())
         return RemoteFailure(self._as_sent(text), names[error.log] if error.log else None, contents)
 
     def _planned(self, target: Target, made: RemoteBuild, other: RemoteBuild | RemoteFailure | None) -> PlannedWheel:

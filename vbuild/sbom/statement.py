@@ -28,6 +28,7 @@ from vbuild import __version__
 from vbuild.errors import WheelError
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
+from vbuild.files.reading import read_file
 from vbuild.process.masking import without_logins
 from vbuild.sbom.keeping import bill_of
 from vbuild.sbom.model import MaterialRole
@@ -160,7 +161,7 @@ def _predicate(folder: Path) -> Any:  # noqa: ANN401 - whatever JSON holds
     path = folder / PROVENANCE
     if path.stat().st_size > _LARGEST:
         raise ValueError(path)
-    return json.loads(path.read_bytes())["predicate"]
+    return json.loads(read_file(path))["predicate"]
 
 
 def _dependency(name: str, *, uri: str | None = None, **digest: str | None) -> _Json:

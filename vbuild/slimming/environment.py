@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from vbuild.errors import RepackageError, VariantError, VbuildError
 from vbuild.files.edited import EditedFile
+from vbuild.files.reading import open_file
 from vbuild.gpu_code.device_file import TRITON, DiskFolder, may_be_container
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.signals import uninterrupted
@@ -235,7 +236,7 @@ class _Run:
     def _cut(self, file: InstalledFile, part: Path | None) -> _Done:
         """Decide what remains of *file*, and write that to *part*."""
         try:
-            with (self._root / file.path).open("rb") as opened:
+            with open_file(self._root / file.path) as opened:
                 data = memoryview(mmap(opened.fileno(), 0, access=ACCESS_READ))
             place = (self._root / file.path).parent
             folder = self._folders.setdefault(place, DiskFolder(place))

@@ -24,6 +24,7 @@ from vbuild.errors import RepackageError, at
 from vbuild.files.atomic import linked, locked, replacing
 from vbuild.files.hashing import sha256_of
 from vbuild.files.json_text import json_object
+from vbuild.files.reading import read_file
 from vbuild.files.staging import staging
 from vbuild.files.wording import counted, sized
 from vbuild.sbom.keeping import path_of, rehashed
@@ -90,7 +91,7 @@ class Listings:
         written = {}
         for listing, (one, rows) in by_listing.items():
             bill = None if is_conda else _rebilled(one, rows)
-            data = listing.read_bytes()
+            data = read_file(listing)
             if (new := revised(listing, data, rows)) != data:
                 overwrite(listing, new)
             for file in filter(None, (listing, bill)):
@@ -105,7 +106,7 @@ def _rebilled(one: InstalledDistribution, rows: dict[str, FileRow | None]) -> Pa
     if one.find(path) is None:
         return None
     bill = one.place(path)
-    data = bill.read_bytes()
+    data = read_file(bill)
     if (new := rehashed(data, {listed: row.sha256 if row else None for listed, row in rows.items()})) != data:
         overwrite(bill, new)
         rows[path] = FileRow(path, sha256_of(bill), len(new))
@@ -137,7 +138,7 @@ class Journal:
     def left(self) -> tuple[FileChange, ...]:
         """The changes that a run before this one has written down, and perhaps made."""
         with suppress(OSError):
-            return tuple(_changes(self.path.read_bytes()))
+            return tuple(_changes(read_file(self.path)))
         return ()
 
     def write(self, change: FileChange) -> None:
@@ -184,7 +185,7 @@ class Backup:
             (folder / "files").mkdir(parents=True, exist_ok=True)
             if not self._list.exists():
                 _append(self._list, {"root": str(root)})
-            elif not self._list.read_bytes().endswith(b"\n"):  # a run was killed in the middle of a line
+            elif not read_file(self._list).endswith(b"\n"):  # a run was killed in the middle of a line
                 with self._list.open("ab") as stream:
                     stream.write(b"\n")
         except OSError as error:
@@ -273,7 +274,7 @@ def backed_up(folder: Path) -> tuple[Path, tuple[FileChange, ...]]:
     if not file.is_file():
         raise RepackageError(f"{folder}: no backup of vbuild slim, which has a file {_LIST}")
     root = _root_in(file)
-    return root, tuple(_changes(file.read_bytes()))
+    return root, tuple(_changes(read_file(file)))
 
 
 def restored(folder: Path, root: Path, change: FileChange) -> str | None:
@@ -303,7 +304,7 @@ def discard(folder: Path) -> None:
 
 
 def _root_in(file: Path) -> Path:
-    first = file.read_bytes().partition(b"\n")[0]
+    first = read_file(file).partition(b"\n")[0]
     with at(file):
         root = json_object(first, RepackageError).get("root")
         if not isinstance(root, str):

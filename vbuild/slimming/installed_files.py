@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
+from vbuild.files.reading import open_file
 from vbuild.gpu_code.device_file import is_named
 from vbuild.slimming.plan import worth_reading
 from vbuild.slimming.results import FileLeft
@@ -126,7 +127,7 @@ def _is_worth_reading(path: str) -> bool:
     if is_named(path):
         return True
     try:
-        with Path(path).open("rb") as file:
+        with open_file(path) as file:
             return worth_reading(path, lambda size: _head(file, size))
     except OSError:
         return True  # who reads all of it says why that cannot be

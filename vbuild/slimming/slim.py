@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from vbuild.errors import BuildError, RepackageError, VbuildError, at
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import sha256_of
+from vbuild.files.reading import read_file
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
 from vbuild.hardware.gpu import GpuList
@@ -149,7 +150,7 @@ def slim_on_worker(make: bytes, wheel: bytes, file: str, into: str | None) -> tu
         except VbuildError as error:
             message = str(error).replace(str(path), file).replace(str(folder), into or "")
             return (packed(type(error)(message)),)
-        return (packed(results), *(result.path.read_bytes() for result in results if result.path))
+        return (packed(results), *(read_file(result.path) for result in results if result.path))
 
 
 def _slimmed_by_workers(
@@ -181,7 +182,7 @@ def _sent(cluster: Cluster, path: Path, folder: Path | None, *, make: bytes) -> 
     """Send the wheel at *path* to a worker and return its promise, or None if the file cannot be read."""
     try:
         key = f"vbuild-slim-{sha256_of(path)}-{hashlib.sha256(make).hexdigest()}"
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError:
         return None
     return cluster.submit(

@@ -186,17 +186,13 @@ def _write_output(pair: tuple[OutputWheel, WheelWriter], *, on_progress: Callabl
 def _written_sources(plan: SplitPlan, folder: Path) -> Iterator[list[Path]]:
     """The sdists of *plan*, those that change in a folder for the time being."""
     with ExitStack() as stack:
-        try:
-            room = stack.enter_context(TemporaryDirectory(dir=room_for(folder)))
-        except OSError as error:
-            raise RepackageError(f"{folder}: cannot be written: {error.strerror}") from error
         paths = []
         for source in plan.sources:
             changed, path = source.changed(plan.requires_of(source)), source.path
             if (target := folder / path.name).exists() and target.samefile(path):
                 raise RepackageError(f"{target}: would be written over itself; expected another output folder")
             if changed and not isinstance(changed, str):
-                path = Path(room, path.name)
+                path = Path(stack.enter_context(TemporaryDirectory(prefix="vbuild-sdist-")), path.name)
                 write_changed(source.path, path, changed)
             paths.append(path)
         yield paths

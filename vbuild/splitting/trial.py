@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from vbuild.elf.catalogue import is_shared_object
 from vbuild.errors import RepackageError, at
+from vbuild.files.reading import read_text
 from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import RunEvidence, SplitRequest
 from vbuild.splitting.results import Split
@@ -233,7 +234,7 @@ def _run(command: str, root: Path, packages: Path) -> Run:
                 )
         except subprocess.TimeoutExpired as error:
             raise RepackageError(f"{command}: took more than {_PATIENCE:g} s") from error
-        logs = [log.read_text(encoding="utf-8", errors="replace") for log in Path(folder).glob("loader.*")]
+        logs = [read_text(log, errors="replace") for log in Path(folder).glob("loader.*")]
         said = ran.stdout.replace(str(root), _ENVIRONMENT).replace(folder, _ENVIRONMENT)
     loaded = {match["path"].rpartition("/")[2] for log in logs for match in _LOADED.finditer(log)}
     others = (path for path in opened if not path.endswith(_CODE) and not is_shared_object(path))

@@ -25,6 +25,7 @@ from packaging.version import Version
 
 from vbuild.config.requirements import asked_project
 from vbuild.errors import FetchError, HardwareError, VariantError, WheelError
+from vbuild.files.reading import read_file
 from vbuild.files.wording import counted
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.located import LocatedFile, files_at
@@ -191,7 +192,7 @@ def _installed(path: list[str]) -> Iterator[tuple[str, str, Path]]:
 def _diagnosis(project: str, version: str, place: Path, machine: Machine) -> Diagnosis | None:
     """What there is to say of the distribution in *place*, or None if it is not a variant."""
     try:
-        document = Document.parse((place / VARIANT_JSON).read_bytes())
+        document = Document.parse(read_file(place / VARIANT_JSON))
         variant = document.only(document.variants[0].label if document.variants else "")
     except FileNotFoundError:
         return None

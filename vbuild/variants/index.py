@@ -5,15 +5,16 @@
 Nothing is written unless every release is consistent. https://peps.python.org/pep-0825/#index-level-metadata
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from vbuild.errors import VariantError, at
-from vbuild.files.atomic import replacing
+from vbuild.files.atomic import replacing_all, sweep
+from vbuild.files.reading import read_file
 from vbuild.files.turns import turn
 from vbuild.variants.document import Document, combine
 from vbuild.wheel.archive import check_wheels, peek, wheels_in
@@ -70,13 +71,10 @@ def index(
             releases.setdefault(f"{name.release}-variants.json", []).append((str(name), document))
         documents = {folder / file: combine(pairs) for file, pairs in sorted(releases.items())}
         packed = {path: document.pack() for path, document in documents.items()}
-        changed = {path: data for path, data in packed.items() if not (path.is_file() and path.read_bytes() == data)}
-        # all are complete alongside their places before the first is renamed
-        with ExitStack() as unfinished:
-            for path, data in changed.items():
-                part = unfinished.enter_context(_writing(path))
-                part.write_bytes(data)
-                part.chmod(_MODE)
+        changed = {path: data for path, data in packed.items() if not (path.is_file() and read_file(path) == data)}
+        sweep(folder)
+        if changed:
+            _write(changed)
     if simple:
         write_simple(folder, simple, remove=remove)
     return tuple(
@@ -123,10 +121,13 @@ def _documents(folder: Path) -> Iterator[tuple[WheelName, Document]]:
             yield name, document
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[Path]:
+def _write(documents: Mapping[Path, bytes]) -> None:
+    """Write *documents*, by their paths in one folder."""
     try:
-        with replacing(path) as part:
-            yield part
+        with replacing_all([*documents]) as parts:
+            for path, part in parts.items():
+                part.write_bytes(documents[path])
+                part.chmod(_MODE)
     except OSError as error:
-        raise VariantError(f"{path}: cannot be written: {error.strerror}") from error
+        place = error.filename2 or next(iter(documents)).parent
+        raise VariantError(f"{place}: cannot be written: {error.strerror}") from error

@@ -36,6 +36,7 @@ from vbuild.config.requirements import checked_requirement, required_project
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError, VariantError, at
 from vbuild.files.json_text import json_object
+from vbuild.files.reading import read_text
 from vbuild.hardware.machine import Features, Machine
 from vbuild.index_client.configuration import Indexes, compile_command, install_command, venv_command
 from vbuild.process.python import isolated
@@ -146,7 +147,7 @@ def installed(requires: Sequence[str], *, folder: Path, indexes: Indexes) -> Plu
     resolve = compile_command(sys.executable, [listed], lock, *options, "--format=pylock.toml", builds=False)
     _run(resolve, folder, indexes)
     tags = {str(tag): place for place, tag in enumerate(sys_tags())}
-    locked = tomllib.loads(lock.read_text(encoding="utf-8")).get("packages", ())
+    locked = tomllib.loads(read_text(lock)).get("packages", ())
     packages = tuple(_package(found, tags) for found in locked)
     own = [package for text in wanted for package in packages if package.name == required_project(text)]
     if not own:

@@ -21,6 +21,7 @@ from vbuild.config.requirements import asked_project
 from vbuild.config.toml_text import toml_comment
 from vbuild.errors import HardwareError, VariantError, WheelError, at, meant, reason_of
 from vbuild.files.atomic import replacing
+from vbuild.files.reading import read_text
 from vbuild.hardware.conda import machine_of
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.located import LocatedFile, files_at
@@ -155,7 +156,7 @@ def machine_at(path: Path) -> Machine:
     `HardwareError` with file and key for what is wrong.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise HardwareError(f"{path}: cannot be read: {reason_of(error)}") from error
     with at(path):

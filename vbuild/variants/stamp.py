@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from vbuild.errors import VariantError, at, reason_of
+from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.variants.document import Declaration, Document, Schema
 from vbuild.variants.metadata import VariantMetadata, refuse_unread
@@ -75,7 +76,7 @@ def described(properties: Iterable[Property], *, label: str | None, declaration:
 def declaration_at(path: Path) -> Declaration:
     """The declaration in the ``variant.toml``, or the project's ``pyproject.toml``, at *path*."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise VariantError(f"{path}: cannot be read: {reason_of(error)}") from error
     with at(path):

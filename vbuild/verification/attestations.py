@@ -27,6 +27,7 @@ from sigstore.verify import Verifier, policy
 
 from vbuild.errors import WheelError, reason_of
 from vbuild.files.hashing import sha256_of
+from vbuild.files.reading import open_file, read_file
 from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule
 
 PROVENANCE, ATTESTATION = ".provenance", ".attestation"
@@ -82,7 +83,7 @@ def attested_files(files: Iterable[tuple[str, str, Path]], asked: AttestationReq
     verifier = _verifier(asked.trust_root)
     for name, sha256, place in files:
         try:
-            data = place.read_bytes()[:_LARGEST]
+            data = read_file(place)[:_LARGEST]
         except OSError as error:
             raise WheelError(f"{place}: cannot be read: {reason_of(error)}") from error
         claims, wrong = _claims([(f"{name}{PROVENANCE}", data)])
@@ -128,7 +129,7 @@ def _files(wheel: Path, fetch: Callable[[str], bytes | None] | None) -> Iterator
     there = [path for path in beside if path.name.endswith((PROVENANCE, ATTESTATION))]
     for path in there:
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 yield path.name, file.read(_LARGEST)
         except OSError as error:
             raise WheelError(f"{path}: cannot be read: {reason_of(error)}") from error
@@ -222,6 +223,7 @@ def _verifier(trust_root: Path | None) -> Verifier:
         with _quiet():
             if trust_root is None:
                 return Verifier.production(offline=True)
+            open_file(trust_root).close()  # sigstore would wait for ever for a FIFO
             return Verifier(trusted_root=TrustedRoot.from_file(str(trust_root)))
     except OSError as error:
         raise WheelError(f"{trust_root or 'trusted root'}: cannot be read: {reason_of(error)}") from error

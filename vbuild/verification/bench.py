@@ -26,6 +26,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vbuild.errors import RepackageError, WheelError, at
+from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes
@@ -170,7 +171,7 @@ class _Kind(Struct, frozen=True):
             return cls(("sh", "-c", settings.command or ""))
         script = settings.script
         try:
-            text = script.read_text(encoding="utf-8", errors="replace")
+            text = read_text(script, errors="replace")
         except OSError as error:
             raise WheelError(f"{script}: {error.strerror}; expected a Python script") from error
         run = ("{python}", script.name)
@@ -224,7 +225,7 @@ def _figures(kind: _Kind, python: Path, environment: Mapping[str, str]) -> Figur
             advice = f"; add what brings {missing} to bench.requires, or with --requires" if missing else ""
             said = f": {' / '.join(last)}{advice}" if last else " and said nothing"
             raise WheelError(f"{kind.title} {ended(ran.returncode)}{said}")
-        text = output.read_text(encoding="utf-8") if output.exists() else ran.stdout
+        text = read_text(output) if output.exists() else ran.stdout
     found = _of_json(text, kind.title) if text.lstrip().startswith("{") else dict(_of_lines(text))
     if not found:
         raise WheelError(f"{kind.title} printed no figures; expected lines such as 'encrypt 12.5 ms'")

@@ -29,6 +29,7 @@ from packaging.utils import canonicalize_name
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, RepackageError, WheelError
+from vbuild.files.reading import open_file, read_file, read_text
 from vbuild.process.python import isolated
 from vbuild.verification.loader import mapped
 from vbuild.wheel.metadata import Metadata, WheelFile, is_companion
@@ -126,7 +127,7 @@ def _is_companion(one: Distribution) -> bool:
 
 def _is_elf(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
@@ -146,7 +147,7 @@ def _named_in_code(packages: Path, paths: Iterable[str], files: Mapping[str, Loa
     found_names: set[str] = set()
     for path in paths:
         if path.endswith(".py"):
-            found_names |= {match.decode() for match in pattern.findall((packages / path).read_bytes())}
+            found_names |= {match.decode() for match in pattern.findall(read_file(packages / path))}
     yield from (path for path, found in libraries.items() if found & found_names)
 
 
@@ -277,5 +278,5 @@ def _probed(python: Path, path: str, modules: Sequence[str]) -> ProbeResult:
             killed_by = -ran.returncode if ran.returncode < 0 else None
             ending = signal.Signals(killed_by).name if killed_by else f"status {ran.returncode}"
             return ProbeResult(f"the process ended with {ending}", killed_by=killed_by)
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = json.loads(read_text(file))
     return ProbeResult(result["error"], tuple(result["causes"]), tuple(result["mapped"]))

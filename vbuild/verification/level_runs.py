@@ -22,6 +22,7 @@ from msgspec.structs import replace as replace_in
 
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of
 from vbuild.errors import RepackageError, WheelError, at
+from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
 from vbuild.hardware.machine import cpu_here
 from vbuild.index_client.configuration import Indexes, find_python
@@ -370,7 +371,7 @@ class _LevelRunner(Struct, frozen=True):
         files = (
             path for folder in folders for path in folder.rglob("*.py*") if is_python_code(path.relative_to(folder))
         )
-        sources = (python_code(path, path.read_text(encoding="utf-8", errors="replace")) for path in files)
+        sources = (python_code(path, read_text(path, errors="replace")) for path in files)
         return is_asked_for(module.rpartition(".")[2], sources)
 
     def _other(self, lost: ImportResult) -> str | None:

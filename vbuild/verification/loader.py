@@ -21,6 +21,7 @@ from vbuild.elf.linkage import expanded, fits, rpath_files
 from vbuild.elf.read import Outline
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
+from vbuild.files.reading import open_file
 
 # newer than every known list: for packages whose platform is not known
 _NEWEST = "manylinux_2_99"
@@ -153,7 +154,7 @@ class Loader:
 @contextmanager
 def mapped(path: Path) -> Iterator[memoryview]:
     """Map the ELF file at *path* into memory; raises `BinaryError` if it is not one."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise BinaryError(f"{path.name}: not an ELF file")
         with mmap(file.fileno(), 0, access=ACCESS_READ) as whole, memoryview(whole) as view:

@@ -20,6 +20,7 @@ from threading import Event
 from typing import BinaryIO, TypeVar, cast
 
 from vbuild.errors import WheelError, at
+from vbuild.files.reading import open_file
 from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
@@ -350,7 +351,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     if path.name.endswith(_SDISTS) and path.is_file():
         raise WheelError(f"{path.name}: an sdist, the source of a release; expected a wheel, as `vbuild matrix` builds")
     try:
-        file = path.open("rb")
+        file = open_file(path)
     except OSError as error:
         raise WheelError(f"{path}: cannot be read: {error.strerror}") from error
     with file:

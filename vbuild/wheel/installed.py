@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
 from vbuild.files.json_text import json_object
+from vbuild.files.reading import read_file
 from vbuild.process.python import isolated
 from vbuild.wheel.archive import files_in
 from vbuild.wheel.metadata import Metadata, Record, RecordRow, unpadded
@@ -101,7 +102,7 @@ class InstalledDistribution(Struct, frozen=True, dict=True):
     def read(self, member: OwnedFile) -> bytes:
         """What *member* holds, or nothing if it cannot be read."""
         with suppress(OSError):
-            return dict(self.texts).get(member.path, self.place(member.path)).read_bytes()
+            return read_file(dict(self.texts).get(member.path, self.place(member.path)))
         return b""
 
     def metadata(self) -> Metadata:
@@ -305,7 +306,7 @@ def _conda_texts(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
 def _editable(file: Path) -> str | None:
     """The URL of the code that the distribution with the direct_url.json *file* runs in place; None without one."""
     try:
-        values = json.loads(file.read_bytes())
+        values = json.loads(read_file(file))
         return str(values["url"]) if values["dir_info"]["editable"] else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -313,7 +314,7 @@ def _editable(file: Path) -> str | None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_bytes().decode()
+        return read_file(file).decode()
     except OSError as error:
         raise WheelError(f"no {file.name} that can be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -5,11 +5,12 @@ demo-1.0/pyproject.toml
 """
 
 import gzip
+import os
 import re
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -24,7 +25,8 @@ from packaging.utils import (
 from packaging.version import Version
 
 from vbuild.errors import WheelError
-from vbuild.files.archives import BoundedInfo
+from vbuild.files.archives import BoundedInfo, bomb, most_unpacked
+from vbuild.files.reading import open_file
 
 SUFFIX = ".tar.gz"
 PKG_INFO = "PKG-INFO"
@@ -52,13 +54,33 @@ def release_of(filename: str) -> tuple[NormalizedName, Version]:
 
 @contextmanager
 def reading(sdist: Path | BinaryIO) -> Iterator[tarfile.TarFile]:
-    """The archive *sdist*, whose members can be read once, in order; `WheelError` in the block if it is damaged."""
+    """The archive *sdist*, whose members can be read once, in order; `WheelError` in the block if it is damaged.
+
+    So it is if it unpacks to far more than source code does.
+    """
     try:
-        # tarfile's own reader of gzip streams raises TypeError where one is cut short
-        with gzip.open(sdist) as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
-            yield archive
+        with ExitStack() as stack:
+            file = stack.enter_context(open_file(sdist)) if isinstance(sdist, Path) else sdist
+            # tarfile's own reader of gzip streams raises TypeError where one is cut short
+            stream = stack.enter_context(_BoundedGzip(fileobj=file, mode="rb"))
+            stream.most = most_unpacked(file.seek(0, os.SEEK_END))
+            file.seek(0)
+            yield stack.enter_context(tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo))
     except _DAMAGE as error:
-        raise WheelError(f"not a gzipped tar archive, or damaged: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise WheelError(f"not a gzipped tar archive, or damaged: {reason}") from error
+
+
+class _BoundedGzip(gzip.GzipFile):
+    """A gzip file that is read from its start, of *most* bytes uncompressed."""
+
+    most: int
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        if self.tell() > self.most:
+            raise tarfile.ReadError(bomb(self.most))
+        return data
 
 
 def below_top(member: tarfile.TarInfo) -> str:
@@ -88,7 +110,7 @@ def write_changed(sdist: Path, target: Path, changed: Mapping[str, bytes]) -> No
 
     All else is as it was: order, times, modes, and the time in the gzip header. `WheelError` for damage.
     """
-    with sdist.open("rb") as file:
+    with open_file(sdist) as file:
         seconds = int.from_bytes(file.read(8)[4:], "little")
     with (
         reading(sdist) as archive,

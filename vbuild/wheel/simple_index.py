@@ -26,6 +26,7 @@ from packaging.version import InvalidVersion, Version
 from vbuild.errors import WheelError, at
 from vbuild.files.atomic import linked
 from vbuild.files.hashing import Digests
+from vbuild.files.reading import read_file, read_text
 from vbuild.files.replaced import completed, turn_for
 from vbuild.wheel.archive import files_in, open_wheel, wheels_in
 from vbuild.wheel.metadata import Metadata
@@ -204,10 +205,10 @@ def read_index(out: Path) -> dict[str, list[IndexedFile]]:
         check_unused(out)
         return {}
     try:
-        names = [project["name"] for project in json.loads((out / "index.json").read_text("utf-8"))["projects"]]
+        names = [project["name"] for project in json.loads(read_text(out / "index.json"))["projects"]]
         if wrong := [name for name in names if name != canonicalize_name(name) or "/" in name]:
             raise ValueError(f"no project: {wrong[0]!r}")  # noqa: TRY301 - as for what cannot be read
-        pages = {name: json.loads((out / name / "index.json").read_text("utf-8"))["files"] for name in names}
+        pages = {name: json.loads(read_text(out / name / "index.json"))["files"] for name in names}
         return {name: [IndexedFile.read(file) for file in files] for name, files in pages.items()}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise WheelError(
@@ -322,13 +323,16 @@ def _add_document(path: Path, folder: Path, *, digests: Digests) -> tuple[str, I
     distribution, _, version = path.name.removesuffix(VARIANTS).partition("-")
     try:
         Version(version)
+        data = read_file(path)
     except ValueError as error:
         raise WheelError(f"{path}: expected a file name like {{name}}-{{version}}{VARIANTS}") from error
+    except OSError as error:
+        raise WheelError(f"{path}: cannot be read: {error.strerror}") from error
     project = canonicalize_name(distribution)
     target = folder / project / path.name
     target.parent.mkdir(exist_ok=True)
     # a copy: the document in the folder is rewritten when wheels are added
-    _written(target, path.read_bytes())
+    _written(target, data)
     return project, IndexedFile(path.name, version, target.stat().st_size, digests.of(target))
 
 

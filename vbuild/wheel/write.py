@@ -7,7 +7,6 @@ RECORD is never edited: the writer makes it from what passed through. Several wr
 with one `Deflater` that deflates what they share once.
 """
 
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from msgspec.structs import replace
 
 from vbuild.errors import WheelError, at
 from vbuild.files.archives import OLDEST, source_date_epoch
-from vbuild.files.atomic import duplicate, settle, settle_names
+from vbuild.files.atomic import duplicate, settle, settle_names, stage_in
 from vbuild.files.edited import EditedFile
 from vbuild.files.records import Buffer
 from vbuild.process.signals import uninterrupted
@@ -202,6 +201,7 @@ def write_wheels(
     Those *passing* come along as they are, byte for byte. The wheels *checked* are compared with their RECORDs
     meanwhile: `WheelError`, and no file there, if one of them is damaged.
     """
+    source_date_epoch()
     copies = [folder / path.name for path in passing]
     with _placing([*(folder / str(name) for name in names), *copies], folder) as parts, checked_meanwhile(checked):
         for path, target, part in zip(passing, copies, [*parts.values()][len(names) :], strict=True):
@@ -237,27 +237,35 @@ def _placing(targets: Sequence[Path], folder: Path) -> Iterator[Mapping[Path, Pa
     is_new = not folder.exists()
     with at(folder), _writing():
         folder.mkdir(parents=True, exist_ok=True)
-    parts = {target: folder / f".{secrets.token_hex(8)}.part" for target in targets}
-    is_placing = False
     try:
-        for target in targets:
-            _refuse_folder(target)
-        yield parts
-        is_placing = True
+        with ExitStack() as stack:
+            with at(folder), _writing():
+                stage = stack.enter_context(stage_in(folder))
+            parts = {target: stage / target.name for target in targets}
+            for target in targets:
+                _refuse_folder(target)
+            yield parts
+            _put(parts)
+            settle_names(folder)
+    except BaseException:
+        if is_new:
+            with uninterrupted(), suppress(OSError):  # others write there, too
+                folder.rmdir()
+        raise
+
+
+def _put(parts: Mapping[Path, Path]) -> None:
+    """Let each of *parts* become its target: all of them, or none."""
+    try:
         for target, part in parts.items():
             with at(target), _writing():
                 part.replace(target)
-        settle_names(folder)
     except BaseException:
         with uninterrupted():
             # an interrupt may come between any two steps: a part that is gone is at its target
-            placed = [target for target, part in parts.items() if is_placing and not part.exists()]
-            for file in (*parts.values(), *placed):
+            for target in (target for target, part in parts.items() if not part.exists()):
                 with suppress(OSError):  # the first error is the one to tell
-                    file.unlink(missing_ok=True)
-            if is_new:
-                with suppress(OSError):  # others write there, too
-                    folder.rmdir()
+                    target.unlink(missing_ok=True)
         raise
 
 

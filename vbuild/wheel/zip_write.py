@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from vbuild.errors import WheelError, at
 from vbuild.files.atomic import replacing
 from vbuild.files.edited import EditedFile
+from vbuild.files.reading import open_file
 from vbuild.files.records import Buffer
 from vbuild.wheel.deflate import DeflatedPart, Deflater, frame
 from vbuild.wheel.paths import check_path
@@ -227,7 +228,7 @@ def write_stored(path: Path, members: Iterable[tuple[str, EditedFile | PassedStr
 def open_stored(path: Path) -> Iterator[ZipReader]:
     """The archive at *path*; `WheelError` if it is damaged, or its members could be read in two ways."""
     try:
-        file = path.open("rb")
+        file = open_file(path)
     except OSError as error:
         raise WheelError(f"{path}: cannot be read: {error.strerror}") from error
     with file, at(path.name):

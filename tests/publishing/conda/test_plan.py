@@ -259,8 +259,7 @@ def test_times_are_those_of_the_wheel_or_of_source_date_epoch(tmp_path: Path, mo
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     assert {entry.mtime for entry in entries(written(tmp_path / "two", NAME, MEMBERS))} == {1700000000}
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
-    place = "conda: linux-64/demo-1.0-py311_0.conda: "
-    with pytest.raises(VbuildError, match=f"^{place}SOURCE_DATE_EPOCH is 'yesterday'; expected seconds since 1970"):
+    with pytest.raises(VbuildError, match=r"^SOURCE_DATE_EPOCH is 'yesterday'; expected seconds since 1970"):
         written(tmp_path / "three", NAME, MEMBERS)
 
 

@@ -180,7 +180,8 @@ def test_an_sdist_that_is_damaged_or_misnamed_is_told(laid: Path) -> None:
     (laid / SDIST).rename(laid / "demo.tar.gz")
     assert found(laid)[0] == ("demo.tar.gz: has no PKG-INFO and wheels.json as a redirecting sdist has them [archive]")
     (laid / "demo.tar.gz").write_bytes(b"x")
-    assert found(laid)[0] == "demo.tar.gz: cannot be read: Not a gzipped file (b'x') [archive]"
+    what = "not a gzipped tar archive, or damaged: Not a gzipped file (b'x')"
+    assert found(laid)[0] == f"demo.tar.gz: {what} [archive]"
     (laid / "demo.tar.gz").unlink()
     assert found(laid)[0] == "redirect: has no sdist [sdist]"
 

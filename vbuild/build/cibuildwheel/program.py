@@ -33,6 +33,7 @@ from packaging.version import InvalidVersion, Version
 
 from vbuild.build.cibuildwheel.journal import Journal
 from vbuild.errors import BuildError
+from vbuild.files.reading import open_file, read_text
 from vbuild.process.masking import masked_text
 from vbuild.process.python import isolated, with_own_packages
 from vbuild.process.run import run
@@ -97,7 +98,13 @@ class Arguments(Struct, frozen=True):
         package = Path(positional[0]) if positional else Path()
         if package.name.endswith(".tar.gz") or package.is_file():
             raise BuildError(f"{package}: not a folder; expected that of a project: unpack the sdist")
-        return cls(tuple(words), package, given.get("--config-file", ""))
+        parsed = cls(tuple(words), package, given.get("--config-file", ""))
+        try:  # cibuildwheel would wait for ever for a FIFO
+            with suppress(FileNotFoundError, NotADirectoryError):
+                open_file(parsed.options).close()
+        except OSError as error:
+            raise BuildError(f"{parsed.options}: cannot be read: {error.strerror}") from error
+        return parsed
 
     @property
     def options(self) -> Path:
@@ -110,7 +117,7 @@ class Arguments(Struct, frozen=True):
     def configuration(self) -> Mapping[str, Any]:
         """The project's options, or none if they cannot be read: what is wrong with them, cibuildwheel says."""
         with suppress(OSError, ValueError, AttributeError):
-            found = tomllib.loads(self.options.read_text(encoding="utf-8")).get("tool", {}).get("cibuildwheel", {})
+            found = tomllib.loads(read_text(self.options)).get("tool", {}).get("cibuildwheel", {})
             return found if isinstance(found, Mapping) else {}
         return {}
 

@@ -26,6 +26,7 @@ from vbuild.files import zstd
 from vbuild.files.archives import BoundedInfo
 from vbuild.files.hashing import sha256_of
 from vbuild.files.json_text import json_object
+from vbuild.files.reading import read_file
 from vbuild.files.records import Buffer
 from vbuild.publishing.conda.tarred import counted_entries
 from vbuild.publishing.model import PublishRule
@@ -171,7 +172,7 @@ def _repodata(subdir: Path) -> Generator[Finding, None, Mapping[str, Mapping[str
     path = subdir / _REPODATA
     place = f"{subdir.name}/{_REPODATA}"
     try:
-        data = path.read_bytes()
+        data = read_file(path)
         values = json.loads(data)
         records, name_in_it = values["packages.conda"], values["info"]["subdir"]
         found = {name: {**record, "depends": [*record["depends"]]} for name, record in records.items()}
@@ -196,7 +197,7 @@ def _repodata(subdir: Path) -> Generator[Finding, None, Mapping[str, Mapping[str
 
 def _is_same(path: Path, data: bytes) -> bool:
     try:
-        return zstd.decompressed(path.read_bytes(), len(data)) == data
+        return zstd.decompressed(read_file(path), len(data)) == data
     except (OSError, zstd.ZstdError):
         return False
 

@@ -33,6 +33,7 @@ from msgspec.structs import replace
 from vbuild.errors import RepackageError, at
 from vbuild.files.archives import BoundedInfo
 from vbuild.files.json_text import json_object
+from vbuild.files.reading import open_file
 from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.conda.file_names import CONDA, stem_of
 from vbuild.publishing.conda.reading import LARGEST, Chunks, OpenCondaPackage, open_package
@@ -338,7 +339,7 @@ def _room_for(packed: int, room: Path | None) -> tuple[int, str]:
 
 def _inflated(path: Path) -> Iterator[bytes]:
     try:
-        with bz2.open(path) as file:
+        with open_file(path) as raw, bz2.open(raw) as file:
             while chunk := file.read(_CHUNK):
                 yield chunk
     except (EOFError, OSError) as error:

@@ -214,8 +214,8 @@ def files_in(place: Path | Iterable[LocatedFile], *, verify: bool = True) -> Pub
 
 def _files_of(folder: Path) -> tuple[LocatedFile, ...]:
     try:
-        # a link to nothing is a file that cannot be read
-        paths = sorted(path for path in folder.iterdir() if path.is_file() or not path.exists())
+        # a FIFO, or a link to nothing, is a file that cannot be read
+        paths = sorted(path for path in folder.iterdir() if not path.is_dir())
     except OSError as error:
         raise RepackageError(f"{folder}: cannot be looked at: {error.strerror}; expected a folder of wheels") from error
     return tuple(LocatedFile(path.name, str(folder), path) for path in paths)

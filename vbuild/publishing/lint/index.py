@@ -41,6 +41,7 @@ from packaging.version import Version
 
 from vbuild.errors import RepackageError, VbuildError
 from vbuild.files.hashing import sha256_of
+from vbuild.files.reading import read_file, read_text
 from vbuild.publishing.lint.files import LintedRelease, ReadySdist, ReadyWheel
 from vbuild.publishing.lint.metadata import REQUIRES_DIST, shortened
 from vbuild.publishing.model import PublishRule
@@ -328,7 +329,7 @@ def _file(path: Path, listed: Any, other: Path | None) -> Iterator[Finding]:  # 
             metadata = None
         beside = path.with_name(f"{path.name}.metadata")
         listed_digest = _within(listed, "core-metadata", "sha256")
-        if not beside.is_file() or sha256_of(beside) != listed_digest or beside.read_bytes() != str(metadata).encode():
+        if not beside.is_file() or sha256_of(beside) != listed_digest or read_file(beside) != str(metadata).encode():
             yield _wrong(beside, "is not METADATA of the wheel, or not of the SHA-256 that the index gives")
         if metadata and (asked := _within(listed, "requires-python")) != metadata.requires_python:
             what = f"gives {path.name} Requires-Python {asked}; its METADATA says {metadata.requires_python}"
@@ -345,7 +346,7 @@ def _listed(name: str, row: Any) -> IndexedFile:  # noqa: ANN401 - as JSON has i
 def _links(page: Path, expected: Collection[str]) -> Iterator[Finding]:
     """What is wrong with the *page* of links, of which there should be the *expected*, each once."""
     try:
-        text = page.read_text(encoding="utf-8")
+        text = read_text(page)
     except (OSError, UnicodeDecodeError):
         text = ""
     if sorted(_LINK.findall(text)) != sorted(expected):
@@ -355,7 +356,7 @@ def _links(page: Path, expected: Collection[str]) -> Iterator[Finding]:
 def _rows(page: Path, key: str) -> list[Any]:
     """What the JSON *page* lists under *key*; nothing if it is not such a page."""
     try:
-        rows = _within(json.loads(page.read_bytes()), key)
+        rows = _within(json.loads(read_file(page)), key)
     except (OSError, ValueError, RecursionError):
         return []
     return rows if isinstance(rows, list) else []

@@ -20,6 +20,7 @@ from isal import isal_zlib
 from vbuild.errors import VbuildError
 from vbuild.files import zstd
 from vbuild.files.hashing import sha256_of
+from vbuild.files.reading import open_file
 from vbuild.publishing.model import PublishRule
 from vbuild.publishing.oci.model import (
     GZIP_TYPE,
@@ -205,7 +206,7 @@ def _diff_id(blob: Path, media_type: str) -> str | None:
         return None
     digest = hashlib.sha256()
     try:
-        with blob.open("rb") as file:
+        with open_file(blob) as file:
             for chunk in readers[media_type](file):
                 digest.update(chunk)
     except (isal_zlib.error, zstd.ZstdError, EOFError):  # type: ignore[misc] # isal's stub says it is one

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from vbuild.errors import RepackageError
 from vbuild.files import zstd
 from vbuild.files.archives import BoundedInfo
+from vbuild.files.reading import open_file
 from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.oci.model import GZIP_TYPE, LAYER_TYPE, ZSTD_TYPE
 from vbuild.publishing.oci.writing import GzipMembers
@@ -32,7 +33,7 @@ def opened_layer(blob: Path, media_type: str) -> Iterator[tarfile.TarFile]:
     if media_type not in _TYPES:
         raise RepackageError(f"a layer of type {media_type}; expected {', '.join(_TYPES)}")
     with ExitStack() as stack:
-        file: Any = stack.enter_context(blob.open("rb"))
+        file: Any = stack.enter_context(open_file(blob))
         if media_type == GZIP_TYPE:
             file = stack.enter_context(gzip.open(file, "rb"))
         elif media_type == ZSTD_TYPE:

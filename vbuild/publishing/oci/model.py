@@ -28,6 +28,7 @@ from vbuild.config.table import Table
 from vbuild.errors import HardwareError, RecipeError, RepackageError, at
 from vbuild.files.hashing import sha256_of
 from vbuild.files.json_text import json_object
+from vbuild.files.reading import read_file
 from vbuild.hardware.cpu import Cpu
 from vbuild.wheel.metadata import unpadded
 
@@ -283,7 +284,7 @@ class ImageFolder(Struct, frozen=True):
                 f"{self.path}: {descriptor.digest}: {descriptor.size} bytes of JSON, {_LARGEST} at most"
             )
         self.check(descriptor)
-        return self.blob(descriptor).read_bytes()
+        return read_file(self.blob(descriptor))
 
     def index(self, descriptor: Descriptor) -> tuple[tuple[Descriptor, ...], Mapping[str, str]]:
         """What the index that *descriptor* names lists, and its annotations."""
@@ -398,7 +399,7 @@ def _file(path: Path) -> bytes:
     try:
         if (size := path.stat().st_size) > _LARGEST:
             raise RepackageError(f"{size} bytes of JSON, {_LARGEST} at most")
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise RepackageError(f"cannot be read: {error.strerror}") from error
 

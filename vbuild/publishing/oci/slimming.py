@@ -21,9 +21,10 @@ from typing import IO, Any, cast
 from msgspec import Struct
 
 from vbuild.errors import RepackageError, at
-from vbuild.files.atomic import linked, settle, settle_names
+from vbuild.files.atomic import STAGE, linked, settle, settle_names
 from vbuild.files.json_text import json_object
-from vbuild.files.staging import STAGE, staging
+from vbuild.files.reading import open_file, read_file
+from vbuild.files.staging import staging
 from vbuild.publishing.oci.layers import WHITEOUT, Packing, entry_path, opened_layer
 from vbuild.publishing.oci.model import (
     INDEX_TYPE,
@@ -96,12 +97,12 @@ def slim_images(
         with at(folder):
             named = [layout.named(ref)] if ref else [one for one in layout.manifests if one.artifact_type is None]
             digests = {one.digest for one in named}
-            index = json_object((folder / "index.json").read_bytes(), RepackageError)
+            index = json_object(read_file(folder / "index.json"), RepackageError)
             kept = [one for one in index["manifests"] if one["digest"] in digests]
             manifests = writer.listed(kept, "image")
         if output:
             (stage / "index.json").write_bytes(packed_json({**index, "manifests": manifests}))
-            (stage / "oci-layout").write_bytes((folder / "oci-layout").read_bytes())
+            (stage / "oci-layout").write_bytes(read_file(folder / "oci-layout"))
             (output / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
             for made in (writer.blobs, stage / "oci-layout", stage / "index.json"):
                 settle(made)
@@ -284,13 +285,13 @@ class _Layout:
                     elif file:
                         entry.size = file.stat().st_size
                         entry.pax_headers = {key: text for key, text in entry.pax_headers.items() if key != "size"}
-                        with file.open("rb") as stream:
+                        with open_file(file) as stream:
                             new.addfile(entry, stream)
                     else:
                         new.addfile(entry, cast(IO[bytes], archive.extractfile(entry)) if entry.isreg() else None)
             packing.finish()
         digest = hashlib.sha256()
-        with part.open("rb") as opened:
+        with open_file(part) as opened:
             while chunk := opened.read(_CHUNK):
                 digest.update(chunk)
         size = part.stat().st_size

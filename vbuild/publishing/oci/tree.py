@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from vbuild.files.reading import open_file
 from vbuild.publishing.oci.layers import OPAQUE, WHITEOUT, entry_path
 from vbuild.slimming.plan import is_alone, worth_reading
 from vbuild.slimming.results import FileLeft
@@ -89,7 +90,7 @@ class ImageTree:
     def alone(self) -> Iterator[str]:
         """Yield the files that are nothing but GPU code."""
         for path in self.owners:
-            with (self._root / path).open("rb") as file:
+            with open_file(self._root / path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if not _is_listed(path) and is_alone(path, size, partial(_head, file.fileno())):
                     yield path

@@ -5,11 +5,8 @@ demo-1.0.tar.gz: PKG-INFO      = METADATA of each wheel, with the fields that wh
 requirements.txt               = sha256 of the sdists and wheels next to it
 """
 
-import gzip
 import json
 import re
-import tarfile
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,8 +16,8 @@ from msgspec import Struct
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
-from vbuild.files.archives import BoundedInfo
 from vbuild.files.hashing import sha256_of
+from vbuild.files.reading import read_text
 from vbuild.publishing.lint.index import layout_problem
 from vbuild.publishing.lint.metadata import metadata_view
 from vbuild.publishing.model import (
@@ -38,11 +35,11 @@ from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.verification.model import Finding
 from vbuild.wheel.archive import files_in
 from vbuild.wheel.name import WheelName
+from vbuild.wheel.sdist import reading
 
 _problem = partial(layout_problem, "redirect")
 # bytes, as many as are read of a file in the sdist
 _LIMIT = 1 << 26
-_DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError, RecursionError)
 _HASH = re.compile("sha256:([0-9a-f]*)")
 # a wheel, perhaps in the folder of what it was built against
 _WAY = re.compile(r"([a-z0-9][a-z0-9.]*/)?(?P<name>[^/]*)")
@@ -68,18 +65,17 @@ class _Sdist(Struct, frozen=True):
     def read(cls, path: Path) -> Self:
         """The sdist at *path*; `RepackageError` if it is damaged, or not of this layout."""
         top = path.name.removesuffix(".tar.gz")
+        table_path, pkg_info = f"{top}/{TABLE}", f"{top}/{PKG_INFO}"
         try:
-            with (
-                gzip.open(path) as source,
-                tarfile.open(fileobj=source, mode="r|", tarinfo=BoundedInfo) as archive,
-            ):
-                files = {}
+            files = {}
+            with reading(path) as archive:
                 for entry in archive:
-                    if entry.isreg():
-                        stream = archive.extractfile(entry)
-                        files[entry.name] = stream.read(_LIMIT) if stream else b""
-            table = json.loads(files.get(f"{top}/{TABLE}", b"{}"))
-        except _DAMAGE as error:
+                    if entry.name in {table_path, pkg_info} and (stream := archive.extractfile(entry)):
+                        files[entry.name] = stream.read(_LIMIT)
+            table = json.loads(files.get(table_path, b"{}"))
+        except WheelError as error:
+            raise RepackageError(str(error)) from error
+        except (ValueError, RecursionError) as error:
             raise RepackageError(f"cannot be read: {error}") from error
         try:
             rows = {}
@@ -87,7 +83,7 @@ class _Sdist(Struct, frozen=True):
                 way = _WAY.fullmatch(row["file"])
                 WheelName.parse(way["name"] if way else row["file"])
                 rows[row["file"]] = {"size": row["size"], "sha256": row["sha256"], **row}
-            return cls(path, files[f"{top}/{PKG_INFO}"], rows, table.get("order"), table.get("values"))
+            return cls(path, files[pkg_info], rows, table.get("order"), table.get("values"))
         except (KeyError, TypeError, AttributeError, WheelError) as error:
             raise RepackageError(f"has no {PKG_INFO} and {TABLE} as a redirecting sdist has them") from error
 
@@ -113,7 +109,7 @@ def problems(folder: Path) -> Iterator[Finding]:
         yield from _statements(sdist, release)
         yield from _ranking(sdist, release)
     pins = folder / PINS
-    pinned = _HASH.findall(pins.read_text("utf-8", "replace")) if pins.is_file() else []
+    pinned = _HASH.findall(read_text(pins, errors="replace")) if pins.is_file() else []
     there = {sha256_of(path) for path in folder.glob("*.*") if path.is_file()} if pinned else set()
     for found in (found for found in pinned if found not in there):
         yield _problem(PublishRule.PINS, pins.name, f"pins sha256 {found}, which no file here has")
