@@ -1,6 +1,7 @@
 """What a stranger calls a project, a folder or a Python stays a text in what is emitted, or is refused."""
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -100,7 +101,7 @@ def test_the_shell_of_a_cluster_gets_the_words_as_they_are(folder: Path, value: 
     source = recipe(folder, value)
     script = emitted(source, CiSystem.SLURM, options=["--pass-env", value])
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    [call] = words(f"set -- part work 0\n{script}", SLURM_ARRAY_TASK_ID="0", PATH="/usr/bin:/bin", HOME="/root")
+    [call] = words(f"set -- part work 0\n{script}", SLURM_ARRAY_TASK_ID="0", PATH=os.defpath)
     assert call[:2] == ["matrix", f"./{source}" if value.startswith("-") else str(source)]
     assert call[call.index("--pass-env") + 1] == value
 
