@@ -42,7 +42,7 @@ def test_the_file_whose_object_has_the_function_loses_its_flag(tmp_path: Path) -
     found = KeptFlags.of(overrides, calls(source), source).next_rules(RULES, ["b_inner"])
     assert found
     assert (found.rules.leaking, found.rules.steering) == (("b.c",), ())
-    assert found.what == "-mavx2 of b.c: code above the level ran without a check of the CPU"
+    assert found.what == "-mavx2 of b.c: nothing shows that code above the level runs only after a check of the CPU"
 
 
 def test_names_of_files_are_no_patterns(tmp_path: Path) -> None:

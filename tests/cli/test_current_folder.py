@@ -159,8 +159,8 @@ ROWS = (
     Row(f"repair in/{BUILT} out", built),
     Row(f"inspect in/{PLAIN} --html page.html --closure", levels),
     Row(f"verify in/{PLAIN}", levels),
-    Row(f"verify in/{PLAIN} --run-levels", levels),
-    Row(f"verify in/{LATER} --run-levels", levels, (0, 1)),  # there may be no such Python
+    Row(f"verify in/{PLAIN} --run", levels),
+    Row(f"verify in/{LATER} --run", levels, (0, 1)),  # there may be no such Python
     Row(f"verify in/{PLAIN} --fetch --attestations", levels, (1,), is_nightly=True),  # no index has any
     Row(f"bench in/{PLAIN} in/{PLAIN} --script in/bench.py --rounds 2", levels),
     Row("select demo -f in --write-machine machine.toml", release),

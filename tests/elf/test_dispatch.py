@@ -27,6 +27,7 @@ WORDS = f"""
     words[2] = c;
     a = 1, c = 0;
     __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    if (!(c >> 27 & 1)) words[1] &= ~(1 << 5);
     return c;
 }}
 unsigned words[10] __attribute__((visibility("hidden")));
@@ -322,3 +323,57 @@ def test_what_a_caller_writes_is_not(written: str) -> None:
 )
 def test_names_say_a_level_where_they_mean_one(name: str, level: str | None) -> None:
     assert named_rank(name) == {None: 0, "v2": 1, "v3": 2, "v4": 3}[level]
+
+
+ASK = '__asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));'
+AVX2_BIT = f"unsigned a = 7, b, c = 0, d; {ASK}"
+XGETBV = 'unsigned low, high; __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));'
+FMA = '__asm__ volatile("vfmadd231ps %ymm0, %ymm1, %ymm2")'
+
+
+@pytest.mark.parametrize(
+    ("body", "doubt", "features"),
+    [
+        # one feature implies no other, but where the architecture says so
+        ('return __builtin_cpu_supports("bmi2") ? fast(x) : x;', Doubt.MASKED, {"AVX2"}),
+        ('return __builtin_cpu_supports("avx2") ? fused(x) : x;', Doubt.MASKED, {"FMA"}),
+        ('return __builtin_cpu_supports("avx512f") ? fused(x) + fast(x) : x;', None, set()),
+        # a Pentium of that generation has no AVX
+        ('return __builtin_cpu_is("haswell") ? fast(x) : x;', Doubt.ASKED, {"AVX2"}),
+        # the system has to save the registers, and XGETBV is there if it says so
+        (f"{AVX2_BIT} return b & 1 << 5 ? fast(x) : x;", Doubt.MASKED, {"OSXSAVE"}),
+        (f"{AVX2_BIT} {XGETBV} return (low & 6) == 6 && b & 1 << 5 ? fast(x) : x;", False, {"OSXSAVE"}),
+        (
+            (f"unsigned a = 1, b, c = 0, d; {ASK} if (!(c & 1 << 27)) return x; {XGETBV} if ((low & 6) != 6) return x;"
+            f"a = 7, c = 0; {ASK} return b & 1 << 5 ? fast(x) : x;"),
+            None,
+            set(),
+        ),
+        ('__asm__ volatile("rdtscp" ::: "rax", "rcx", "rdx"); return x;', False, {"RDTSCP"}),
+        # what is on the stack when setjmp returns for the second time was written after the first
+        (
+            ('volatile int has = __builtin_cpu_supports("avx2"); if (!setjmp(place)) { has = 1; longjmp(place, 1); }'
+            "return has ? fast(x) : x;"),
+            Doubt.UNCLEAR,
+            {"AVX2"},
+        ),
+        # it tries an instruction
+        (f"signal(4, caught); if (!setjmp(place)) {{ {VECTOR}; }} return x;", Doubt.ASKED, {"AVX2"}),
+    ],
+    ids=["bmi2", "fma", "avx512", "model", "saved", "xgetbv", "right", "rdtscp", "setjmp", "sigill"],
+)  # fmt: skip
+def test_a_question_shows_what_it_asks_for(body: str, doubt: Doubt | bool | None, features: set[str]) -> None:  # noqa: FBT001
+    """A *doubt* of False stands for code that is shown to run without a test, of None for a right test."""
+    source = f"""
+    #include <setjmp.h>
+    #include <signal.h>
+    static jmp_buf place;
+    static void caught(int number) {{ longjmp(place, number); }}
+    {NOINLINE} static int fast(int x) {{ {VECTOR}; return x; }}
+    {NOINLINE} static int fused(int x) {{ {FMA}; return x; }}
+    void (*handler)(int) __attribute__((visibility("hidden"))) = caught;
+    int work(int x) {{ {body} }}
+    """
+    wrong = [one for one in judged(shared_object(source, "-O1", "-w")) if one.reason is None]
+    assert {one.doubt or False for one in wrong} == (set() if doubt is None else {doubt})
+    assert set().union(*(one.features for one in wrong)) == features

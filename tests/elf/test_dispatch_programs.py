@@ -24,7 +24,16 @@ from vbuild.elf.dispatch import Dispatch
 from vbuild.elf.isa import Isa
 
 # processors that tell most faults, for the sample that runs by default
-_FEW = ("qemu64", "Nehalem", "SandyBridge")
+_FEW = (
+    "qemu64",
+    "Nehalem",
+    "SandyBridge",
+    "Haswell,-avx2",
+    "Haswell,-fma",
+    "Haswell,-bmi2",
+    "Haswell,-aes",
+    "Haswell,-xsave",
+)
 _MOST_ALARMS = 0.02
 _MANY = 300
 

@@ -42,7 +42,8 @@ def test_the_level_found_is_the_level_compiled_for(march: str) -> None:
 @pytest.mark.parametrize(
     ("assembly", "features"),
     [
-        ("tzcnt %eax, %eax; endbr64; pause; rdtsc; rdtscp; cpuid; xgetbv; nopw 0(%rax)", set()),
+        ("tzcnt %eax, %eax; endbr64; pause; rdtsc; cpuid; xgetbv; nopw 0(%rax)", set()),
+        ("rdtscp", {"RDTSCP"}),
         ("prefetchw (%rax); prefetchwt1 (%rax); bnd jmp 1f; 1: cldemote (%rax)", set()),
         ("lzcnt %eax, %eax", {"LZCNT"}),
         ("lahf", {"LAHF-SAHF"}),

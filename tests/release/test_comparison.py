@@ -62,10 +62,10 @@ def test_a_wheel_that_failed_before_is_mended() -> None:
 
 
 def test_verdicts_and_tests_that_are_others_are_told() -> None:
-    old, new = report(entry()), report(entry(isa="ok, 3 dispatched", test="not run"))
+    old, new = report(entry()), report(entry(isa="ok, 3 tested", test="not run"))
     (pair,) = Comparison(old, new).proved_otherwise
     assert pair.proved_otherwise == (
-        "instruction sets: ok before, ok, 3 dispatched now",
+        "instruction sets: ok before, ok, 3 tested now",
         "test: passed before, not run now",
     )
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.factories.projects import KERNEL, c_project, tree
 from tests.factories.tools import needs
+from vbuild.cli.render import release_lines
 from vbuild.errors import BuildError
 from vbuild.release.cache import BuildCache
 from vbuild.release.matrix import MatrixRequest, matrix
@@ -20,8 +21,8 @@ TEST = '[test]\ncommand = "true"\n'
 pytestmark = pytest.mark.network
 
 
-def released(folder: Path, more: str) -> ReleaseResult:
-    c_project(folder / "project", flags=(), kernel=WIDE)
+def released(folder: Path, more: str, kernel: str = WIDE) -> ReleaseResult:
+    c_project(folder / "project", flags=(), kernel=kernel)
     recipe = f'name = "demo"\n[source]\npath = "project"\n[matrix]\ncpu = ["x86-64"]\n{more}'
     tree(folder, {"demo.toml": recipe})
     return matrix(folder / "demo.toml", folder / "dist", MatrixRequest(), store=BuildCache(fresh=True))
@@ -37,10 +38,16 @@ def test_code_above_the_level_that_was_allowed_and_runs_fails_and_is_named(tmp_p
     assert failure.log
 
 
+@needs("qemu-x86_64")
+def test_a_wheel_without_a_test_is_imported_as_its_level(tmp_path: Path) -> None:
+    release = released(tmp_path, "", KERNEL)
+    assert next(line for line in release_lines(release) if line.startswith("plain")).endswith(" imported, as v1")
+
+
 @pytest.mark.nightly
 @needs("qemu-x86_64")
 @pytest.mark.parametrize(
-    ("more", "is_run"), [("", False), (f"{TEST}emulate = 'never'\n", False), ("[test]\nemulate = 'always'\n", True)]
+    ("more", "is_run"), [("", True), ("[test]\nemulate = 'never'\n", False), ("[test]\nemulate = 'always'\n", True)]
 )
 def test_a_recipe_says_whether_the_emulator_judges(tmp_path: Path, more: str, *, is_run: bool) -> None:
     release = released(tmp_path, ALLOWED + more)

@@ -135,7 +135,7 @@ def _imported(wheel: Mapping[str, Any], dist: Path) -> str:
     if wheel["gpus"]:
         return f"GPU code {wheel['verdict']['gpu']}"
     if found and (found["tested"] or found["imported"]):
-        return f"passed, as {found['level']}"
+        return f"{'passed' if found['tested'] else 'imported'}, as {found['level']}"
     name = wheel["wheel"]
     folder = dist / "imports" / (wheel["label"] or "plain")
     folder.mkdir(parents=True, exist_ok=True)

@@ -147,7 +147,7 @@ COMMANDS = (
     ("index", "{dist}", "--simple", "{home}/site"),
     ("inspect", "{dist}/demo-1.0-py3-none-any-k1.whl"),
     ("verify", "{dist}/demo-1.0-py3-none-any-k1.whl"),
-    ("verify", "{dist}/demo-1.0-py3-none-any-k1.whl", "--run-levels"),
+    ("verify", "{dist}/demo-1.0-py3-none-any-k1.whl", "--run"),
     ("check", "{dist}"),
     (
         "stamp",

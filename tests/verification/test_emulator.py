@@ -26,7 +26,16 @@ __attribute__((constructor)) static void begins(void) { static int x[8]; wide(x)
 """
 GUARDED = UNGUARDED.replace("wide(x); }", '__builtin_cpu_init(); if (__builtin_cpu_supports("avx2")) wide(x); }')
 CALLED = UNGUARDED.replace("__attribute__((constructor)) static void begins", "void begins")
-V2, V4 = Cpu.parse("x86-64-v2"), Cpu.parse("x86-64-v4")
+# all processors with AVX2 have FMA, unless a hypervisor masks it
+FUSED = """
+__attribute__((target("avx2,fma"), noinline)) void fused(float *x) {
+    for (int i = 0; i < 8; i++) x[i] = x[i] * 3 + x[8 + i];
+}
+__attribute__((constructor)) static void begins(void) {
+    static float x[16]; __builtin_cpu_init(); if (__builtin_cpu_supports("avx2")) fused(x);
+}
+"""
+V2, V3, V4 = (Cpu.parse(f"x86-64-{level}") for level in ("v2", "v3", "v4"))
 SOURCE = "#pragma GCC optimize(3)\n"
 CALLS = Check("""python -c "
 import ctypes, subprocess, sys
@@ -126,6 +135,31 @@ def test_a_module_that_python_code_imports_after_a_question_about_the_cpu_is_lef
     package = 'if "avx2" in open("/proc/cpuinfo").read() and "DEMO_CPU" in globals():\n    from demo import _c\n'
     report = ran(tmp_path, UNGUARDED, "v2", package=package)
     assert (report.ok, report.runs[1].imported) == (True, ("demo",))
+
+
+def test_verify_runs_a_wheel_on_a_processor_without_what_it_may_not_have_asked_for(
+    tmp_path: Path, emulator: Emulator
+) -> None:
+    if why := emulator.why_not(V3):
+        pytest.skip(why)
+    files: dict[str, bytes | str] = {"demo/__init__.py": "", "demo/_c.so": module(source=SOURCE + FUSED)}
+    wheel = leveled_wheel(tmp_path, files)
+    ran = subprocess.run(
+        [sys.executable, "-m", "vbuild", "verify", "--run", wheel], capture_output=True, text=True, check=False
+    )
+    first, *lines = ran.stdout.splitlines()
+    assert first.startswith(f"{wheel.name}: crashes on qemu-x86_64 -cpu Haswell,-fma: vfmadd")
+    assert first.endswith(" (FMA) in fused of demo/_c.so")
+    assert "  works on this machine; works as v1; fails on qemu-x86_64 -cpu Haswell,-fma" in lines
+    assert (ran.returncode, ran.stderr) == (1, f"vbuild: {wheel.name}: does not work on every CPU that it was run on\n")
+
+
+def test_a_wheel_of_which_nothing_can_be_imported_is_not_tried(tmp_path: Path) -> None:
+    report = ran(tmp_path, GUARDED, "v1", package="import nowhere\n")
+    assert report.summary == "not tried"
+    assert {run.untried for run in report.runs} == {
+        "demo cannot be imported: ModuleNotFoundError: No module named 'nowhere'"
+    }
 
 
 def test_code_behind_a_check_of_the_cpu_works_as_every_level(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -174,14 +175,22 @@ def test_what_the_wheel_requires_comes_from_beside_it(tmp_path: Path) -> None:
     assert ran(leveled_wheel(tmp_path, files, metadata="Requires-Dist: beside\n")).ok
 
 
-def test_a_wheel_that_cannot_be_installed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WheelError) as refusal:
-        ran(leveled_wheel(tmp_path, metadata="Requires-Dist: nowhere-at-all\n"))
-    assert str(refusal.value) == (
-        f"{NAME}: cannot be installed: uv: No solution found when resolving dependencies: Because nowhere-at-all was "
+def test_a_wheel_runs_without_what_is_not_there_as_wheels_and_the_report_says_so(tmp_path: Path) -> None:
+    report = ran(leveled_wheel(tmp_path, metadata="Requires-Dist: nowhere-at-all\n"))
+    assert report.ok
+    assert report.runs[0].imported == ("demo", "demo._c")
+    assert report.notes[0] == (
+        "run without what it requires: uv: No solution found when resolving dependencies: Because nowhere-at-all was "
         "not found in the provided package locations and demo==1.0 depends on nowhere-at-all, we can conclude that "
         "demo==1.0 cannot be used."
     )
+
+
+def test_a_wheel_that_cannot_be_installed_is_refused(tmp_path: Path) -> None:
+    python = f"{sys.version_info[0]}.{sys.version_info[1] + 1}"
+    with pytest.raises(WheelError) as refusal:
+        ran(leveled_wheel(tmp_path, metadata=f"Requires-Python: >={python}\n"))
+    assert str(refusal.value).startswith(f"{NAME}: cannot be installed: uv: ")
 
 
 def test_a_python_that_is_not_here_is_said(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from vbuild.build.wrappers import FailedCall
 from vbuild.errors import FetchError
 from vbuild.hardware.cpu import Cpu
 from vbuild.verification.model import Severity, VerifyRule
-from vbuild.verification.published import Published, likely_cause, lost, on_index
+from vbuild.verification.published import Published, likely_cause, lost, on_index, unlike
 from vbuild.verification.verify import verify
 
 PLAIN = "static int n(int x) { return x + 1; } int PyInit__c(void) { return n(2); } int x[64];"
@@ -51,6 +51,43 @@ def test_a_wheel_that_has_everything_lacks_nothing(tmp_path: Path) -> None:
     assert findings(tmp_path, theirs, {"demo/_c.abi3.so": compiled(PLAIN)}) == []
     published = Published.of(wheel(tmp_path / "theirs", NAME, {}), CPU)
     assert "0 of 0 modules and 1 more" in lost(verify(wheel(tmp_path / "ours", NAME, theirs)), published)[-1].what
+
+
+LOST = "1 of 3 compiled modules of the published wheel are missing"
+ASKED = "the project asked the CPU of the builder, or the compiler's flags, which modules to build"
+ACCEPT = "to go on without it: verify.against = 'none'"
+
+
+@pytest.mark.parametrize(
+    ("plain", "published", "said"),
+    [
+        (("_none", "_avx2"), ("_avx2", "_none"), []),
+        (
+            ("_none", "_avx2", "_sse41"),
+            None,
+            [f"error: _sse41.so: 1 module of the plain wheel of this build missing: {ASKED} [published]"],
+        ),
+        (
+            ("_none",),
+            None,
+            [f"warning: _avx2.so: 1 module that the plain wheel of this build does not have: {ASKED} [published]"],
+        ),
+        (
+            ("_none", "_avx2"),
+            ("_none", "_avx2", "_avx512"),
+            [f"error: _avx512.so: {LOST}; {ASKED}; {ACCEPT} [published]"],
+        ),
+    ],
+)
+def test_a_variant_wheel_that_has_other_modules_than_the_plain_or_the_published_one_says_so(
+    plain: tuple[str, ...], published: tuple[str, ...] | None, said: list[str], tmp_path: Path
+) -> None:
+    def wheel_of(folder: str, modules: tuple[str, ...], tag: str) -> Path:
+        return wheel(tmp_path / folder, NAME, {f"{name}.{tag}.so": compiled(PLAIN) for name in modules})
+
+    ours = wheel_of("ours", ("_none", "_avx2"), "cpython-311-x86_64-linux-gnu")
+    other = wheel_of("published", published, "abi3") if published else None
+    assert [*map(str, unlike(ours, plain=wheel_of("plain", plain, "abi3"), published=other))] == said
 
 
 def test_a_module_that_is_here_for_another_cuda_is_not_missing(tmp_path: Path) -> None:

@@ -97,6 +97,20 @@ def test_a_function_of_rust_is_accepted_by_its_name_without_the_hash(tmp_path: P
     assert not verify(compiled, cpu=V2, allow=["^_ZN4sha26sha51213compress_avx2"]).failed
 
 
+def test_functions_that_virtual_tables_lead_to_have_one_cause_and_one_pattern(tmp_path: Path) -> None:
+    functions = "".join(
+        f'static void f{i}(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}' for i in range(5)
+    )
+    table = f"void (*const _ZTV4Wide[])(void) = {{{', '.join(f'f{i}' for i in range(5))}}};"
+    calls = "void *PyInit_demo(void) { for (int i = 0; i < 5; i++) _ZTV4Wide[i](); return 0; }"
+    (error,) = [
+        one for one in verify(made(tmp_path, shared_object(functions + table + calls)), cpu=V2).findings if one.is_error
+    ]
+    assert "5 functions, 5 through virtual tables, _ZTV4Wide: f" in error.what
+    assert "; and 4 more" in error.what
+    assert error.advice.endswith("verify.allow = ['_demo']")
+
+
 def test_code_above_the_baseline_is_a_warning_where_nobody_claims_a_level(tmp_path: Path) -> None:
     source = f'{CALLED} void dot(void) {{ __asm__ volatile("vpaddd %ymm0, %ymm1, %ymm2"); }}'
     verdict = verify(made(tmp_path, shared_object(source)))
@@ -106,13 +120,13 @@ def test_code_above_the_baseline_is_a_warning_where_nobody_claims_a_level(tmp_pa
     assert "above x86-64, which is all that its tags promise" in what
 
 
-def test_dispatched_code_passes_and_is_counted(tmp_path: Path) -> None:
+def test_tested_code_passes_and_is_counted(tmp_path: Path) -> None:
     source = f"""{MODULE} __attribute__((target_clones("default", "avx2")))
     void add(float *restrict a, const float *restrict b) {{ for (int i = 0; i < 1024; i++) a[i] += b[i]; }}
     """
     verdict = verify(made(tmp_path, shared_object(source)), cpu=V2)
     assert not verdict.failed
-    assert verdict.isa == "ok, 1 dispatched"
+    assert verdict.isa == "ok, 1 tested"
     assert [library.accepted for library in verdict.libraries] == [(("runs after a test of the processor", 1),)]
 
 

@@ -142,23 +142,31 @@ def run_levels(
     *,
     cpu: "str | Cpu | None" = None,
     recipe: StrPath | None = None,
+    test: str | None = None,
+    processors: Iterable[str] = (),
     allow_builds: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> "LevelReport":
-    """Install *wheel* and import it as a CPU of each level in it would: ``vbuild verify --run-levels``.
+    """Install *wheel* and import it as a CPU of each level in it would: ``vbuild verify --run``.
 
     *cpu* is the level of a wheel that claims none, by default the baseline. *recipe* is one whose test is run at each
-    level, too. With *allow_builds*, requirements without a wheel are built, which runs their code. ``failures`` of the
-    result say what does not work, ``untried`` which levels this machine cannot run. `WheelError` if the wheel cannot be
-    installed, `RecipeError` if the recipe is wrong.
+    level, too, or *test* is a command. *processors* are further ones to run it on, by the names that ``qemu-x86_64
+    -cpu`` takes, such as the ``processors`` of a verdict. With *allow_builds*, requirements without a wheel are built,
+    which runs their code. ``failures`` of the result say what does not work,
+    ``untried`` which levels this machine cannot run. `WheelError` if the wheel cannot be installed, `RecipeError` if
+    the recipe is wrong.
     """
     from vbuild.hardware.cpu import Cpu
     from vbuild.recipe.model import Check, Recipe
     from vbuild.verification.level_runs import LevelSettings
     from vbuild.verification.level_runs import run_levels as verb
 
-    check = Recipe.load(Path(recipe)).test if recipe else Check()
-    settings = LevelSettings(check=check, cpu=value_of(cpu, Cpu.parse), builds=allow_builds)
+    settings = LevelSettings(
+        check=Recipe.load(Path(recipe)).test if recipe else Check(command=test),
+        cpu=value_of(cpu, Cpu.parse),
+        builds=allow_builds,
+        processors=texts_of(processors),
+    )
     return verb(Path(wheel), settings, on_progress=on_progress or silent)
 
 

@@ -25,8 +25,7 @@ from vbuild.toolchain.rewriting import SINGLE_FILE
 # of the files of a language, the part that has to be compiled with a flag for it to steer the build
 _NEARLY_ALL = 0.9
 _SHOWN = 5
-_WHY = "code above the level ran without a check of the CPU"
-_NOT_SHOWN = "nothing shows that code above the level runs only after a check of the CPU"
+_WHY = "nothing shows that code above the level runs only after a check of the CPU"
 
 
 class CodeAbove(Struct, frozen=True):
@@ -92,13 +91,13 @@ class KeptFlags(Struct, frozen=True):
         """
         if above.functions:
             return self.next_rules(rules, above.functions, is_sure=is_sure)
-        return self._without_steering(rules, _NOT_SHOWN) if above.is_unfollowed else None
+        return self._without_steering(rules) if above.is_unfollowed else None
 
-    def _without_steering(self, rules: Rewriting, why: str = _WHY) -> NextRules | None:
-        """The *rules* without the flags that nearly all commands have, and *why*; None if these are gone already."""
+    def _without_steering(self, rules: Rewriting) -> NextRules | None:
+        """The *rules* without the flags that nearly all commands have; None if these are gone already."""
         if not (steering := tuple(sorted(self.steering - {*rules.steering}))):
             return None
-        what = f"{' '.join(steering)}: in nearly all commands, and {why}"
+        what = f"{' '.join(steering)}: in nearly all commands, and {_WHY}"
         return NextRules(replace(rules, steering=(*rules.steering, *steering)), what)
 
     def next_rules(self, rules: Rewriting, above: Collection[str], *, is_sure: bool = False) -> NextRules | None:

@@ -36,8 +36,7 @@ class WheelTrial(Struct, frozen=True):
 
     *machine* is the CPU of this machine, or None if it is not known. *index_variables* gives uv's variables for package
     indexes, and *find_links* is a folder of wheels that are not on them. The command sees the user's variables that
-    builds see, those whose names *pass_env* has, and *variables*. *is_emulated* asks for the environment also where
-    there is no command to run here. Errors call it *name*.
+    builds see, those whose names *pass_env* has, and *variables*. Errors call it *name*.
     """
 
     check: Check
@@ -47,7 +46,6 @@ class WheelTrial(Struct, frozen=True):
     index_variables: Callable[[], Mapping[str, str]]
     find_links: Path | None = None
     pass_env: tuple[str, ...] = ()
-    is_emulated: bool = False
     variables: Env = ()
     name: str = "test"
 
@@ -59,8 +57,8 @@ class WheelTrial(Struct, frozen=True):
         folder.mkdir(parents=True)
         is_above = self.machine is None or not self.machine.runs(self.cpu)
         result = TrialResult.NONE if self.check.command is None else TrialResult.NOT_RUN if is_above else None
-        if result and not self.is_emulated:
-            return result
+        if result or self.check.command is None:
+            return result or TrialResult.NONE
         plain = linked(wheel, folder / str(WheelName.parse(wheel.name).plain()))
         environment = environment_in(folder)
         empty = folder / "empty"  # the command must find the wheel installed, not the source tree
@@ -72,8 +70,6 @@ class WheelTrial(Struct, frozen=True):
         with at(self.name):
             run(venv_command(self.interpreter.path, folder / "venv"), log=log, environment=variables)
             run(fill, log=log, environment=variables)
-            if result or self.check.command is None:
-                return result or TrialResult.NONE
             try:
                 run(["sh", "-c", self.check.command], log=log, cwd=empty, environment=seen)
             except BuildError as error:

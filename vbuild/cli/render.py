@@ -149,10 +149,11 @@ def _product_lines(product: "Product", built: set[tuple[str, ...]]) -> Iterator[
 def _tested(product: "Product") -> str:
     """What became of the test of *product*, and the level as which it also works in an emulator."""
     run = product.emulation
-    if run and run.works and run.is_tested and product.trial == "not run":
+    if not (run and run.works):
+        return str(product.trial)
+    if run.is_tested and product.trial == "not run":
         return f"passed as {run.level}"  # for another machine than this one
-    works = f", as {run.level}" if run and run.works else ""
-    return f"{product.trial}{works}"
+    return f"{product.trial if run.is_tested else 'imported'}, as {run.level}"
 
 
 def _built(product: "Product", before: set[tuple[str, ...]]) -> str:

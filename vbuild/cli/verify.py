@@ -41,13 +41,16 @@ if TYPE_CHECKING:
     "--trust-root", type=options.FILE, help="With --attestations: trust this trusted_root.json, not Sigstore's own."
 )
 @click.option(
-    "--run-levels", "run", is_flag=True, help="Also install and import the wheels, as CPUs of their levels see them."
+    "--run",
+    is_flag=True,
+    help="Also install and import the wheels, on emulated CPUs that have no more than they promise to need.",
 )
-@click.option("--recipe", type=options.PATH, help="With --run-levels: also run this recipe's test.")
+@click.option("--recipe", type=options.PATH, help="With --run: also run this recipe's test.")
+@click.option("--test", metavar="COMMAND", help="With --run: also run this command of the shell.")
 @click.option(
     "--allow-builds",
     is_flag=True,
-    help="With --run-levels: build requirements that have no wheel, which runs their code.",
+    help="With --run: build requirements that have no wheel, which runs their code.",
 )
 @options.as_json
 def verify(
@@ -62,6 +65,7 @@ def verify(
     trust_root: Path | None,
     run: bool,
     recipe: Path | None,
+    test: str | None,
     allow_builds: bool,
     as_json: bool,
 ) -> None:
@@ -76,8 +80,10 @@ def verify(
     from vbuild.verification.level_emulation import LevelReport
     from vbuild.verification.verify import verify as verb
 
-    if (recipe or allow_builds) and not run:
-        raise click.UsageError("--recipe and --allow-builds go with --run-levels only")
+    if (recipe or test or allow_builds) and not run:
+        raise click.UsageError("--recipe, --test and --allow-builds go with --run only")
+    if recipe and test:
+        raise click.UsageError("--recipe has a test of its own; give it or --test")
     if (publisher or trust_root) and not attestations:
         raise click.UsageError("--publisher and --trust-root go with --attestations only")
     with terminal.status(quiet=as_json) as on_progress:
@@ -89,24 +95,31 @@ def verify(
             from vbuild.verification.attestations import attested
 
             verdicts = [attested(verdict, asked) for verdict in verdicts]
-        levels = partial(looking.run_levels, cpu=cpu, recipe=recipe, allow_builds=allow_builds, on_progress=on_progress)
-        runs = [*map(levels, wheels)] if run else []
+        levels = partial(looking.run_levels, cpu=cpu, recipe=recipe, test=test, allow_builds=allow_builds)
+        runs = (
+            [levels(one.wheel, processors=one.processors, on_progress=on_progress) for one in verdicts] if run else []
+        )
     verdicts[: len(runs)] = map(LevelReport.evidence_for, runs, verdicts)
-    lines = [line for verdict in verdicts for line in verdict_lines(verdict)]
-    data = [{**verdict.data(), "outcome": verdict.outcome} for verdict in verdicts]
+    crashes = [ran.crash for ran in runs] or [""] * len(verdicts)
+    lines = [line for one, crash in zip(verdicts, crashes, strict=True) for line in verdict_lines(one, crash=crash)]
+    data = [
+        {**one.data(), "outcome": "failed" if crash else one.outcome, "summary": crash or one.summary}
+        for one, crash in zip(verdicts, crashes, strict=True)
+    ]
     for one, ran in zip(data, runs, strict=False):
         one["run"] = ran.data()
     terminal.show(data, [*lines, *(line for ran in runs for line in ran.lines())], as_json=as_json)
     if failed := [verdict.wheel.name for verdict in verdicts if verdict.failed]:
         raise WheelError(f"{', '.join(failed)}: not what the name and metadata promise")
     if failed := [ran.wheel for ran in runs if not ran.ok]:
-        raise WheelError(f"{', '.join(failed)}: does not work as every CPU level in it")
+        raise WheelError(f"{', '.join(failed)}: does not work on every CPU that it was run on")
 
 
-def verdict_lines(verdict: "Verdict") -> Iterator[str]:
+def verdict_lines(verdict: "Verdict", *, crash: str = "") -> Iterator[str]:
+    """The *verdict* for a terminal; its summary is the *crash* that a run of the wheel ended in, if any."""
     from vbuild.verification.model import merged
 
-    yield f"{verdict.wheel.name}: {verdict.outcome}"
+    yield f"{verdict.wheel.name}: {crash or verdict.summary}"
     yield f"  instruction sets: {verdict.isa}{f', compared with {verdict.cpu}' if verdict.cpu else ''}"
     for library in verdict.libraries:
         highest = f"{library.level} at most" if library.level else "not disassembled"

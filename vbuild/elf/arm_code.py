@@ -119,13 +119,22 @@ class ArmModule(Module):
     def needs(self, instruction: ArmInstruction) -> int:  # type: ignore[override]
         return features(arm.needed_by(instruction.code))
 
+    def instructions(self, piece: Piece) -> Iterator[ArmInstruction]:  # type: ignore[override]
+        """The instructions of *piece*, one after the other, up to the first word that is none."""
+        data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
+        return takewhile(self._is_valid, self.decoded(piece.address - self.base, data))
+
+    def is_unknown(self, _: Piece) -> bool:
+        """Whether a piece needs words that are no instruction to be one, which is not looked for."""
+        return False
+
     def needing(self, piece: Piece) -> Iterator[ArmInstruction]:  # type: ignore[override]
         start = piece.address - self.base
         code = CodeSection("", start, self.bytes_at(start, piece.end - piece.address))
         return takewhile(self._is_valid, (decoded(word, place) for place, word in arm.telling_words(code)))
 
-    def needed_in(self, data: bytes) -> int:
-        return features(arm.needed_in(data))
+    def needed_in(self, piece: Piece) -> int:
+        return features(arm.needed_in(self.bytes_at(piece.address - self.base, piece.end - piece.address)))
 
     def text(self, instruction: ArmInstruction) -> str:  # type: ignore[override]
         return arm.text_of(instruction.code)

@@ -12,9 +12,8 @@ from typing import Any
 
 from vbuild.elf.cpu_facts import ASKERS
 from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind, Register
-from vbuild.elf.imports import ENDLESS
 from vbuild.elf.machine_state import CALLS, GENERAL, INDIRECT, INFO, RAX, WRITES, general
-from vbuild.elf.module import Piece
+from vbuild.elf.module import ENDLESS, Piece
 from vbuild.elf.program import LEAVES, Program
 
 # bytes of code that is looked through, instructions that a value is made of, and branches on which one depends

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from vbuild.binary.code import CodeSection
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import ASKERS, CPUID_BITS, GLIBC_LEAVES, MODEL_FEATURES, MODEL_SUBTYPES, MODEL_TYPES
+from vbuild.elf.cpu_facts import ASKED, ASKERS, CATCHERS, CPUID_BITS, GLIBC_LEAVES, MODEL_FEATURES, SIGILL, usable
 from vbuild.elf.iced import Mnemonic
 from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import LEAF_SIZE, LEAVES, MODEL, Program
@@ -23,6 +23,7 @@ _REGISTERS = ("eax", "ebx", "ecx", "edx")
 # the first four letters of GenuineIntel; a number written to a variable
 _VENDOR = re.compile(b"Genu")
 _STORE = re.compile(rb"\xc7\x05(....)....", re.DOTALL)
+_MOV_EDI_SIGILL = bytes((0xBF, SIGILL, 0, 0, 0))
 _LIBGCC_BEFORE, _LIBGCC_BEHIND = 1024, 4096
 _FEW_STORES = 3
 
@@ -64,6 +65,9 @@ class Questions:
                     yield from self._users(module, range(place, place + 8))
                 elif name in ASKERS:
                     yield from self._users_of_place(module, place)
+                elif name in CATCHERS:
+                    users = self._users_of_place(module, place)
+                    yield from (user for user in users if _MOV_EDI_SIGILL in _code(module, user))
         for start in {address for address in self._models if address - 1 not in self._models}:
             module = self.program.module(start)
             yield from self._users(module, range(start - module.base, start - module.base + 16))
@@ -91,8 +95,7 @@ class Questions:
         if piece.symbol and piece.symbol.names:
             return "__cpu_indicator_init" in piece.symbol.names
         module = self.program.module(piece.address)
-        data = module.bytes_at(piece.address - module.base, piece.end - piece.address)
-        return _VENDOR.search(data) is not None and any(
+        return _VENDOR.search(_code(module, piece)) is not None and any(
             module.base + target in self._models for target in _stored(module, piece)
         )
 
@@ -151,12 +154,15 @@ def special(address: int, size: int) -> Value:
         leaf, offset = divmod(address - LEAVES, LEAF_SIZE)
         word = (GLIBC_LEAVES[leaf] if leaf < len(GLIBC_LEAVES) else (0, 0), _REGISTERS[offset % 16 // 4])
         bits = CPUID_BITS.get((*word[0], word[1]), {})
-        return values.word({bit - 8 * (offset % 4): facts for bit, facts in bits.items()}, size)
+        # what CPUID says, then what of it may be used
+        is_active = offset >= LEAF_SIZE // 2
+        return values.word(
+            {bit - 8 * (offset % 4): usable(facts) if is_active else facts for bit, facts in bits.items()}, size
+        )
     if tag(address) == tag(MODEL):
         offset = address - MODEL
         if offset in {_TYPE, _SUBTYPE}:
-            table = MODEL_TYPES if offset == _TYPE else MODEL_SUBTYPES
-            return values.Choice.of(tuple((number, table.get(number, 0)) for number in range(64)))
+            return values.flags(ASKED)
         first = 8 * (offset - 12)
     else:
         first = 32 + 8 * (address - MODEL_WORDS)
@@ -199,6 +205,9 @@ def _stores(code: CodeSection, low: int, high: int) -> Iterator[int]:
 
 
 def _stored(module: Module, piece: Piece) -> Iterator[int]:
-    start = piece.address - module.base
-    data = module.bytes_at(start, piece.end - piece.address)
-    return _stores(CodeSection("", start, data), 0, len(data))
+    data = _code(module, piece)
+    return _stores(CodeSection("", piece.address - module.base, data), 0, len(data))
+
+
+def _code(module: Module, piece: Piece) -> bytes:
+    return module.bytes_at(piece.address - module.base, piece.end - piece.address)

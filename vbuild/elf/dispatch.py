@@ -19,11 +19,12 @@ from vbuild.elf.arm_code import ArmModule
 from vbuild.elf.arm_reach import ArmReach
 from vbuild.elf.arm_words import without_addresses
 from vbuild.elf.cpu_facts import implied, names_of
-from vbuild.elf.isa import FeatureUse, Isa, RegionIsa, instructions_of
+from vbuild.elf.isa import UNKNOWN, FeatureUse, Isa, RegionIsa, is_function
 from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import Program
 from vbuild.elf.reach import Doubt, Reach
 from vbuild.elf.regions import Region
+from vbuild.elf.undecodable import instructions_of
 from vbuild.hardware.cpu import X86_64_LEVELS
 from vbuild.process.pool import ProcessPool
 
@@ -168,11 +169,17 @@ class Dispatch:
         module = self._modules.get(path)
         if module is None:
             return (*found, *(Judged(region, features, None) for region, features in others))
-        if others:
+        # where bytes are no instruction outside functions, only what is led to counts
+        outside = (one for one in isa.regions if one.doubtful and not is_function(one.region.function))
+        suspects = [one for one in outside if not _is_allowed(path, one, allow)]
+        pieces = [piece for one in suspects for piece in module.pieces_in(one.region) if module.is_unknown(piece)]
+        if others or pieces:
             if level not in self._reaches:
                 kind = ArmReach if self._is_arm else Reach
                 self._reaches[level] = kind(self._program, level, extras=self._extras)
-            found += _reached(module, self._reaches[level], [region for region, _ in others], level, self._extras)
+            regions = [(piece, region) for region, _ in others for piece in module.pieces_in(region.region)]
+            regions += ((piece, _isa_of(module, piece)) for piece in pieces)
+            found += _reached(module, self._reaches[level], regions, level, self._extras)
         return tuple(sorted(found, key=lambda one: one.isa.region.address))
 
 
@@ -182,15 +189,22 @@ def _is_allowed(path: str, region: RegionIsa, allow: Sequence[re.Pattern[str]]) 
 
 
 def _reached(
-    module: Module, reach: Reach, regions: Sequence[RegionIsa], level: int, extras: frozenset[str]
+    module: Module, reach: Reach, regions: Iterable[tuple[Piece, RegionIsa]], level: int, extras: frozenset[str]
 ) -> Iterator[Judged]:
-    pieces = [(piece, region) for region in regions for piece in module.pieces_in(region.region)]
+    pieces = [*regions]
+    above = {piece.address for piece, _ in pieces}
+    # XGETBV is part of a question, and needs an answer itself
+    pieces += ((piece, _isa_of(module, piece)) for piece in reach.questions_in(module) if piece.address not in above)
     found = reach.violations(piece for piece, _ in pieces)
     for piece, region in pieces:
-        isa = region if region.region.function else _isa_of(module, piece)
+        # which bytes that are none are reached is known only with what is called
+        is_exact = region.region.function and UNKNOWN not in region.features
+        isa = region if is_exact else _isa_of(module, piece)
         if not (features := isa.above(level, extras=extras)):
             continue
         if piece.address not in found:
+            if piece.address not in above:
+                continue
             if reach.is_tested(piece):
                 yield Judged(isa, features, Reason.TESTED)
             elif reach.is_asking:
@@ -200,10 +214,13 @@ def _reached(
                 yield Judged(isa, features, None, (str(piece),), doubt=Doubt.UNFOLLOWED)
             continue
         violation = found[piece.address]
-        names = names_of(violation.missing)
+        missing = names_of(violation.missing)
+        # that the system saves registers is worth a word where nothing else is missing
+        names = missing & isa.features or missing
         uses = tuple(
             FeatureUse(name, instruction.ip, module.text(instruction))
             for name, instruction in sorted(violation.first.items(), key=lambda one: (one[1].ip, one[0]))
+            if name in names
         )
         yield Judged(isa, names, None, violation.way, uses, violation.doubt)
 
@@ -213,8 +230,8 @@ def _isa_of(module: Module, piece: Piece) -> RegionIsa:
     address = piece.address - module.base
     data = module.bytes_at(address, piece.end - piece.address)
     kind = arm.ArmRegion if isinstance(module, ArmModule) else RegionIsa
-    names = names_of(module.needed_in(data))
-    return kind(Region(address, data, None), names, frozenset(), is_vector_encoded=False)
+    names = names_of(module.needed_in(piece))
+    return kind(Region(address, data, piece.symbol), names, frozenset(), is_vector_encoded=False)
 
 
 def _names(region: RegionIsa) -> tuple[str, ...]:
@@ -227,5 +244,5 @@ def _fingerprint(region: RegionIsa) -> bytes:
     if isinstance(region, arm.ArmRegion):
         data = without_addresses(region.region.data)
     else:
-        data = b"".join(one.code.to_bytes(2, "little") for one in instructions_of(region.region))
+        data = b"".join(one.code.to_bytes(2, "little") for one in instructions_of(region.region.data, 0))
     return blake2b(data, digest_size=16).digest()

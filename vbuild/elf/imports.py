@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 from vbuild.elf import values
-from vbuild.elf.cpu_facts import ASKERS, PRESENT, XCR0_BITS, optional
+from vbuild.elf.cpu_facts import ASKED, ASKERS, CATCHERS, PRESENT, SIGILL, XCR0_BITS, optional
 from vbuild.elf.instructions import Instructions
 from vbuild.elf.machine_state import RAX, RSP, State
+from vbuild.elf.module import ENDLESS
 from vbuild.elf.program import LEAF_SIZE, LEAVES
 from vbuild.elf.values import Value, is_stack, tag
 from vbuild.elf.world import ENVIRONMENT, World
@@ -17,9 +18,8 @@ ALLOCATORS = {"malloc": False, "calloc": True, "_Znwm": False, "_Znam": False, "
 FREED = frozenset({"free", "_ZdlPv", "_ZdlPvm", "_ZdaPv"})
 # words on the stack that may be arguments of a function that is not known
 MOST_WORDS = 8
-ENDLESS = frozenset({"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__stack_chk_fail", "longjmp"})
-ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "_ZSt9terminatev", "__fortify_fail"}
-ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
+# after longjmp they return again, to a stack on which other things stand by then
+_RETURNING_TWICE = frozenset({"setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "_setjmpex"})
 _ENVIRONMENT = frozenset({"getenv", "secure_getenv", "__secure_getenv"})
 _COPIES = frozenset({"memcpy", "memmove", "__memcpy_chk", "__memmove_chk"})
 FILLS = frozenset({"memset", "__memset_chk"})
@@ -128,6 +128,11 @@ class Imports(Instructions):
             self._spoil(to, state)
         if name in {"pthread_once", "call_once"}:
             self._lose(source, state.facts)
+        if name in _RETURNING_TWICE:
+            state.stack = {}
+        if name in CATCHERS and to == SIGILL:
+            # some instruction is tried, and it was not understood what follows from that
+            state.facts |= ASKED
         self._forget(state, self._returned_by(name, state))
         return [state]
 

@@ -3,24 +3,25 @@
     ELF -> regions (a function, or what lies between two) -> instruction codes -> CPU features above the baseline
 
 Each function is decoded from its start, so data in front of it cannot put the decoder out of step. What stands in a
-function behind the first bytes that are not an instruction may be data, and so may all that stands around such bytes
-outside any function: it is kept apart as *doubtful*.
+function behind the first bytes that are not an instruction, and is not reached from its start, may be data, and so may
+all that stands around such bytes outside any function: it is kept apart as *doubtful*. Such bytes that are reached are
+the feature `UNKNOWN`, which no processor is known to have.
 
 `vbuild.hardware.cpu.X86_64_FEATURES` says which x86-64 level has the CPU feature that an instruction needs. AES, SHA,
 VAES, GFNI, the other AVX-512s and AMX belong to no level. Instructions that older processors execute as something
 harmless, or with which a program asks what the processor has, count for no level.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from itertools import takewhile
+from functools import cache, partial
 from operator import attrgetter
 from typing import NamedTuple, Self
 
-from vbuild.binary.code import CodeFile
+from vbuild.binary.code import CodeFile, Symbol
 from vbuild.elf.iced import Code, CpuidFeature, Decoder, EncodingKind, Formatter, FormatterSyntax, Instruction
 from vbuild.elf.regions import Region, regions_of, spread
+from vbuild.elf.undecodable import described, instructions_of
 from vbuild.hardware.cpu import feature_rank
 from vbuild.process.pool import ProcessPool
 
@@ -33,7 +34,7 @@ _SYSTEM = {"SYSCALL", "SEP", "MSR", "SMM", "MONITOR", "VMX", "SVM", "INVPCID", "
 _HINTS = {"MULTIBYTENOP", "PAUSE", "CET_IBT", "CET_SS", "MPX", "CLDEMOTE", "PREFETCHW", "PREFETCHWT1", "PREFETCHITI"}
 _HINTS |= {"HLE", "HLE_OR_RTM"}
 # with which a program asks what the processor has
-_QUESTIONS = {"TSC", "RDTSCP", "RDPMC", "CPUID"}
+_QUESTIONS = {"TSC", "RDPMC", "CPUID"}
 _OF_NO_LEVEL = frozenset(_BASELINE | _SYSTEM | _HINTS | _QUESTIONS)
 _NAMES = {
     number: name.replace("SSE4_", "SSE4.") for name, number in vars(CpuidFeature).items() if isinstance(number, int)
@@ -41,13 +42,16 @@ _NAMES = {
 _CODES = {name: number for name, number in vars(Code).items() if isinstance(number, int)}
 
 INVALID: int = Code.INVALID
+# what bytes need that are not understood
+UNKNOWN = "UNKNOWN"
 CPUID: int = Code.CPUID
+XGETBV: int = Code.XGETBV
 
 
 @cache
 def features_by_code() -> dict[int, frozenset[str]]:
     """The features, above the baseline, that each of iced-x86's instruction codes needs; codes without are left out."""
-    found = {}
+    found = {INVALID: frozenset({UNKNOWN})}
     for name, number in _CODES.items():
         if features := _features(name, number) - _OF_NO_LEVEL:
             found[number] = features
@@ -60,7 +64,8 @@ def _features(name: str, number: int) -> frozenset[str]:
         return frozenset()
     if name in {"LAHF", "SAHF"}:
         return frozenset({"LAHF-SAHF"})
-    if name.startswith("XGETBV"):
+    # part of a question; that another one comes before it is the business of who looks at ways
+    if name == "XGETBV":
         return frozenset()
     instruction = _bare(number)
     features = {_NAMES[feature] for feature in instruction.cpuid_features()}
@@ -86,11 +91,6 @@ def _bare(number: int) -> Instruction:
 
 _BITS = 64
 _code_of = attrgetter("code")
-
-
-def instructions_of(region: Region) -> Iterator[Instruction]:
-    """The instructions up to the end of *region*, each with its address."""
-    yield from Decoder(_BITS, region.data, ip=region.address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +123,12 @@ class RegionIsa:
         missing = set(features)
         found = []
         formatter = Formatter(FormatterSyntax.INTEL)
-        for instruction in instructions_of(self.region):
+        address, data = self.region.address, self.region.data
+        for instruction in instructions_of(data, address):
             for feature in sorted(missing & features_by_code().get(instruction.code, frozenset())):
                 missing.remove(feature)
-                found.append(FeatureUse(feature, instruction.ip, formatter.format(instruction)))
+                text = formatter.format(instruction) if instruction else described(data[instruction.ip - address :])
+                found.append(FeatureUse(feature, instruction.ip, text))
         return tuple(found)
 
 
@@ -154,15 +156,16 @@ class Isa:
         cpuid: list[int] = []
         invalid = 0
         pieces = ((region.address, region.data) for region in regions)
-        for region, codes in zip(regions, spread(_decoded, pieces, executor), strict=True):
+        decode = partial(_decoded, has_tables=elf.system != "linux")
+        for region, codes in zip(regions, spread(decode, pieces, executor), strict=True):
             if not codes.certain and not codes.doubtful:
                 continue
             invalid += codes.is_broken
             if CPUID in codes.certain:
                 cpuid.append(region.address)
             certain, doubtful = _needs(codes.certain), _needs(codes.doubtful)
-            if codes.is_broken and region.function is None:
-                # data between functions: tables, constants
+            if codes.is_broken and not is_function(region.function):
+                # data between functions, or behind a label: tables, constants
                 certain, doubtful = frozenset(), certain | doubtful
             if certain or doubtful:
                 is_encoded = not vector_encoded().isdisjoint(codes.certain)
@@ -189,14 +192,17 @@ class _Codes(NamedTuple):
 _NOTHING = _Codes()
 
 
-def _decoded(pieces: Iterable[tuple[int, bytes]]) -> list[_Codes]:
-    """What the *pieces* of code hold, one by one; the loop that all the time goes into."""
+def _decoded(pieces: Iterable[tuple[int, bytes]], *, has_tables: bool) -> list[_Codes]:
+    """What the *pieces* of code hold, one by one; the loop that all the time goes into.
+
+    Outside Linux compilers put tables of jumps into functions.
+    """
     telling = frozenset(features_by_code()) | {CPUID}
     found = []
     for _, data in pieces:
         codes = set(map(_code_of, Decoder(_BITS, data)))
         if INVALID in codes:
-            found.append(_split(data, telling))
+            found.append(_split(data, telling, has_tables=has_tables))
         elif telling.isdisjoint(codes):
             found.append(_NOTHING)
         else:
@@ -204,10 +210,14 @@ def _decoded(pieces: Iterable[tuple[int, bytes]]) -> list[_Codes]:
     return found
 
 
-def _split(data: bytes, telling: frozenset[int]) -> _Codes:
-    codes = iter(map(_code_of, Decoder(_BITS, data)))
-    certain = telling.intersection(takewhile(lambda code: code != INVALID, codes))
-    return _Codes(certain, telling.intersection(codes) - certain, is_broken=True)
+def _split(data: bytes, telling: frozenset[int], *, has_tables: bool) -> _Codes:
+    certain = telling.intersection(map(_code_of, instructions_of(data, 0, has_tables=has_tables)))
+    return _Codes(certain, telling.intersection(map(_code_of, Decoder(_BITS, data))) - certain, is_broken=True)
+
+
+def is_function(symbol: Symbol | None) -> bool:
+    """Whether *symbol* stands for code: it has an end, as its own type or an unwind entry says, or others call it."""
+    return symbol is not None and (symbol.size > 0 or symbol.is_exported)
 
 
 def _needs(codes: Iterable[int]) -> frozenset[str]:

@@ -29,7 +29,9 @@ from vbuild.elf.iced import (
     Mnemonic,
     OpKind,
 )
+from vbuild.elf.isa import INVALID, is_function
 from vbuild.elf.regions import Region, regions_of
+from vbuild.elf.undecodable import decoded, described, instructions_of, is_code, is_newer
 
 _BITS = 64
 _LOW = (1 << 64) - 1
@@ -47,10 +49,15 @@ _branch_of, _is_relative = attrgetter("near_branch_target"), attrgetter("is_ip_r
 _AHEAD = 64
 # rep movs
 _COPY = re.compile(rb"\xf3\x48?[\xa4\xa5]")
+_JUMPS = frozenset({FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH})
 ENDS = frozenset(
     {FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH, FlowControl.INTERRUPT}
     | {FlowControl.EXCEPTION, FlowControl.CALL, FlowControl.INDIRECT_CALL}
 )
+# functions of other libraries that never return
+ENDLESS = frozenset({"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__stack_chk_fail", "longjmp"})
+ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "_ZSt9terminatev", "__fortify_fail"}
+ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +340,7 @@ class Module(Data):
 
     def decoded(self, address: int, data: bytes) -> Iterable[Instruction]:
         """The instructions of the code *data* at *address* of this file."""
-        return Decoder(_BITS, data, ip=address)
+        return decoded(data, address)
 
     # an instruction counts as true if its bytes are one
     _is_valid: Callable[[Any], bool] = bool
@@ -349,21 +356,68 @@ class Module(Data):
         """The features that *instruction* needs."""
         return by_code().get(instruction.code, 0)
 
-    def needed_in(self, data: bytes) -> int:
-        """The features that the instructions of the code *data* need, up to the first bytes that are none."""
-        return needed_by(data)
+    def needed_in(self, piece: Piece) -> int:
+        """The features that the instructions of *piece* need."""
+        data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
+        codes = set(map(_code_of, Decoder(_BITS, data)))
+        return needed_by(map(_code_of, self.needing(piece)) if INVALID in codes else codes)
 
     def text(self, instruction: Instruction) -> str:
+        if not instruction:
+            return described(self.bytes_at(instruction.ip, _AHEAD))
         return Formatter(FormatterSyntax.INTEL).format(instruction)
 
     def instructions(self, piece: Piece) -> Iterator[Instruction]:
-        """The instructions of *piece*, one after the other, up to the first bytes that are none."""
+        """The instructions of *piece*, one after the other; behind bytes that are none, as in `undecodable`."""
         data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
-        return takewhile(self._is_valid, self.decoded(piece.address - self.base, data))
+        has_tables = self.elf.system != "linux"
+        return instructions_of(data, piece.address - self.base, self._is_endless, has_tables=has_tables)
+
+    def _is_endless(self, call: Instruction) -> bool:
+        """Whether *call* does not come back: of a function from outside that never does, or of one without an end."""
+        target = call.near_branch_target
+        place = self.place_of_stub(target) if target else call.ip_rel_memory_address
+        if place:
+            return self.imports.get(place) in ENDLESS
+        if (piece := self.piece(self.base + target) if target else None) is None:
+            return False
+        inside = range(target, piece.end - self.base)
+        return not any(
+            one.flow_control in {FlowControl.RETURN, FlowControl.INDIRECT_BRANCH}
+            or (one.flow_control in _JUMPS and one.near_branch_target not in inside)
+            for one in self.decoded(target, self.bytes_at(target, len(inside)))
+        )
+
+    def _is_entered(self, piece: Piece) -> bool:
+        """Whether *piece* is code for sure: a function, or the loader or an instruction of other code leads there.
+
+        Where an instruction only makes its address, it may be a table.
+        """
+        start = piece.address - self.base
+        if is_function(piece.symbol) or start in self._pointed_set:
+            return True
+        users = {user for site in self.sites(start, start + 1) if (user := self.piece(self.base + site))}
+        references = [
+            one
+            for user in users.union(self.pieces_near(piece)) - {piece}
+            if is_function(user.symbol) or all(self.instructions(user))
+            for one in self.shape(user).outward
+            if one.target == piece.address
+        ]
+        is_led_to = any(one.is_branch for one in references)
+        return is_led_to or (bool(references) and is_code(self.bytes_at(start, piece.end - piece.address), start))
+
+    def is_unknown(self, piece: Piece) -> bool:
+        """Whether *piece* needs bytes that are no instruction to be one."""
+        return not all(self.needing(piece))
 
     def needing(self, piece: Piece) -> Iterator[Instruction]:
         """Those `instructions` of *piece* that may need a feature, and others."""
         found = list(self.instructions(piece))
+        if not all(found):
+            is_entered = self._is_entered(piece)
+            # the end of a piece may be in the middle of an instruction, if it was guessed
+            found = [one for one in found if one or (is_entered and self.instruction(self.base + one.ip) is None)]
         # no step in Python for an instruction that needs nothing
         return compress(found, map(by_code().get, map(_code_of, found)))
 
@@ -401,7 +455,7 @@ def _cuts(instructions: Iterable[Instruction], known: set[int]) -> set[int]:
         if is_end:
             behind.add(instruction.ip)
         flow = instruction.flow_control
-        is_end = flow in ENDS - {FlowControl.CALL, FlowControl.INDIRECT_CALL}
+        is_end = flow in ENDS - {FlowControl.CALL, FlowControl.INDIRECT_CALL} and not is_newer(instruction)
         if flow in {FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH}:
             jumps.append((instruction.ip, instruction.near_branch_target, flow == FlowControl.CONDITIONAL_BRANCH))
     found = set()

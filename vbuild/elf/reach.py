@@ -17,9 +17,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.elf.conditions import Conditions, Needs
-from vbuild.elf.cpu_facts import ASKED, EVERY, facts_of, features, kept, names_of, of_level
+from vbuild.elf.cpu_facts import ASKED, EVERY, facts_of, features, kept, names_of, of_level, unmasked
 from vbuild.elf.iced import Instruction
-from vbuild.elf.module import Piece
+from vbuild.elf.module import Module, Piece
 from vbuild.elf.program import Program
 from vbuild.elf.uses import Uses
 
@@ -38,13 +38,14 @@ class Doubt(StrEnum):
     ASKED = "the CPU is asked on each way that leads there, in a way that was not understood"
     KEPT = (
         "a field or an argument decides that holds the CPU's answer in some places; that it does in all was not shown: "
-        "test.emulate, or verify --run-levels, tries it"
+        "test.emulate, or verify --run, tries it"
     )
     UNCLEAR = (
         "no test that suffices was seen on the ways that lead there, but not each condition on these was understood"
     )
     POINTED = "a library that asks the CPU sets a pointer to it, by a condition that was not understood"
     UNFOLLOWED = "the ways that lead there were not followed to the end"
+    MASKED = "only where a hypervisor or the system masks what the processor has"
 
 
 class Unguarded(Struct, frozen=True):
@@ -81,13 +82,13 @@ class Reach(Uses):
     def _code_needs(self, piece: Piece) -> int:
         """The features above the level that instructions of *piece* need, whatever it asks."""
         if piece.address not in self._needed:
-            module = self.program.module(piece.address)
-            data = module.bytes_at(piece.address - module.base, piece.end - piece.address)
-            self._needed[piece.address] = module.needed_in(data) & ~self._level
+            self._needed[piece.address] = self.program.module(piece.address).needed_in(piece) & ~self._level
         return self._needed[piece.address]
 
     def own_need(self, piece: Piece) -> int:
         """The features above the level that instructions of *piece* need, where nothing has asked for them."""
+        if self._is_known(piece):
+            return 0
         if not self._is_aware(piece):
             return self._code_needs(piece)
         found, most = 0, self._code_needs(piece)
@@ -97,16 +98,22 @@ class Reach(Uses):
                 break
         return found
 
+    def questions_in(self, module: Module) -> list[Piece]:
+        """The pieces of *module* that ask with an instruction which only some processors have."""
+        pieces = (piece for piece in self.asking.values() if self.program.module(piece.address) is module)
+        return [piece for piece in pieces if self._is_above(piece) and not self._is_known(piece)]
+
     def _half_shown(self, address: int, missing: int, known: int) -> Doubt | None:
         """Why the features that are *missing* may be there, where *known* facts lead to the piece at *address*."""
         piece, base = self.program.module(address).piece(address), self.program.module(address).base
         result = self._result(piece) if piece and self._is_aware(piece) else None
-        kept_only = asked_only = True
+        masked_only = kept_only = asked_only = True
         for instruction, needed in self._needs(piece) if piece else ():
             facts = known | (result.ran.get(base + instruction.ip, 0) if result else 0)
+            masked_only &= not needed & missing & ~unmasked(facts)
             kept_only &= not needed & missing & ~kept(facts)
             asked_only &= not needed & missing or bool(facts & ASKED)
-        return Doubt.KEPT if kept_only else Doubt.ASKED if asked_only else None
+        return Doubt.MASKED if masked_only else Doubt.KEPT if kept_only else Doubt.ASKED if asked_only else None
 
     def _needs(self, piece: Piece) -> Iterator[tuple[Instruction, int]]:
         module = self.program.module(piece.address)
@@ -218,8 +225,9 @@ class Reach(Uses):
                 if address in found or address not in reached or (is_followed and address in self._given_up):
                     continue
                 if missing := need & ~reached[address]:
-                    half = self._half_shown(address, missing, reached[address]) if doubt != Doubt.POINTED else None
-                    found[address] = self._unguarded(address, missing, parents, half or doubt)
+                    half = self._half_shown(address, missing, reached[address])
+                    is_less = doubt != Doubt.POINTED or half == Doubt.MASKED
+                    found[address] = self._unguarded(address, missing, parents, half if is_less and half else doubt)
         return found
 
     def _conditions(self, piece: Piece) -> Conditions:

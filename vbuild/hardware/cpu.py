@@ -10,7 +10,7 @@ https://gitlab.com/x86-psABIs/x86-64-ABI
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Self
 
 from msgspec import Struct
@@ -109,6 +109,17 @@ X86_64_EXTRAS = {
 They stand at the level that wheels with them have to name at least: all processors that have one are of that level.
 """
 X86_64_LEVELS = tuple(X86_64_FEATURES)
+_V2, _V3 = ({feature.name for feature in X86_64_FEATURES[level]} for level in ("v2", "v3"))
+# what some of qemu's processors have of these, each with all that the one before has
+_QEMU_MODELS = {
+    "qemu64": {"SSE3", "CMPXCHG16B", "LAHF-SAHF"},
+    "Nehalem": _V2,
+    "Westmere": _V2 | {"AES", "PCLMULQDQ"},
+    "SandyBridge": _V2 | {"AES", "PCLMULQDQ", "AVX", "OSXSAVE", "RDTSCP"},
+    "IvyBridge": _V2 | {"AES", "PCLMULQDQ", "AVX", "OSXSAVE", "RDTSCP", "F16C", "RDRAND", "FSGSBASE"},
+    "Haswell": _V2 | _V3 | {"AES", "PCLMULQDQ", "RDTSCP", "RDRAND", "FSGSBASE"},
+    "Broadwell": _V2 | _V3 | {"AES", "PCLMULQDQ", "RDTSCP", "RDRAND", "FSGSBASE", "ADX", "RDSEED"},
+}
 _EXTRAS = {feature.cpuinfo: (level, feature) for level, found in X86_64_EXTRAS.items() for feature in found}
 _OF_LEVELS = {feature.cpuinfo: level for level, found in X86_64_FEATURES.items() for feature in found}
 _RANKS = {feature.name: X86_64_LEVELS.index(level) for level in X86_64_LEVELS[1:] for feature in X86_64_FEATURES[level]}
@@ -310,6 +321,23 @@ def level_of_features(names: frozenset[str], machine: str = "x86_64") -> str:
         return next((str(cpu) for cpu in cpus if names <= cpu.features), "of no version")
     highest = max(map(feature_rank, names), default=0)
     return X86_64_LEVELS[highest] if highest < len(X86_64_LEVELS) else f"beyond {X86_64_LEVELS[-1]}"
+
+
+def lesser_processor(missing: Collection[str]) -> str:
+    """A processor, as ``qemu-x86_64 -cpu`` takes it, without the features *missing*, and with all that came before."""
+    models = (model for model, names in reversed(_QEMU_MODELS.items()) if names.isdisjoint(missing))
+    return next(models, None) or masked_processor(missing)
+
+
+def masked_processor(missing: Collection[str], others: Collection[str] = ()) -> str:
+    """A processor, as ``qemu-x86_64 -cpu`` takes it, with all but the features *missing*, *others* among them."""
+    models = (model for model in ("Haswell", "Broadwell") if _QEMU_MODELS[model].issuperset({*missing, *others}))
+    return ",".join((next(models, "max"), *(f"-{_qemu_name(name)}" for name in sorted(missing))))
+
+
+def _qemu_name(feature: str) -> str:
+    known = (one for group in (*X86_64_FEATURES.values(), *X86_64_EXTRAS.values()) for one in group)
+    return next((one.cpuinfo for one in known if one.name == feature), feature.lower()).replace("_", "-")
 
 
 def available_cores() -> int:

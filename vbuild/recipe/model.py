@@ -184,8 +184,8 @@ class Repair(Struct, frozen=True):
 class Check(Struct, frozen=True):
     """A command run against each installed wheel, and what it needs in addition to the wheel.
 
-    *emulate* says whether wheels are also imported and tested in an emulator of their CPU level: "auto" is with a
-    command and where the emulator is installed.
+    *emulate* says whether wheels are also imported and tested in an emulator of their CPU level: "auto" is where the
+    emulator is installed.
     """
 
     command: str | None = None
@@ -195,7 +195,7 @@ class Check(Struct, frozen=True):
     @property
     def is_emulated(self) -> bool:
         """Whether it asks for the emulator, which may not be installed."""
-        return self.emulate == "always" or (self.emulate == "auto" and self.command is not None)
+        return self.emulate != "never"
 
     @classmethod
     def read(cls, table: Table) -> Self:

@@ -5,8 +5,10 @@ verify.against -> a wheel in a file, or on the index -> `vbuild.verification.pub
 """
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
 from packaging.version import Version
@@ -14,16 +16,18 @@ from packaging.version import Version
 from vbuild.errors import BuildError, FetchError, RecipeError, at
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import files_of
+from vbuild.process.threads import OncePerKey
 from vbuild.recipe.model import AGAINST, Recipe
 from vbuild.recipe.source import Sdist, same_project
 from vbuild.recipe.target import Target
 from vbuild.release.builder import interpreter_of
 from vbuild.release.model import ReleaseContext
 from vbuild.verification.model import Finding, Severity, VerifyRule
-from vbuild.verification.published import Published, on_index
+from vbuild.verification.published import file_on_index
 from vbuild.wheel.name import WheelName
 
 _SHOWN = 5
+_FILES: OncePerKey[Path, Path] = OncePerKey(most=64)
 
 
 def check_against(recipe: Recipe) -> None:
@@ -52,20 +56,23 @@ def check_offered(recipe: Recipe, targets: Iterable[Target]) -> None:
                 raise RecipeError(f"no index has {project} {value}; the newest there: {newest}")
 
 
-def published_for(context: ReleaseContext, wheel: Path, target: Target) -> tuple[Published | None, tuple[Finding, ...]]:
-    """The published wheel that the plain *wheel* of *target* is compared with, if any, and what is to be said of that.
+def published_for(context: ReleaseContext, wheel: Path, target: Target) -> tuple[Path | None, tuple[Finding, ...]]:
+    """The published wheel that the *wheel* of *target* is compared with, if any, and what is to be said of that.
 
     It is the one that the recipe names, or that of an sdist's own version. `FetchError` if the one that is named is not
     there.
     """
-    against, cpu = context.recipe.verify.against, target.cpu
+    against = context.recipe.verify.against
     if isinstance(against, Path):
-        return Published.of(against, cpu), ()
+        return against, ()
     if against == "none" or (against == "auto" and not isinstance(context.recipe.source, Sdist)):
         return None, ()
-    version, folder = "" if against in AGAINST else against, context.place("published", target)
+    version = "" if against in AGAINST else against
+    # one for all variants
+    folder = context.place("published", replace(target, label=None))
+    fetched = partial(file_on_index, wheel, folder, Indexes.configured, version=version, tag=_tag(target))
     try:
-        return on_index(wheel, cpu, folder, Indexes.configured, version=version, tag=_tag(target)), ()
+        return _FILES.get(folder, fetched), ()
     except FetchError as error:
         if against != "auto":
             raise

@@ -326,7 +326,7 @@ class Builder(Struct, frozen=True):
                     self.natives.build(job.prefixes, cache=cache, on_progress=partial(self.context.on_progress, target))
                 again = self.built_in(folder / f"again-{number}", job, log, cache)
             except BuildError as error:
-                self.notes.append(f"{target}: does not build without {what}: {str(error).splitlines()[-1]}")
+                self.notes.append(f"{target}: does not build without {what}: {str(error).splitlines()[0]}")
                 break
             if len(modules_in(again.wheel)) < len(modules_in(made.wheel)):
                 self.notes.append(f"{target}: leaves compiled modules out if it is built without {what}")

@@ -10,9 +10,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct, field
@@ -49,8 +49,8 @@ from vbuild.recipe.source import same_project
 from vbuild.recipe.spelling import MACHINES, baseline
 from vbuild.recipe.target import Target
 from vbuild.release.bill import billed, flags_read, making
-from vbuild.release.builder import NOT_CALLED, TRIES, code_above, index_variables, lists_of, modules_in
-from vbuild.release.emulation import check_emulator, emulation_elsewhere, why_unasked
+from vbuild.release.builder import NOT_CALLED, TRIES, code_above, lists_of, modules_in
+from vbuild.release.emulation import check_emulator, emulation_of, why_unasked
 from vbuild.release.finishing import slimmed_to_gpus, stamped, verified
 from vbuild.release.model import (
     Failure,
@@ -227,7 +227,6 @@ class _CibuildwheelSteps(Struct, frozen=True):
     context: ReleaseContext
     run_context: RunContext
     profiles: Mapping[str, Mapping[str, Profile]]
-    indexes: Callable[[], Mapping[str, str]] = field(default_factory=lambda: cache(index_variables))
     said: list[str] = field(default_factory=list)
 
     def made(self, run: CibuildwheelRun, runner: ContainerRunner) -> ContainerResult:
@@ -344,7 +343,8 @@ class _CibuildwheelSteps(Struct, frozen=True):
             verdict = verified(self.context, wheel, target, baseline=baseline, failed=build.record.failed)
             emulation, why_not = None, why_unasked(self.context.recipe.test)
             if not why_not and verdict.libraries:
-                emulation = emulation_elsewhere(self.context, target, cut.get(target) or build.wheel, self.indexes)
+                folder = self.context.place("emulated", target)
+                emulation = emulation_of(self.context, target, cut.get(target) or build.wheel, folder)
             verdict = with_evidence(verdict, emulation, why_not=why_not)
         except VbuildError as error:
             return self._failure(target, made, error)

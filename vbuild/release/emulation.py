@@ -5,12 +5,11 @@ code ends the process by SIGILL.
 """
 
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from vbuild.build.trial import WheelTrial, environment_in
+from vbuild.build.trial import environment_in
 from vbuild.errors import BuildError, RepackageError, WheelError
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS, Cpu
 from vbuild.index_client.configuration import Indexes
@@ -18,7 +17,6 @@ from vbuild.recipe.model import Check
 from vbuild.recipe.target import Target
 from vbuild.recipe.variables import passed
 from vbuild.release.model import ReleaseContext
-from vbuild.toolchain.interpreter import Interpreter
 from vbuild.verification.emulator import Emulator
 from vbuild.verification.environments import (
     WheelEnvironment,
@@ -52,9 +50,7 @@ def emulator_name(check: Check, machine: str) -> str | None:
 
 def why_unasked(check: Check) -> str:
     """Why *check* does not ask for the emulator, or an empty text if it does."""
-    if check.is_emulated:
-        return ""
-    return "test.emulate is 'never'" if check.command else "the recipe has no test.command, nor test.emulate = 'always'"
+    return "" if check.is_emulated else "test.emulate is 'never'"
 
 
 def why_not(cpu: Cpu) -> str | None:
@@ -63,62 +59,24 @@ def why_not(cpu: Cpu) -> str | None:
     return emulator.why_not(cpu) if emulator else NO_EMULATOR.format(LevelMethod.emulator_of(cpu.machine))
 
 
-def emulation_elsewhere(
-    context: ReleaseContext, target: Target, wheel: Path, indexes: Callable[[], Mapping[str, str]]
+def emulation_of(
+    context: ReleaseContext, target: Target, wheel: Path, folder: Path, *, python: Path | None = None
 ) -> LevelRun:
-    """What becomes of *wheel*, that of *target* and built in a container, in the emulator of this machine.
-
-    It is installed here, for a Python that takes it; *indexes* are uv's variables for package indexes. `WheelError` if
-    the wheel runs code above its level, `BuildError` if it cannot be installed.
-    """
-    from vbuild.verification.level_runs import python_for, why_not_here
-
-    name, check, log = WheelName.parse(wheel.name), context.recipe.test, context.log(target)
-    folder = context.place("emulated", target)
-    if target.cpu.machine != os.uname().machine:
-        return emulation_of(context, target, wheel, folder)
-    why = why_not(target.cpu) or why_not_here(name)
-    try:
-        interpreter = Interpreter.at(python_for(name), os.environ) if why is None else None
-    except WheelError as error:
-        why, interpreter = str(error), None
-    if interpreter is None:
-        return LevelRun(target.cpu.level, LevelMethod.emulator_of(target.cpu.machine), untried=why)
-    alone = replace(check, command=None)  # which only the emulator runs
-    trial = WheelTrial(
-        alone,
-        interpreter,
-        target.cpu,
-        None,
-        indexes,
-        pass_env=context.recipe.build.pass_env,
-        is_emulated=True,
-        name="test.emulate",
-    )
-    trial.run(wheel, folder, log)
-    return emulation_of(context, target, wheel, folder)
-
-
-def is_emulated(check: Check, cpu: Cpu) -> bool:
-    """Whether *check* asks for an emulator of *cpu*, a processor of this machine, and there is one."""
-    return check.is_emulated and cpu.machine == os.uname().machine and why_not(cpu) is None
-
-
-def emulation_of(context: ReleaseContext, target: Target, wheel: Path, folder: Path) -> LevelRun:
     """What becomes of *wheel*, that of *target*, in the emulator; its environment is that of the test in *folder*.
 
-    For another machine than this one, it is made there. `WheelError` if the wheel runs code above its level.
+    If no test was run there, it is made there, of *python*, or one of this machine that takes the wheel. `WheelError`
+    if the wheel runs code above its level.
     """
     from vbuild.verification.level_runs import LevelSettings, emulated, why_not_here
 
     recipe, cpu = context.recipe, target.cpu
     name = WheelName.parse(wheel.name)
-    if why := why_not(cpu) or (why_not_here(name) if is_foreign(name) else None):
+    if why := why_not(cpu) or why_not_here(name):
         return LevelRun(cpu.level, LevelMethod.emulator_of(cpu.machine), untried=why)
     context.on_progress(target, f"emulating {cpu}, {2 * _SECONDS:g} s at most")
     try:
-        place = _environment(wheel, name, recipe.test, folder)
-    except RepackageError as error:
+        place = _environment(wheel, name, recipe.test, folder, python)
+    except (RepackageError, WheelError) as error:
         what = f"cannot be installed for {cpu.machine}: {error}"
         return LevelRun(cpu.level, LevelMethod.emulator_of(cpu.machine), untried=what)
     environment = environment_in(folder)
@@ -149,15 +107,24 @@ def emulation_of(context: ReleaseContext, target: Target, wheel: Path, folder: P
     return run
 
 
-def _environment(wheel: Path, name: WheelName, check: Check, folder: Path) -> WheelEnvironment:
-    """The environment of the test in *folder*; made for *wheel* if that is for another machine than this one."""
+def _environment(wheel: Path, name: WheelName, check: Check, folder: Path, python: Path | None) -> WheelEnvironment:
+    """The environment of the test of *wheel* in *folder*; without one, a new one there, of *python* if that fits."""
     from vbuild.verification.level_runs import python_for
 
-    if is_foreign(name):
-        folder.mkdir(parents=True, exist_ok=True)
-        sources = WheelSources((), Indexes.configured())
-        return make_environment(wheel, python_for(name), requires=check.requires, sources=sources, folder=folder)
+    """The environment of the test of *wheel* in *folder*; without one, a new one there, of *python* if that fits."""
     environment = environment_in(folder)
+    if not environment.python.is_symlink():
+        folder.mkdir(parents=True, exist_ok=True)
+        own = python if python and not is_foreign(name) else python_for(name)
+        return make_environment(
+            wheel,
+            own,
+            requires=check.requires,
+            # only a test is worth a build of what it needs
+            sources=WheelSources((), Indexes.configured(), builds=check.command is not None),
+            folder=folder,
+            is_enough_alone=check.command is None,
+        )
     root = environment.scripts.parent
     [packages] = root.resolve().glob("lib/*/site-packages")
     return WheelEnvironment(root, packages, environment.python)

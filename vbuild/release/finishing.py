@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from vbuild.build.job import Job
+from vbuild.build.kept_flags import is_for_single_files
 from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.files.atomic import linked
 from vbuild.files.wording import counted
@@ -19,7 +20,7 @@ from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder
 from vbuild.release.builds import PlannedWheel, RepairedWheel
 from vbuild.release.cache import BuildKind
-from vbuild.release.emulation import emulation_of, is_emulated, why_unasked
+from vbuild.release.emulation import emulation_of, why_unasked
 from vbuild.release.model import Failure, Product, ReleaseContext
 from vbuild.release.report import ProfileEntry
 from vbuild.toolchain.interpreter import Interpreter
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 5
+_MOST_PATTERNS = 3
 _STRIP = "if a flag of the project's own put it there: build.flags = 'strip'"
 _WITHOUT = (
     "perhaps because the project's own flags were taken out: build.keep-flags = {}; or, if it is nothing without them, "
@@ -135,7 +137,8 @@ def finished(
         trial = result_of_test(builder, target, cut or build.wheel, interpreter=item.job.interpreter)
         emulation, why_not = None, why_unasked(context.recipe.test)
         if not why_not and verdict.libraries:
-            emulation = emulation_of(context, target, cut or build.wheel, context.place("trials", target))
+            folder, python = context.place("trials", target), item.job.interpreter.path
+            emulation = emulation_of(context, target, cut or build.wheel, folder, python=python)
         verdict = with_evidence(verdict, emulation, why_not=why_not)
     except VbuildError as error:
         return context.failure(target, error, context.log(target))
@@ -199,23 +202,25 @@ def verified(
     with is not there. `WheelError` if it does not keep its promises, or has no code to keep them with. In a part of a
     release, the wheel that explains a finding may be in another part: `vbuild collect` decides.
     """
+    from vbuild.release.against import published_for
     from vbuild.verification.levels import can_disassemble
+    from vbuild.verification.published import Published, lost, unlike
     from vbuild.verification.verify import verify
 
     is_split = context.split is not None and context.split.rpath
     allow = context.recipe.verify.allow
-    published = None
+    file: Path | None = None
     said: tuple[Finding, ...] = ()
-    if target.label is None and can_disassemble(target.cpu.machine):
-        from vbuild.release.against import published_for
-
-        published, said = published_for(context, wheel, target)
+    is_for_cpu = target.asks_for_cpu and not (target.choices or target.cuda)
+    if can_disassemble(target.cpu.machine) and (target.label is None or is_for_cpu):
+        file, said = published_for(context, wheel, target)
+    published = Published.of(file, target.cpu) if file and target.label is None else None
     chosen_in = published.chosen_in if published else None
     verdict = verify(wheel, cpu=target.cpu, baseline=baseline, allow=allow, is_split=is_split, published=chosen_in)
     if published:
-        from vbuild.verification.published import lost
-
         said = lost(verdict, published, failed=failed)
+    elif target.asks_for_cpu:
+        said = tuple(unlike(wheel, plain=baseline, published=file, failed=failed))
     verdict = replace(verdict, findings=(*verdict.findings, *said))
     if context.is_part:
         return verdict
@@ -224,32 +229,49 @@ def verified(
 
         verdict = replace(verdict, findings=(*verdict.findings, *code_gain(wheel, baseline).findings))
     if verdict.failed:
-        errors = [one for one in verdict.findings if one.is_error]
-        names = " or ".join(native.name for native in context.recipe.natives)
-        above = [one for one in errors if one.rule is VerifyRule.ISA_ABOVE]
-        has_flags = overrides is None or any(one.kept for one in overrides)
-        own = [one for one in above if has_flags and (names or not all(map(is_grafted, one.places)))]
-        patterns = list(dict.fromkeys(pattern for one in errors for pattern in one.allow))
-        lines = [one.sentence if one.allow else one.advised for one in errors[:_SHOWN]]
-        if len(errors) > _SHOWN:
-            lines.append(f"and {len(errors) - _SHOWN} more")
-        advice = [IF_ALLOWED.format(patterns)] if patterns else []  # of all in one line, as a recipe has the key once
-        advice += [f"{_STRIP}{_STRIP_NATIVE.format(names) if names else ''}"] if own else []
-        if above:
-            last = min(errors.index(above[-1]) + 1, _SHOWN)
-            lines[last:last] = advice
-        undefined = any(one.rule is VerifyRule.UNDEFINED for one in errors)
-        if undefined and (
-            stripped := sorted({source for one in overrides or () if one.removed for source in one.sources})
-        ):
-            lines.append(_WITHOUT.format(stripped[:_SHOWN]))
-        raise WheelError(f"{wheel.name}: {'; '.join(lines)}")
+        raise WheelError(f"{wheel.name}: {_complaint(context, verdict, overrides)}")
     if target.asks_for_cpu and not verdict.libraries:
         from vbuild.verification.published import likely_cause
 
         why = likely_cause(failed, ()) or "did the build leave its modules out?"
         raise WheelError(f"{wheel.name}: no compiled code for {target.cpu}; {why}")
     return verdict
+
+
+def _complaint(context: ReleaseContext, verdict: "Verdict", overrides: "Sequence[Override] | None") -> str:
+    """The first errors of *verdict*; advice on code above the level stands behind the last of them about that."""
+    errors = [one for one in verdict.findings if one.is_error]
+    names = " or ".join(native.name for native in context.recipe.natives)
+    above = [one for one in errors if one.rule is VerifyRule.ISA_ABOVE]
+    # without those of single files, it was tried already
+    has_flags = overrides is None or any(one.kept and not is_for_single_files(one) for one in overrides)
+    own = [one for one in above if has_flags and (names or not all(map(is_grafted, one.places)))]
+    patterns = _accepting(errors)
+    lines = [one.sentence if one.allow else one.advised for one in errors[:_SHOWN]]
+    if len(errors) > _SHOWN:
+        lines.append(f"and {len(errors) - _SHOWN} more")
+    advice = [IF_ALLOWED.format(patterns)] if patterns else []  # of all in one line, as a recipe has the key once
+    advice += [f"{_STRIP}{_STRIP_NATIVE.format(names) if names else ''}"] if own else []
+    if above:
+        last = min(errors.index(above[-1]) + 1, _SHOWN)
+        lines[last:last] = advice
+    undefined = any(one.rule is VerifyRule.UNDEFINED for one in errors)
+    if undefined and (stripped := sorted({source for one in overrides or () if one.removed for source in one.sources})):
+        lines.append(_WITHOUT.format(stripped[:_SHOWN]))
+    return "; ".join(lines)
+
+
+def _accepting(errors: "Iterable[Finding]") -> list[str]:
+    """The patterns that accept what *errors* are about: of each library its functions, or all if these are many."""
+    from vbuild.verification.levels import pattern_of
+
+    found: dict[str, dict[str, None]] = {}
+    for error in errors:
+        if error.allow:
+            found.setdefault(pattern_of(error.places[0]), {}).update(dict.fromkeys(error.allow))
+    whole = {name for name, patterns in found.items() if name in patterns or len(patterns) > _MOST_PATTERNS}
+    each = (pattern for name, patterns in found.items() for pattern in ([name] if name in whole else patterns))
+    return [*dict.fromkeys(each)]
 
 
 def result_of_test(
@@ -267,7 +289,6 @@ def result_of_test(
         builder.configuration,
         find_links=find_links,
         pass_env=context.recipe.build.pass_env,
-        is_emulated=find_links is None and is_emulated(context.recipe.test, target.cpu),
     )
     folder = context.place("trials with others" if find_links else "trials", target)
     return trial.run(wheel, folder, context.log(target))

@@ -138,7 +138,15 @@ class Emulator(Struct, frozen=True):
         It has no others if `passing` names none.
         """
         name = processor(cpu) if cpu.machine == "x86_64" else _arm_model(self, cpu)[0]
-        return (*self.widest[:-1], name)
+        return self.on(name)
+
+    def on(self, processor: str) -> tuple[str, ...]:
+        """The command before a program that makes it see the *processor* of that name."""
+        return (*self.widest[:-1], processor)
+
+    def features(self, processor: str) -> frozenset[str] | None:
+        """The features that its x86-64 *processor* of that name has for sure; None if it knows no such processor."""
+        return _features(self, processor)
 
     @property
     def widest(self) -> tuple[str, ...]:
@@ -206,14 +214,15 @@ def processor(cpu: Cpu) -> str:
     return ",".join([*words, *(f"+{extra}" for extra in cpu.extras)])
 
 
-def cpuinfo(cpu: Cpu, here: str) -> str:
-    """What Linux says in /proc/cpuinfo of a processor of *cpu*, by what it says *here* of this machine's."""
-    wanted = {one.cpuinfo for level in X86_64_LEVELS[: cpu.rank + 1] for one in X86_64_FEATURES[level]} | {*cpu.extras}
-    known = {one.cpuinfo for found in (X86_64_FEATURES, X86_64_EXTRAS) for ones in found.values() for one in ones}
+def cpuinfo(features: Collection[str], here: str) -> str:
+    """What Linux says in /proc/cpuinfo of a processor with *features*, by what it says *here* of this machine's."""
+    known = {one.cpuinfo: one for found in (X86_64_FEATURES, X86_64_EXTRAS) for ones in found.values() for one in ones}
+    lowest = {one.name for one in X86_64_FEATURES["v1"]}
+    wanted = sorted(flag for flag, one in known.items() if one.name in lowest.union(features))
 
     def seen(match: re.Match[str]) -> str:
         flags = [name for name in match[2].split() if name not in known and not name.startswith(_ABOVE_ALL)]
-        return f"{match[1]} {' '.join([*flags, *sorted(wanted)])}"
+        return f"{match[1]} {' '.join([*flags, *wanted])}"
 
     return _FLAGS.sub(seen, here)
 
@@ -242,6 +251,12 @@ def _why_not(emulator: Emulator, cpu: Cpu) -> str | None:
         return f"{emulator} cannot judge {cpu}: it does not run {', '.join(lacks)}{_newer(cpu)}"
     passing = [name for name in runs if is_above(name, cpu) and name not in _NEVER_REFUSED]
     return f"{emulator} cannot judge {cpu}: it also runs {', '.join(passing)}" if passing else None
+
+
+@cache
+def _features(emulator: Emulator, processor: str) -> frozenset[str] | None:
+    runs = _run_by(emulator.on(processor), _program(), _INSTRUCTIONS)
+    return None if runs is None else frozenset(runs) - _NEVER_REFUSED
 
 
 @cache

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
@@ -186,7 +187,8 @@ class WheelEnvironment(Struct, frozen=True):
     """Where a wheel is installed: *packages* is site-packages in *folder*; *python* is None if none here can run it.
 
     *left_out* are projects that the wheel requires and that are not installed, for the *reason* that the installer
-    gave. *machine* is that of the Python if it is another than this one.
+    gave; with a reason alone, nothing is that it requires. *machine* is that of the Python if it is another than this
+    one.
     """
 
     folder: Path
@@ -274,12 +276,19 @@ def install(wheel: Path, installer: Installer, sources: WheelSources, *, folder:
 
 
 def make_environment(
-    wheel: Path, python: Path, *, requires: Sequence[str], sources: WheelSources, folder: Path
+    wheel: Path,
+    python: Path,
+    *,
+    requires: Sequence[str],
+    sources: WheelSources,
+    folder: Path,
+    is_enough_alone: bool = False,
 ) -> WheelEnvironment:
     """Return a new environment of *python* in *folder*, made by uv: *wheel*, and what it and its test *requires*.
 
-    That of a Python of another machine gets wheels only. Raises `RepackageError`, with the line in which uv says why,
-    if it cannot be made.
+    That of a Python of another machine gets wheels only. If the wheel *is_enough_alone*, it gets nothing else if not
+    all that the wheel requires can be had. Raises `RepackageError`, with the line in which uv says why, if it cannot be
+    made.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
@@ -297,7 +306,13 @@ def make_environment(
     client.run(venv_command(python, root))
     (packages,) = root.glob("lib/*/site-packages")
     environment = WheelEnvironment(root, packages, root / "bin" / "python")
-    client.install(environment, str(plain), *requires)
+    try:
+        client.install(environment, str(plain), *requires)
+    except RepackageError as error:
+        if not is_enough_alone:
+            raise
+        client.install(environment, "--no-deps", str(plain))
+        return replace(environment, reason=str(error))
     return environment
 
 

@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -95,6 +95,7 @@ class LevelRun(Struct, frozen=True):
     *imported* are modules, *loaded* the libraries with copies that the loader took, by their paths from site-packages.
     *is_tested* says whether the test's command ran, too; *output* are its last lines if it failed. *illegal* are the
     instructions of the wheel above the level that ended a process. *instead* says why the level is not the wheel's own.
+    *processor* is one of qemu's by its name if it was that, and not one of the level.
     """
 
     level: str
@@ -107,8 +108,11 @@ class LevelRun(Struct, frozen=True):
     output: str = ""
     illegal: tuple[str, ...] = ()
     instead: str = ""
+    processor: str = ""
 
     def __str__(self) -> str:
+        if self.processor:
+            return f"{self.method} -cpu {self.processor}"
         return str(self.method) if self.method is LevelMethod.NONE else f"{self.level} by {self.method}"
 
     @property
@@ -128,6 +132,7 @@ class LevelRun(Struct, frozen=True):
             "output": self.output,
             "illegal": list(self.illegal),
             "instead": self.instead,
+            **({"processor": self.processor} if self.processor else {}),
         }
 
     @classmethod
@@ -137,7 +142,8 @@ class LevelRun(Struct, frozen=True):
         imported, loaded, failures, illegal = (tuple(data[name]) for name in names)
         method, tested = LevelMethod(data["way"]), data["tested"]
         level, untried, output, instead = (data[name] for name in ("level", "untried", "output", "instead"))
-        return cls(level, method, untried, imported, loaded, tested, failures, output, illegal, instead)
+        processor = data.get("processor", "")
+        return cls(level, method, untried, imported, loaded, tested, failures, output, illegal, instead, processor)
 
     @property
     def grouped(self) -> tuple[str, ...]:
@@ -228,6 +234,15 @@ class LevelReport(Struct, frozen=True):
         return tuple(f"{run}: {failure}" for run in self.runs for failure in run.failures)
 
     @property
+    def crash(self) -> str:
+        """The processor on which an instruction of the wheel first ended a run, and where; empty if none did."""
+        run = next((run for run in self.runs if run.illegal), None)
+        if run is None:
+            return ""
+        cpu = Cpu.known(run.method.removeprefix("qemu-"), run.level)
+        return f"crashes on {run if run.processor else f'{run.method} as {cpu}'}: {run.illegal[0]}"
+
+    @property
     def tried(self) -> tuple[str, ...]:
         """The levels that were run by some method."""
         return tuple(level for level in self.levels if any(run.level == level and run.is_tried for run in self.runs))
@@ -259,28 +274,29 @@ class LevelReport(Struct, frozen=True):
     def evidence_for(self, verdict: Verdict) -> Verdict:
         """*verdict*, of the same wheel, with what the emulator shows of functions in doubt, if it was used."""
         emulated = next((run for run in self.runs if run.method.is_emulator), None)
-        return with_evidence(verdict, emulated) if emulated and not emulated.failures else verdict
+        has_failed = self.crash or (emulated and emulated.failures)
+        return with_evidence(verdict, emulated) if emulated and not has_failed else verdict
 
     @property
     def summary(self) -> str:
         """The result in a few words: ``works as v1, v3; v4 not tried``."""
         if not self.tried:
             return "not tried"
-        *_, last = self.runs
-        if self.runs[0].method is LevelMethod.NONE:
-            here = f"{'fails' if self.runs[0].failures else 'works'} on this machine"
-            if not self.runs[0].is_tried:
-                here = "not tried on this machine"
-            if last.method is LevelMethod.NONE:
-                return here
-            emulated = f"{'fails' if last.failures else 'works'} as" if last.is_tried else "not tried as"
-            return f"{here}; {emulated} {last.level}"
-        failed = [level for level in self.tried if any(run.level == level and run.failures for run in self.runs)]
-        works = [level for level in self.tried if level not in failed]
-        parts = [f"works as {', '.join(works)}"] if works else []
-        parts += [f"fails as {', '.join(failed)}"] if failed else []
-        parts += [f"{', '.join(self.untried)} not tried"] if self.untried else []
+        runs = [run for run in self.runs if not run.processor]
+        if runs[0].method is LevelMethod.NONE:
+            parts = [f"{_became(runs[0])} on this machine", *(f"{_became(run)} as {run.level}" for run in runs[1:])]
+        else:
+            failed = [level for level in self.tried if any(run.level == level and run.failures for run in runs)]
+            works = [level for level in self.tried if level not in failed]
+            parts = [f"works as {', '.join(works)}"] if works else []
+            parts += [f"fails as {', '.join(failed)}"] if failed else []
+            parts += [f"{', '.join(self.untried)} not tried"] if self.untried else []
+        parts += [f"{_became(run)} on {run}" for run in self.runs if run.processor and run.failures]
         return "; ".join(parts)
+
+
+def _became(run: LevelRun) -> str:
+    return "not tried" if not run.is_tried else "fails" if run.failures else "works"
 
 
 class LevelHost(Struct, frozen=True):
@@ -372,10 +388,23 @@ class LevelHost(Struct, frozen=True):
             return NO_EMULATOR.format(LevelMethod.emulator_of(cpu.machine))
         if why := emulator.why_not(cpu):
             return why
+        features = cpu.features | {feature.name for feature in cpu.extra_features}
+        return self._launched(emulator, emulator.command(cpu), features)
+
+    def launch_on(self, processor: str) -> "Launch | str":
+        """Return how to launch a process on qemu's *processor*, or a few words why that is impossible."""
+        if (emulator := Emulator.found(self.machine)) is None:
+            return NO_EMULATOR.format(LevelMethod.emulator_of(self.machine))
+        features = emulator.features(processor)
+        if features is None:
+            return f"{emulator} knows no processor {processor}"
+        return self._launched(emulator, emulator.on(processor), features)
+
+    def _launched(self, emulator: Emulator, before: tuple[str, ...], features: Collection[str]) -> "Launch":
         # what is in qemu's folder of the other machine is read instead of ours: some ask this file, not the processor
-        is_seen = cpu.machine == "x86_64" and emulator.prefix is None and _CPUINFO.is_file()
-        seen = cpuinfo(cpu, _CPUINFO.read_text(encoding="utf-8")) if is_seen else ""
-        return Launch(before=emulator.command(cpu), program=self.program, cpuinfo=seen)
+        is_seen = emulator.machine == "x86_64" and emulator.prefix is None and _CPUINFO.is_file()
+        seen = cpuinfo(features, _CPUINFO.read_text(encoding="utf-8")) if is_seen else ""
+        return Launch(before=before, program=self.program, cpuinfo=seen)
 
     def why_python_fails(self, launch: "Launch") -> str | None:
         """Why the Python itself does not run by *launch*, or None if it does."""

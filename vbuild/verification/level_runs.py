@@ -72,7 +72,8 @@ class LevelSettings(Struct, frozen=True, kw_only=True):
     *check* is the test to run, and *cpu* the level of a wheel that claims none, by default the baseline. The wheel is
     installed for *python*, by default one of this machine that takes it; its requirements may also be in *links*, by
     default the wheel's folder; what has no wheel is built if *builds* says so. Each level is emulated by each of
-    *methods*. A command may take *timeout* seconds, sees *variables*, and its output is appended to *log*.
+    *methods*, and the wheel is also run on each of *processors*, which are qemu's for x86-64 by their names. A command
+    may take *timeout* seconds, sees *variables*, and its output is appended to *log*.
     """
 
     check: Check = Check()
@@ -81,6 +82,7 @@ class LevelSettings(Struct, frozen=True, kw_only=True):
     links: tuple[Path, ...] | None = None
     builds: bool = False
     methods: tuple[LevelMethod, ...] = METHODS
+    processors: tuple[str, ...] = ()
     timeout: float | None = 1800.0
     log: Path | None = None
     variables: Mapping[str, str] | None = None
@@ -125,7 +127,11 @@ def run_levels(
             if LevelMethod.QEMU in settings.methods and (installed.files or not runs):
                 on_progress(f"{wheel.name}: {levels[0]} by {runner.emulator}")
                 runs.append(runner.run(levels[0], runner.emulator))
-        notes = [*([why_none] if why_none else []), *runner.notes(runs)]
+        for processor in settings.processors:
+            on_progress(f"{wheel.name}: {runner.emulator} -cpu {processor}")
+            runs.append(runner.run(levels[0], runner.emulator, processor=processor))
+        alone = [f"run without what it requires: {environment.reason}"] if environment.reason else []
+        notes = [*([why_none] if why_none else []), *alone, *runner.notes(runs)]
     return LevelReport(wheel.name, levels, tuple(runs), tuple(notes))
 
 
@@ -253,16 +259,16 @@ class _LevelRunner(Struct, frozen=True):
             environment, python, host, modules, levels, settings, folder, installed.imports, frozenset(installed.files)
         )
 
-    def run(self, level: str, method: LevelMethod) -> LevelRun:
-        """Run the wheel as processors of *level* see it, emulated by *method*."""
+    def run(self, level: str, method: LevelMethod, *, processor: str = "") -> LevelRun:
+        """Run the wheel as processors of *level* see it, emulated by *method*, or on qemu's *processor* instead."""
         here = cpu_here() if method is LevelMethod.NONE else None
         if here and here.machine == self.host.machine == _MACHINE and not here.runs(Cpu.known(_MACHINE, level)):
             return LevelRun(level, method, untried=f"this machine is {here.march}, below x86-64-{level}")
-        cpu = self._cpu(level)
-        launch = self._launch(method, cpu)
+        cpu, blank = self._cpu(level), LevelRun(level, method, processor=processor)
+        launch = self.host.launch_on(processor) if processor else self._launch(method, cpu)
         if isinstance(launch, str):
-            return LevelRun(level, method, untried=launch)
-        with self._process(launch, f"[{level} by {method}]") as bare:
+            return replace_in(blank, untried=launch)
+        with self._process(launch, f"[{blank}]") as bare:
             logs = bare.folder / "loader-log"
             asked = {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(logs)} if self.copies else {}
             process = bare.seeing(asked)
@@ -278,7 +284,7 @@ class _LevelRunner(Struct, frozen=True):
             and not any(one.error is None for one in results)
             and (why := self.host.why_python_fails(launch))
         ):
-            return LevelRun(level, method, untried=why)
+            return replace_in(blank, untried=why)
         lost = self._lost(results, launch)
         failures = [f"import: {one.name}: {one.error}" for one in lost]
         if tested and tested.why:
@@ -287,16 +293,28 @@ class _LevelRunner(Struct, frozen=True):
         if launch.before and (
             other := next(filter(None, (*map(self._other, lost), *map(self._foreign, stops.values()))), None)
         ):
-            return LevelRun(level, method, untried=other)
+            return replace_in(blank, untried=other)
         for number, stop in stops.items():
             failures[number] += f"; SIGILL at {stop.described(self.environment.packages)}"
-        above = (stop for stop in stops.values() if any(is_above(feature, cpu) for feature in stop.features))
+        # a processor by its name refuses what it does not have, and a trap needs no features
+        above = (stop for stop in stops.values() if any(processor or is_above(one, cpu) for one in stop.features))
         illegal = tuple(dict.fromkeys(stop.described(self.environment.packages) for stop in above))
         copies = tuple(path for path in taken if baseline_of(path) in self.copies)
         failures += self._wrong_copies(level, copies)
         names = tuple(one.name for one in results if not one.error)
+        if not (names or failures or tested):
+            why = next((f"{one.name} cannot be imported: {one.error}" for one in results), "no module to import")
+            return replace_in(blank, untried=why)
         output = tested.output if tested and tested.why else ""
-        return LevelRun(level, method, None, names, copies, tested is not None, tuple(failures), output, illegal)
+        return replace_in(
+            blank,
+            imported=names,
+            loaded=copies,
+            is_tested=tested is not None,
+            failures=tuple(failures),
+            output=output,
+            illegal=illegal,
+        )
 
     def _cpu(self, level: str) -> Cpu:
         """The processors of *level*, with the features beyond it that the wheel may count on."""

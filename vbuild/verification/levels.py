@@ -23,13 +23,22 @@ from vbuild.elf.code import Elf
 from vbuild.elf.dispatch import RUST_HASH, Baseline, Judged, named_rank
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of, missing_base, soname_fault
 from vbuild.elf.iced import is_installed
-from vbuild.elf.isa import Isa
+from vbuild.elf.isa import UNKNOWN, Isa
 from vbuild.elf.reach import Doubt
-from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank, level_of_features
+from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank, level_of_features, masked_processor
 from vbuild.process.pool import ProcessPool
 from vbuild.process.threads import OncePerKey
 from vbuild.verification.gpu_code import DEVICE_SECTIONS
-from vbuild.verification.model import IF_ALLOWED, Finding, LibraryIsa, Severity, VerifyRule, Violation, is_grafted
+from vbuild.verification.model import (
+    IF_ALLOWED,
+    ON_PROCESSOR,
+    Finding,
+    LibraryIsa,
+    Severity,
+    VerifyRule,
+    Violation,
+    is_grafted,
+)
 from vbuild.verification.python_tests import is_asked_for
 
 _MACHINE = "x86_64"
@@ -43,6 +52,8 @@ _SHOWN = 3
 _OPEN = frozenset({Doubt.UNFOLLOWED, Doubt.UNCLEAR})
 _SYSTEMS = {"windows": "Windows", "macos": "macOS"}
 _NAME = re.compile(r"[\w.]+")
+# what C++ calls the table of a class, by which its virtual functions are called
+_VIRTUAL_TABLE = "_ZTV"
 _BYPASSED = (
     "if the project calls a compiler by its path: build.patches = ['compiler.patch']; if the level brings nothing, "
     "leave it out of matrix.cpu"
@@ -192,7 +203,14 @@ class Levels:
             found[path] = _Judgement(
                 replace(one, regions=tuple(bare)),
                 tuple(Counter(str(each.reason) for each in accepted).most_common()),
-                frozenset(feature for each in accepted for feature in each.features),
+                # of code with a doubt, what else it needs was asked for
+                frozenset(
+                    feature
+                    for each in above
+                    for feature in (
+                        each.features if each.reason else each.isa.above(rank, extras=self._extras) - each.features
+                    )
+                ),
                 tuple(each for each in above if not each.reason),
                 judge.is_asking(rank),
             )
@@ -277,7 +295,9 @@ class Levels:
 
     def _verdict(self, path: str, elf: CodeFile, isa: Isa) -> tuple[LibraryIsa, tuple[Finding, ...]]:
         claim, judged = self._claim.on(path), self._judged[path]
-        unexplained = judged.unexplained
+        strange = [one for one in judged.unexplained if UNKNOWN in one.features]
+        known = (replace_in(one, features=one.features - {UNKNOWN}) for one in judged.unexplained)
+        unexplained = [one for one in known if one.features]
         doubts = self._doubts(path, unexplained)
         violations = tuple(
             _violation(one, doubt, show=number < _SHOWN_INSTRUCTIONS)
@@ -291,12 +311,13 @@ class Levels:
             path,
             elf.machine,
             isa.code_size,
-            level_of_features(isa.features, elf.machine),
+            level_of_features(isa.features - {UNKNOWN} | {UNKNOWN for _ in strange}, elf.machine),
             judged.accepted,
             violations,
-            tuple(sorted(name for name in dispatched if feature_rank(name) > own)),
+            tuple(sorted(name for name in dispatched - {UNKNOWN} if feature_rank(name) > own)),
         )
         findings = [
+            *_unknown_findings(path, strange),
             *self._violation_findings(path, violations),
             *self._library_findings(path, isa),
             *_mark_findings(path, elf, claim),
@@ -332,6 +353,8 @@ class Levels:
             # where a test was seen that forgets a feature, the published wheel may have the same fault
             elif one.doubt in _OPEN and above == one.features and above <= published:
                 yield f"{one.doubt}; the published wheel chooses code for the same CPU features"
+            elif one.doubt == Doubt.MASKED:
+                yield f"{one.doubt}{ON_PROCESSOR}{masked_processor(one.features, one.isa.features)}"
             elif one.doubt:
                 yield one.doubt
             else:
@@ -347,6 +370,8 @@ class Levels:
             is_ours = claim.is_explicit and not is_grafted(path)
             is_fault = not doubt or (doubt in _OPEN and is_ours)
             severity = claim.severity if is_fault else claim.doubt
+            if doubt.startswith(Doubt.MASKED):
+                severity = Severity.NOTE
             what = f"{_above(tuple(group), claim)}{f'; {doubt}' if doubt else ''}"
             if is_grafted(path):
                 what += "; vbuild did not compile this library"
@@ -355,7 +380,7 @@ class Levels:
 
     def _library_findings(self, path: str, isa: Isa) -> Iterator[Finding]:
         claim = self._claim.on(path)
-        has = claim.cpu.features | self._extras
+        has = claim.cpu.features | self._extras | {UNKNOWN}
         beyond = ((one.region, one.doubtful - has) for one in isa.regions)
         doubtful = [region for region, names in beyond if names]
         if doubtful:
@@ -433,6 +458,16 @@ def _host_facts(elf: CodeFile) -> bytes:
     return msgpack.encode((elf.soname, elf.needed, elf.entry, sections, pointers, spans, symbols, elf.imports))
 
 
+def _unknown_findings(path: str, strange: Sequence[Judged]) -> Iterator[Finding]:
+    """Yield a doubt if instructions of *strange* functions are not known: which processors have them is not, either."""
+    if strange:
+        first = strange[0].isa.region
+        (use,) = (use for use in strange[0].uses or strange[0].isa.uses([UNKNOWN]) if use.feature == UNKNOWN)
+        more = f"; and in {len(strange) - 1} more functions" if len(strange) > 1 else ""
+        what = f"instruction sets: not understood: {use.address:#x} in {first}: {use.instruction}{more}"
+        yield Finding(Severity.WARNING, VerifyRule.ISA_UNCHECKED, (path,), what)
+
+
 def _mark_findings(path: str, elf: CodeFile, claim: Claim) -> Iterator[Finding]:
     if marks := [mark for mark in elf.isa_needed if X86_64_LEVELS.index(mark) > claim.cpu.rank]:
         what = f"marked as needing {Cpu.known(_MACHINE, marks[-1])}, above {claim}: glibc refuses to load it"
@@ -443,18 +478,30 @@ def _accepting(path: str, violations: Sequence[Violation]) -> list[str]:
     """The patterns that accept *violations* of the library at *path*: their names, or else that of the library."""
     names = [violation.function for violation in violations]
     if is_grafted(path) or len(names) > _SHOWN or not all(map(_NAME.fullmatch, names)):
-        return [posixpath.basename(path).partition(".")[0].partition("-")[0]]
+        return [pattern_of(path)]
     # the hash that rustc gives a function is another after each change of the compiler or its flags
     return [f"^{RUST_HASH.sub('', name)}{'' if RUST_HASH.search(name) else '$'}" for name in names]
 
 
+def pattern_of(path: str) -> str:
+    """The pattern that accepts all functions of the library at *path*."""
+    return posixpath.basename(path).partition(".")[0].partition("-")[0]
+
+
 def _above(violations: tuple[Violation, ...], claim: Claim) -> str:
     features = frozenset(feature for violation in violations for feature in violation.features)
-    shown = "; ".join(map(str, violations[:_SHOWN]))
-    more = f"; and {len(violations) - _SHOWN} more" if len(violations) > _SHOWN else ""
     lowest = level_of_features(features, claim.cpu.machine)
     count = f"{len(violations)} function{'s' if len(violations) > 1 else ''}"
-    return f"needs {', '.join(sorted(features))} ({lowest}), above {claim}: {count}: {shown}{more}"
+    tables = [next((step for step in one.way if step.startswith(_VIRTUAL_TABLE)), "") for one in violations]
+    first, through = violations[:_SHOWN], ""
+    if sum(map(bool, tables)) > _SHOWN:  # one cause, and not each function that it leads to
+        first = (violations[tables.index(next(filter(None, tables)))],)
+        names = [*dict.fromkeys(filter(None, tables))]
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        through = f", {len([*filter(None, tables)])} through virtual tables, {names[0]}{others}"
+    more = f"; and {len(violations) - len(first)} more" if len(violations) > len(first) else ""
+    shown = "; ".join(map(str, first))
+    return f"needs {', '.join(sorted(features))} ({lowest}), above {claim}: {count}{through}: {shown}{more}"
 
 
 def _code(elf: CodeFile) -> list[bytes]:

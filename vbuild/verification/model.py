@@ -6,7 +6,8 @@ turns that back into the value.
 
 import re
 from ast import literal_eval
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -14,14 +15,17 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.elf.dispatch import Reason
 from vbuild.elf.hwcaps_folders import level_of
+from vbuild.elf.reach import Doubt
 from vbuild.hardware.architectures import Arch, GpuTarget
-from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.cpu import Cpu, lesser_processor
 from vbuild.hardware.gpu import GpuServed
 
 _SM = "sm_"
 
 _SHOWN_WAY = 3
+_MOST_PROCESSORS = 4
 _GRAFTED = re.compile(r"(^|/)([^/]+\.libs|\.dylibs)/")
 
 
@@ -67,6 +71,8 @@ class VerifyRule(StrEnum):
     UNPINNED = "unpinned"
 
 
+# what the name of a processor follows in a doubt
+ON_PROCESSOR = ", as qemu-x86_64 -cpu "
 IF_ALLOWED = "if it runs only after a check of the CPU: verify.allow = {}"
 
 
@@ -135,6 +141,18 @@ class Violation(Struct, frozen=True):
     way: tuple[str, ...] = ()
     doubt: str = ""
 
+    @property
+    def processor(self) -> str:
+        """One of qemu's x86-64 processors that lacks what it needs, by its name; empty if nothing says which."""
+        return self.doubt.partition(ON_PROCESSOR)[2] if self.doubt else lesser_processor(self.features)
+
+    @property
+    def kind(self) -> str:
+        """What is known of it, in a word for a table."""
+        if not self.doubt:
+            return _UNTESTED
+        return _MASKED if self.doubt.startswith(Doubt.MASKED) else _NOT_SHOWN
+
     def __str__(self) -> str:
         first = self.instructions[0] if self.instructions else ", ".join(self.features)
         way = self.way if len(self.way) <= _SHOWN_WAY else (self.way[0], "...", *self.way[1 - _SHOWN_WAY :])
@@ -157,6 +175,25 @@ class Violation(Struct, frozen=True):
         return cls(data["function"], address, features, instructions, way, data.get("doubt", ""))
 
 
+# of functions above the level, what is right, and what is not, each in a word for a table and in words for a sentence
+_RIGHT: Mapping[str, str] = {
+    Reason.TESTED: "tested",
+    Reason.UNREACHED: "never reached",
+    Reason.ALLOWED: "allowed by name",
+}
+_UNTESTED, _NOT_SHOWN, _MASKED = "untested", "not shown", "if nothing is masked"
+_IN_FULL = {
+    "tested": "only after the right test",
+    _UNTESTED: "without a test",
+    _MASKED: "after a test that suffices unless a hypervisor masks features",
+}
+# where the same holds for another build of the version
+_SAME = {
+    "the published wheel chooses": "the published wheel has the same",
+    "the baseline build has the same": "the baseline build has the same",
+}
+
+
 class LibraryIsa(Struct, frozen=True):
     """What the code of one library needs: bytes of code, the highest level used, and the functions above the claim.
 
@@ -175,6 +212,12 @@ class LibraryIsa(Struct, frozen=True):
     @property
     def functions_above(self) -> int:
         return sum(count for _, count in self.accepted) + len(self.violations)
+
+    @property
+    def functions(self) -> Iterator[tuple[str, int]]:
+        """How many functions above the level there are of each kind: ``tested``, ``not shown``, ``untested``, ..."""
+        yield from ((_RIGHT.get(reason, reason), count) for reason, count in self.accepted)
+        yield from Counter(violation.kind for violation in self.violations).items()
 
     def data(self) -> dict[str, Any]:
         return {
@@ -269,15 +312,24 @@ class Verdict(Struct, frozen=True):
 
     @property
     def outcome(self) -> str:
-        """``failed``, ``ok``, or ``not checked``: nothing is wrong as far as it was looked at, and some was not."""
+        """``failed``, ``ok``, ``not shown`` if code above the level was not shown to be right, or ``not checked``."""
         if self.failed:
             return "failed"
-        return "not checked" if self._unchecked or self.isa == "not checked" else "ok"
+        if self._unchecked or self.isa == "not checked":
+            return "not checked"
+        return "ok" if self.functions.keys() <= {*_RIGHT.values()} else "not shown"
 
     @property
-    def _unchecked(self) -> bool:
-        is_told = (one.rule is VerifyRule.ISA_UNCHECKED and one.severity is Severity.WARNING for one in self.findings)
-        return any(is_told)
+    def _unchecked(self) -> list[Finding]:
+        """What is said of code that was not looked at, or not understood."""
+        rule = VerifyRule.ISA_UNCHECKED
+        return [one for one in self.findings if one.rule is rule and one.severity is Severity.WARNING]
+
+    @property
+    def _strange(self) -> Finding | None:
+        """What is said of code that was looked at, and has bytes that were not understood."""
+        judged = {library.member for library in self.libraries if library.level}
+        return next((one for one in self._unchecked if not judged.isdisjoint(one.places)), None)
 
     @property
     def isa(self) -> str:
@@ -289,21 +341,54 @@ class Verdict(Struct, frozen=True):
             for finding in self.findings
         ):
             return "failed"
-        accepted = sum(count for library in self.libraries for _, count in library.accepted)
-        dispatched = (f"{accepted} dispatched",) if accepted else ()
-        doubted = {
-            place
-            for found in self.findings
-            if found.rule is VerifyRule.ISA_ABOVE and found.severity is Severity.WARNING
-            for place in found.places
-        }
-        unproven = sum(
-            bool(one.doubt) for library in self.libraries if library.member in doubted for one in library.violations
-        )
-        doubts = (f"{unproven} not shown",) if unproven else ()
-        copies = (f"with {', '.join(self.levels)}",) if self.levels else ()
+        counts = self.functions
+        words = [f"{count} {kind}" for kind, count in counts.items()]
+        copies = [f"with {', '.join(self.levels)}"] if self.levels else []
         idle = any(one.rule is VerifyRule.ISA_GAIN and one.severity is Severity.WARNING for one in self.findings)
-        return ", ".join(("ok", *dispatched, *doubts, *copies, *(("brings nothing",) if idle else ())))
+        is_ok = counts.keys() <= {*_RIGHT.values()}
+        state = ["not understood"] if self._strange else ["ok"] if is_ok else []
+        return ", ".join((*state, *words, *copies, *(["brings nothing"] if idle else [])))
+
+    @property
+    def functions(self) -> Mapping[str, int]:
+        """How many functions above the level that was checked there are of each kind, as in `LibraryIsa.functions`."""
+        counts: Counter[str] = Counter()
+        for library in self.libraries:
+            for kind, count in library.functions:
+                counts[kind] += count
+        return {kind: counts[kind] for kind in (*_RIGHT.values(), _UNTESTED, _NOT_SHOWN, _MASKED) if counts[kind]}
+
+    @property
+    def summary(self) -> str:
+        """The verdict in a sentence, which begins with what is wrong or not shown."""
+        counts = self.functions
+        if (self.outcome == "not checked" and not self._strange) or (self.failed and self.isa != "failed"):
+            return self.outcome
+        if _UNTESTED in counts:
+            return next(
+                f"crashes: {library.member}: {violation}{_to_try(library, violation)}"
+                for library in self.libraries
+                for violation in library.violations
+                if violation.kind == _UNTESTED
+            )
+        if self._strange and not self.failed:
+            return f"cannot tell: {self._strange.sentence}"
+        if counts.keys() <= {*_RIGHT.values()}:
+            return self.outcome
+        in_full = "; ".join(f"{count} {_IN_FULL.get(kind, kind)}" for kind, count in counts.items())
+        doubts = [one.doubt for library in self.libraries for one in library.violations]
+        same = next((words for start, words in _SAME.items() if all(start in doubt for doubt in doubts)), "")
+        text = f"{sum(counts.values())} functions above {self.cpu}: {in_full}{f' ({same})' if same else ''}"
+        return f"failed: {text}" if self.failed else text
+
+    @property
+    def processors(self) -> tuple[str, ...]:
+        """Processors of qemu on which code of the wheel may run that needs more than they have, most of it first."""
+        violations = (one for library in self.libraries if library.machine == "x86_64" for one in library.violations)
+        counts = Counter(violation.processor for violation in violations)
+        # "max" stands for one with more than any that is emulated: code that asks for that does not run there
+        names = [name for name, _ in counts.most_common() if name and not name.startswith("max")]
+        return tuple(names[:_MOST_PROCESSORS])
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -339,6 +424,7 @@ class Verdict(Struct, frozen=True):
             "claimed": self.claimed,
             "failed": self.failed,
             "isa": self.isa,
+            "functions": self.functions,
             "gpu": self.gpu,
             "claimed_gpus": list(self.claimed_gpus),
             "findings": [
@@ -367,6 +453,10 @@ class Verdict(Struct, frozen=True):
             gpus=tuple(map(LibraryGpus.of_data, data["gpus"])),
             claimed_gpus=tuple(data["claimed_gpus"]),
         )
+
+
+def _to_try(library: LibraryIsa, violation: Violation) -> str:
+    return f"; try: qemu-x86_64 -cpu {violation.processor}" if library.machine == "x86_64" else ""
 
 
 def _finding(data: Mapping[str, Any]) -> Finding:

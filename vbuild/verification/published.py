@@ -1,7 +1,8 @@
-"""What a wheel lacks of the wheel that its project published of the same version.
+"""What a wheel lacks of the wheel that its project published of the same version, and of the plain one of its build.
 
     modules         a compiled module that is missing, or that became Python: an error; a note of one that is here for
-                    another release of CUDA, as its name says (``demo_cu12``, ``demo_cu13``)
+                    another release of CUDA, as its name says (``demo_cu12``, ``demo_cu13``); a warning of one that only
+                    the variant wheel of a build has: it was asked for by the CPU of the builder, or by the flags
     dispatch        CPU features that published code is chosen for at run time, and none of ours: an error; a warning if
                     a library is bundled here that is linked into the module there, as its version is another
     symbols         C functions and objects that libraries there give to others, and none here: a warning
@@ -14,7 +15,7 @@ ask so what it can do.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
 
@@ -24,6 +25,7 @@ from packaging.version import Version
 
 from vbuild.build.headers import ASSEMBLERS
 from vbuild.build.wrappers import FailedCall
+from vbuild.elf.dispatch import named_rank
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.interface import Interface
 from vbuild.elf.read import Outline
@@ -57,6 +59,7 @@ _LARGE = 2.0
 _WORD = re.compile(r"[A-Za-z]+[\d.]*")
 _SHORTEST = 3  # letters of a word that says something
 _ACCEPT = "to go on without it: verify.against = 'none'"
+_ASKED = "the project asked the CPU of the builder, or the compiler's flags, which modules to build"
 _KEEP = "if flags of the project's own were taken out of its sources: build.keep-flags = ['src/name_of_a_source.c']"
 
 
@@ -167,8 +170,15 @@ def on_index(
     It is downloaded into *folder*, and compared with *cpu*; a wheel for any machine stands for one for *tag*.
     `FetchError` if the index has none, or cannot be asked; `WheelError` if the wheel cannot be read.
     """
+    return Published.of(file_on_index(wheel, folder, indexes, version=version, tag=tag), cpu)
+
+
+def file_on_index(
+    wheel: Path, folder: Path, indexes: Callable[[], Indexes], *, version: str = "", tag: Tag | None = None
+) -> Path:
+    """The file of `on_index`."""
     if published := published_wheel(wheel, folder, indexes, version=version, tag=tag):
-        return Published.of(published, cpu)
+        return published
     name = WheelName.parse(wheel.name)
     shown = ", ".join(sorted(map(str, _tags(name, tag))))
     wanted = version or name.version
@@ -231,6 +241,33 @@ def lost(verdict: Verdict, published: Published, *, failed: Sequence[FailedCall]
     return (*_lost(ours, theirs, failed), _sizes(ours, theirs, published.name))
 
 
+def unlike(
+    wheel: Path, *, plain: Path | None, published: Path | None, failed: Sequence[FailedCall] = ()
+) -> Iterator[Finding]:
+    """Yield which modules the variant *wheel* lacks of the *plain* one of its build and the *published* one, or adds.
+
+    *failed* are the calls of compilers that failed in its build. `WheelError` if a wheel cannot be read.
+    """
+    ours, files = _names(wheel)
+    expected = _names(plain)[0] if plain else ours
+    if missing := tuple(sorted(expected - ours)):
+        what = f"{counted(len(missing), 'module')} of the plain wheel of this build missing: {_ASKED}"
+        yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, missing, what)
+    if added := tuple(sorted(ours - expected)):
+        what = f"{counted(len(added), 'module')} that the plain wheel of this build does not have: {_ASKED}"
+        yield Finding(Severity.WARNING, VerifyRule.PUBLISHED, added, what)
+    if published:
+        yield from _missing(ours.union(missing), _names(published)[0], files, failed)
+
+
+def _names(wheel: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of the modules of *wheel*, and those of its other files."""
+    with open_wheel(wheel) as source:
+        paths = [member.path for member in source.members if not (is_grafted(member.path) or level_of(member.path))]
+    modules = frozenset(_plain(path) for path in paths if path.endswith(".so"))
+    return modules, frozenset(map(_plain, paths)) - modules
+
+
 def _alike(features: frozenset[str], choices: Iterable[frozenset[str]] = _CHOICES) -> frozenset[str]:
     """The features that compilers choose where others choose one of *features*, by *choices*."""
     return frozenset[str]().union(*(names for names in choices if features & names))
@@ -260,10 +297,13 @@ def likely_cause(failed: Sequence[FailedCall], about: Iterable[str], *, guesses:
     return f"{'the likely cause' if shared(first) else 'perhaps because'}: {first}{more}"
 
 
-def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> Iterator[Finding]:
-    missing = tuple(sorted(theirs.modules.keys() - ours.modules.keys()))
+def _missing(
+    ours: Collection[str], theirs: Collection[str], files: Collection[str], failed: Sequence[FailedCall]
+) -> Iterator[Finding]:
+    """Yield the modules of the published wheel, *theirs*, that are none of *ours*, where there are other *files*."""
+    missing = tuple(sorted({*theirs}.difference(ours)))
     # a wheel that has each module for several releases of CUDA, where ours is built with one
-    built = {_of_any_cuda(path) for path in ours.modules}
+    built = {_of_any_cuda(path) for path in ours}
     if other := tuple(path for path in missing if _of_any_cuda(path) in built):
         missing = tuple(path for path in missing if path not in other)
         what = (
@@ -271,11 +311,18 @@ def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> I
         )
         yield Finding(Severity.NOTE, VerifyRule.PUBLISHED, other, what)
     if missing:
-        python = sum(path.removesuffix(".so") + ".py" in ours.files for path in missing)
+        python = sum(path.removesuffix(".so") + ".py" in files for path in missing)
         became = f"; {python} of them became Python" if python else ""
-        what = f"{len(missing)} of {len(theirs.modules)} compiled modules of the published wheel are missing{became}"
-        advice = likely_cause(failed, missing) or "no call of a compiler failed: a tool or an option is missing"
+        what = f"{len(missing)} of {len(theirs)} compiled modules of the published wheel are missing{became}"
+        # a project that has a module for each kind of CPU may build the one for this machine alone
+        is_for_cpus = any(named_rank(PurePath(path).name) for path in missing)
+        otherwise = _ASKED if is_for_cpus else "no call of a compiler failed: a tool or an option is missing"
+        advice = likely_cause(failed, missing, guesses=not is_for_cpus) or otherwise
         yield Finding(Severity.ERROR, VerifyRule.PUBLISHED, missing, what, f"{advice}; {_ACCEPT}")
+
+
+def _lost(ours: _Contents, theirs: _Contents, failed: Sequence[FailedCall]) -> Iterator[Finding]:
+    yield from _missing(ours.modules.keys(), theirs.modules.keys(), ours.files, failed)
     for path in sorted(theirs.modules.keys() & ours.modules.keys()):
         bundled = {name: found for name, found in ours.bundled_for(path, theirs).items() if found}
         here = ours.modules[path].union(*bundled.values())
