@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -451,6 +452,24 @@ def test_a_level_of_another_machine_than_the_tags_is_an_error(
 def test_variant_json_and_the_file_name_say_the_same(tmp_path: Path, stamp: str, label: str | None, what: str) -> None:
     name = NAME.replace(".whl", f"{stamp}.whl")
     assert ("variant", what) in found(verify(made(tmp_path, CLEAN, name, label=label)))
+
+
+@pytest.mark.parametrize(("cpu", "level"), [(None, "x86-64"), (V3, "x86-64-v3")])
+def test_code_that_is_not_understood_is_never_ok(tmp_path: Path, cpu: Cpu | None, level: str) -> None:
+    newer = '__asm__ volatile(".byte 0xd5, 0x58, 0x89, 0xc1")'  # movq %r16, %r17
+    verdict = verify(
+        made(tmp_path, shared_object(f"__attribute__((noipa)) void dot(void) {{ {newer}; }} {CALLED}")), cpu=cpu
+    )
+    (what,) = [what for rule, what in found(verdict, Severity.WARNING) if rule == "isa-unchecked"]
+    assert re.fullmatch(
+        r"instruction sets: not understood: 0x[0-9a-f]+ in dot: 4 bytes, d5 58 89 c1, may be APX \(REX2\)", what
+    )
+    assert (verdict.outcome, verdict.isa, verdict.failed) == ("not checked", "not understood", False)
+    assert verdict.summary == f"cannot tell: {MEMBER}: {what}"
+    first, second, third, *_ = verdict_lines(verdict)
+    assert first == f"{NAME}: {verdict.summary}"
+    assert second == f"  instruction sets: not understood, compared with {level}"
+    assert third.endswith("MB of x86_64 code, beyond v4 at most")
 
 
 def test_other_machines_are_said_to_be_unchecked(tmp_path: Path) -> None:

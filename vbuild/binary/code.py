@@ -53,7 +53,8 @@ class CodeFile(Protocol):
     *resolvers* functions that it calls to fill places. *handlers* are the functions that the system calls when one
     throws; it *has_strange_handlers* if some may be missing there. *dispatchers* are the places through which code
     calls what RAX points at, and *image_base* the address from which it counts tables that it reads and writes by an
-    index, or 0. *system* says how calls are made: ``linux``, ``windows``, ``macos``; *given* are the features above
+    index, or 0. What is *called* are functions that the loader calls when it loads or unloads the file, and that are
+    in no table. *system* says how calls are made: ``linux``, ``windows``, ``macos``; *given* are the features above
     the machine's baseline of all processors that the system runs on.
     """
 
@@ -89,6 +90,8 @@ class CodeFile(Protocol):
     def relro(self) -> tuple[range, ...]: ...
     @property
     def entry(self) -> int: ...
+    @property
+    def called(self) -> tuple[int, ...]: ...
     @property
     def areas(self) -> tuple[range, ...]: ...
     @property
@@ -136,6 +139,7 @@ class CodeImage(Struct, frozen=True, kw_only=True):
     slots: tuple[range, ...] = ()
     starts: tuple[range, ...] = ()
     entry: int = 0
+    called: tuple[int, ...] = ()
     is_fixed: bool = False
     has_handlers: bool = False
     handlers: Mapping[int, tuple[int, ...]] = {}

@@ -124,6 +124,9 @@ class ArmModule(Module):
         data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
         return takewhile(self._is_valid, self.decoded(piece.address - self.base, data))
 
+    def is_entered(self, _: Piece) -> bool:
+        return False
+
     def is_unknown(self, _: Piece) -> bool:
         """Whether a piece needs words that are no instruction to be one, which is not looked for."""
         return False

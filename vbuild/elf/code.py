@@ -8,18 +8,24 @@
 https://gabi.xinuos.com/ and the psABI supplement, https://gitlab.com/x86-psABIs/x86-64-ABI
 """
 
-from collections.abc import Mapping
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Self
 
 from msgspec import Struct
 
 from vbuild.binary.code import CodeSection, Symbol
 from vbuild.elf.dynamic import Dynamic
+from vbuild.elf.iced import Decoder, is_installed
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline, outline_facts
 from vbuild.elf.records import (
     LITTLE_64,
     VERSION_NUMBER,
+    DynamicTag,
     ElfMachine,
     Relocation,
     SectionFlag,
@@ -36,9 +42,12 @@ _ABSOLUTE: dict[int, int] = {ElfMachine.X86_64: 1, ElfMachine.AARCH64: 257}
 _RELATIVE: dict[int, int] = {ElfMachine.X86_64: 8, ElfMachine.AARCH64: 1027}
 _RESOLVED: dict[int, int] = {ElfMachine.X86_64: 37, ElfMachine.AARCH64: 1032}
 
+_CALLED = (DynamicTag.INIT, DynamicTag.FINI)
+# call and jmp, or a jump on a condition, with the distance of what they lead to
+_BRANCH, _DISTANCE = re.compile(rb"(?:[\xe8\xe9]|\x0f[\x80-\x8f])(?=....)", re.DOTALL), struct.Struct("<i")
 _STARTS = frozenset({".init_array", ".fini_array", ".preinit_array"})
 _CONSTANTS = (".rodata", ".data", ".lrodata", ".ldata")
-_MOST_CONSTANTS = 1 << 25
+_MOST_CONSTANTS, _LONGEST = 1 << 25, 15
 
 
 class Import(Struct, frozen=True):
@@ -61,7 +70,7 @@ class Elf(Outline, frozen=True):
     address, *resolvers* the functions that it calls to fill some; *import_places* those that it fills with the address
     of an import. *writable* are the addresses of data that code can change, *relro* those that only the loader changes.
     *constants* are the bytes of small enough sections of data. *exported* are the names under which other files can use
-    its functions and data.
+    its functions and data. What is *called* are the functions that DT_INIT and DT_FINI name.
     """
 
     code: tuple[CodeSection, ...]
@@ -75,6 +84,7 @@ class Elf(Outline, frozen=True):
     relro: tuple[range, ...]
     constants: tuple[CodeSection, ...]
     entry: int
+    called: tuple[int, ...]
     exported: frozenset[str]
 
     @classmethod
@@ -86,6 +96,9 @@ class Elf(Outline, frozen=True):
             facts = outline_facts(image, dynamic)
             code = _code(image)
             symbols = symbols_of(image, code)
+            code = tuple(
+                sorted((*code, *_code_in_data(image, code, symbols.functions)), key=lambda piece: piece.address)
+            )
             pointers, import_places, resolvers = _pointers(image, symbols)
             return cls(
                 **facts,
@@ -100,6 +113,7 @@ class Elf(Outline, frozen=True):
                 relro=tuple(part.addresses for part in image.segments if part.p_type == SegmentType.GNU_RELRO),
                 constants=_constants(image),
                 entry=image.header.e_entry,
+                called=tuple(place for tag in _CALLED if (place := dynamic.value(tag))),
                 exported=symbols.exported,
             )
 
@@ -183,6 +197,42 @@ def _code(image: ElfImage) -> tuple[CodeSection, ...]:
             if segment.p_type == SegmentType.LOAD and segment.p_flags & SegmentFlag.X
         ]
     return tuple(sorted((code for code in found if code.data), key=lambda code: code.address))
+
+
+def _code_in_data(image: ElfImage, code: Sequence[CodeSection], functions: Sequence[Symbol]) -> Iterator[CodeSection]:
+    """What code branches into that stands among data of an executable segment, from the first such place on.
+
+    Linkers that know one segment for all that is not written put constants there, too.
+    """
+    executable = [load.addresses for load in image.loads if load.p_flags & SegmentFlag.X]
+    sections = [
+        one for one in image.sections if one.is_data and any(one.addresses.start in load for load in executable)
+    ]
+    if not (sections and is_installed and image.machine == ElfMachine.X86_64):
+        return
+    low, high = min(one.addresses.start for one in sections), max(one.addresses.stop for one in sections)
+    targets: dict[int, int] = {}
+    for piece in code:
+        for match in _BRANCH.finditer(piece.data):
+            end = match.end() + _DISTANCE.size
+            target = piece.address + end + _DISTANCE.unpack_from(piece.data, match.end())[0]
+            if not low <= target < high:
+                continue
+            for number, section in enumerate(sections):
+                is_first = target in section.addresses and target < targets.get(number, target + 1)
+                if is_first and _branches(piece, functions, piece.address + match.start(), target):
+                    targets[number] = target
+    for number, target in targets.items():
+        section = sections[number]
+        yield CodeSection(section.name, target, _slice(image, section.span)[target - section.addresses.start :])
+
+
+def _branches(code: CodeSection, functions: Sequence[Symbol], site: int, target: int) -> bool:
+    """Whether an instruction at *site* leads to *target*, and not bytes of another one; by its function's start."""
+    index = bisect_right(functions, site, key=attrgetter("address")) - 1
+    start = max(functions[index].address if index >= 0 else 0, code.address)
+    decoder = Decoder(64, code.data[start - code.address : site - code.address + _LONGEST], ip=start)
+    return any(one.ip == site and one.near_branch_target == target for one in decoder)
 
 
 def _constants(image: ElfImage) -> tuple[CodeSection, ...]:

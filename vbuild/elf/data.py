@@ -56,6 +56,7 @@ class Data(ABC):
         found -= {address for address in weak if address - self.base in self._pointed_set}
         if self.elf.entry:
             found.add(self.base + self.elf.entry)
+        found.update(self.base + address for address in self.elf.called)
         found |= {self.base + symbol.address for symbol in self.elf.functions if symbol.is_resolver}
         if self.elf.has_strange_handlers:
             # what nothing seems to lead to may handle errors

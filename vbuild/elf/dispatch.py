@@ -169,10 +169,13 @@ class Dispatch:
         module = self._modules.get(path)
         if module is None:
             return (*found, *(Judged(region, features, None) for region, features in others))
-        # where bytes are no instruction outside functions, only what is led to counts
+        # where bytes are no instruction outside functions, only what is led to counts; compilers for other systems put
+        # so many tables there that of what is understood nothing is judged
+        sees_all = module.elf.system == "linux"
         outside = (one for one in isa.regions if one.doubtful and not is_function(one.region.function))
         suspects = [one for one in outside if not _is_allowed(path, one, allow)]
-        pieces = [piece for one in suspects for piece in module.pieces_in(one.region) if module.is_unknown(piece)]
+        pieces = [piece for one in suspects for piece in module.pieces_in(one.region)]
+        pieces = [one for one in pieces if (sees_all and module.is_entered(one)) or module.is_unknown(one)]
         if others or pieces:
             if level not in self._reaches:
                 kind = ArmReach if self._is_arm else Reach

@@ -148,10 +148,10 @@ class Interpreter(Imports):
             self.steps += 1
             if self.steps > self._most:
                 raise TooMuchError
+            self.ran[address] = self.ran.get(address, EVERY) & state.facts
             if operation.instruction is None:
                 return []
             self._module, self._here = operation.module, address
-            self.ran[address] = self.ran.get(address, EVERY) & state.facts
             if operation.flow == FlowControl.NEXT:
                 operation.run(self, operation, state)
                 address = operation.following

@@ -31,7 +31,7 @@ from vbuild.elf.iced import (
 )
 from vbuild.elf.isa import INVALID, is_function
 from vbuild.elf.regions import Region, regions_of
-from vbuild.elf.undecodable import decoded, described, instructions_of, is_code, is_newer
+from vbuild.elf.undecodable import decoded, described, instructions_of, is_newer, may_be_code
 
 _BITS = 64
 _LOW = (1 << 64) - 1
@@ -178,7 +178,7 @@ class Module(Data):
     def _starts(self) -> list[int]:
         """Where code outside known functions is called or pointed at."""
         found = set(self.pointers.values()) | {address & _LOW for address in self.exports.values()}
-        found.add(self.elf.entry)
+        found.update((self.elf.entry, *self.elf.called))
         found.update(self._handled)
         return sorted(found | self._called)
 
@@ -388,13 +388,13 @@ class Module(Data):
             for one in self.decoded(target, self.bytes_at(target, len(inside)))
         )
 
-    def _is_entered(self, piece: Piece) -> bool:
+    def is_entered(self, piece: Piece) -> bool:
         """Whether *piece* is code for sure: a function, or the loader or an instruction of other code leads there.
 
         Where an instruction only makes its address, it may be a table.
         """
         start = piece.address - self.base
-        if is_function(piece.symbol) or start in self._pointed_set:
+        if is_function(piece.symbol) or start in self._pointed_set or start in self.elf.called:
             return True
         users = {user for site in self.sites(start, start + 1) if (user := self.piece(self.base + site))}
         references = [
@@ -405,7 +405,7 @@ class Module(Data):
             if one.target == piece.address
         ]
         is_led_to = any(one.is_branch for one in references)
-        return is_led_to or (bool(references) and is_code(self.bytes_at(start, piece.end - piece.address), start))
+        return is_led_to or (bool(references) and may_be_code(self.bytes_at(start, piece.end - piece.address), start))
 
     def is_unknown(self, piece: Piece) -> bool:
         """Whether *piece* needs bytes that are no instruction to be one."""
@@ -415,7 +415,7 @@ class Module(Data):
         """Those `instructions` of *piece* that may need a feature, and others."""
         found = list(self.instructions(piece))
         if not all(found):
-            is_entered = self._is_entered(piece)
+            is_entered = self.is_entered(piece)
             # the end of a piece may be in the middle of an instruction, if it was guessed
             found = [one for one in found if one or (is_entered and self.instruction(self.base + one.ip) is None)]
         # no step in Python for an instruction that needs nothing

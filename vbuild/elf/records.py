@@ -108,6 +108,8 @@ class DynamicTag(IntEnum):
     RELAENT = 9
     STRSZ = 10
     SYMENT = 11
+    INIT = 12
+    FINI = 13
     SONAME = 14
     RPATH = 15
     SYMBOLIC = 16

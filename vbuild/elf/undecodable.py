@@ -118,7 +118,7 @@ def instructions_of(
         yield instruction
 
 
-def is_code(data: bytes, address: int) -> bool:
+def may_be_code(data: bytes, address: int) -> bool:
     """Whether all that is reached from the start of *data* may be instructions, and ends before *data* does."""
     _, is_clean = _reached(data, address, lambda _: False)
     return is_clean

@@ -66,9 +66,10 @@ class Uses(Answers):
         # code of others that was followed
         for address, facts in result.ran.items():
             module = self.program.module(address)
-            if piece.address <= address < piece.end or (instruction := module.instruction(address)) is None:
+            if piece.address <= address < piece.end:
                 continue
-            if module.needs(instruction) and (other := module.piece(address)):
+            instruction = module.instruction(address)
+            if (instruction is None or module.needs(instruction)) and (other := module.piece(address)):
                 found[other.address] = found.get(other.address, EVERY) & facts
                 called.add(other.address)
         handlers = self.program.module(piece.address).handlers_of(piece)
@@ -179,9 +180,9 @@ class Uses(Answers):
 
     def _is_root(self, node: int) -> bool:
         module = self.program.module(node)
-        if node in module.entries:
-            return True
         place = node - module.base
+        if node in module.entries or module.is_start_or_end(place):
+            return True
         if module.piece(node) is not None:
             return False
         # data that no code seems to point at, such as .init_array, is used in a way that is not seen here

@@ -111,7 +111,6 @@ def _environment(wheel: Path, name: WheelName, check: Check, folder: Path, pytho
     """The environment of the test of *wheel* in *folder*; without one, a new one there, of *python* if that fits."""
     from vbuild.verification.level_runs import python_for
 
-    """The environment of the test of *wheel* in *folder*; without one, a new one there, of *python* if that fits."""
     environment = environment_in(folder)
     if not environment.python.is_symlink():
         folder.mkdir(parents=True, exist_ok=True)

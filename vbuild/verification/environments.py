@@ -286,9 +286,9 @@ def make_environment(
 ) -> WheelEnvironment:
     """Return a new environment of *python* in *folder*, made by uv: *wheel*, and what it and its test *requires*.
 
-    That of a Python of another machine gets wheels only. If the wheel *is_enough_alone*, it gets nothing else if not
-    all that the wheel requires can be had. Raises `RepackageError`, with the line in which uv says why, if it cannot be
-    made.
+    That of a Python of another machine gets wheels only. If the wheel *is_enough_alone*, it gets nothing else if what
+    is required cannot be had. Raises `RepackageError`, with the line in which uv says why, if it cannot be made, and if
+    something would have to be built.
     """
     name = WheelName.parse(wheel.name)
     plain = _plainly_named(wheel, name, folder)
@@ -309,7 +309,7 @@ def make_environment(
     try:
         client.install(environment, str(plain), *requires)
     except RepackageError as error:
-        if not is_enough_alone:
+        if not is_enough_alone or UNBUILT in str(error):
             raise
         client.install(environment, "--no-deps", str(plain))
         return replace(environment, reason=str(error))

@@ -112,8 +112,14 @@ def run_levels(
         sources = WheelSources(links, indexes(), builds=settings.builds)
         try:
             python = settings.python or python_for(name)
-            requires = settings.check.requires
-            environment = make_environment(wheel, python, requires=requires, sources=sources, folder=folder)
+            environment = make_environment(
+                wheel,
+                python,
+                requires=settings.check.requires,
+                sources=sources,
+                folder=folder,
+                is_enough_alone=not (settings.builds or settings.check.command),
+            )
         except RepackageError as error:
             raise WheelError(f"cannot be installed: {error}") from error
         installed = InstalledWheel.of(environment.packages, name.project)
