@@ -381,7 +381,8 @@ def _files(
     """
     try:
         options = ("--format", "pylock.toml")
-        text = _compiled(lines, interpreter, *options, output="pylock.toml", log=log, environment=variables)
+        bare = [line.partition(" --hash=")[0] for line in lines]
+        text = _compiled(bare, interpreter, *options, output="pylock.toml", log=log, environment=variables)
     except BuildError:  # all is installed: only this is not known
         log.unlink(missing_ok=True)
         return {}

@@ -151,7 +151,7 @@ def _resolved(lines: Sequence[str], machine: Machine, stage: Path, *, builds: bo
     wanted = stage / "wanted.txt"
     wanted.write_text(requirement_lines(lines, BuildError), encoding="utf-8")
     lock = lock_for(machine, [wanted], stage, builds=builds)
-    return lock.read_text(encoding="utf-8").replace('created-by = "uv"', 'created-by = "vbuild"', 1)
+    return read_text(lock).replace('created-by = "uv"', 'created-by = "vbuild"', 1)
 
 
 def _written(found: _Found, folder: Path) -> MachineLock:
