@@ -24,6 +24,7 @@ from vbuild.config.toml_text import toml
 from vbuild.errors import BuildError, FetchError, VariantError, VbuildError, WheelError, at
 from vbuild.files.atomic import duplicate, replacing
 from vbuild.files.hashing import sha256_of
+from vbuild.files.reading import read_text
 from vbuild.hardware.machine import Machine
 from vbuild.hardware.uv_platform import python_of
 from vbuild.index_client.located import files_at
