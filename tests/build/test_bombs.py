@@ -88,6 +88,7 @@ def long_link(path: Path) -> None:
         archive.writestr(info, b"a" * 10 * MB)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "reason"),
     [

@@ -28,6 +28,7 @@ def begun(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.nightly  # it waits for builds
 def test_builds_that_took_longest_begin_first_and_new_ones_before_them(tmp_path: Path) -> None:
     c_project(tmp_path / "project")
     levels = 'cpu = ["x86-64", "x86-64-v2", "x86-64-v3"]'
