@@ -211,28 +211,24 @@ def _code_in_data(image: ElfImage, code: Sequence[CodeSection], functions: Seque
     if not (sections and is_installed and image.machine == ElfMachine.X86_64):
         return
     low, high = min(one.addresses.start for one in sections), max(one.addresses.stop for one in sections)
-    targets: dict[int, int] = {}
+    # where such a branch seems to be, by the start of the function: bytes of another instruction may look like one
+    seeming: dict[int, set[int]] = {}
+    targets: set[int] = set()
     for piece in code:
         for match in _BRANCH.finditer(piece.data):
-            end = match.end() + _DISTANCE.size
-            target = piece.address + end + _DISTANCE.unpack_from(piece.data, match.end())[0]
-            if not low <= target < high:
-                continue
-            for number, section in enumerate(sections):
-                is_first = target in section.addresses and target < targets.get(number, target + 1)
-                if is_first and _branches(piece, functions, piece.address + match.start(), target):
-                    targets[number] = target
-    for number, target in targets.items():
-        section = sections[number]
-        yield CodeSection(section.name, target, _slice(image, section.span)[target - section.addresses.start :])
-
-
-def _branches(code: CodeSection, functions: Sequence[Symbol], site: int, target: int) -> bool:
-    """Whether an instruction at *site* leads to *target*, and not bytes of another one; by its function's start."""
-    index = bisect_right(functions, site, key=attrgetter("address")) - 1
-    start = max(functions[index].address if index >= 0 else 0, code.address)
-    decoder = Decoder(64, code.data[start - code.address : site - code.address + _LONGEST], ip=start)
-    return any(one.ip == site and one.near_branch_target == target for one in decoder)
+            site, end = piece.address + match.start(), piece.address + match.end() + _DISTANCE.size
+            if low <= end + _DISTANCE.unpack_from(piece.data, match.end())[0] < high:
+                index = bisect_right(functions, site, key=attrgetter("address")) - 1
+                start = max(functions[index].address if index >= 0 else 0, piece.address)
+                seeming.setdefault(start, set()).add(site)
+        for start, sites in seeming.items():
+            data = piece.data[start - piece.address : max(sites) - piece.address + _LONGEST]
+            targets.update(one.near_branch_target for one in Decoder(64, data, ip=start) if one.ip in sites)
+        seeming.clear()
+    for section in sections:
+        if within := [target for target in targets if target in section.addresses]:
+            offset = min(within) - section.addresses.start
+            yield CodeSection(section.name, min(within), _slice(image, section.span)[offset:])
 
 
 def _constants(image: ElfImage) -> tuple[CodeSection, ...]:

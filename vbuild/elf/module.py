@@ -97,6 +97,8 @@ class Module(Data):
         self._decoded: dict[int, Instruction | None] = {}
         self._shapes: dict[int, Shape] = {}
         self._relative: dict[int, list[Instruction]] = {}
+        # by address: whether a function never returns
+        self._endless: dict[int, bool] = {}
 
     @cached_property
     def _jumps(self) -> list[tuple[int, int]]:
@@ -379,14 +381,15 @@ class Module(Data):
         place = self.place_of_stub(target) if target else call.ip_rel_memory_address
         if place:
             return self.imports.get(place) in ENDLESS
-        if (piece := self.piece(self.base + target) if target else None) is None:
-            return False
-        inside = range(target, piece.end - self.base)
-        return not any(
-            one.flow_control in {FlowControl.RETURN, FlowControl.INDIRECT_BRANCH}
-            or (one.flow_control in _JUMPS and one.near_branch_target not in inside)
-            for one in self.decoded(target, self.bytes_at(target, len(inside)))
-        )
+        if target not in self._endless:
+            piece = self.piece(self.base + target) if target else None
+            inside = range(target, piece.end - self.base) if piece else range(0)
+            self._endless[target] = piece is not None and not any(
+                one.flow_control in {FlowControl.RETURN, FlowControl.INDIRECT_BRANCH}
+                or (one.flow_control in _JUMPS and one.near_branch_target not in inside)
+                for one in self.decoded(target, self.bytes_at(target, len(inside)))
+            )
+        return self._endless[target]
 
     def is_entered(self, piece: Piece) -> bool:
         """Whether *piece* is code for sure: a function, or the loader or an instruction of other code leads there.

@@ -455,7 +455,9 @@ def _host_facts(elf: CodeFile) -> bytes:
         if section.name not in DEVICE_SECTIONS
     ]
     pointers = [one for one in elf.pointers if not any(one[1] in addresses for addresses in device)]
-    return msgpack.encode((elf.soname, elf.needed, elf.entry, sections, pointers, spans, symbols, elf.imports))
+    return msgpack.encode(
+        (elf.soname, elf.needed, elf.entry, elf.called, sections, pointers, spans, symbols, elf.imports)
+    )
 
 
 def _unknown_findings(path: str, strange: Sequence[Judged]) -> Iterator[Finding]:
