@@ -160,11 +160,11 @@ def test_the_recipes_settings_arrive_and_its_commands_run_in_the_tree(
 def test_a_project_that_does_not_compile_names_its_log_and_shows_its_end(
     environments: Environments, tmp_path: Path
 ) -> None:
-    project = setuptools_project(tmp_path / "source", kernel="void kernel(float *a) { return 1 }")
+    project = setuptools_project(tmp_path / "source", kernel="int kernel(float *a) { return 1 }")
     with pytest.raises(BuildError) as caught:
         built(project, "v3", tmp_path, environments)
     first, then, *rest = str(caught.value).splitlines()
-    assert first.startswith("src/kernel.c:1:33: error: expected ")
+    assert first.startswith("src/kernel.c:1:32: error: expected ")
     assert then == f"build_wheel failed with status 1; its log is {tmp_path / 'build.log'}, which ends:"
     assert any("expected" in line and "kernel.c:1" in line for line in rest)
 
