@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,13 +21,6 @@ STUBBORN = ("sh", "-c", "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > pid; whi
 def written_pid(folder: Path) -> int:
     until(lambda: (folder / "pid").exists() and (folder / "pid").read_text(encoding="utf-8").strip())
     return int((folder / "pid").read_text(encoding="utf-8"))
-
-
-@pytest.fixture(autouse=True)
-def _open_again() -> Iterator[None]:
-    yield
-    with supervised():
-        pass
 
 
 def test_the_log_holds_the_command_and_all_of_its_output(tmp_path: Path) -> None:
@@ -161,12 +153,15 @@ def test_stopping_reaches_commands_of_other_threads_and_those_still_queued(tmp_p
     assert not any(is_running(pid) for pid in pids)
 
 
-def test_commands_run_again_in_the_next_supervised_block(tmp_path: Path) -> None:
-    stop_all()
-    with pytest.raises(BuildError, match="was not started"):
+def test_an_error_in_a_supervised_block_stops_other_threads_until_the_next_one(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(ZeroDivisionError), supervised():
+            1 / 0  # noqa: B018 - for the error
+        with pytest.raises(BuildError, match="was not started"):
+            pool.submit(run, ["true"], log=tmp_path / "log").result()
         run(["true"], log=tmp_path / "log")
-    with supervised():
-        run(["true"], log=tmp_path / "log")
+        with supervised():
+            pool.submit(run, ["true"], log=tmp_path / "log").result()
 
 
 @pytest.mark.nightly

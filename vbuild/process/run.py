@@ -114,7 +114,9 @@ _Process = subprocess.Popen[bytes]
 
 
 class _Running:
-    """The commands that run now, each with its thread; whether new ones may start, and in which threads they may not.
+    """The commands that run now, each with its thread, and which threads may start new ones.
+
+    The thread that *stopped_by* is has stopped all others: a pool's workers, with tasks left that nobody waits for.
 
     The *supervisor*, if there is one, ends them when this process is killed.
     """
@@ -122,14 +124,15 @@ class _Running:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.leaders: dict[_Process, int] = {}
-        self.open = True
+        self.stopped_by: int | None = None
         self.stopped: set[int] = set()
         self.supervisor: Supervisor | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether this thread may run commands."""
-        return self.open and threading.get_ident() not in self.stopped
+        me = threading.get_ident()
+        return self.stopped_by in {None, me} and me not in self.stopped
 
     def add(self, process: _Process) -> None:
         self.leaders[process] = threading.get_ident()
@@ -192,9 +195,9 @@ def ended(status: int) -> str:
 
 
 def stop_all() -> None:
-    """Stop every command that runs in any thread, and let none start until the next `supervised` block."""
+    """Stop every command that runs in any thread, and let no other one start any until the next `supervised` block."""
     with _running.lock:
-        _running.open = False
+        _running.stopped_by = _running.stopped_by or threading.get_ident()
         leaders = frozenset(_running.leaders)
     _stop(leaders)
 
@@ -240,7 +243,7 @@ def supervised() -> Iterator[None]:
     goes outside of this block, so that it has nothing left to wait for.
     """
     with _running.lock:
-        _running.open = True
+        _running.stopped_by = None
     keep_watch()
     with interruptible():
         try:
