@@ -139,8 +139,8 @@ def test_a_function_imports_no_verb_before_it_is_called() -> None:
 
 def test_options_have_a_line_each_and_no_others() -> None:
     for kind in filter(is_typeddict, vars(options).values()):
-        told = str(kind.__doc__).partition("\n\n")[2]
-        assert re.findall(r"^    (\w+)  ", told, re.MULTILINE) == list(kind.__annotations__)
+        told = str(inspect.getdoc(kind)).partition("\n\n")[2]
+        assert re.findall(r"^(\w+)  ", told, re.MULTILINE) == list(kind.__annotations__)
 
 
 @pytest.mark.usefixtures("folder")

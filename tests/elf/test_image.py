@@ -178,6 +178,7 @@ def with_segment(number: int, **fields: int) -> bytes:
 
 SIZE, SECTIONS = len(DATA), len(IMAGE.sections)
 TEXT = next(section for section in IMAGE.sections if section.name == ".text")
+BEFORE = IMAGE.sections[TEXT.index - 1]
 NAMES = IMAGE.sections[IMAGE.header.e_shstrndx]
 LOADS = [number for number, each in enumerate(IMAGE.segments) if each.p_type == SegmentType.LOAD]
 
@@ -224,10 +225,10 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
         f"section {TEXT.index} is loaded to 0xffffffffffffffff, {len(TEXT.span):#x} bytes, which no process has",
     ),
     "sections over each other": (
-        lambda: with_section(TEXT.index, sh_offset=TEXT.span.start - 16),
+        lambda: with_section(TEXT.index, sh_offset=BEFORE.span[-1]),
         (
-            f"section {TEXT.index - 1} {IMAGE.sections[TEXT.index - 1].name} and section {TEXT.index} .text "
-            f"overlap in the file at {TEXT.span.start - 16:#x}"
+            f"section {BEFORE.index} {BEFORE.name} and section {TEXT.index} .text "
+            f"overlap in the file at {BEFORE.span[-1]:#x}"
         ),
     ),
     "names in no section": (

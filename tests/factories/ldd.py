@@ -42,7 +42,7 @@ def found(root: Path, path: str) -> dict[str, str | None]:
     answers = {}
     for line in ran.stdout.splitlines():
         match = _LINE.fullmatch(line)
-        if match and not line.startswith("\tlinux-vdso") and line != "\tstatically linked":
+        if match and not line.startswith("\tlinux-vdso") and "/ld-linux" not in line and line != "\tstatically linked":
             place = match["path"] or match["name"]
             answers[match["name"]] = None if place == "not found" else str(Path(place).resolve().relative_to(root))
     return answers

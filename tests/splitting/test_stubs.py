@@ -270,7 +270,11 @@ def test_musl_gets_no_stubs(tmp_path: Path, platform: str, why: str) -> None:
 
 
 def test_what_a_library_opens_stays_beside_it_if_it_asks_where_it_is(tmp_path: Path) -> None:
-    engine = library("libengine.so.1", source=BY_NAME + "int place(void) { return dladdr(0, 0); }", runpath="$ORIGIN")
+    engine = library(
+        "libengine.so.1",
+        source=BY_NAME + "int dladdr(const void *, void *); int place(void) { return dladdr(0, 0); }",
+        runpath="$ORIGIN",
+    )
     files = {**FILES, "demo/__init__.py": "", PATH: engine, "demo/lib/libplugin.so.3": PLUGIN}
     fate = fates(thinned(tmp_path, files))
     assert fate[PATH] == ("keep", "may open libplugin.so.3, and may ask where it is itself (dladdr)", False)
