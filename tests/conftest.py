@@ -33,11 +33,13 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure(config: pytest.Config) -> None:
     """Make the folder of what is made once in a session, in the first of its processes.
 
-    Examples of Hypothesis are the same in every run, but new ones in the nightly job: no change fails by what it did
-    not touch. No example has a time limit, whatever else the machine does.
+    Examples of Hypothesis are the same few in every run, but new and more ones in the nightly job: no change fails by
+    what it did not touch. No example has a time limit, whatever else the machine does.
     """
     is_nightly = "not nightly" not in config.getoption("markexpr")
-    settings.register_profile("vbuild", deadline=None, derandomize=not is_nightly)
+    settings.register_profile(
+        "vbuild", deadline=None, derandomize=not is_nightly, max_examples=100 if is_nightly else 30
+    )
     settings.load_profile("vbuild")
     if not hasattr(config, "workerinput"):
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="vbuild-tests-")

@@ -2,7 +2,7 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from vbuild.binary.packing import Chunk, Packing, packed, spread
@@ -31,7 +31,6 @@ def places(pieces: list[Chunk], packing: Packing) -> list[range]:
     return [range(start, start + piece.size) for piece, start in zip(pieces, packing.starts, strict=True)]
 
 
-@settings(max_examples=100)
 @given(layouts())
 def test_pieces_keep_their_order_and_alignment_and_only_move_down(
     layout: tuple[range, list[Chunk], int, set[int]],
@@ -47,7 +46,6 @@ def test_pieces_keep_their_order_and_alignment_and_only_move_down(
 
 
 @pytest.mark.parametrize("packer", [packed, spread])
-@settings(max_examples=100)
 @given(layouts())
 def test_every_address_is_a_piece_or_free_or_stays(
     packer: Callable[..., Packing], layout: tuple[range, list[Chunk], int, set[int]]

@@ -84,7 +84,7 @@ def kernel_of(binary: Path) -> str:
     return output("objdump", "-d", "--disassemble=kernel", binary)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.network
 @pytest.mark.parametrize("level", X86_64_LEVELS)
 @pytest.mark.parametrize("backend", BACKENDS)

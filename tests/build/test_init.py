@@ -487,6 +487,7 @@ def test_what_turns_compilation_on_is_set(tmp_path: Path, files: dict[str, str],
     assert not surveyed(tree(tmp_path, {"fast.c": ""}), "demo").switches or "HATCH" in switch[0]
 
 
+@pytest.mark.nightly
 def test_libraries_of_cuda_stay_outside_unless_a_framework_brings_them(tmp_path: Path) -> None:
     alone = given(tree(tmp_path / "alone", {**CUDA, "pyproject.toml": PROJECT.replace('"torch"', '"wheel"')}), GPUS)
     assert "libcublas*.so.*" in alone.recipe.repair.exclude

@@ -115,6 +115,7 @@ def test_what_has_no_wheel_is_built_only_if_that_is_allowed(room: Path, words: t
     assert is_marked(room)
 
 
+@pytest.mark.nightly
 def test_the_refusal_names_the_project(room: Path) -> None:
     assert run(*_MIRROR, "marked").stderr == (
         "vbuild: marked: no wheel that fits, and building it would run its code; expected a wheel, or --allow-builds\n"

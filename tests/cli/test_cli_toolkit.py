@@ -88,6 +88,7 @@ def test_where_nothing_is_kept_the_list_says_how_to_get_one(tmp_path: Path) -> N
     assert not (workdir.cache / "vbuild/toolkits").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_a_toolkit_is_installed_once_and_its_licence_is_said_once(tmp_path: Path) -> None:
     workdir = stocked(tmp_path)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -129,7 +129,6 @@ def test_a_segment_beyond_the_last_address_is_refused() -> None:
     )
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_damage_gives_a_value_or_a_binary_error(data: st.DataObject) -> None:
     whole = bytearray(library())

@@ -275,7 +275,7 @@ def test_a_cache_that_cannot_be_written_is_read_and_not_swept(tmp_path: Path, mo
 
 
 @needs("gcc")
-@pytest.mark.sampled("prune --older-than 0")
+@pytest.mark.nightly
 @pytest.mark.parametrize("words", [("clean",), ("prune", "--older-than", "0")], ids=" ".join)
 def test_a_disk_that_fails_while_the_cache_is_emptied_is_told_in_one_line(
     tmp_path: Path, words: tuple[str, ...]

@@ -100,7 +100,7 @@ FAULTS = {
 
 
 @needs("gcc")
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_noticed(fault: str) -> None:
     target, module, old, new = FAULTS[fault]

@@ -60,7 +60,6 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(library)
 
 
-@settings(max_examples=100)
 @given(damaged())
 def test_a_damaged_library_gives_a_result_or_a_refusal(data: bytes) -> None:
     try:
@@ -82,7 +81,6 @@ def test_a_damaged_library_gives_a_result_or_a_refusal(data: bytes) -> None:
             assert bytes(EditedFile.of(data, container.keeping(container.entries[:1])))
 
 
-@settings(max_examples=100)
 @given(st.lists(entries, max_size=6), st.data())
 def test_a_fatbin_that_was_parsed_is_packed_into_the_same_bytes(packed: list[bytes], data: st.DataObject) -> None:
     whole = fatbin(*packed)
@@ -95,7 +93,6 @@ def test_a_fatbin_that_was_parsed_is_packed_into_the_same_bytes(packed: list[byt
     )
 
 
-@settings(max_examples=100)
 @given(st.lists(entries.filter(lambda one: one[:2] != b"\x03\0"), min_size=1, max_size=4))
 def test_code_is_the_same_in_zstd(packed: list[bytes]) -> None:
     whole = fatbin(*packed)
@@ -108,7 +105,6 @@ def test_code_is_the_same_in_zstd(packed: list[bytes]) -> None:
     ]
 
 
-@settings(max_examples=100)
 @given(codes)
 def test_a_bundle_that_was_parsed_is_packed_into_the_same_bytes(code: dict[str, bytes]) -> None:
     whole = bundle(code)
@@ -157,7 +153,6 @@ def _moved(span: range, by: int) -> range:
     return range(span.start + by, span.stop + by)
 
 
-@settings(max_examples=100)
 @given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda tail: bundles.MAGIC + b"\x02" + bytes(7) + tail))
 def test_any_bytes_are_a_bundle_or_refused(data: bytes) -> None:
     with suppress(VbuildError):

@@ -79,6 +79,7 @@ def test_each_machine_can_have_an_index_of_its_own(tmp_path: Path) -> None:
     assert checked_mirror(site).problems == ()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server")
 def test_what_is_cut_can_say_so_in_its_version_and_comes_before_the_original(wheels: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
@@ -100,6 +101,7 @@ def test_what_is_cut_can_say_so_in_its_version_and_comes_before_the_original(whe
     assert {file.version for file in result.files} == {"1.0+sm80.sm90", "1.0"}
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server")
 def test_uv_takes_the_variant_of_the_gpus_that_a_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"

@@ -73,6 +73,7 @@ def laid(dist: Path, folder: Path, layout: PublishLayout) -> tuple[Path, str]:
     return made.folder, "\n".join(made.plan.notes)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", PLATFORMS)
 def test_each_system_gets_its_plain_wheel(dist: Path, tmp_path: Path, name: str) -> None:
     site, notes = laid(dist, tmp_path / "site", Local())
@@ -81,6 +82,7 @@ def test_each_system_gets_its_plain_wheel(dist: Path, tmp_path: Path, name: str)
     assert by_uv(site / "plain", name, tmp_path / "uv") == name
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [LINUX, WINDOWS])
 def test_labelled_versions_and_names_are_there_for_windows_too(dist: Path, tmp_path: Path, name: str) -> None:
     local, _ = laid(dist, tmp_path / "local", Local())
@@ -123,6 +125,7 @@ def test_images_hold_no_wheels_for_windows_and_macos(dist: Path, tmp_path: Path)
         assert f"{name} is not for Linux on x86_64 or aarch64, and is in no image" in notes
 
 
+@pytest.mark.nightly
 def test_extras_have_a_base_for_each_system_and_plugins_where_there_are_variants(tmp_path: Path) -> None:
     made = release(tmp_path / "dist", LABEL, "x86_64 :: level :: v3", more="level = 3\n")
     site, _ = laid(made, tmp_path / "site", Extras())

@@ -136,7 +136,7 @@ def test_the_table_is_of_all_pairs() -> None:
     assert [(second, first) for second, first, outcome in expected() if outcome != "-"] == PAIRS
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @CLIENTS
 @pytest.mark.parametrize("row", [row for row in expected() if row[2] != "-"], ids="-".join)
 def test_a_layout_over_another_is_as_the_table_says(

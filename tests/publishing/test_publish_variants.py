@@ -49,6 +49,7 @@ def test_uv_takes_what_the_machine_can_run(
     assert venv.installed == {}
 
 
+@pytest.mark.nightly
 def test_who_knows_no_variants_takes_the_plain_wheel_over_http(
     dist: Path, tmp_path: Path, venv: VirtualEnvironment
 ) -> None:

@@ -49,6 +49,7 @@ def fetched(cache: Path, requirement: str) -> Path:
     return found[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("requirement", "gpus"),
     [

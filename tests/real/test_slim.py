@@ -176,6 +176,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("published", "packed", "unpacked"), SIZES, ids=str)
 def test_wheels_become_as_small_as_was_promised(
     published: Published, packed: float, unpacked: float, published_wheels: PublishedWheels

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.recipes import recipe
@@ -290,7 +290,6 @@ def _matrices(draw: st.DrawFn) -> Matrix:
     return Matrix(matrix.cpus, matrix.pythons, axes, (), (MatrixRule("rule", gone),), cuda=entries, plain=plain)
 
 
-@settings(max_examples=100)
 @given(_matrices())
 def test_a_build_has_what_its_wheels_are_cut_to_and_no_more(matrix: Matrix) -> None:
     targets = evaluated(matrix)

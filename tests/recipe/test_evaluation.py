@@ -4,7 +4,7 @@ import platform
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.recipes import project, recipe
@@ -234,7 +234,6 @@ def _rule(data: st.DataObject, matrix: Matrix) -> MatrixRule:
     return MatrixRule("rule", tuple((axis, (data.draw(st.sampled_from(matrix.names[axis])),)) for axis in axes))
 
 
-@settings(max_examples=100)
 @given(_MATRICES)
 def test_every_python_has_one_plain_wheel_and_no_two_wheels_are_one(matrix: Matrix) -> None:
     targets = evaluated(matrix)
@@ -248,7 +247,6 @@ def test_every_python_has_one_plain_wheel_and_no_two_wheels_are_one(matrix: Matr
         assert len({frozenset(target.properties) for target in family}) == len(family)
 
 
-@settings(max_examples=100)
 @given(_MATRICES, st.data())
 def test_what_is_excluded_is_gone_and_what_is_included_again_is_back(matrix: Matrix, data: st.DataObject) -> None:
     rule = _rule(data, matrix)

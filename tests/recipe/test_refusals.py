@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.recipes import HASH, SOURCE, project, recipe
@@ -412,7 +412,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         recipe(tmp_path, "=", source=SOURCE)
 
 
-@settings(max_examples=100)
 @given(data=st.data())
 def test_a_damaged_recipe_is_refused_or_read(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     lines = EVERYTHING.splitlines()

@@ -70,6 +70,7 @@ def test_advice_on_flags_follows_the_code_that_it_is_about(whole: Path, tmp_path
     assert "1 of 2 compiled modules of the published wheel are missing" in lost
 
 
+@pytest.mark.nightly
 def test_what_accepts_all_functions_above_the_level_is_one_line_to_paste(tmp_path: Path) -> None:
     above = 'void above%d(void) { __asm__("vpaddd %%ymm0, %%ymm0, %%ymm0"); }'
     tree(tmp_path / "source", {name: MODULE % (above % n, name[:-2], name[:-2]) for n, name in enumerate(SOURCES)})
@@ -82,6 +83,7 @@ def test_what_accepts_all_functions_above_the_level_is_one_line_to_paste(tmp_pat
     assert matrix(tmp_path / "demo.toml", tmp_path / "dist", store=BuildCache(fresh=True)).products
 
 
+@pytest.mark.nightly
 def test_a_module_that_is_nothing_without_flags_that_were_taken_out_says_so(tmp_path: Path) -> None:
     head = """
 #ifdef __AVX2__
@@ -127,6 +129,7 @@ def test_what_cannot_be_compared_with_is_refused_before_anything_is_built(
     assert not (tmp_path / "dist").exists()
 
 
+@pytest.mark.nightly
 def test_an_index_without_the_version_is_one_line_if_it_was_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

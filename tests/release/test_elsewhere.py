@@ -59,6 +59,7 @@ def released(folder: Path, *, umask: int, **variables: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.nightly
 def test_what_differs_between_two_places_is_what_the_report_names(tmp_path: Path) -> None:
     one, other = tmp_path / "a", tmp_path / "users" / "somebody else"
     printed = released(one, umask=0o022, TZ="UTC", LC_ALL="C.UTF-8")

@@ -70,6 +70,7 @@ def _uploaded(job: Job, workspace: Path, artifacts: Path) -> None:
             checkout(workspace / step["with"]["path"], artifacts / step["with"]["name"])
 
 
+@pytest.mark.nightly
 def test_the_workflow_for_github(
     project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +172,7 @@ def test_the_reusable_workflow(project: Path, whole: dict[str, bytes], tmp_path:
     assert published(workspace / "dist") == whole
 
 
+@pytest.mark.nightly
 @needs("jq")
 def test_the_reusable_workflow_takes_more_builds_than_one_matrix_has(tmp_path: Path) -> None:
     rows = "".join(f'a{number} = {{ properties = ["x :: y :: v{number}"] }}\n' for number in range(600))
@@ -180,7 +182,7 @@ def test_the_reusable_workflow_takes_more_builds_than_one_matrix_has(tmp_path: P
     assert [(chunk["number"], len(chunk["parts"])) for chunk in chunks] == [(1, 256), (2, 256), (3, 88)]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @needs("jq")
 @pytest.mark.parametrize(
     ("wanted", "expected"),
@@ -215,6 +217,7 @@ def test_where_no_part_was_handed_on_the_last_job_says_so(
     assert "parts: neither wheels nor report.json in it" in str(refusal.value)
 
 
+@pytest.mark.nightly
 @needs("jq")
 def test_a_part_that_the_recipe_does_not_have_fails_its_job(project: Path, tmp_path: Path) -> None:
     [build] = _steps("vbuild-builds.yml", "build")

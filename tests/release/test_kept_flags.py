@@ -103,6 +103,7 @@ def test_code_that_is_called_after_a_check_of_the_cpu_keeps_its_flags(tmp_path: 
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.network
 @pytest.mark.parametrize(
     ("flags", "said"),
@@ -125,6 +126,7 @@ def test_code_that_is_called_by_everybody_is_built_again_without_them(
     assert any(note.startswith(said) for note in again.notes)  # of what is in the cache, too
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_flags_of_all_files_go_also_where_nobody_knows_who_runs_the_code(tmp_path: Path) -> None:
     # a function of a library that nothing calls is called by others, perhaps

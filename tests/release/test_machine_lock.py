@@ -93,6 +93,7 @@ def test_a_machine_that_nothing_serves_leaves_no_lock_for_the_others_either(rele
         lock_machines("demo", [release], {"a b": machine(V3), "a-b": machine(V3)}, tmp_path / "locks")
 
 
+@pytest.mark.nightly
 def test_the_command_line_takes_machines_as_files(release: Path, tmp_path: Path) -> None:
     save_machine(machine(V3), tmp_path / "h.toml")
     command = [sys.executable, "-m", "vbuild", "lock", "demo", "--machine", str(tmp_path / "h.toml")]

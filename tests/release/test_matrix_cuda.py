@@ -168,7 +168,7 @@ def test_uv_and_select_take_the_wheel_for_the_gpu_if_the_driver_runs_it(
     check_choice(built, f"{level}{group}" if group else None, cpu=cpu, gpu=gpu, driver=driver, folder=tmp_path)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("gpu", ["7.5", "8.6", "12.0", None])
 @pytest.mark.parametrize("cpu", ["x86-64", "x86-64-v3"])

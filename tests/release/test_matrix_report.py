@@ -139,6 +139,7 @@ def test_a_release_that_is_split_is_reported_with_what_is_beside(tmp_path: Path)
     assert "Wheels beside" in (tmp_path / "dist/report.html").read_text()
 
 
+@pytest.mark.nightly
 def test_a_release_with_a_failure_is_reported_and_held_against_the_one_before(tmp_path: Path) -> None:
     matrix(recipe(tmp_path), tmp_path / "old")
     recipe(tmp_path, kernel=BROKEN + KERNEL)

@@ -170,6 +170,7 @@ def test_pip_and_uv_choose_among_two_versions_two_gpus_and_two_levels(engines: P
             assert f'"{prefix}{group}"' in (info / "variant.json").read_text()
 
 
+@pytest.mark.nightly
 def test_one_value_can_be_built_alone(engines: Path, tmp_path: Path) -> None:
     assert engines.is_dir()
     released(tmp_path, '[matrix.requires]\nengine = ["1.4", "2.0"]\n', only=("plain+engine1.4",))

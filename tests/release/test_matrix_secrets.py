@@ -203,6 +203,7 @@ def test_a_dry_run_shows_no_secret(workdir: Workdir, options: tuple[str, ...]) -
     assert f"-DONE={hashed(WORD)} -DTWO={hashed('abc')}" in ran.stdout
 
 
+@pytest.mark.nightly
 def test_an_index_with_a_login_is_for_the_installer_alone_and_stands_in_no_log(workdir: Workdir) -> None:
     index = f"https://me:{WORD}@127.0.0.1:9/simple"
     ran = workdir.vbuild(

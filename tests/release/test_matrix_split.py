@@ -75,6 +75,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReleaseResult
     return folder / "dist", matrix(source, folder / "dist", MatrixRequest(jobs=2))
 
 
+@pytest.mark.nightly
 def test_the_variants_of_a_release_share_their_library(built: tuple[Path, ReleaseResult]) -> None:
     folder, release = built
     assert release.failures == ()

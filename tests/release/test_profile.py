@@ -104,6 +104,7 @@ def is_parted(code: str) -> bool:
     return re.search(r"<(walk|sum)\.cold>:", code) is not None
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_a_branch_that_training_never_takes_moves_out_of_the_way(tmp_path: Path) -> None:
     release = released(tmp_path / "trained", TRAIN)
@@ -145,6 +146,7 @@ def test_a_profile_that_is_kept_gives_the_same_wheel_in_another_folder(
     assert is_parted(dump(tmp_path / "another place"))
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 @pytest.mark.parametrize(
     ("command", "said"),
@@ -160,6 +162,7 @@ def test_training_that_fails_or_runs_nothing_leaves_no_wheel(command: str, said:
     assert not list((tmp_path / "dist").glob("*.whl"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -175,6 +178,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_built(asked: str, 
         released(tmp_path, asked)
 
 
+@pytest.mark.nightly
 def test_what_is_compiled_from_beside_the_tree_has_no_profile(tmp_path: Path) -> None:
     compilers = Compilers.found(Interpreter.found("", os.environ), os.environ)
     counts, place, project = tmp_path / "counts", tmp_path / "profile", tmp_path / "training" / "tree"
@@ -261,6 +265,7 @@ def test_rust_is_trained_too_and_the_same_from_another_folder(tmp_path: Path) ->
     assert first == second
 
 
+@pytest.mark.nightly
 def test_rust_that_no_tool_can_train_is_refused_with_the_line_that_installs_it(tmp_path: Path) -> None:
     rustc = tree(tmp_path, {"rustc": f"#!/bin/sh\necho {tmp_path}\n"}) / "rustc"
     rustc.chmod(0o755)
@@ -334,6 +339,7 @@ def test_one_that_does_not_ask_is_built_without_and_named(tmp_path: Path) -> Non
     assert release.notes == (said,)
 
 
+@pytest.mark.nightly
 def test_a_native_dependency_that_training_does_not_load_is_named(tmp_path: Path) -> None:
     compilers = Compilers.found(Interpreter.found("", os.environ), os.environ)
     tree(tmp_path, {f"counts{tmp_path}/project/walk.gcda": "counts"})
@@ -350,6 +356,7 @@ def test_a_native_dependency_that_training_does_not_load_is_named(tmp_path: Path
         )
 
 
+@pytest.mark.nightly
 def test_a_native_dependency_cannot_ask_for_what_the_recipe_does_not(tmp_path: Path) -> None:
     with pytest.raises(VbuildError, match=re.escape("native[0].profile: would have no effect without build.profile")):
         with_native(tmp_path, "", "profile = true")

@@ -34,7 +34,7 @@ def workflows(folder: Path, table: str, more: str = "") -> dict[str, str]:
     return {path.name: text for path, text in project_workflows(project(folder, table, more)).items()}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_the_official_schema_takes_them_and_every_action_is_a_commit(tmp_path: Path, table: str) -> None:
     found = workflows(tmp_path, table)

@@ -150,7 +150,6 @@ def served(packed: Sequence[bytes], device: Arch) -> Service:
     return service([one.offer for one in read(packed)], device)
 
 
-@settings(max_examples=60)
 @given(fat(), gpus, cuts)
 def test_what_is_left_is_the_same_library_and_serves_each_gpu_as_before(fat: Fat, wanted: GpuList, how: Cuts) -> None:
     how = replace(how, unsupported=True)

@@ -140,11 +140,13 @@ def test_where_the_rpath_leads_nothing_is_done(tmp_path: Path) -> None:
     assert in_one_folder(tmp_path, thin(tmp_path)) == "42"  # and nothing was imported for it
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", APART, ids=lambda way: way.__name__)
 def test_a_package_apart_from_its_libraries_finds_them(tmp_path: Path, way: Callable[[Path, Path], str]) -> None:
     assert way(tmp_path, thin(tmp_path)).splitlines() == ["ctypes importlib.metadata", "42"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", APART, ids=lambda way: way.__name__)
 def test_without_the_module_it_does_not(tmp_path: Path, way: Callable[[Path, Path], str]) -> None:
     said = way(tmp_path, thin(tmp_path, preload=False))

@@ -69,6 +69,7 @@ def fates(result: Split) -> dict[str, tuple[str, str]]:
     return {move.name: (str(move.kind), move.reason.rpartition("; ")[2]) for move in result.libraries}
 
 
+@pytest.mark.nightly
 def test_what_a_run_proves_harmless_moves_and_the_rest_stays_with_what_went_wrong(tmp_path: Path) -> None:
     assert fates(tried(tmp_path, RUN)) == {
         "libasks.so.1": ("share", f"the same with it there: `{RUN}`"),

@@ -329,7 +329,7 @@ def library(wheel: Path, folder: Path) -> Path:
         return Path(archive.extract(name, folder))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.network
 @pytest.mark.parametrize("backend", PROJECTS)
 def test_a_wheel_is_for_the_level_and_for_old_machines(

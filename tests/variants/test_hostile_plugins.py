@@ -131,7 +131,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("body", "why"), HOSTILE.values(), ids=HOSTILE)
 def test_a_plugin_that_does_anything_else_is_refused_and_leaves_nothing_running(
     tmp_path: Path, body: str, why: str
@@ -161,6 +161,7 @@ def test_a_plugin_that_declares_another_namespace_is_refused(tmp_path: Path) -> 
     assert refusal(tmp_path) == what
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("endpoint", "why"),
     [

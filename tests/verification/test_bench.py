@@ -56,6 +56,7 @@ def counting(folder: Path, figures: str) -> str:
     )
 
 
+@pytest.mark.nightly
 def test_figures_are_compared_with_those_of_the_first_wheel(tmp_path: Path) -> None:
     first, faster, slower = report(tmp_path, PRINTS, "8", "2.0", "1e1").wheels
     assert (first.seconds, first.overall) == ({"a": 0.008, "b": 0.016}, None)
@@ -65,6 +66,7 @@ def test_figures_are_compared_with_those_of_the_first_wheel(tmp_path: Path) -> N
     assert slower.ratios["b"].median == pytest.approx(0.8)
 
 
+@pytest.mark.nightly
 def test_wheels_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     wheels = report(tmp_path, PRINTS, "8", "2.0").wheels
     assert [one.wheel for one in wheels] == [str(path) for path in sorted(tmp_path.glob("[0-9]/*.whl"))]
@@ -78,6 +80,7 @@ def test_figures_of_which_some_say_faster_and_some_slower_are_noise(tmp_path: Pa
     assert str(other.overall).endswith("(0.50 to 2.00), within the noise")
 
 
+@pytest.mark.nightly
 def test_of_nine_rounds_one_outlier_on_each_side_says_nothing(tmp_path: Path) -> None:
     figures = "[ms for n in range(9) for ms in ([10, 5] if n % 2 == 0 else [5, 10])]"
     # rounds 1 and 3 say 10 and 0.1 times
@@ -104,6 +107,7 @@ def test_json_of_pytest_benchmark_and_pyperf_is_read(tmp_path: Path) -> None:
     assert found.wheels[0].seconds == {"a": 0.3, "test_b": 0.5}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("script", "message"),
     [
@@ -149,6 +153,7 @@ def test_a_script_beside_the_sources_finds_the_wheel(tmp_path: Path) -> None:
     assert report(tmp_path, PRINTS, "8", "2").wheels[0].seconds["a"] == 0.008
 
 
+@pytest.mark.nightly
 @needs_v3
 def test_a_level_is_held_against_the_next_lower_one_that_stays(tmp_path: Path) -> None:
     wheels = [demo(tmp_path, "10"), demo(tmp_path, "9.9", "v2"), demo(tmp_path, "5", "v3")]
@@ -166,6 +171,7 @@ def test_a_level_is_held_against_the_next_lower_one_that_stays(tmp_path: Path) -
     assert (again.below, round(again.gain.median, 3)) == ("v2", 1.98)
 
 
+@pytest.mark.nightly
 @needs_v3
 def test_a_level_stays_if_the_noise_is_greater_than_the_gain(tmp_path: Path) -> None:
     # plain, v3, v3, plain, and so on: v3 is slower in every other round

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.arm import arm_object
@@ -518,7 +518,6 @@ def test_a_verdict_is_json(tmp_path: Path) -> None:
     assert {finding["severity"] for finding in data["findings"]} <= {"error", "warning", "note"}
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, len(CLEAN) - 1), st.integers(0, 255)), max_size=6), st.integers(0, len(CLEAN)))
 def test_a_damaged_library_gives_a_verdict(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], cut: int

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.bundles import GFX90A, GFX942, HOST, bundle
@@ -330,7 +330,6 @@ def test_the_verdict_on_gpus_is_json(tmp_path: Path) -> None:
 DAMAGED = bytes((SAMPLES / "balance.so").read_bytes())
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, len(DAMAGED) - 1), st.integers(0, 255)), max_size=8),
     st.integers(0, len(DAMAGED)),

@@ -6,7 +6,7 @@ import zlib
 
 import deflate
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vbuild.wheel.joining import END, flushed, proved, unfinished
@@ -63,14 +63,12 @@ blocks = st.one_of(
 )
 
 
-@settings(max_examples=100)
 @given(st.lists(blocks, max_size=5).map(b"".join), st.integers(1, 9))
 def test_what_is_opened_inflates_to_the_same(plain: bytes, level: int) -> None:
     opened = unfinished(bytes(deflate.deflate_compress(plain, level)), plain)
     assert opened is None or inflated(opened + finished(FOLLOWING)) == plain + FOLLOWING
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 3000), st.integers(1, 255))
 def test_a_damaged_stream_is_not_opened_unless_it_inflates_to_the_same(place: int, flips: int) -> None:
     plain = WORDS[:20_000]

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from installer.sources import WheelFile
 
@@ -71,7 +71,6 @@ def damaged(data: bytes, damages: list[tuple[str, float, bytes]]) -> bytes:
     return data
 
 
-@settings(max_examples=60)
 @given(files, st.sampled_from(METHODS))
 def test_any_members_come_through_a_copy(members: dict[str, bytes], method: int) -> None:
     with folder() as here:
@@ -86,7 +85,6 @@ def test_any_members_come_through_a_copy(members: dict[str, bytes], method: int)
             judged.validate_record()
 
 
-@settings(max_examples=60)
 @given(files, st.data())
 def test_any_edit_changes_what_it_names_and_nothing_else(members: dict[str, bytes], data: st.DataObject) -> None:
     named = st.sampled_from(sorted(members)) if members else paths
@@ -105,7 +103,6 @@ def test_any_edit_changes_what_it_names_and_nothing_else(members: dict[str, byte
             judged.validate_record()
 
 
-@settings(max_examples=100)
 @given(damages, st.sampled_from(METHODS))
 def test_a_damaged_wheel_is_refused_or_comes_through_whole(
     damages: list[tuple[str, float, bytes]], method: int
@@ -127,7 +124,6 @@ def test_a_damaged_wheel_is_refused_or_comes_through_whole(
             }
 
 
-@settings(max_examples=100)
 @given(damages, st.sampled_from(METHODS))
 def test_a_damaged_wheel_that_nobody_checks_gives_a_sound_archive_or_a_refusal(
     damages: list[tuple[str, float, bytes]], method: int
@@ -145,7 +141,6 @@ def test_a_damaged_wheel_that_nobody_checks_gives_a_sound_archive_or_a_refusal(
                 assert copy.read(f"{INFO}/variant.json") == b"{}"
 
 
-@settings(max_examples=100)
 @given(damages)
 def test_a_peek_into_a_damaged_wheel_gives_bytes_or_a_refusal(damages: list[tuple[str, float, bytes]]) -> None:
     with folder() as here:
@@ -158,7 +153,6 @@ def test_a_peek_into_a_damaged_wheel_gives_bytes_or_a_refusal(damages: list[tupl
         assert found in {None, b"{}"}
 
 
-@settings(max_examples=100)
 @given(st.binary(max_size=300) | st.binary(max_size=200).map(lambda data: data + b"PK\5\6" + bytes(18)))
 def test_any_bytes_are_a_wheel_or_refused(data: bytes) -> None:
     with folder() as here:

@@ -146,7 +146,7 @@ def other_vbuild(folder: Path, version: str = vbuild.__version__) -> Path:
     return folder
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("version", "said"),
     [

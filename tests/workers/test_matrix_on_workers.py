@@ -64,6 +64,7 @@ def told(release: ReleaseResult) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.nightly
 def test_workers_make_the_same_wheels_as_this_machine(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, LEVELS + TEST)
     there, here = both(source, tmp_path, two)
@@ -226,6 +227,7 @@ def test_the_log_of_an_environment_that_cannot_be_made_there_is_here(two: Cluste
     assert "vbuild-has-no-such-requirement" in log.read_text()
 
 
+@pytest.mark.nightly
 def test_what_a_worker_lacks_is_told_with_its_name(two: Cluster, tmp_path: Path) -> None:
     source = recipe(tmp_path, '[matrix]\ncpu = ["x86-64"]\npython = ["3.5"]\n')
     release = matrix(source, tmp_path / "dist", MatrixRequest(executor=two.executor))

@@ -4,7 +4,7 @@ import shutil
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.devices import blobs, library, shortened
@@ -60,13 +60,11 @@ def tried(name: str, data: bytes) -> None:
     assert rope.size <= len(data)
 
 
-@settings(max_examples=100, deadline=2000)
 @given(damaged())
 def test_flipped_bytes(case: tuple[str, bytes]) -> None:
     tried(*case)
 
 
-@settings(max_examples=100, deadline=2000)
 @given(st.sampled_from(sorted(LIBRARIES)), st.data())
 def test_cut_ends(name: str, data: st.DataObject) -> None:
     whole = LIBRARIES[name]
@@ -86,7 +84,6 @@ def test_numbers_that_claim_exabytes_take_no_memory() -> None:
         tracemalloc.stop()
 
 
-@settings(max_examples=60, deadline=2000)
 @given(st.lists(st.sets(st.integers(0, 23), min_size=1), min_size=12, max_size=12))
 def test_any_choice_of_entries_can_be_read_through_the_pointers_of_the_new_file(chosen: list[set[int]]) -> None:
     image = ElfImage.parse(library())

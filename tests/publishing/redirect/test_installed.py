@@ -76,7 +76,7 @@ def got(python: Path) -> tuple[str, str]:
     return (site / "demo/__init__.py").read_text().strip("'"), engine.name.removesuffix(".dist-info")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("there", "asked", "expected"),
     [
