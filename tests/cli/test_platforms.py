@@ -85,6 +85,7 @@ def command(*arguments: object, machine: str = "no disassembler") -> subprocess.
     return python("from vbuild.cli.main import main; main(prog_name='vbuild')", *arguments, machine=machine)
 
 
+@pytest.mark.sampled("no Unix")
 @pytest.mark.parametrize("missing", MACHINES)
 def test_every_module_can_be_imported(missing: str) -> None:
     names = sorted(module.name for module in pkgutil.walk_packages(vbuild.__path__, "vbuild."))

@@ -82,7 +82,7 @@ def test_what_readme_says_installs_uninstalls_and_installs_again(
         assert not [path for path in venv.site.rglob("*") if path.is_file() and "demo" in str(path)]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("tool", TOOLS)
 def test_the_metapackage_brings_the_default_and_its_extras(site: Path, venv: VirtualEnvironment, tool: str) -> None:
     installs(venv, tool, site, "'demo[dev]==1.0'")

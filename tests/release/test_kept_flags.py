@@ -88,6 +88,7 @@ def released(
     return "\n".join(release_lines(release)), code
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_code_that_is_called_after_a_check_of_the_cpu_keeps_its_flags(tmp_path: Path) -> None:
     printed, code = released(tmp_path, GUARDED, {"wide.c": ["-mavx2"]})
@@ -149,6 +150,7 @@ def test_a_recipe_decides_without_a_proof(tmp_path: Path) -> None:
     assert "'wide.c' matches" not in printed
 
 
+@pytest.mark.nightly
 @pytest.mark.network
 def test_a_module_that_is_built_around_the_wrappers_is_an_error(tmp_path: Path) -> None:
     around = tree(tmp_path / "source", {"setup.py": AROUND})

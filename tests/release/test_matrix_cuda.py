@@ -217,6 +217,7 @@ def test_uv_installs_the_variant_and_pip_the_plain_wheel(built: ReleaseResult, t
     assert not list(by_pip.glob("*.dist-info/variant.json"))
 
 
+@pytest.mark.nightly
 def test_the_plain_wheel_without_cuda_runs_where_there_is_no_gpu(
     with_cpu_wheels: ReleaseResult, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def gpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ReleaseResult]
     return folder / "dist", release
 
 
+@pytest.mark.nightly
 def test_a_release_for_levels_is_reported_with_installed_sizes(tmp_path: Path) -> None:
     matrix(recipe(tmp_path), tmp_path / "dist", MatrixRequest(jobs=2))
     for wheel in read(tmp_path / "dist").wheels:

@@ -95,6 +95,7 @@ def test_the_variants_of_a_release_share_their_library(built: tuple[Path, Releas
         assert loader_complaints(installed) == []
 
 
+@pytest.mark.nightly
 def test_what_was_tested_is_what_is_published(built: tuple[Path, ReleaseResult]) -> None:
     """The test of each wheel ran with the thin one, and with the wheel that it requires."""
     assert {product.trial for product in built[1].products} <= {TrialResult.PASSED, TrialResult.NOT_RUN}

@@ -103,6 +103,7 @@ def test_what_was_measured_is_kept_with_the_wheels_and_measured_again_with_anoth
     assert not [note for note in other.notes if note.startswith("bench")]
 
 
+@pytest.mark.nightly
 def test_a_bench_that_fails_leaves_nothing_out_and_fails_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -176,6 +176,7 @@ def test_a_wheel_of_libraries_that_cannot_be_called_so_is_refused(
         planned(look, bundles, libs=libs)
 
 
+@pytest.mark.nightly
 def test_patched_files_wait_in_the_folder_out_of_memory_and_some_large_ones_as_edits(
     look: BundleReader, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def test_the_plugin_comes_first_and_every_wheel_with_its_hash(tmp_path: Path, fo
     assert ran.stdout.strip() == str(folder / "environment")
 
 
+@pytest.mark.nightly
 def test_an_environment_shares_no_file_with_another(tmp_path: Path, folder: Path) -> None:
     plugin(tmp_path)
     made = installed(("toaster-provider",), folder=folder, indexes=links(tmp_path))
