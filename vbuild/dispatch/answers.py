@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cached_property, reduce
 
 from vbuild.dispatch import values
+from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.facts import ANY, ASKED, FEATURES
 from vbuild.dispatch.interpreter import Interpreter, TooMuchError
 from vbuild.dispatch.module import Piece
@@ -42,10 +43,9 @@ _WORD = 8
 class Answers(Variables):
     """The functions of a program that know something about the processor, by what they ask, read or are given."""
 
-    _interpreter: type[Interpreter] = Interpreter
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def __init__(self, program: Program, architecture: Architecture) -> None:
+        super().__init__(program, architecture)
+        self._architecture = architecture
         self._telling_functions: set[int] = set()
         # what is run only because of fields with answers, as far as it is; and the steps that took
         self._only_fields: set[int] = set()
@@ -66,10 +66,13 @@ class Answers(Variables):
 
         *is_kept* says that this is asked because of what may hold an answer, in a field of a structure.
         """
+        if not self._architecture.is_understood:
+            return False
         if address not in self._closed:
-            callers = self._known_callers(address)
+            callers = self.references.known_callers(address)
             if callers is not None and (
-                not (self._given_up | self._discarded).isdisjoint(callers) or any(map(self._is_known, callers.values()))
+                not (self._given_up | self._discarded).isdisjoint(callers)
+                or any(map(self._questions.is_known, callers.values()))
             ):
                 # some are not run
                 callers = None
@@ -101,7 +104,7 @@ class Answers(Variables):
         ):
             # only what can choose code above the level counts
             return not any(map(self.has_telling_object, arguments))
-        if self._running and (self._is_dead(self._running[0]) or self.waits(self._running[-1].address)):
+        if self._running and (self.references.is_dead(self._running[0]) or self.waits(self._running[-1].address)):
             return True
         is_closed = self.is_closed(address, is_kept=is_kept)
         if is_closed:
@@ -182,7 +185,9 @@ class Answers(Variables):
 
     def _is_choosing(self, piece: Piece) -> bool:
         """Whether *piece* uses code above the level directly, and other code, too."""
-        found = [self.program.module(target).piece(target) for target in self._targets(piece)]
+        if not self._architecture.is_understood:
+            return False
+        found = [self.program.module(target).piece(target) for target in self._questions.targets(piece)]
         return any(one and self._is_above(one) for one in found)
 
     @abstractmethod
@@ -200,7 +205,7 @@ class Answers(Variables):
         piece = self.program.module(address).piece(address)
         if piece is None or piece.address != address or address not in self._aware or address in self._given_up:
             return False
-        return piece.end - piece.address <= _LONGEST_FOLLOWED and not self._is_known(piece)
+        return piece.end - piece.address <= _LONGEST_FOLLOWED and not self._questions.is_known(piece)
 
     def summary(self, address: int) -> Summary | None:
         """What a call of the function at *address* tells its caller; None if it is not known."""
@@ -225,8 +230,8 @@ class Answers(Variables):
 
     def _settle(self) -> None:
         if not self._runs:
-            self._aware |= self.asking.keys()
-            self._queue |= self.asking
+            self._aware |= self._questions.asking.keys()
+            self._queue |= self._questions.asking
         while True:
             while self._queue:
                 address, piece = self._queue.popitem()
@@ -261,7 +266,7 @@ class Answers(Variables):
 
     def _run(self, piece: Piece) -> None:
         self._runs += 1
-        interpreter = self._interpreter(self)
+        interpreter = self._architecture.interpreter(self)
         old = self._results.get(piece.address)
         self._running.append(piece)
         self._fresh.pop(piece.address, None)
@@ -298,20 +303,20 @@ class Answers(Variables):
             self._telling_functions.add(piece.address)
             module = self.program.module(piece.address)
             place = piece.address - module.base
-            near = (one for one in module.pieces_near(piece) if piece.address in self._targets(one))
+            near = (one for one in module.pieces_near(piece) if piece.address in self._questions.targets(one))
             places = [
                 place,
                 *(one for one in module.places_of(place, place + 1) if self.keeps_pointer(module.base + one)),
             ]
             # who calls it by a variable that always points at it
             self._telling_places.update(module.base + one for one in places[1:])
-            users = (user for one in places for user in self._users(module, range(one, one + 1)))
+            users = (user for one in places for user in self._questions.users(module, range(one, one + 1)))
             self._spread.update((one.address, one) for one in (*near, *users))
 
     @cached_property
     def _most_steps(self) -> int:
         size = sum(len(code.data) for module in self.program.modules for code in module.elf.code)
-        return _FEWEST_STEPS * max(1, min(_MOST_ASKING, len(self._asking_modules))) + size // _BYTES_A_STEP
+        return _FEWEST_STEPS * max(1, min(_MOST_ASKING, len(self._questions.asking_modules))) + size // _BYTES_A_STEP
 
     def _forget_uses(self, piece: Piece) -> None:
         """Called when what *piece* uses may have changed."""
@@ -322,7 +327,7 @@ class Answers(Variables):
             return True
         if piece.address in self._discarded or self.program.module(piece.address).is_of_compiler(piece):
             return False
-        targets = self._targets(piece)
+        targets = self._questions.targets(piece)
         if self._telling_functions.isdisjoint(targets) and self._telling_places.isdisjoint(targets):
             if piece.address in self._field_readers and self._field_steps < self._most_steps // _FIELD_SHARE:
                 self._aware.add(piece.address)

@@ -1,10 +1,11 @@
 """What functions from outside the program do with what they are given."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from vbuild.dispatch import values
 from vbuild.dispatch.facts import ASKED, ASKERS, CATCHERS, PRESENT, SIGILL, XCR0_BITS, optional
 from vbuild.dispatch.instructions import Instructions
+from vbuild.dispatch.libc import ALLOCATORS, COPIES, ENVIRONMENT_READERS, FILLS, HARMLESS, RETURNED, TAKEN, WRITTEN
 from vbuild.dispatch.machine_state import RAX, RSP, State
 from vbuild.dispatch.module import ENDLESS
 from vbuild.dispatch.program import LEAF_SIZE, LEAVES
@@ -13,53 +14,10 @@ from vbuild.dispatch.world import ENVIRONMENT, World
 
 # a number of 32 bits, bytes of a word, and letters of the name of a system control
 _HALF, _WORD, _LONGEST = (1 << 32) - 1, 8, 64
-# what gives memory, and whether it is filled with zeros
-ALLOCATORS = {"malloc": False, "calloc": True, "_Znwm": False, "_Znam": False, "aligned_alloc": False}
-FREED = frozenset({"free", "_ZdlPv", "_ZdlPvm", "_ZdaPv"})
 # words on the stack that may be arguments of a function that is not known
 MOST_WORDS = 8
 # after longjmp they return again, to a stack on which other things stand by then
 _RETURNING_TWICE = frozenset({"setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", "_setjmpex"})
-_ENVIRONMENT = frozenset({"getenv", "secure_getenv", "__secure_getenv"})
-_COPIES = frozenset({"memcpy", "memmove", "__memcpy_chk", "__memmove_chk"})
-FILLS = frozenset({"memset", "__memset_chk"})
-# they keep nothing but a mark that something was done, in an object of their own
-_HARMLESS = frozenset({"pthread_once", "__cxa_guard_acquire", "__cxa_guard_release", "call_once"})
-_HARMLESS |= (
-    FREED
-    | ALLOCATORS.keys()
-    | {"pthread_mutex_lock", "pthread_mutex_unlock", "__cxa_guard_abort", "__cxa_atexit", "atexit"}
-)
-# what functions write to: the number of the argument that points there, and of the one that says how many bytes
-WRITTEN: Mapping[str, tuple[int, int] | None] = {
-    **dict.fromkeys((*_COPIES, *FILLS, "mempcpy", "__mempcpy_chk", "strncpy", "__strncpy_chk"), (0, 2)),
-    **dict.fromkeys(("snprintf", "vsnprintf", "__snprintf_chk", "__vsnprintf_chk", "bzero", "fgets"), (0, 1)),
-    **dict.fromkeys(("read", "recv", "pread", "pread64"), (1, 2)),
-    **dict.fromkeys(("memcmp", "bcmp", "strcmp", "strncmp", "strcasecmp", "strncasecmp", "strlen", "strnlen")),
-    **dict.fromkeys(("printf", "__printf_chk", "fprintf", "__fprintf_chk", "vfprintf", "__vfprintf_chk", "puts")),
-    **dict.fromkeys(("fputs", "fwrite", "write", "atoi", "atol", "strdup", *_ENVIRONMENT)),
-}
-# and those that return where that is
-_RETURNED = _COPIES | FILLS | {"strncpy", "__strncpy_chk", "fgets"}
-# with how many registers functions are called; of others it may be with all
-TAKEN: Mapping[str, int] = {
-    **dict.fromkeys(("abort", "__errno_location", "getpid", "pthread_self", "sched_yield", "dlerror"), 0),
-    **dict.fromkeys(
-        (*_ENVIRONMENT, *FREED, *ALLOCATORS, "strlen", "strdup", "atoi", "atol", "puts", "time", "close"), 1
-    ),
-    **dict.fromkeys(
-        ("fclose", "fflush", "sysconf", "getauxval", "dlclose", "atexit", "exit", "pthread_getspecific"), 1
-    ),
-    **dict.fromkeys((f"pthread_mutex_{verb}" for verb in ("lock", "trylock", "unlock", "destroy")), 1),
-    **dict.fromkeys((f"pthread_rwlock_{verb}" for verb in ("rdlock", "wrlock", "unlock", "destroy")), 1),
-    **dict.fromkeys(("pthread_cond_signal", "pthread_cond_broadcast", "pthread_cond_destroy", "pthread_key_delete"), 1),
-    **dict.fromkeys(("pthread_mutex_init", "pthread_rwlock_init", "pthread_cond_init", "pthread_cond_wait"), 2),
-    **dict.fromkeys(("pthread_key_create", "pthread_setspecific", "pthread_once", "pthread_join"), 2),
-    **dict.fromkeys(("calloc", "realloc", "aligned_alloc", "_ZdlPvm", "strcmp", "strchr", "strrchr", "strstr"), 2),
-    **dict.fromkeys(("strcpy", "strcat", "fopen", "fputs", "dlopen", "dlsym", "munmap", "clock_gettime"), 2),
-    **dict.fromkeys(("memcpy", "memmove", "memset", "memcmp", "strncmp", "strncpy", "read", "write", "lseek"), 3),
-    **dict.fromkeys(("fread", "fwrite", "qsort", "pthread_create"), 4),
-}
 
 
 class Imports(Instructions):
@@ -113,18 +71,18 @@ class Imports(Instructions):
             return []
         to, source, size = (state.registers[number] for number in self._argument_registers[:3])
         is_filled = name in FILLS and source == 0
-        if (name in _COPIES and self._copy(to, source, size, state)) or (
+        if (name in COPIES and self._copy(to, source, size, state)) or (
             name in FILLS and self._fill_memory(to, source, size, state)
         ):
             self._forget(state, to)
             return [state]
-        if name not in _HARMLESS | ASKERS and not is_filled:
+        if name not in HARMLESS | ASKERS and not is_filled:
             taken = self._argument_registers[: TAKEN.get(name)]
             self._hand_over(state, taken, 0 if name in TAKEN else MOST_WORDS, is_written=name not in WRITTEN)
         if (written := WRITTEN.get(name)) is not None:
             place, length = (state.registers[self._argument_registers[number]] for number in written)
             self._overwrite(place, length, 0 if is_filled else None)
-        if (name in _HARMLESS or is_filled) and isinstance(to, int) and is_stack(to):
+        if (name in HARMLESS or is_filled) and isinstance(to, int) and is_stack(to):
             self._spoil(to, state)
         if name in {"pthread_once", "call_once"}:
             self._lose(source, state.facts)
@@ -139,11 +97,11 @@ class Imports(Instructions):
     def _returned_by(self, name: str, state: State) -> Value:
         if name in ASKERS:
             return self._asked(name, state)
-        if name in _ENVIRONMENT:
+        if name in ENVIRONMENT_READERS:
             # what somebody sets for this one program is that person's choice
             return ENVIRONMENT
         first = state.registers[self._argument_registers[0]]
-        if name in _RETURNED:
+        if name in RETURNED:
             return first
         if name == "__x86_get_cpuid_feature_leaf" and isinstance(first, int):
             return LEAVES + first * LEAF_SIZE

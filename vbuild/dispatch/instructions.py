@@ -8,6 +8,7 @@ from vbuild.dispatch.facts import ASKED, CPUID_BITS, SUBLEAVES, XCR0_BITS
 from vbuild.dispatch.machine_state import (
     CARRY,
     CC,
+    CLEARS_THE_REST,
     GENERAL,
     INFO,
     RAX,
@@ -24,7 +25,6 @@ from vbuild.dispatch.machine_state import (
     negated,
     shown_by,
 )
-from vbuild.dispatch.operands import CLEARS_THE_REST
 from vbuild.dispatch.values import MASK_64, Value, is_stack, tag
 from vbuild.dispatch.vectors import Vectors, is_followed
 from vbuild.dispatch.world import is_address

@@ -74,10 +74,13 @@ class Interpreter(Imports):
             None if isinstance(value, int) and tag(value) else value
             for value in (end.registers[first], end.registers[other])
         )
-        if values.tells(second) and not self._world.callers_use(self._entry, other):
+        if values.tells(second) and not self._references.callers_use(self._entry, other):
             second = None
         # what is known wherever it is called, its callers know themselves
-        facts, is_asked = end.facts & ~self._known, self._asks and bool(self._world.registers(self._entry).arguments)
+        facts, is_asked = (
+            end.facts & ~self._known,
+            self._asks and bool(self._references.registers(self._entry).arguments),
+        )
         return Summary(result, second, facts, returns=True, hands_out=self._hands_out, is_asked=is_asked)
 
     def run_piece(self, piece: Piece, *, most: int) -> None:
@@ -286,13 +289,13 @@ class Interpreter(Imports):
 
     def _returned(self, state: State) -> None:
         result = state.registers[RAX]
-        if len(self._followed) == 1 and (not is_address(result) or self._world.is_result_used(self._followed[0])):
+        if len(self._followed) == 1 and (not is_address(result) or self._references.is_result_used(self._followed[0])):
             self._lose(result, state.facts, is_written=False)
         if len(self._followed) == 1:
             self._world.share(state.registers[self._results[1]])
             for register in self._results:
                 places = self._variables_in(state.registers[register])
-                if places and self._world.callers_write(self._entry, register):
+                if places and self._world.writers.callers_write(self._entry, register):
                     for place in places:
                         self._world.escape(place, state.facts)
         before, after, pointer = self._return, state.copy(), state.registers[self._pointer]
@@ -348,10 +351,10 @@ class Interpreter(Imports):
 
     def _arguments(self, target: int, state: State, stack: int) -> list[Value]:
         """What a call of *target* hands over in registers, and on the stack from *stack* bytes above its pointer on."""
-        read = self._world.registers(target).arguments
+        read = self._references.registers(target).arguments
         found = [state.registers[number] if number in read else None for number in self._argument_registers]
         pointer = state.registers[self._pointer]
-        words = self._world.registers(target).words
+        words = self._references.registers(target).words
         places = range(pointer + stack, pointer + stack + 8 * words, 8) if isinstance(pointer, int) else ()
         found += [loaded(state.stack, place, 8, self._uneven) for place in places]
         return [None if any(map(is_stack, values.cases_of(value) or ())) else value for value in found]
@@ -369,7 +372,7 @@ class Interpreter(Imports):
                 is_followed &= self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
         read, words = self._argument_registers, MOST_WORDS
         if functions and len(functions) == len(targets):
-            used = [self._world.registers(target) for target in functions]
+            used = [self._references.registers(target) for target in functions]
             # what is left in the others from before goes nowhere
             read = tuple(number for number in read if any(number in one.arguments for one in used))
             words = max(one.words for one in used)
@@ -378,7 +381,7 @@ class Interpreter(Imports):
             self._forget(state, None)
             return [state]
         summary = self._world.summary(functions[0])
-        self._forget(state, summary.result if summary else None, self._world.registers(functions[0]).changed)
+        self._forget(state, summary.result if summary else None, self._references.registers(functions[0]).changed)
         if summary is None:
             return [state]
         state.registers[self._results[1]] = summary.second
@@ -388,7 +391,7 @@ class Interpreter(Imports):
     def _is_followed(self, target: int, state: State) -> bool:
         if target in self._followed or len(self._followed) > _DEPTH or not self._program.module(target).piece(target):
             return False
-        arguments = [state.registers[number] for number in self._world.registers(target).arguments]
+        arguments = [state.registers[number] for number in self._references.registers(target).arguments]
         follows = self._world.follows(target)
         # what is given a flag may test it
         flags = [

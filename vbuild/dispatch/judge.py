@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from vbuild.binary.code import CodeFile
 from vbuild.dispatch import arm
+from vbuild.dispatch.architecture import AARCH64, X86_64
 from vbuild.dispatch.arm_code import ArmModule
-from vbuild.dispatch.arm_reach import ArmReach
 from vbuild.dispatch.arm_words import without_addresses
 from vbuild.dispatch.facts import implied, names_of
 from vbuild.dispatch.isa import UNKNOWN, FeatureUse, Isa, RegionIsa, is_function
@@ -147,9 +147,10 @@ class Dispatch:
     ) -> None:
         self._extras = names_of(implied(*extras))
         self._files = files
-        self._is_arm = any(elf.machine == "aarch64" for elf, _ in files.values())
+        is_arm = any(elf.machine == "aarch64" for elf, _ in files.values())
+        self._architecture = AARCH64 if is_arm else X86_64
         known = ((path, elf) for path, (elf, _) in files.items() if elf.areas)
-        self._program = Program(known, ArmModule if self._is_arm else Module)
+        self._program = Program(known, self._architecture.module)
         self._modules = {module.path: module for module in self._program.modules}
         for path, module in self._modules.items():
             module.is_open = is_open(path)
@@ -178,8 +179,7 @@ class Dispatch:
         pieces = [one for one in pieces if (sees_all and module.is_entered(one)) or module.is_unknown(one)]
         if others or pieces:
             if level not in self._reaches:
-                kind = ArmReach if self._is_arm else Reach
-                self._reaches[level] = kind(self._program, level, extras=self._extras)
+                self._reaches[level] = Reach(self._program, level, self._architecture, extras=self._extras)
             regions = [(piece, region) for region, _ in others for piece in module.pieces_in(region.region)]
             regions += ((piece, _isa_of(module, piece)) for piece in pieces)
             found += _reached(module, self._reaches[level], regions, level, self._extras)

@@ -16,6 +16,8 @@ RAX, RCX, RDX, RBX, RSP = range(5)
 HANDED_OVER = 128
 _MOST_PAIRS = 1024
 _WORD, _HALF = 8, 4
+# bytes: from here on writing to a register clears the rest of it
+CLEARS_THE_REST = 4
 # bits of an address that say where in a part of the stack it is
 _PART = 6
 

@@ -8,16 +8,15 @@ What nobody has written to memory from ``malloc`` is read by no program that wor
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from vbuild.dispatch import values
-from vbuild.dispatch.imports import ALLOCATORS
-from vbuild.dispatch.module import Module, Piece
+from vbuild.dispatch.architecture import Architecture
+from vbuild.dispatch.libc import ALLOCATORS
+from vbuild.dispatch.module import Piece
 from vbuild.dispatch.program import HEAP, Program
-from vbuild.dispatch.references import MOST_USERS, NEAR
+from vbuild.dispatch.references import MOST_USERS
 from vbuild.dispatch.values import Value, tag
-from vbuild.dispatch.writers import Writers
-from vbuild.elf.iced import Mnemonic
 
 _SPACE, _ORIGIN = 40, 1 << 39
 # objects that are followed; bytes of code that makes one, or is given one, and is followed from its caller
@@ -75,11 +74,14 @@ def _object_of(address: int) -> int:
     return (address - HEAP) >> _SPACE
 
 
-class Objects(Writers, ABC):
+class Objects(ABC):
     """The objects on the heap, and where their addresses are."""
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def __init__(self, program: Program, architecture: Architecture) -> None:
+        self.program = program
+        self._questions = architecture.questions(program)
+        self.references = architecture.references(program, self._questions)
+        self.writers = architecture.writers(program, self._questions, self.references)
         self._variables = Held()
         # what is run: pieces that ask, that use answers, or that write to variables with answers; and what waits for it
         self._running: list[Piece] = []
@@ -210,25 +212,12 @@ class Objects(Writers, ABC):
             self._holder_users[key] = set()
             return
         module = self.program.module(key[0])
-        users = {piece.address: piece for piece in self._users_of_variable(module, key[0] - module.base)}
+        users = {piece.address: piece for piece in self.writers.users_of_variable(module, key[0] - module.base)}
         self._holder_users[key] = set(users)
         if len(users) > MOST_USERS or not all(map(self._can_run, users)):
             self._set(key, None)
             return
         self._run_too(users)
-
-    def _users_of_variable(self, module: Module, place: int) -> Iterator[Piece]:
-        """The pieces that use the variable at *place*, or make an address from which it may be reached."""
-        table = module.table(place)
-        low = table.start if module.object_at(place) else place - NEAR
-        for site in module.sites(min(low, table.start) - 4, table.stop):
-            instruction = module.instruction_with(site)
-            if instruction is None or not (
-                instruction.mnemonic == Mnemonic.LEA or instruction.ip_rel_memory_address in table
-            ):
-                continue
-            if piece := module.piece(module.base + site):
-                yield piece
 
     def _lose_user(self, address: int) -> None:
         """Note that the piece at *address* is not run after all."""

@@ -9,6 +9,7 @@ from vbuild.dispatch import values
 from vbuild.dispatch.facts import ANY, ASKED, EVERY, FEATURES, as_kept
 from vbuild.dispatch.fields import FIELDS, displacement_of
 from vbuild.dispatch.machine_state import (
+    CLEARS_THE_REST,
     GENERAL,
     HANDED_OVER,
     NO_LANES,
@@ -39,8 +40,8 @@ _VISITS, _FEW_VISITS = 12, 2
 _LOWEST_ADDRESS = 4096
 # bytes that are copied one after the other
 _MOST_COPIED = 4096
-# bytes: from here on writing to a register clears the rest of it; a pointer
-CLEARS_THE_REST, _WORD = 4, 8
+# bytes of a pointer
+_WORD = 8
 
 
 _OTHER = Operand(_WORD)
@@ -64,6 +65,7 @@ class Operands:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._references = world.references
         self._program = world.program
         # by instruction: the facts whenever it ran; by instruction and target: those of a use
         self.ran: dict[int, int] = {}
@@ -244,7 +246,7 @@ class Operands:
             state.registers[number] = values.truncated(value, size)
             return
         following = self._program.operations[self._here].following
-        if values.tells(value) and not below and self._world.is_unread(following, number, size):
+        if values.tells(value) and not below and self._references.is_unread(following, number, size):
             state.registers[number] = values.truncated(value, size)
             return
         if state.registers[number] == 0:
@@ -427,7 +429,7 @@ class Operands:
     def _is_dead(self, address: int, register: int) -> bool:
         """Whether the code at *address* never reads an address in *register* before it writes there."""
         # one byte of it is none: the low one may be read by a call, as the number of vectors
-        return self._world.is_unread(address, register, 1)
+        return self._references.is_unread(address, register, 1)
 
     def _joined_stacks(
         self, one: State, other: State, joined: Callable[[Value, Value], Value], address: int

@@ -36,7 +36,7 @@ class Questions:
         self._outward: dict[int, frozenset[int]] = {}
 
     @cached_property
-    def _models(self) -> dict[int, int]:
+    def models(self) -> dict[int, int]:
         """Where libgcc's variables are: an address of the program, and that in the space of the variable."""
         found = {}
         for module in self.program.modules:
@@ -62,15 +62,15 @@ class Questions:
                 )
             for place, name in module.imports.items():
                 if name in _MODEL_WORDS or name == "__x86_get_cpuid_feature_leaf":
-                    yield from self._users(module, range(place, place + 8))
+                    yield from self.users(module, range(place, place + 8))
                 elif name in ASKERS:
-                    yield from self._users_of_place(module, place)
+                    yield from self.users_of_place(module, place)
                 elif name in CATCHERS:
-                    users = self._users_of_place(module, place)
+                    users = self.users_of_place(module, place)
                     yield from (user for user in users if _MOV_EDI_SIGILL in _code(module, user))
-        for start in {address for address in self._models if address - 1 not in self._models}:
+        for start in {address for address in self.models if address - 1 not in self.models}:
             module = self.program.module(start)
-            yield from self._users(module, range(start - module.base, start - module.base + 16))
+            yield from self.users(module, range(start - module.base, start - module.base + 16))
 
     @cached_property
     def asking(self) -> dict[int, Piece]:
@@ -83,23 +83,23 @@ class Questions:
         return bool(self.asking)
 
     @cached_property
-    def _asking_modules(self) -> frozenset[int]:
+    def asking_modules(self) -> frozenset[int]:
         return frozenset(tag(address) for address in self.asking)
 
-    def _asks_in(self, module: Module) -> bool:
+    def asks_in(self, module: Module) -> bool:
         """Whether code of *module* asks the processor."""
-        return tag(module.base) in self._asking_modules
+        return tag(module.base) in self.asking_modules
 
-    def _is_known(self, piece: Piece) -> bool:
+    def is_known(self, piece: Piece) -> bool:
         """Whether *piece* fills libgcc's variables: it is long, and what it finds is known."""
         if piece.symbol and piece.symbol.names:
             return "__cpu_indicator_init" in piece.symbol.names
         module = self.program.module(piece.address)
         return _VENDOR.search(_code(module, piece)) is not None and any(
-            module.base + target in self._models for target in _stored(module, piece)
+            module.base + target in self.models for target in _stored(module, piece)
         )
 
-    def _targets(self, piece: Piece) -> frozenset[int]:
+    def targets(self, piece: Piece) -> frozenset[int]:
         """What *piece* points at outside itself: addresses of the program, stubs and imports resolved."""
         if piece.address not in self._outward:
             module = self.program.module(piece.address)
@@ -117,7 +117,7 @@ class Questions:
             self._outward[piece.address] = frozenset(found)
         return self._outward[piece.address]
 
-    def _users(self, module: Module, addresses: range) -> Iterator[Piece]:
+    def users(self, module: Module, addresses: range) -> Iterator[Piece]:
         """The pieces of any file that seem to refer to *addresses* of *module*, also through its stubs."""
         sites = module.sites(addresses.start - 4, addresses.stop)
         for place in module.places_of(addresses.start, addresses.stop):
@@ -130,9 +130,9 @@ class Questions:
         names = module.exported_names(addresses)
         for other, place in self.program.importers(names):
             if other is not module:
-                yield from self._users_of_place(other, place)
+                yield from self.users_of_place(other, place)
 
-    def _users_of_place(self, module: Module, place: int) -> Iterator[Piece]:
+    def users_of_place(self, module: Module, place: int) -> Iterator[Piece]:
         sites = module.sites(place, place + 1)
         for stub in module.stubs_of.get(place, ()):
             sites += module.sites(stub.start, stub.stop)
@@ -147,28 +147,27 @@ class Questions:
                 yield piece
                 end = piece.end - module.base
 
-
-def special(address: int, size: int) -> Value:
-    """What stands at *address* of one of the spaces that no file has."""
-    if tag(address) == tag(LEAVES):
-        leaf, offset = divmod(address - LEAVES, LEAF_SIZE)
-        word = (GLIBC_LEAVES[leaf] if leaf < len(GLIBC_LEAVES) else (0, 0), _REGISTERS[offset % 16 // 4])
-        bits = CPUID_BITS.get((*word[0], word[1]), {})
-        # what CPUID says, then what of it may be used
-        is_active = offset >= LEAF_SIZE // 2
-        return values.word(
-            {bit - 8 * (offset % 4): usable(facts) if is_active else facts for bit, facts in bits.items()}, size
-        )
-    if tag(address) == tag(MODEL):
-        offset = address - MODEL
-        if offset in {_TYPE, _SUBTYPE}:
-            return values.flags(ASKED)
-        first = 8 * (offset - 12)
-    else:
-        first = 32 + 8 * (address - MODEL_WORDS)
-    if first < 0:
-        return None
-    return values.word({bit - first: facts for bit, facts in MODEL_FEATURES.items() if bit >= first}, size)
+    def special(self, address: int, size: int) -> Value:
+        """What stands at *address* of one of the spaces that no file has."""
+        if tag(address) == tag(LEAVES):
+            leaf, offset = divmod(address - LEAVES, LEAF_SIZE)
+            word = (GLIBC_LEAVES[leaf] if leaf < len(GLIBC_LEAVES) else (0, 0), _REGISTERS[offset % 16 // 4])
+            bits = CPUID_BITS.get((*word[0], word[1]), {})
+            # what CPUID says, then what of it may be used
+            is_active = offset >= LEAF_SIZE // 2
+            return values.word(
+                {bit - 8 * (offset % 4): usable(facts) if is_active else facts for bit, facts in bits.items()}, size
+            )
+        if tag(address) == tag(MODEL):
+            offset = address - MODEL
+            if offset in {_TYPE, _SUBTYPE}:
+                return values.flags(ASKED)
+            first = 8 * (offset - 12)
+        else:
+            first = 32 + 8 * (address - MODEL_WORDS)
+        if first < 0:
+            return None
+        return values.word({bit - first: facts for bit, facts in MODEL_FEATURES.items() if bit >= first}, size)
 
 
 def _models_by_shape(module: Module) -> Iterator[tuple[int, int]]:

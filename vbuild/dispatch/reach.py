@@ -16,8 +16,9 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.conditions import Conditions, Needs
-from vbuild.dispatch.facts import ASKED, EVERY, facts_of, features, kept, names_of, of_level, unmasked
+from vbuild.dispatch.facts import ASKED, EVERY, facts_of, features, kept, names_of, unmasked
 from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.program import Program
 from vbuild.dispatch.uses import Uses
@@ -63,9 +64,9 @@ class Unguarded(Struct, frozen=True):
 class Reach(Uses):
     """Finds the code above the level of rank *level*, with *extras*, that is reached without a test."""
 
-    def __init__(self, program: Program, level: int, *, extras: Iterable[str] = ()) -> None:
-        super().__init__(program)
-        self._level = self._of_level(level) | features(extras)
+    def __init__(self, program: Program, level: int, architecture: Architecture, *, extras: Iterable[str] = ()) -> None:
+        super().__init__(program, architecture)
+        self._level = architecture.of_level(level) | features(extras)
         # all that some way seems to lead to
         self._reached: set[int] = set()
         self._needed: dict[int, int] = {}
@@ -73,8 +74,10 @@ class Reach(Uses):
         self._using: dict[int, dict[int, int]] = {}
         self._decided: dict[int, Conditions] = {}
 
-    def _of_level(self, level: int) -> int:
-        return of_level(level)
+    @property
+    def is_asking(self) -> bool:
+        """Whether any code of the program asks what the processor has."""
+        return self._questions.is_asking
 
     def _is_above(self, piece: Piece) -> bool:
         return bool(self._code_needs(piece))
@@ -87,7 +90,7 @@ class Reach(Uses):
 
     def own_need(self, piece: Piece) -> int:
         """The features above the level that instructions of *piece* need, where nothing has asked for them."""
-        if self._is_known(piece):
+        if self._questions.is_known(piece):
             return 0
         if not self._is_aware(piece):
             return self._code_needs(piece)
@@ -100,8 +103,8 @@ class Reach(Uses):
 
     def questions_in(self, module: Module) -> list[Piece]:
         """The pieces of *module* that ask with an instruction which only some processors have."""
-        pieces = (piece for piece in self.asking.values() if self.program.module(piece.address) is module)
-        return [piece for piece in pieces if self._is_above(piece) and not self._is_known(piece)]
+        pieces = (piece for piece in self._questions.asking.values() if self.program.module(piece.address) is module)
+        return [piece for piece in pieces if self._is_above(piece) and not self._questions.is_known(piece)]
 
     def _half_shown(self, address: int, missing: int, known: int) -> Doubt | None:
         """Why the features that are *missing* may be there, where *known* facts lead to the piece at *address*."""
@@ -135,14 +138,17 @@ class Reach(Uses):
             # a variable that became known later may have changed what was found before
             if self._runs == before:
                 break
-        return {
-            address: replace(one, doubt=Doubt.UNCLEAR) if not one.doubt and not self._is_clear(address, one) else one
-            for address, one in found.items()
-        }
+        return {address: replace(one, doubt=one.doubt or self._doubt(address, one)) for address, one in found.items()}
+
+    def _doubt(self, address: int, found: Unguarded) -> Doubt | None:
+        """Why the code at *address*, which was *found* to run without a test, may be guarded all the same."""
+        if self._architecture.is_understood:
+            return None if self._is_clear(address, found) else Doubt.UNCLEAR
+        return Doubt.UNFOLLOWED if self._questions.asks_in(self.program.module(address)) else None
 
     def _is_clear(self, address: int, found: Unguarded) -> bool:
         """Whether the code at *address* runs without a test wherever some conditions hold that were all understood."""
-        if not self.is_asking:
+        if not self._questions.is_asking:
             return True
         needs = self._needs_first(address, found.missing)
         # a piece or table, the arguments that decide whether it is used, and the features that are missing there
@@ -240,7 +246,7 @@ class Reach(Uses):
         return self._decided[piece.address]
 
     def _changed_by(self, address: int) -> Collection[int]:
-        return self.registers(address).changed
+        return self.references.registers(address).changed
 
     def _edges(
         self,
@@ -295,7 +301,7 @@ class Reach(Uses):
 
     def is_tested(self, piece: Piece) -> bool:
         """Whether *piece*, which is no violation, is reached, and only behind tests, or tests for itself."""
-        return self.is_asking and (piece.address in self._reached or not self.own_need(piece))
+        return self._questions.is_asking and (piece.address in self._reached or not self.own_need(piece))
 
     def _way(self, address: int, parents: dict[int, int]) -> tuple[str, ...]:
         found = [address]

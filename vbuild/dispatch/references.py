@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Iterator
 
+from msgspec import Struct
+
 from vbuild.dispatch.fields import module_of_field
-from vbuild.dispatch.imports import TAKEN
-from vbuild.dispatch.machine_state import CALLS, GENERAL, INFO, RAX, RCX, RDX, WRITES, general
+from vbuild.dispatch.libc import TAKEN
+from vbuild.dispatch.machine_state import CALLS, CLEARS_THE_REST, GENERAL, INFO, RAX, RCX, RDX, WRITES, general
 from vbuild.dispatch.module import Module, Piece
-from vbuild.dispatch.operands import CLEARS_THE_REST
 from vbuild.dispatch.program import Program
 from vbuild.dispatch.questions import Questions
-from vbuild.dispatch.world import Registers
 from vbuild.elf.iced import FlowControl, Instruction, Mnemonic, OpAccess, OpKind, Register
 
 # bytes of code that is looked through, and functions inside each other in which is looked for what they read
@@ -35,11 +35,23 @@ MOST_USERS = 64
 NEAR = 256
 
 
-class References(Questions):
+class Registers(Struct, frozen=True):
+    """The registers with which a function is called, as far as it reads them, and those that it may change.
+
+    *words* on the stack are arguments, too, at most.
+    """
+
+    arguments: frozenset[int]
+    changed: frozenset[int]
+    words: int = 0
+
+
+class References:
     """What the code of a program does with its functions, as far as its instructions show."""
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def __init__(self, program: Program, questions: Questions) -> None:
+        self.program = program
+        self._questions = questions
         self._lost = program.convention.lost
         self._all_registers = Registers(frozenset(program.convention.arguments), self._lost, _MOST_WORDS)
         self._registers: dict[int, Registers] = {}
@@ -54,7 +66,7 @@ class References(Questions):
             self._registers[address] = self._found_registers(address, depth)
         return self._registers[address]
 
-    def _taken(self, target: int | str | None, depth: int = 0) -> Registers:
+    def taken(self, target: int | str | None, depth: int = 0) -> Registers:
         """The registers that *target*, a function or an import, uses; all, if it is not known."""
         if isinstance(target, int):
             return self.registers(target, depth)
@@ -95,7 +107,7 @@ class References(Questions):
                 else:
                     calls = True
                     target = self.program.destination(branch) if instruction.near_branch_target else None
-                    handed = self._taken(target, depth + 1)
+                    handed = self.taken(target, depth + 1)
                     read |= handed.arguments & own
                     if flow in CALLS:
                         own -= self._lost
@@ -171,7 +183,7 @@ class References(Questions):
             return None if module.has_handlers else [module.base + instruction.next_ip]
         if flow in CALLS:
             target = self.program.destination(module.base + branch) if branch else None
-            handed = self._taken(target)
+            handed = self.taken(target)
             if register in handed.arguments or register in UNUSUAL - ({RAX} if size else set()):
                 return None
             if register in handed.changed:
@@ -181,7 +193,7 @@ class References(Questions):
         found = [] if flow in ENDS else [module.base + instruction.next_ip]
         return [*found, module.base + branch] if branch and flow not in CALLS else found
 
-    def _known_callers(self, address: int) -> dict[int, Piece] | None:
+    def known_callers(self, address: int) -> dict[int, Piece] | None:
         """The pieces that call the function at *address*; None if its address goes elsewhere, or there are too many."""
         module = self.program.module(address)
         piece, place = module.piece(address), address - module.base
@@ -194,7 +206,7 @@ class References(Questions):
             other is not module for other, _ in self.program.importers(module.exported_names(range(place, place + 1)))
         ):
             return None
-        users = {user.address: user for user in self._users(module, range(place, piece.end - module.base))}
+        users = {user.address: user for user in self._questions.users(module, range(place, piece.end - module.base))}
         users.update((user.address, user) for user in module.pieces_near(piece))
         found: dict[int, Piece] = {}
         for user in users.values():
@@ -206,11 +218,11 @@ class References(Questions):
                 # into the middle of it
                 return None
             is_user = sites or any(one.target - module.base in slots for one in shape.outward)
-            if is_user and not self._is_dead(user):
+            if is_user and not self.is_dead(user):
                 found[user.address] = user
         return found if len(found) <= MOST_USERS else None
 
-    def _is_dead(self, piece: Piece, depth: int = 0) -> bool:
+    def is_dead(self, piece: Piece, depth: int = 0) -> bool:
         """Whether nothing leads to *piece*: nothing refers to it but code that nothing leads to."""
         if piece.address not in self._dead:
             # what leads to itself is not looked through
@@ -227,9 +239,9 @@ class References(Questions):
             return False
         if any(other is not module for other, _ in self.program.importers(module.exported_names(addresses))):
             return False
-        users = {one.address: one for one in (*module.pieces_near(piece), *self._users(module, addresses))}
+        users = {one.address: one for one in (*module.pieces_near(piece), *self._questions.users(module, addresses))}
         return all(
-            self._is_dead(one, depth + 1) for one in users.values() if one != piece and self._leads_to(one, piece)
+            self.is_dead(one, depth + 1) for one in users.values() if one != piece and self._leads_to(one, piece)
         )
 
     def _leads_to(self, user: Piece, piece: Piece) -> bool:
@@ -282,15 +294,15 @@ class References(Questions):
         """Whether code that refers to the function at *address* may use what it returns in the *register*, a number."""
         key = (address, register)
         if key not in self._results_used:
-            users = self._referring(address)
+            users = self.referring(address)
             self._results_used[key] = any(self._uses_result(user, address, register) for user in users)
         return self._results_used[key]
 
-    def _referring(self, address: int) -> Collection[Piece]:
+    def referring(self, address: int) -> Collection[Piece]:
         """The pieces that refer to the function at *address*, and those near it, which need no reference to branch."""
         module = self.program.module(address)
         place = address - module.base
-        users = {one.address: one for one in self._users(module, range(place, place + 1))}
+        users = {one.address: one for one in self._questions.users(module, range(place, place + 1))}
         if piece := module.piece(address):
             users |= {one.address: one for one in module.pieces_near(piece) if one is not piece}
         return users.values()
@@ -320,7 +332,7 @@ class References(Questions):
                 is_returned = True
         return False
 
-    def _field_users(self, key: tuple[int, int]) -> Iterator[tuple[Piece, Instruction]]:
+    def field_users(self, key: tuple[int, int]) -> Iterator[tuple[Piece, Instruction]]:
         """The instructions that use the field with that *key*, or take its address, and the pieces they are in."""
         module = self.program.modules[module_of_field(key[0]) - 1]
         for instruction in module.fields_near(*key):

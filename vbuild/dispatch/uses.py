@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
 from vbuild.dispatch.answers import Answers
+from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.facts import EVERY
 from vbuild.dispatch.interpreter import Interpreter
 from vbuild.dispatch.module import Module, Piece
@@ -22,8 +23,8 @@ _MOST_USERS = 40000
 class Uses(Answers):
     """The graph of *program*: a node is the address of a piece of code or of a table."""
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def __init__(self, program: Program, architecture: Architecture) -> None:
+        super().__init__(program, architecture)
         # what a piece uses, with the facts there
         self._used: dict[int, dict[int, int]] = {}
         # which piece uses what as an address, and never by a call or a jump, in files that ask the processor
@@ -47,7 +48,7 @@ class Uses(Answers):
     def _found_uses(self, piece: Piece) -> dict[int, int]:
         if self._is_aware(piece) and (result := self._result(piece)) is not None:
             return self._uses_when_run(piece, result)
-        found = {self._node(target): 0 for target in self._targets(piece)}
+        found = {self._node(target): 0 for target in self._questions.targets(piece)}
         self._note_pointers(piece, found)
         module = self.program.module(piece.address)
         if module.shape(piece).falls_through and (after := module.piece(piece.end)):
@@ -75,14 +76,14 @@ class Uses(Answers):
         handlers = self.program.module(piece.address).handlers_of(piece)
         found.update((self._node(handler), 0) for handler in handlers)
         called.update(map(self._node, handlers))
-        if result.guesses and self._asks_in(self.program.module(piece.address)):
+        if result.guesses and self._questions.asks_in(self.program.module(piece.address)):
             self._pointers |= {(piece.address, node) for node in found.keys() - called}
         return found
 
     def _note_pointers(self, piece: Piece, found: Iterable[int]) -> None:
         """Note which of the nodes *found* to be used by *piece*, which is not run, it never calls or jumps to."""
         module = self.program.module(piece.address)
-        if not self._asks_in(module):
+        if not self._questions.asks_in(module):
             return
         called: set[int] = set()
         for target, flow, _, _ in module.shape(piece).outward:
@@ -118,11 +119,12 @@ class Uses(Answers):
             piece = module.piece(waiting.pop())
             if piece is None:
                 continue
-            users = self._users(module, range(piece.address - module.base, piece.end - module.base))
+            users = self._questions.users(module, range(piece.address - module.base, piece.end - module.base))
             near = (
                 one
                 for one in module.pieces_near(piece)
-                if piece.address in self._targets(one) or (one.end == piece.address and module.shape(one).falls_through)
+                if piece.address in self._questions.targets(one)
+                or (one.end == piece.address and module.shape(one).falls_through)
             )
             for user in (*users, *near):
                 if user.address not in found:
@@ -195,7 +197,7 @@ class Uses(Answers):
         """The pieces that seem to refer to the *table* of *module*, which is asked for once for each address in it."""
         key = (module.base + table.start, table.stop)
         if key not in self._table_users:
-            self._table_users[key] = tuple(self._users(module, table))
+            self._table_users[key] = tuple(self._questions.users(module, table))
         return self._table_users[key]
 
     def _users_of_node(self, node: int) -> Iterator[tuple[int, dict[int, int]]]:
@@ -203,7 +205,7 @@ class Uses(Answers):
         module = self.program.module(node)
         piece = module.piece(node)
         addresses = range(node - module.base, piece.end - module.base) if piece else module.table(node - module.base)
-        users = {user.address: user for user in self._users(module, addresses)}
+        users = {user.address: user for user in self._questions.users(module, addresses)}
         if piece:
             users.update((user.address, user) for user in module.pieces_near(piece))
         tables: dict[range, None] = {}

@@ -10,12 +10,12 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 
 from vbuild.dispatch import values
+from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.facts import ANY, ASKED, EVERY, FEATURES
 from vbuild.dispatch.fields import FIELDS, displacement_of, displacement_of_field, module_of_field
 from vbuild.dispatch.module import Piece
 from vbuild.dispatch.objects import Key, Objects, is_object
 from vbuild.dispatch.program import Program
-from vbuild.dispatch.questions import special
 from vbuild.dispatch.references import MOST_USERS, NEAR
 from vbuild.dispatch.values import Value, tag
 from vbuild.dispatch.writers import writes
@@ -29,8 +29,6 @@ _LONGEST_ANSWER = 4
 # bytes of an object that answers about the processor stand in: its symbol may claim gigabytes
 _LARGEST_OBJECT = 1 << 16
 _WORD = 8
-# bytes of a structure without a symbol in which an answer is, at most, where code writes to some place of it
-LONGEST_OF_FLAGS = 32
 # what fills a structure without an instruction that names its fields
 _COPIES = frozenset({"memcpy", "memmove", "mempcpy", "__memcpy_chk", "__memmove_chk", "bcopy", "realloc", "read"})
 
@@ -38,10 +36,9 @@ _COPIES = frozenset({"memcpy", "memmove", "mempcpy", "__memcpy_chk", "__memmove_
 class Variables(Objects):
     """The variables of a program and the fields of its structures."""
 
-    _longest_of_flags = LONGEST_OF_FLAGS
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def __init__(self, program: Program, architecture: Architecture) -> None:
+        super().__init__(program, architecture)
+        self._longest_of_flags = architecture.longest_of_flags
         self._changes: dict[Key, int] = {}
         self._readers: dict[Key, set[int]] = {}
         self._writers: dict[Key, set[int]] = {}
@@ -67,16 +64,12 @@ class Variables(Objects):
         # numbers that are written to fields without any question
         self._plain: set[tuple[Key, Value]] = set()
 
-    def _special(self, address: int, size: int) -> Value:
-        """What stands at *address* of one of the spaces that no file has."""
-        return special(address, size)
-
     def load(self, address: int, size: int) -> Value:
         is_field, is_variable = tag(address) == tag(FIELDS), self._is_variable(address)
         if not (is_field or is_variable or is_object(address)):
-            return self._special(address, size)
-        if address in self._models:
-            return self._special(self._models[address], size)
+            return self._questions.special(address, size)
+        if address in self._questions.models:
+            return self._questions.special(self._questions.models[address], size)
         if is_variable:
             module = self.program.module(address)
             place = address - module.base
@@ -165,15 +158,21 @@ class Variables(Objects):
         own = self._keys_of_one_object(address)
         for key in self._keys_behind(address):
             written = range(key[0] - address, sum(key) - address)
-            if self.writes_behind(function, register, written, is_sure=True):
+            if self.writers.writes_behind(function, register, written, is_sure=True):
                 self._join(key, None, facts)
-            elif key in own and facts & ANY != ANY and self.writes_behind(function, register, written, is_sure=False):
+            elif (
+                key in own
+                and facts & ANY != ANY
+                and self.writers.writes_behind(function, register, written, is_sure=False)
+            ):
                 self._doubt_variable(key)
 
     def hold_pointer(self, place: int, address: int) -> None:
         module = self.program.module(place)
         for key in self._keys_of_one_object(address):
-            if self.users_write_behind(module, place - module.base, range(key[0] - address, sum(key) - address)):
+            if self.writers.users_write_behind(
+                module, place - module.base, range(key[0] - address, sum(key) - address)
+            ):
                 self._doubt_variable(key)
 
     def _keys_at(self, address: int) -> list[Key]:
@@ -247,12 +246,14 @@ class Variables(Objects):
         places = set(range(around.start, around.stop))
         if self._running:
             # a structure without a symbol: what points at its start
-            targets = (target - module.base for target in self._targets(self._running[-1]))
+            targets = (target - module.base for target in self._questions.targets(self._running[-1]))
             places |= {target for target in targets if place - NEAR < target < place}
         for target in places:
             self._telling_places.add(module.base + target)
         self._spread.update(
-            (one.address, one) for target in sorted(places) for one in self._users(module, range(target, target + 1))
+            (one.address, one)
+            for target in sorted(places)
+            for one in self._questions.users(module, range(target, target + 1))
         )
 
     def _note_field(self, key: Key, value: Value, facts: int) -> None:
@@ -277,7 +278,7 @@ class Variables(Objects):
         self._telling_fields.add(key)
         readers = {
             piece.address
-            for piece, instruction in self._field_users(key)
+            for piece, instruction in self.references.field_users(key)
             if not writes(instruction) and _is_within(_field_of(instruction, key[0]), key)
         }
         # they are run if they lead to code above the level: fields of other structures stand at the same place
@@ -312,7 +313,7 @@ class Variables(Objects):
             is_pointed_at = not all(map(module.is_slot, module.places_of(table.start, table.stop)))
             starts = table if module.object_at(table.start) else range(table.start - NEAR, table.stop)
             is_written = is_pointed_at or module.is_counted(starts)
-            self._written[key] = is_written or any(True for _ in self._writers_of(module, table, starts))
+            self._written[key] = is_written or any(True for _ in self.writers.writers_of(module, table, starts))
         return self._written[key]
 
     def keeps_pointer(self, address: int) -> bool:
@@ -348,15 +349,15 @@ class Variables(Objects):
         if module.is_counted(starts):
             self._variables[key] = None
             return
-        pieces = {piece.address: piece for piece in self._writers_of(module, table, starts)}
+        pieces = {piece.address: piece for piece in self.writers.writers_of(module, table, starts)}
         self._run_writers(key, pieces)
 
     def _track_field(self, key: Key) -> None:
         writers: dict[int, Piece] = {}
         module = self.program.modules[module_of_field(key[0]) - 1]
         is_known = module.has_fields and not module.is_copying and _COPIES.isdisjoint(module.imports.values())
-        is_known &= not self.is_filling(module)
-        for piece, instruction in self._field_users(key):
+        is_known &= not self.writers.is_filling(module)
+        for piece, instruction in self.references.field_users(key):
             if instruction.mnemonic == Mnemonic.LEA:
                 # what is written through that address is not seen
                 is_known = False
@@ -419,7 +420,7 @@ class Variables(Objects):
         """Note that *piece*, which may write to the variable *key*, is not run after all."""
         module = self.program.module(key[0]) if self._is_variable(key[0]) else None
         table = module.table(key[0] - module.base) if module else range(0)
-        if module is None or module.object_at(table.start) or piece in self._users(module, table):
+        if module is None or module.object_at(table.start) or piece in self._questions.users(module, table):
             self._set(key, None)
         else:
             # it has an address of what stands in front, from which it would have to go further

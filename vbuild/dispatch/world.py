@@ -8,7 +8,9 @@ from msgspec import Struct
 from vbuild.dispatch import values
 from vbuild.dispatch.facts import ANY
 from vbuild.dispatch.program import Program
+from vbuild.dispatch.references import References
 from vbuild.dispatch.values import Value, tag
+from vbuild.dispatch.writers import Writers
 
 # a variable of the environment: if it is set, then somebody has chosen
 ENVIRONMENT = values.flags(ANY)
@@ -18,12 +20,8 @@ class World(Protocol):
     """The variables of the program, and which functions to follow."""
 
     program: Program
-
-    def registers(self, address: int) -> "Registers":
-        """The registers that the function at *address* uses."""
-
-    def is_unread(self, address: int, register: int, size: int = 0) -> bool:
-        """Whether the code at *address* never reads more of *register* than *size* bytes before it writes there."""
+    references: References
+    writers: Writers
 
     def load(self, address: int, size: int) -> Value:
         """What the variable of *size* bytes at *address* can hold."""
@@ -63,15 +61,6 @@ class World(Protocol):
 
     def summary(self, address: int) -> "Summary | None":
         """What a call of the function at *address* tells any caller; None if it is not known."""
-
-    def is_result_used(self, address: int) -> bool:
-        """Whether some caller of the function at *address* may use what it returns."""
-
-    def callers_use(self, address: int, register: int) -> bool:
-        """Whether some call of the function at *address* may use what it returns in the *register* of that number."""
-
-    def callers_write(self, address: int, register: int) -> bool:
-        """Whether some call of the function at *address* may write where the address in that *register* leads."""
 
     def is_closed(self, address: int) -> bool:
         """Whether all calls of the function at *address* are known: it is run with what all of them hand over."""
@@ -123,17 +112,6 @@ class World(Protocol):
 
     def arguments(self, address: int) -> Sequence[Value]:
         """What the function at *address* is called with, as in `called`."""
-
-
-class Registers(Struct, frozen=True):
-    """The registers with which a function is called, as far as it reads them, and those that it may change.
-
-    *words* on the stack are arguments, too, at most.
-    """
-
-    arguments: frozenset[int]
-    changed: frozenset[int]
-    words: int = 0
 
 
 class Summary(Struct, frozen=True):

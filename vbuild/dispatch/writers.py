@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator
 
 from vbuild.dispatch.fields import displacement_of
-from vbuild.dispatch.imports import FILLS, WRITTEN
+from vbuild.dispatch.libc import FILLS, WRITTEN
 from vbuild.dispatch.machine_state import CALLS, GENERAL, INDIRECT, INFO, RAX, WRITES, general
 from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.program import LEAVES, Program
+from vbuild.dispatch.questions import Questions
 from vbuild.dispatch.references import (
     BRANCHES,
     ENDS,
@@ -30,17 +31,19 @@ _IMMEDIATES = _NUMBERS | {OpKind.IMMEDIATE32, OpKind.IMMEDIATE64}
 _MOST_WRITING = 2
 
 
-class Writers(References):
+class Writers:
     """What the code of a program does to its variables, as far as its instructions show."""
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def __init__(self, program: Program, questions: Questions, references: References) -> None:
+        self.program = program
+        self._questions = questions
+        self._references = references
         self._results_written: dict[tuple[int, int], bool] = {}
         # by function, register, bytes behind that, and whether it has to be sure: whether it writes there
         self._writes: dict[tuple[int, int, range, bool], bool] = {}
         self._filling: dict[int, bool] = {}
 
-    def _writers_of(self, module: Module, table: range, starts: range) -> Iterator[Piece]:
+    def writers_of(self, module: Module, table: range, starts: range) -> Iterator[Piece]:
         """The pieces that may write to *table*: they write to it, or take an address of it, or one of *starts*."""
         near = range(min(table.start, starts.start), max(table.stop, starts.stop))
         for site in module.sites(near.start - 4, near.stop + NEAR):
@@ -60,13 +63,26 @@ class Writers(References):
         for place in module.places_of(table.start, table.stop):
             yield from (
                 user
-                for user in self._users(module, module.table(place))
+                for user in self._questions.users(module, module.table(place))
                 if self._may_write(module, user, place, Mnemonic.MOV)
             )
         names = module.exported_names(table)
         for other, place in self.program.importers(names):
             if other is not module:
-                yield from self._users_of_place(other, place)
+                yield from self._questions.users_of_place(other, place)
+
+    def users_of_variable(self, module: Module, place: int) -> Iterator[Piece]:
+        """The pieces that use the variable at *place*, or make an address from which it may be reached."""
+        table = module.table(place)
+        low = table.start if module.object_at(place) else place - NEAR
+        for site in module.sites(min(low, table.start) - 4, table.stop):
+            instruction = module.instruction_with(site)
+            if instruction is None or not (
+                instruction.mnemonic == Mnemonic.LEA or instruction.ip_rel_memory_address in table
+            ):
+                continue
+            if piece := module.piece(module.base + site):
+                yield piece
 
     def _may_write_from(
         self, module: Module, piece: Piece, instruction: Instruction, near: range, table: range
@@ -85,7 +101,7 @@ class Writers(References):
         What that does with it besides is not asked: it is not asked either of code that has the address of a variable.
         """
         register, start = general(instruction.op0_register), instruction.ip_rel_memory_address
-        if register not in self._all_registers.arguments or start >= table.start:
+        if register not in self.program.convention.arguments or start >= table.start:
             return False
         target = self._handed_to(module, piece, instruction.next_ip, register)
         called = self.program.module(target).piece(target) if isinstance(target, int) and target < LEAVES else None
@@ -142,7 +158,7 @@ class Writers(References):
                 self._writes_when_called(target, (what, left, is_sure), depth) for target in called
             ):
                 return True
-            if flow in CALLS and what in self._lost:
+            if flow in CALLS and what in self.program.convention.lost:
                 continue
             new = {
                 (one, other, far + more)
@@ -181,7 +197,7 @@ class Writers(References):
         """Whether code of *module* calls memset with anything but zero, as far as one reads on from the start."""
         if module.base not in self._filling:
             slots = [slot for slot, name in module.imports.items() if name in FILLS]
-            users = {user.address: user for slot in slots for user in self._users_of_place(module, slot)}
+            users = {user.address: user for slot in slots for user in self._questions.users_of_place(module, slot)}
             self._filling[module.base] = any(self._fills(module, user) for user in users.values())
         return self._filling[module.base]
 
@@ -206,7 +222,7 @@ class Writers(References):
         table = module.table(place)
         if module.places_of(table.start, table.stop):
             return True
-        for user in self._users(module, table):
+        for user in self._questions.users(module, table):
             for instruction in module.instructions(user):
                 at = instruction.ip_rel_memory_address if instruction.is_ip_rel_memory_operand else -1
                 if at not in table and at not in module.pointers:
@@ -286,7 +302,7 @@ class Writers(References):
             place = address - module.base
             importers = self.program.importers(module.exported_names(range(place, place + 1)))
             self._results_written[key] = any(other is not module for other, _ in importers) or any(
-                self._writes_to_result(user, address, register) for user in self._referring(address)
+                self._writes_to_result(user, address, register) for user in self._references.referring(address)
             )
         return self._results_written[key]
 
@@ -311,12 +327,12 @@ class Writers(References):
         if flow == FlowControl.RETURN:
             if register == RAX:
                 return None if self.callers_write(piece.address, register) else []
-            return None if self.callers_use(piece.address, register) else []
+            return None if self._references.callers_use(piece.address, register) else []
         if flow in CALLS:
             target = self.program.destination(module.base + branch) if branch else None
-            taken = self._taken(target)
+            taken = self._references.taken(target)
             # code that handles errors finds there what no call changes
-            if register in taken.arguments or (module.has_handlers and register not in self._lost):
+            if register in taken.arguments or (module.has_handlers and register not in self.program.convention.lost):
                 return None
             # gcc's -fipa-ra keeps values in registers that a function does not change
             return [] if register in taken.changed else [instruction.next_ip]
@@ -326,7 +342,7 @@ class Writers(References):
         if flow in {FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH}:
             found.append(branch)
         elif flow == FlowControl.INDIRECT_BRANCH and general(instruction.op_register(0)) == register:
-            return None if register in self._all_registers.arguments else []
+            return None if register in self.program.convention.arguments else []
         elif flow != FlowControl.NEXT:
             return None
         inside = [place for place in found if piece.address <= module.base + place < piece.end]
@@ -336,9 +352,11 @@ class Writers(References):
 
     def _is_unused_by(self, other: int | str | None, piece: Piece, register: int) -> bool:
         """Whether neither *other*, the code that *piece* ends by jumping to, nor a caller reads the *register*."""
-        if not isinstance(other, int) or register in self.registers(other).arguments | UNUSUAL:
+        if not isinstance(other, int) or register in self._references.registers(other).arguments | UNUSUAL:
             return False
-        return register in self.registers(other).changed or not self.callers_use(piece.address, register)
+        return register in self._references.registers(other).changed or not self._references.callers_use(
+            piece.address, register
+        )
 
 
 def _counts_back(module: Module, piece: Piece, instruction: Instruction, places: range) -> bool:
