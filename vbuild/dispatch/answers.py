@@ -6,7 +6,6 @@ to an end  a variable is all that is written to it, a function's summary all tha
 Facts about a processor only get fewer on the way to the end, and what is not followed is unknown.
 """
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property, reduce
 
@@ -14,6 +13,7 @@ from vbuild.dispatch import values
 from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.facts import ANY, ASKED, FEATURES
 from vbuild.dispatch.interpreter import Interpreter, TooMuchError
+from vbuild.dispatch.level import Level
 from vbuild.dispatch.module import Piece
 from vbuild.dispatch.objects import Key
 from vbuild.dispatch.program import PARAMETERS, Program
@@ -43,16 +43,20 @@ _WORD = 8
 class Answers(Variables):
     """The functions of a program that know something about the processor, by what they ask, read or are given."""
 
-    def __init__(self, program: Program, architecture: Architecture) -> None:
+    def __init__(self, program: Program, level: Level, architecture: Architecture) -> None:
         super().__init__(program, architecture)
-        self._architecture = architecture
+        self._level, self._architecture = level, architecture
+        # the pieces from which calls and jumps seem to lead to code above the level; None for too many
+        self.leading: set[int] | None = None
+        # by piece, what `Uses` has found that it uses, with the facts there: forgotten when the piece is run again
+        self.uses: dict[int, dict[int, int]] = {}
         self._telling_functions: set[int] = set()
         # what is run only because of fields with answers, as far as it is; and the steps that took
         self._only_fields: set[int] = set()
         self._field_steps = 0
-        self._results: dict[int, Interpreter] = {}
+        self.results: dict[int, Interpreter] = {}
         self._callers: dict[int, set[int]] = {}
-        self._runs = self._steps = 0
+        self.runs = self._steps = 0
         # what each piece hands over to functions, by argument, and which arguments it has handed over in its last run
         self._calls: dict[Key, dict[int, Value]] = {}
         self._fresh: dict[int, set[Key]] = {}
@@ -71,8 +75,8 @@ class Answers(Variables):
         if address not in self._closed:
             callers = self.references.known_callers(address)
             if callers is not None and (
-                not (self._given_up | self._discarded).isdisjoint(callers)
-                or any(map(self._questions.is_known, callers.values()))
+                not (self.given_up | self._discarded).isdisjoint(callers)
+                or any(map(self.questions.is_known, callers.values()))
             ):
                 # some are not run
                 callers = None
@@ -156,7 +160,7 @@ class Answers(Variables):
             self._queue_again((address,))
         else:
             self._field_readers.add(address)
-            self._queue_again({address} & self._results.keys())
+            self._queue_again({address} & self.results.keys())
 
     def facts_at(self, address: int) -> int:
         """What is known of the processor whenever the function at *address* is called."""
@@ -179,7 +183,7 @@ class Answers(Variables):
         if not any(isinstance(value, int) and value and not tag(value) for value in arguments):
             return False
         function = self.program.module(address).piece(address)
-        if function is None or not self._is_above(piece) or not self._is_choosing(function):
+        if function is None or not self._level.above(piece) or not self._is_choosing(function):
             return False
         return self.is_closed(piece.address)
 
@@ -187,55 +191,51 @@ class Answers(Variables):
         """Whether *piece* uses code above the level directly, and other code, too."""
         if not self._architecture.is_understood:
             return False
-        found = [self.program.module(target).piece(target) for target in self._questions.targets(piece)]
-        return any(one and self._is_above(one) for one in found)
+        found = [self.program.module(target).piece(target) for target in self.questions.targets(piece)]
+        return any(one and self._level.above(one) for one in found)
 
-    @abstractmethod
     def leads_above(self, address: int) -> bool:
         """Whether calls from the function at *address* on may lead to code above the level."""
-
-    @abstractmethod
-    def _is_above(self, piece: Piece) -> bool:
-        """Whether *piece* has instructions above the level."""
+        return self.leading is None or address in self.leading
 
     # running
 
     def follows(self, address: int) -> bool:
         """Whether the function at *address* is run with the arguments of its caller, if it has to do with answers."""
         piece = self.program.module(address).piece(address)
-        if piece is None or piece.address != address or address not in self._aware or address in self._given_up:
+        if piece is None or piece.address != address or address not in self._aware or address in self.given_up:
             return False
-        return piece.end - piece.address <= _LONGEST_FOLLOWED and not self._questions.is_known(piece)
+        return piece.end - piece.address <= _LONGEST_FOLLOWED and not self.questions.is_known(piece)
 
     def summary(self, address: int) -> Summary | None:
         """What a call of the function at *address* tells its caller; None if it is not known."""
         if not self.follows(address):
             return None
         self._callers.setdefault(address, set()).add(self._running[-1].address)
-        if address not in self._results:
+        if address not in self.results:
             piece = self.program.module(address).piece(address)
             if piece in self._running or len(self._running) > _MOST_NESTED or piece is None:
                 return None
             self._queue.pop(address, None)
             self._run(piece)
-        result = self._results.get(address)
+        result = self.results.get(address)
         return result.summary if result else None
 
-    def _result(self, piece: Piece) -> Interpreter | None:
+    def result(self, piece: Piece) -> Interpreter | None:
         """What running *piece* has found, when all variables are known; None if it takes too much."""
-        if piece.address not in self._results and piece.address not in self._given_up:
+        if piece.address not in self.results and piece.address not in self.given_up:
             self._queue[piece.address] = piece
-            self._settle()
-        return self._results.get(piece.address)
+            self.settle()
+        return self.results.get(piece.address)
 
-    def _settle(self) -> None:
-        if not self._runs:
-            self._aware |= self._questions.asking.keys()
-            self._queue |= self._questions.asking
+    def settle(self) -> None:
+        if not self.runs:
+            self._aware |= self.questions.asking.keys()
+            self._queue |= self.questions.asking
         while True:
             while self._queue:
                 address, piece = self._queue.popitem()
-                if not (address in self._given_up or address in self._discarded or self.waits(address)):
+                if not (address in self.given_up or address in self._discarded or self.waits(address)):
                     self._run(piece)
             if self._spread:
                 self._follow_spread()
@@ -265,9 +265,9 @@ class Answers(Variables):
         self._spread.clear()
 
     def _run(self, piece: Piece) -> None:
-        self._runs += 1
+        self.runs += 1
         interpreter = self._architecture.interpreter(self)
-        old = self._results.get(piece.address)
+        old = self.results.get(piece.address)
         self._running.append(piece)
         self._fresh.pop(piece.address, None)
         try:
@@ -278,8 +278,8 @@ class Answers(Variables):
                 self._aware.discard(piece.address)
                 self._discarded.add(piece.address)
             else:
-                self._given_up.add(piece.address)
-            self._results.pop(piece.address, None)
+                self.given_up.add(piece.address)
+            self.results.pop(piece.address, None)
             self._lose_user(piece.address)
             for key, writers in self._writers.items():
                 if piece.address in writers and key[0] >= PARAMETERS:
@@ -295,39 +295,36 @@ class Answers(Variables):
             self._steps += interpreter.steps
             if piece.address in self._only_fields:
                 self._field_steps += interpreter.steps
-        self._results[piece.address] = interpreter
-        self._forget_uses(piece)
+        self.results[piece.address] = interpreter
+        self.uses.pop(piece.address, None)
         if interpreter.summary != (old.summary if old else None):
             self._queue_again(self._callers.get(piece.address, ()))
         if interpreter.summary.tells and piece.address not in self._telling_functions:
             self._telling_functions.add(piece.address)
             module = self.program.module(piece.address)
             place = piece.address - module.base
-            near = (one for one in module.pieces_near(piece) if piece.address in self._questions.targets(one))
+            near = (one for one in module.pieces_near(piece) if piece.address in self.questions.targets(one))
             places = [
                 place,
                 *(one for one in module.places_of(place, place + 1) if self.keeps_pointer(module.base + one)),
             ]
             # who calls it by a variable that always points at it
             self._telling_places.update(module.base + one for one in places[1:])
-            users = (user for one in places for user in self._questions.users(module, range(one, one + 1)))
+            users = (user for one in places for user in self.questions.users(module, range(one, one + 1)))
             self._spread.update((one.address, one) for one in (*near, *users))
 
     @cached_property
     def _most_steps(self) -> int:
         size = sum(len(code.data) for module in self.program.modules for code in module.elf.code)
-        return _FEWEST_STEPS * max(1, min(_MOST_ASKING, len(self._questions.asking_modules))) + size // _BYTES_A_STEP
+        return _FEWEST_STEPS * max(1, min(_MOST_ASKING, len(self.questions.asking_modules))) + size // _BYTES_A_STEP
 
-    def _forget_uses(self, piece: Piece) -> None:
-        """Called when what *piece* uses may have changed."""
-
-    def _is_aware(self, piece: Piece) -> bool:
+    def is_aware(self, piece: Piece) -> bool:
         """Whether *piece* asks, uses an answer, or writes to a variable with one."""
         if piece.address in self._aware:
             return True
         if piece.address in self._discarded or self.program.module(piece.address).is_of_compiler(piece):
             return False
-        targets = self._questions.targets(piece)
+        targets = self.questions.targets(piece)
         if self._telling_functions.isdisjoint(targets) and self._telling_places.isdisjoint(targets):
             if piece.address in self._field_readers and self._field_steps < self._most_steps // _FIELD_SHARE:
                 self._aware.add(piece.address)
@@ -335,9 +332,9 @@ class Answers(Variables):
                 return True
             # code above the level may tell a function to use such code, too
             functions = (
-                [self.program.module(target).piece(target) for target in targets] if self._is_above(piece) else []
+                [self.program.module(target).piece(target) for target in targets] if self._level.above(piece) else []
             )
-            if not any(one and self._is_choosing(one) and not self._is_above(one) for one in functions):
+            if not any(one and self._is_choosing(one) and not self._level.above(one) for one in functions):
                 return False
         self._aware.add(piece.address)
         return True

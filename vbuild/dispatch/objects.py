@@ -79,16 +79,16 @@ class Objects(ABC):
 
     def __init__(self, program: Program, architecture: Architecture) -> None:
         self.program = program
-        self._questions = architecture.questions(program)
-        self.references = architecture.references(program, self._questions)
-        self.writers = architecture.writers(program, self._questions, self.references)
+        self.questions = architecture.questions(program)
+        self.references = architecture.references(program, self.questions)
+        self.writers = architecture.writers(program, self.questions, self.references)
         self._variables = Held()
         # what is run: pieces that ask, that use answers, or that write to variables with answers; and what waits for it
         self._running: list[Piece] = []
         self._aware: set[int] = set()
         self._queue: dict[int, Piece] = {}
         # what takes too much: whether that counts as not followed, or as what does not ask at all
-        self._given_up: set[int] = set()
+        self.given_up: set[int] = set()
         self._discarded: set[int] = set()
         # by the calls that lead there, the last one the allocator's
         self._objects: dict[tuple[int, ...], int] = {}
@@ -233,7 +233,7 @@ class Objects(ABC):
                 self._queue[address] = piece
 
     def _can_run(self, address: int) -> bool:
-        return address not in self._given_up and address not in self._discarded
+        return address not in self.given_up and address not in self._discarded
 
     def _run_too(self, pieces: dict[int, Piece]) -> None:
         self._queue.update((address, piece) for address, piece in pieces.items() if address not in self._aware)

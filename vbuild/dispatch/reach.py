@@ -16,9 +16,11 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.dispatch.answers import Answers
 from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.conditions import Conditions, Needs
 from vbuild.dispatch.facts import ASKED, EVERY, facts_of, features, kept, names_of, unmasked
+from vbuild.dispatch.level import Level
 from vbuild.dispatch.module import Module, Piece
 from vbuild.dispatch.program import Program
 from vbuild.dispatch.uses import Uses
@@ -61,15 +63,18 @@ class Unguarded(Struct, frozen=True):
     doubt: Doubt | None
 
 
-class Reach(Uses):
+class Reach:
     """Finds the code above the level of rank *level*, with *extras*, that is reached without a test."""
 
     def __init__(self, program: Program, level: int, architecture: Architecture, *, extras: Iterable[str] = ()) -> None:
-        super().__init__(program, architecture)
-        self._level = architecture.of_level(level) | features(extras)
+        self.program = program
+        self._architecture = architecture
+        self._level = Level(program, architecture.of_level(level) | features(extras))
+        self._answers = Answers(program, self._level, architecture)
+        self._uses = Uses(self._answers)
+        self._questions = self._answers.questions
         # all that some way seems to lead to
         self._reached: set[int] = set()
-        self._needed: dict[int, int] = {}
         # what uses a piece or table, with the facts there; and what decides whether instructions of a piece run
         self._using: dict[int, dict[int, int]] = {}
         self._decided: dict[int, Conditions] = {}
@@ -79,22 +84,13 @@ class Reach(Uses):
         """Whether any code of the program asks what the processor has."""
         return self._questions.is_asking
 
-    def _is_above(self, piece: Piece) -> bool:
-        return bool(self._code_needs(piece))
-
-    def _code_needs(self, piece: Piece) -> int:
-        """The features above the level that instructions of *piece* need, whatever it asks."""
-        if piece.address not in self._needed:
-            self._needed[piece.address] = self.program.module(piece.address).needed_in(piece) & ~self._level
-        return self._needed[piece.address]
-
     def own_need(self, piece: Piece) -> int:
         """The features above the level that instructions of *piece* need, where nothing has asked for them."""
         if self._questions.is_known(piece):
             return 0
-        if not self._is_aware(piece):
-            return self._code_needs(piece)
-        found, most = 0, self._code_needs(piece)
+        if not self._answers.is_aware(piece):
+            return self._level.above(piece)
+        found, most = 0, self._level.above(piece)
         for _, needed in self._needs(piece):
             found |= needed
             if found == most:
@@ -104,12 +100,12 @@ class Reach(Uses):
     def questions_in(self, module: Module) -> list[Piece]:
         """The pieces of *module* that ask with an instruction which only some processors have."""
         pieces = (piece for piece in self._questions.asking.values() if self.program.module(piece.address) is module)
-        return [piece for piece in pieces if self._is_above(piece) and not self._questions.is_known(piece)]
+        return [piece for piece in pieces if self._level.above(piece) and not self._questions.is_known(piece)]
 
     def _half_shown(self, address: int, missing: int, known: int) -> Doubt | None:
         """Why the features that are *missing* may be there, where *known* facts lead to the piece at *address*."""
         piece, base = self.program.module(address).piece(address), self.program.module(address).base
-        result = self._result(piece) if piece and self._is_aware(piece) else None
+        result = self._answers.result(piece) if piece and self._answers.is_aware(piece) else None
         masked_only = kept_only = asked_only = True
         for instruction, needed in self._needs(piece) if piece else ():
             facts = known | (result.ran.get(base + instruction.ip, 0) if result else 0)
@@ -121,22 +117,22 @@ class Reach(Uses):
     def _needs(self, piece: Piece) -> Iterator[tuple[Instruction, int]]:
         module = self.program.module(piece.address)
         ran: dict[int, int] = {}
-        if self._is_aware(piece) and (result := self._result(piece)) is not None:
+        if self._answers.is_aware(piece) and (result := self._answers.result(piece)) is not None:
             ran = result.ran
         for instruction in module.needing(piece):
-            if needed := module.needs(instruction) & ~self._level & ~ran.get(module.base + instruction.ip, 0):
+            if needed := module.needs(instruction) & ~self._level.features & ~ran.get(module.base + instruction.ip, 0):
                 yield instruction, needed
 
     def violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
         """Those of the pieces *above* the level that are reached: the features nothing asked for, and the way there."""
         pieces = tuple(above)
-        self._leading = self._all_leading(pieces)
-        self._settle()
+        self._answers.leading = self._uses.all_leading(pieces)
+        self._answers.settle()
         while True:
-            before = self._runs
+            before = self._answers.runs
             found = self._violations(pieces)
             # a variable that became known later may have changed what was found before
-            if self._runs == before:
+            if self._answers.runs == before:
                 break
         return {address: replace(one, doubt=one.doubt or self._doubt(address, one)) for address, one in found.items()}
 
@@ -206,16 +202,18 @@ class Reach(Uses):
     def _violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
         own = {address: need for address, need in ((one.address, self.own_need(one)) for one in above) if need}
         if len(own) > _MOST_BACKWARDS:
-            uses: _Uses = self._uses_of
-            roots, unfollowed = self._all_roots(), list[int]()
+            uses: _Uses = self._uses.uses_of
+            roots, unfollowed = self._uses.all_roots(), list[int]()
         else:
-            users, roots, unfollowed = self._cone(own)
+            users, roots, unfollowed = self._uses.cone(own)
             uses = partial(_of, users)
         found: dict[int, Unguarded] = {}
         for is_followed, doubt in (
             (True, None), (True, Doubt.POINTED), (False, Doubt.UNFOLLOWED), (False, Doubt.POINTED),
         ):  # fmt: skip
-            has_more = bool(self._pointers if is_followed else unfollowed or self._given_up or self._pointers)
+            has_more = bool(
+                self._uses.pointers if is_followed else unfollowed or self._answers.given_up or self._uses.pointers
+            )
             if doubt and (not has_more or found.keys() == own.keys()):
                 continue
             starts = roots if is_followed else [*roots, *unfollowed]
@@ -228,7 +226,7 @@ class Reach(Uses):
                     for used, facts in edges(user):
                         self._using.setdefault(used, {})[user] = facts
             for address, need in own.items():
-                if address in found or address not in reached or (is_followed and address in self._given_up):
+                if address in found or address not in reached or (is_followed and address in self._answers.given_up):
                     continue
                 if missing := need & ~reached[address]:
                     half = self._half_shown(address, missing, reached[address])
@@ -240,13 +238,13 @@ class Reach(Uses):
         if piece.address not in self._decided:
             if len(self._decided) >= _MOST_DECIDED:
                 self._decided.clear()
-            result = self._results.get(piece.address)
+            result = self._answers.results.get(piece.address)
             understood = result.understood if result else ()
             self._decided[piece.address] = Conditions(self.program, piece, self._changed_by, understood)
         return self._decided[piece.address]
 
     def _changed_by(self, address: int) -> Collection[int]:
-        return self.references.registers(address).changed
+        return self._answers.references.registers(address).changed
 
     def _edges(
         self,
@@ -259,12 +257,12 @@ class Reach(Uses):
         """What a node uses; without uses of code above the level that are only an address, unless *with_pointers*."""
 
         def edges(node: int) -> Iterable[tuple[int, int]]:
-            if is_followed and node in self._given_up:
+            if is_followed and node in self._answers.given_up:
                 return ()
             items = uses(node).items()
             if with_pointers:
                 return items
-            return [(to, facts) for to, facts in items if to not in own or (node, to) not in self._pointers]
+            return [(to, facts) for to, facts in items if to not in own or (node, to) not in self._uses.pointers]
 
         return edges
 
@@ -272,7 +270,7 @@ class Reach(Uses):
         self, edges: Callable[[int], Iterable[tuple[int, int]]], starts: Iterable[int]
     ) -> tuple[dict[int, int], dict[int, int]]:
         """What is reached from *starts* with the facts known there, and from where it was reached first."""
-        reached: dict[int, int] = dict.fromkeys(starts, facts_of(self._level))
+        reached: dict[int, int] = dict.fromkeys(starts, facts_of(self._level.features))
         parents: dict[int, int] = {}
         waiting = deque(reached)
         while waiting:

@@ -9,28 +9,24 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
 from vbuild.dispatch.answers import Answers
-from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.facts import EVERY
 from vbuild.dispatch.interpreter import Interpreter
 from vbuild.dispatch.module import Module, Piece
-from vbuild.dispatch.program import LEAVES, Program
+from vbuild.dispatch.program import LEAVES
 from vbuild.elf.iced import FlowControl
 
 # users of code above the level that are looked at
 _MOST_USERS = 40000
 
 
-class Uses(Answers):
-    """The graph of *program*: a node is the address of a piece of code or of a table."""
+class Uses:
+    """The graph of a program: a node is the address of a piece of code or of a table."""
 
-    def __init__(self, program: Program, architecture: Architecture) -> None:
-        super().__init__(program, architecture)
-        # what a piece uses, with the facts there
-        self._used: dict[int, dict[int, int]] = {}
+    def __init__(self, answers: Answers) -> None:
+        self.program, self._questions, self._answers = answers.program, answers.questions, answers
         # which piece uses what as an address, and never by a call or a jump, in files that ask the processor
-        self._pointers: set[tuple[int, int]] = set()
+        self.pointers: set[tuple[int, int]] = set()
         self._table_users: dict[tuple[int, int], tuple[Piece, ...]] = {}
-        self._leading: set[int] | None = None
 
     def _node(self, address: int) -> int:
         """The piece or table that *address* lies in."""
@@ -41,12 +37,13 @@ class Uses(Answers):
 
     def _uses(self, piece: Piece) -> dict[int, int]:
         """What *piece* uses, by node, and the facts known at each of these uses."""
-        if piece.address not in self._used:
-            self._used[piece.address] = self._found_uses(piece)
-        return self._used[piece.address]
+        known = self._answers.uses
+        if piece.address not in known:
+            known[piece.address] = self._found_uses(piece)
+        return known[piece.address]
 
     def _found_uses(self, piece: Piece) -> dict[int, int]:
-        if self._is_aware(piece) and (result := self._result(piece)) is not None:
+        if self._answers.is_aware(piece) and (result := self._answers.result(piece)) is not None:
             return self._uses_when_run(piece, result)
         found = {self._node(target): 0 for target in self._questions.targets(piece)}
         self._note_pointers(piece, found)
@@ -77,7 +74,7 @@ class Uses(Answers):
         found.update((self._node(handler), 0) for handler in handlers)
         called.update(map(self._node, handlers))
         if result.guesses and self._questions.asks_in(self.program.module(piece.address)):
-            self._pointers |= {(piece.address, node) for node in found.keys() - called}
+            self.pointers |= {(piece.address, node) for node in found.keys() - called}
         return found
 
     def _note_pointers(self, piece: Piece, found: Iterable[int]) -> None:
@@ -91,10 +88,7 @@ class Uses(Answers):
                 continue
             places = (self.program.destination(target), self.program.behind(module, target - module.base))
             called.update(self._node(place) for place in places if isinstance(place, int) and place < LEAVES)
-        self._pointers |= {(piece.address, node) for node in found if node not in called}
-
-    def _forget_uses(self, piece: Piece) -> None:
-        self._used.pop(piece.address, None)
+        self.pointers |= {(piece.address, node) for node in found if node not in called}
 
     def _is_branch(self, site: int, target: int) -> bool:
         """Whether the instruction at *site* calls *target*, or jumps there; a call may also hand *target* over."""
@@ -107,10 +101,7 @@ class Uses(Answers):
         # what is left in a register at a return is handed over, too
         return instruction.flow_control not in {FlowControl.NEXT, FlowControl.RETURN}
 
-    def leads_above(self, address: int) -> bool:
-        return self._leading is None or address in self._leading
-
-    def _all_leading(self, above: Iterable[Piece]) -> set[int] | None:
+    def all_leading(self, above: Iterable[Piece]) -> set[int] | None:
         """The pieces from which calls and jumps seem to lead to those *above*; None for too many."""
         found = {piece.address for piece in above}
         waiting = [piece.address for piece in above]
@@ -134,7 +125,7 @@ class Uses(Answers):
                 return None
         return found
 
-    def _uses_of(self, node: int) -> Mapping[int, int]:
+    def uses_of(self, node: int) -> Mapping[int, int]:
         """What the piece or table *node* uses, with the facts known at each use."""
         module = self.program.module(node)
         if piece := module.piece(node):
@@ -143,7 +134,7 @@ class Uses(Answers):
         places = (self.program.behind(module, place) for place in module.places_in(table))
         return {self._node(place): 0 for place in places if isinstance(place, int) and place < LEAVES}
 
-    def _all_roots(self) -> list[int]:
+    def all_roots(self) -> list[int]:
         """Where other code enters: the entries of all files, and the data that no code seems to point at."""
         found: dict[int, None] = {}
         for module in self.program.modules:
@@ -152,7 +143,7 @@ class Uses(Answers):
             found.update(dict.fromkeys(table for table in tables if self._is_root(table)))
         return list(found)
 
-    def _cone(self, start: Iterable[int]) -> tuple[dict[int, dict[int, int]], list[int], list[int]]:
+    def cone(self, start: Iterable[int]) -> tuple[dict[int, dict[int, int]], list[int], list[int]]:
         """All from which code is reached that *start* lists: each user's uses with their facts; entries; and the rest.
 
         The rest is what was not followed, because it gets too much.

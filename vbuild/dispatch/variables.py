@@ -67,9 +67,9 @@ class Variables(Objects):
     def load(self, address: int, size: int) -> Value:
         is_field, is_variable = tag(address) == tag(FIELDS), self._is_variable(address)
         if not (is_field or is_variable or is_object(address)):
-            return self._questions.special(address, size)
-        if address in self._questions.models:
-            return self._questions.special(self._questions.models[address], size)
+            return self.questions.special(address, size)
+        if address in self.questions.models:
+            return self.questions.special(self.questions.models[address], size)
         if is_variable:
             module = self.program.module(address)
             place = address - module.base
@@ -246,14 +246,14 @@ class Variables(Objects):
         places = set(range(around.start, around.stop))
         if self._running:
             # a structure without a symbol: what points at its start
-            targets = (target - module.base for target in self._questions.targets(self._running[-1]))
+            targets = (target - module.base for target in self.questions.targets(self._running[-1]))
             places |= {target for target in targets if place - NEAR < target < place}
         for target in places:
             self._telling_places.add(module.base + target)
         self._spread.update(
             (one.address, one)
             for target in sorted(places)
-            for one in self._questions.users(module, range(target, target + 1))
+            for one in self.questions.users(module, range(target, target + 1))
         )
 
     def _note_field(self, key: Key, value: Value, facts: int) -> None:
@@ -420,7 +420,7 @@ class Variables(Objects):
         """Note that *piece*, which may write to the variable *key*, is not run after all."""
         module = self.program.module(key[0]) if self._is_variable(key[0]) else None
         table = module.table(key[0] - module.base) if module else range(0)
-        if module is None or module.object_at(table.start) or piece in self._questions.users(module, table):
+        if module is None or module.object_at(table.start) or piece in self.questions.users(module, table):
             self._set(key, None)
         else:
             # it has an address of what stands in front, from which it would have to go further
