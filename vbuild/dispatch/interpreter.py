@@ -11,14 +11,16 @@ Code that compilers write for x86-64 Linux is meant: calls keep the stack and th
 from collections.abc import Container, Iterable, Sequence
 from functools import cached_property
 from heapq import heappop, heappush
+from typing import ClassVar
 
 from vbuild.dispatch import values
 from vbuild.dispatch.facts import ANY, EVERY, FEATURES
-from vbuild.dispatch.imports import MOST_WORDS, Imports
+from vbuild.dispatch.imports import imported
+from vbuild.dispatch.instructions import take_apart
+from vbuild.dispatch.machine import MOST_WORDS, Machine
 from vbuild.dispatch.machine_state import (
     CC,
     RAX,
-    RDX,
     TESTS,
     Compared,
     Operation,
@@ -40,17 +42,23 @@ class TooMuchError(Exception):
     """The code takes more steps than it is worth."""
 
 
-class Interpreter(Imports):
+class Interpreter:
     """Runs one piece of code, and what it calls as far as that is followed."""
 
-    # registers by number, and bytes that a call puts on the stack
-    _results = (RAX, RDX)
-    _pushed = 8
+    _machine_of: ClassVar[type[Machine]] = Machine
     # instructions that are run for one piece
     _most_steps = 12_000
 
     def __init__(self, world: World) -> None:
-        super().__init__(world)
+        self._world, self._program, self._references = world, world.program, world.references
+        self._machine = machine = self._machine_of(world)
+        convention = world.program.convention
+        self._argument_registers, self._results = convention.arguments, convention.results
+        self._pointer, self._pushed = convention.pointer, convention.pushed
+        self._followed = machine.followed
+        # by instruction: the facts whenever it ran; by instruction and target: those of a use
+        self.ran: dict[int, int] = {}
+        self.uses = machine.uses
         self.steps = 0
         # whether some branch depends on what says nothing about the processor, as far as that was understood
         self.guesses = False
@@ -68,7 +76,7 @@ class Interpreter(Imports):
         """What the piece that was run tells a caller, whatever the arguments."""
         end = self._end
         if end is None:
-            return Summary(None, None, 0, returns=False, hands_out=self._hands_out, is_asked=False)
+            return Summary(None, None, 0, returns=False, hands_out=self._machine.hands_out, is_asked=False)
         first, other = self._results
         result, second = (
             None if isinstance(value, int) and tag(value) else value
@@ -78,25 +86,25 @@ class Interpreter(Imports):
             second = None
         # what is known wherever it is called, its callers know themselves
         facts, is_asked = (
-            end.facts & ~self._known,
-            self._asks and bool(self._references.registers(self._entry).arguments),
+            end.facts & ~self._machine.known,
+            self._machine.asks and bool(self._references.registers(self._entry).arguments),
         )
-        return Summary(result, second, facts, returns=True, hands_out=self._hands_out, is_asked=is_asked)
+        return Summary(result, second, facts, returns=True, hands_out=self._machine.hands_out, is_asked=is_asked)
 
     def run_piece(self, piece: Piece, *, most: int) -> None:
         """Run *piece* from its start, then what of it was not reached from there, such as code that handles errors."""
         self._most = min(most, self._most_steps + piece.end - piece.address)
-        self._entry, self._known = piece.address, self._world.facts_at(piece.address)
-        start, registers = self._unknown(self._known), self._argument_registers
+        self._entry, self._machine.known = piece.address, self._world.facts_at(piece.address)
+        start, registers = self._unknown(self._machine.known), self._argument_registers
         for number, value in enumerate(self._world.arguments(piece.address)):
-            self._is_given_addresses |= isinstance(value, int) and tag(value) != 0
+            self._machine.is_given_addresses |= isinstance(value, int) and tag(value) != 0
             if number < len(registers):
                 start.registers[registers[number]] = value
             elif value is not None:
                 start.stack[STACK + 8 * (number - len(registers) + 1)] = (8, value)
         self._end = self._follow(piece.address, start)
         module = self._program.module(piece.address)
-        self._is_handler = True
+        self._machine.is_handler = True
         for instruction in module.instructions(piece):
             address = module.base + instruction.ip
             if address in self.ran or not (
@@ -114,13 +122,13 @@ class Interpreter(Imports):
         """The state after the function at *entry* returns, or None if it never does."""
         self._followed.append(entry)
         before, self._return = self._return, None
-        kept = self._module, self._here
+        kept = self._machine.module, self._machine.here
         try:
             self._run(entry, state, entry)
             return self._return
         finally:
             self._return = before
-            self._module, self._here = kept
+            self._machine.module, self._machine.here = kept
             self._followed.pop()
 
     def _run(self, start: int, state: State, entry: int) -> None:
@@ -133,7 +141,7 @@ class Interpreter(Imports):
             visits[address] = visits.get(address, 0) + 1
             for target, after in self._until_paths_part(address, states[address].copy(), entry, states):
                 if target in states:
-                    merged = self._joined(states[target], after, target, visits=visits.get(target, 0))
+                    merged = self._machine.joined(states[target], after, target, visits=visits.get(target, 0))
                     if merged == states[target]:
                         continue
                     states[target] = merged
@@ -145,7 +153,7 @@ class Interpreter(Imports):
         self, address: int, state: State, entry: int, known: Container[int]
     ) -> list[tuple[int, State]]:
         """Run what stands at *address* up to where other paths may come in, or the next *known* place."""
-        operations = self._program.operations
+        operations, machine = self._program.operations, self._machine
         while True:
             operation = operations.get(address) or self._operation(address)
             self.steps += 1
@@ -154,9 +162,9 @@ class Interpreter(Imports):
             self.ran[address] = self.ran.get(address, EVERY) & state.facts
             if operation.instruction is None:
                 return []
-            self._module, self._here = operation.module, address
+            machine.module, machine.here = operation.module, address
             if operation.flow == FlowControl.NEXT:
-                operation.run(self, operation, state)
+                operation.run(machine, operation, state)
                 address = operation.following
             else:
                 following = self._step(operation, state, entry)
@@ -200,7 +208,7 @@ class Interpreter(Imports):
         return [(following, state)] if flow == FlowControl.XBEGIN_XABORT_XEND else []
 
     def _is_start(self, address: int) -> bool:
-        piece = self._module.piece(address)
+        piece = self._machine.module.piece(address)
         return piece is not None and piece.address == address and piece.symbol is not None
 
     def _branch(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
@@ -216,7 +224,7 @@ class Interpreter(Imports):
         shown, other = shown_by(state.flags, condition), shown_by(state.flags, opposite)
         self.guesses |= not (shown or other)
         if any(facts & FEATURES and facts <= ANY for facts in (shown, other)):
-            self.understood.add(self._here)
+            self.understood.add(self._machine.here)
         taken = state.copy(shown)
         state.facts |= other
         self._narrow(taken, condition)
@@ -290,11 +298,11 @@ class Interpreter(Imports):
     def _returned(self, state: State) -> None:
         result = state.registers[RAX]
         if len(self._followed) == 1 and (not is_address(result) or self._references.is_result_used(self._followed[0])):
-            self._lose(result, state.facts, is_written=False)
+            self._machine.lose(result, state.facts, is_written=False)
         if len(self._followed) == 1:
             self._world.share(state.registers[self._results[1]])
             for register in self._results:
-                places = self._variables_in(state.registers[register])
+                places = self._machine.variables_in(state.registers[register])
                 if places and self._world.writers.callers_write(self._entry, register):
                     for place in places:
                         self._world.escape(place, state.facts)
@@ -302,7 +310,7 @@ class Interpreter(Imports):
         if isinstance(pointer, int):
             # what a function has kept on the stack is gone
             after.stack = {place: kept for place, kept in after.stack.items() if place >= pointer}
-        self._return = after if before is None else self._joined(before, after, self._here, visits=0)
+        self._return = after if before is None else self._machine.joined(before, after, self._machine.here, visits=0)
 
     def _targets(self, operation: Operation, state: State) -> list[tuple[int | str, int]]:
         """Where a call or jump goes, as far as that is known: addresses or names of imports, with facts."""
@@ -313,11 +321,11 @@ class Interpreter(Imports):
             return []
         place = operation.memory.fixed
         if place is not None:
-            behind = self._program.behind(self._module, place - self._module.base)
+            behind = self._program.behind(self._machine.module, place - self._machine.module.base)
             if isinstance(behind, str):
                 return [(behind, 0)]
-        is_checked = place is not None and place - self._module.base in self._module.elf.dispatchers
-        value = state.registers[RAX] if is_checked else self._read(operation, 0, state)
+        is_checked = place is not None and place - self._machine.module.base in self._machine.module.elf.dispatchers
+        value = state.registers[RAX] if is_checked else self._machine.read(operation, 0, state)
         if isinstance(value, values.Kept) and operation.flow == FlowControl.INDIRECT_BRANCH:
             self._note_jump(state)
         cases = values.cases_of(values.known(value)) or {}
@@ -356,7 +364,7 @@ class Interpreter(Imports):
         pointer = state.registers[self._pointer]
         words = self._references.registers(target).words
         places = range(pointer + stack, pointer + stack + 8 * words, 8) if isinstance(pointer, int) else ()
-        found += [loaded(state.stack, place, 8, self._uneven) for place in places]
+        found += [loaded(state.stack, place, 8, self._machine.uneven) for place in places]
         return [None if any(map(is_stack, values.cases_of(value) or ())) else value for value in found]
 
     def _not_followed(self, targets: Sequence[tuple[int | str, int]], state: State, stack: int) -> list[State]:
@@ -365,9 +373,9 @@ class Interpreter(Imports):
         is_followed = bool(functions) and len(functions) == len(targets)
         for target, facts in targets:
             if isinstance(target, int):
-                self._use(target, state.facts | facts)
+                self._machine.use(target, state.facts | facts)
                 for number in self._argument_registers:
-                    for place in self._variables_in(state.registers[number]):
+                    for place in self._machine.variables_in(state.registers[number]):
                         self._world.hand_over(place, target, number, state.facts | facts)
                 is_followed &= self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
         read, words = self._argument_registers, MOST_WORDS
@@ -376,17 +384,26 @@ class Interpreter(Imports):
             # what is left in the others from before goes nowhere
             read = tuple(number for number in read if any(number in one.arguments for one in used))
             words = max(one.words for one in used)
-        self._hand_over(state, read, words, is_followed=is_followed, is_near=bool(functions))
+        self._machine.hand_over(state, read, words, is_followed=is_followed, is_near=bool(functions))
         if len(targets) != 1 or not functions:
-            self._forget(state, None)
+            self._machine.forget(state, None)
             return [state]
         summary = self._world.summary(functions[0])
-        self._forget(state, summary.result if summary else None, self._references.registers(functions[0]).changed)
+        self._machine.forget(
+            state, summary.result if summary else None, self._references.registers(functions[0]).changed
+        )
         if summary is None:
             return [state]
         state.registers[self._results[1]] = summary.second
         state.facts |= summary.facts
         return [state] if summary.returns else []
+
+    def _take_apart(self, operation: Operation) -> None:
+        take_apart(operation)
+
+    def _imported(self, name: str, state: State) -> list[State]:
+        """The state after a call of the import *name*; none if it never returns."""
+        return imported(self._machine, name, state)
 
     def _is_followed(self, target: int, state: State) -> bool:
         if target in self._followed or len(self._followed) > _DEPTH or not self._program.module(target).piece(target):

@@ -23,16 +23,22 @@ _PART = 6
 
 
 class Convention(Struct, frozen=True):
-    """How functions call each other: the registers with the first *arguments*, by number, and those that are *lost*."""
+    """How functions call each other: the registers with the first *arguments*, by number, and those that are *lost*.
+
+    So are the stack's *pointer* and those with *results*; a call puts as many bytes on the stack as are *pushed*.
+    """
 
     arguments: tuple[int, ...]
     lost: frozenset[int]
+    pointer: int = RSP
+    results: tuple[int, int] = (RAX, RDX)
+    pushed: int = 8
 
 
 # psABI of x86-64, section 3.2.3; https://learn.microsoft.com/cpp/build/x64-calling-convention ; Arm's AAPCS64
 _SYSTEM_V = Convention((7, 6, 2, 1, 8, 9), frozenset({0, 1, 2, 6, 7, 8, 9, 10, 11}))
 _WINDOWS = Convention((1, 2, 8, 9), frozenset({0, 1, 2, 8, 9, 10, 11}))
-_ARM = Convention(tuple(range(9)), frozenset({*range(19), 30}))
+_ARM = Convention(tuple(range(9)), frozenset({*range(19), 30}), pointer=31, results=(0, 1), pushed=0)
 
 
 def convention_of(machine: str, system: str) -> Convention:
