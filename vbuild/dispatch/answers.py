@@ -17,9 +17,9 @@ from vbuild.dispatch.level import Level
 from vbuild.dispatch.module import Piece
 from vbuild.dispatch.objects import Key
 from vbuild.dispatch.program import PARAMETERS, Program
-from vbuild.dispatch.references import NEAR
 from vbuild.dispatch.values import Value, tag
 from vbuild.dispatch.variables import MOST_CHANGES, Variables
+from vbuild.dispatch.work import Work
 from vbuild.dispatch.world import ENVIRONMENT, Summary, is_address
 
 # instructions that are run, in all: so many, and one for so many bytes of code
@@ -40,11 +40,23 @@ _FACTS = 31
 _WORD = 8
 
 
-class Answers(Variables):
+class Answers:
     """The functions of a program that know something about the processor, by what they ask, read or are given."""
 
     def __init__(self, program: Program, level: Level, architecture: Architecture) -> None:
-        super().__init__(program, architecture)
+        self.program, self.work = program, Work(program)
+        self.questions = architecture.questions(program)
+        self.references = architecture.references(program, self.questions)
+        self.writers = architecture.writers(program, self.questions, self.references)
+        self.variables = Variables(
+            self.work,
+            self.questions,
+            self.references,
+            self.writers,
+            calls=self,
+            longest_of_flags=architecture.longest_of_flags,
+        )
+        self.objects = self.variables.objects
         self._level, self._architecture = level, architecture
         # the pieces from which calls and jumps seem to lead to code above the level; None for too many
         self.leading: set[int] | None = None
@@ -75,7 +87,7 @@ class Answers(Variables):
         if address not in self._closed:
             callers = self.references.known_callers(address)
             if callers is not None and (
-                not (self.given_up | self._discarded).isdisjoint(callers)
+                not (self.work.given_up | self.work.discarded).isdisjoint(callers)
                 or any(map(self.questions.is_known, callers.values()))
             ):
                 # some are not run
@@ -84,31 +96,33 @@ class Answers(Variables):
             if callers is not None and (piece := self.program.module(address).piece(address)):
                 users = {**callers, address: piece}
                 if is_kept:
-                    self._only_fields |= users.keys() - self._aware
-                self._aware |= users.keys()
-                self._queue.update(users)
+                    self._only_fields |= users.keys() - self.work.aware
+                self.work.aware |= users.keys()
+                self.work.queue.update(users)
                 for number in (*range(_ARGUMENTS), _FACTS):
-                    self._writers[_parameter(address, number)] = set(callers)
+                    self.variables.written_by[_parameter(address, number)] = set(callers)
         return self._closed[address]
 
     def waits(self, address: int) -> bool:
         """Whether all calls of the function at *address* are known, and none was seen: it is run after them."""
-        return bool(self._closed.get(address)) and _parameter(address, _FACTS) not in self._variables
+        return bool(self._closed.get(address)) and _parameter(address, _FACTS) not in self.variables.held
 
     def called(self, address: int, arguments: Sequence[Value], facts: int) -> bool:
         if facts > ANY | ASKED or not (
             self._closed.get(address)
             or any(map(self.leads_to_answer, arguments))
-            or (self._running and self._chooses(self._running[-1], address, arguments))
+            or (self.work.running and self._chooses(self.work.running[-1], address, arguments))
         ):
-            return not any(map(self.has_telling_object, arguments))
+            return not any(map(self.objects.has_telling_object, arguments))
         is_kept = not any(values.tells(value) & FEATURES for value in arguments)
         if not self._closed.get(address) and (
             not self.leads_above(address) or (is_kept and self._field_steps >= self._most_steps // _FIELD_SHARE)
         ):
             # only what can choose code above the level counts
-            return not any(map(self.has_telling_object, arguments))
-        if self._running and (self.references.is_dead(self._running[0]) or self.waits(self._running[-1].address)):
+            return not any(map(self.objects.has_telling_object, arguments))
+        if self.work.running and (
+            self.references.is_dead(self.work.running[0]) or self.waits(self.work.running[-1].address)
+        ):
             return True
         is_closed = self.is_closed(address, is_kept=is_kept)
         if is_closed:
@@ -127,7 +141,7 @@ class Answers(Variables):
 
     def _hand_over(self, key: Key, value: Value, *, is_closed: bool = True) -> None:
         """Note *value* as the argument *key* of a call in the piece that runs, and put together what all hand over."""
-        calls, caller = self._calls.setdefault(key, {}), self._running[-1].address if self._running else 0
+        calls, caller = self._calls.setdefault(key, {}), self.work.running[-1].address if self.work.running else 0
         fresh = self._fresh.setdefault(caller, set())
         calls[caller] = values.join(calls[caller], 0, value, 0) if key in fresh else value
         fresh.add(key)
@@ -145,35 +159,35 @@ class Answers(Variables):
         else:
             new = reduce(_met, found)
         address = (key[0] - PARAMETERS) // _PARAMETERS
-        self._readers[key] = {address}
+        self.variables.readers[key] = {address}
         if not is_closed or new is None or isinstance(new, values.Word):
             for value in found:
-                self.share(value)
-        if self._changes.get(key, 0) > MOST_CHANGES:
-            self.share(new)
+                self.objects.share(value)
+        if self.variables.changes.get(key, 0) > MOST_CHANGES:
+            self.objects.share(new)
             new = None
-        if key in self._variables and self._variables[key] == new:
+        if key in self.variables.held and self.variables.held[key] == new:
             return
-        self._changes[key] = self._changes.get(key, 0) + 1
-        self._variables[key] = new
+        self.variables.changes[key] = self.variables.changes.get(key, 0) + 1
+        self.variables.held[key] = new
         if is_closed:
-            self._queue_again((address,))
+            self.work.again((address,))
         else:
-            self._field_readers.add(address)
-            self._queue_again({address} & self.results.keys())
+            self.variables.field_readers.add(address)
+            self.work.again({address} & self.results.keys())
 
     def facts_at(self, address: int) -> int:
         """What is known of the processor whenever the function at *address* is called."""
-        return values.shown(self._variables.get(_parameter(address, _FACTS)), lambda _: True) or 0
+        return values.shown(self.variables.held.get(_parameter(address, _FACTS)), lambda _: True) or 0
 
     def arguments(self, address: int) -> Sequence[Value]:
-        return [self.see(self._variables.get(_parameter(address, number))) for number in range(_ARGUMENTS)]
+        return [self.objects.see(self.variables.held.get(_parameter(address, number))) for number in range(_ARGUMENTS)]
 
     def leads_to_answer(self, value: Value) -> bool:
-        if isinstance(value, int) and self._is_variable(value):
-            return not self._telling.isdisjoint(range(value, value + NEAR))
+        if isinstance(value, int) and self.variables.is_variable(value):
+            return self.variables.leads_to_answer(value)
         is_answer = bool(values.tells(value) & ANY) and value is not ENVIRONMENT and not is_address(value)
-        return is_answer or self.has_telling_object(value)
+        return is_answer or self.objects.has_telling_object(value)
 
     def _chooses(self, piece: Piece, address: int, arguments: Sequence[Value]) -> bool:
         """Whether *piece*, which is above the level, tells the function at *address* by a number to use such code, too.
@@ -203,7 +217,7 @@ class Answers(Variables):
     def follows(self, address: int) -> bool:
         """Whether the function at *address* is run with the arguments of its caller, if it has to do with answers."""
         piece = self.program.module(address).piece(address)
-        if piece is None or piece.address != address or address not in self._aware or address in self.given_up:
+        if piece is None or piece.address != address or address not in self.work.aware or address in self.work.given_up:
             return False
         return piece.end - piece.address <= _LONGEST_FOLLOWED and not self.questions.is_known(piece)
 
@@ -211,94 +225,94 @@ class Answers(Variables):
         """What a call of the function at *address* tells its caller; None if it is not known."""
         if not self.follows(address):
             return None
-        self._callers.setdefault(address, set()).add(self._running[-1].address)
+        self._callers.setdefault(address, set()).add(self.work.running[-1].address)
         if address not in self.results:
             piece = self.program.module(address).piece(address)
-            if piece in self._running or len(self._running) > _MOST_NESTED or piece is None:
+            if piece in self.work.running or len(self.work.running) > _MOST_NESTED or piece is None:
                 return None
-            self._queue.pop(address, None)
+            self.work.queue.pop(address, None)
             self._run(piece)
         result = self.results.get(address)
         return result.summary if result else None
 
     def result(self, piece: Piece) -> Interpreter | None:
         """What running *piece* has found, when all variables are known; None if it takes too much."""
-        if piece.address not in self.results and piece.address not in self.given_up:
-            self._queue[piece.address] = piece
+        if piece.address not in self.results and piece.address not in self.work.given_up:
+            self.work.queue[piece.address] = piece
             self.settle()
         return self.results.get(piece.address)
 
     def settle(self) -> None:
         if not self.runs:
-            self._aware |= self.questions.asking.keys()
-            self._queue |= self.questions.asking
+            self.work.aware |= self.questions.asking.keys()
+            self.work.queue |= self.questions.asking
         while True:
-            while self._queue:
-                address, piece = self._queue.popitem()
-                if not (address in self.given_up or address in self._discarded or self.waits(address)):
+            while self.work.queue:
+                address, piece = self.work.queue.popitem()
+                if not (address in self.work.given_up or address in self.work.discarded or self.waits(address)):
                     self._run(piece)
-            if self._spread:
+            if self.work.spread:
                 self._follow_spread()
                 continue
             # a variable that says nothing about the processor can be anything
             silent = [
                 key
-                for key, value in self._variables.items()
+                for key, value in self.variables.held.items()
                 if value is not None
                 and key[0] < PARAMETERS
                 and not values.tells(value)
-                and key not in self._copied
-                and not self.has_object(value)
+                and key not in self.variables.copied
+                and not self.objects.has_object(value)
             ]
             if not silent:
                 return
             for key in silent:
-                self._set(key, None)
+                self.variables.forget(key)
 
     def _follow_spread(self) -> None:
         """Run what uses answers, as far as it is short: it may hand them on."""
-        for address, piece in self._spread.items():
-            is_short = piece.end - piece.address <= _LONGEST_SPREAD and len(self._aware) < _MOST_SPREAD
-            if address not in self._aware and is_short:
-                self._aware.add(address)
-                self._queue[address] = piece
-        self._spread.clear()
+        for address, piece in self.work.spread.items():
+            is_short = piece.end - piece.address <= _LONGEST_SPREAD and len(self.work.aware) < _MOST_SPREAD
+            if address not in self.work.aware and is_short:
+                self.work.aware.add(address)
+                self.work.queue[address] = piece
+        self.work.spread.clear()
 
     def _run(self, piece: Piece) -> None:
         self.runs += 1
         interpreter = self._architecture.interpreter(self)
         old = self.results.get(piece.address)
-        self._running.append(piece)
+        self.work.running.append(piece)
         self._fresh.pop(piece.address, None)
         try:
             interpreter.run_piece(piece, most=self._most_steps - self._steps)
         except TooMuchError:
             if piece.address in self._only_fields:
                 # what it reads need not be an answer: each of its references is a use
-                self._aware.discard(piece.address)
-                self._discarded.add(piece.address)
+                self.work.aware.discard(piece.address)
+                self.work.discarded.add(piece.address)
             else:
-                self.given_up.add(piece.address)
+                self.work.given_up.add(piece.address)
             self.results.pop(piece.address, None)
-            self._lose_user(piece.address)
-            for key, writers in self._writers.items():
+            self.objects.lose_user(piece.address)
+            for key, writers in self.variables.written_by.items():
                 if piece.address in writers and key[0] >= PARAMETERS:
                     self._calls.setdefault(key, {})[piece.address] = None
                     self._set_argument(key)
                 elif piece.address in writers:
-                    self._lose_writer(key, piece)
+                    self.variables.lose_writer(key, piece)
             if old is not None:
-                self._queue_again(self._callers.get(piece.address, ()))
+                self.work.again(self._callers.get(piece.address, ()))
             return
         finally:
-            self._running.pop()
+            self.work.running.pop()
             self._steps += interpreter.steps
             if piece.address in self._only_fields:
                 self._field_steps += interpreter.steps
         self.results[piece.address] = interpreter
         self.uses.pop(piece.address, None)
         if interpreter.summary != (old.summary if old else None):
-            self._queue_again(self._callers.get(piece.address, ()))
+            self.work.again(self._callers.get(piece.address, ()))
         if interpreter.summary.tells and piece.address not in self._telling_functions:
             self._telling_functions.add(piece.address)
             module = self.program.module(piece.address)
@@ -306,12 +320,12 @@ class Answers(Variables):
             near = (one for one in module.pieces_near(piece) if piece.address in self.questions.targets(one))
             places = [
                 place,
-                *(one for one in module.places_of(place, place + 1) if self.keeps_pointer(module.base + one)),
+                *(one for one in module.places_of(place, place + 1) if self.variables.keeps_pointer(module.base + one)),
             ]
             # who calls it by a variable that always points at it
-            self._telling_places.update(module.base + one for one in places[1:])
+            self.variables.telling_places.update(module.base + one for one in places[1:])
             users = (user for one in places for user in self.questions.users(module, range(one, one + 1)))
-            self._spread.update((one.address, one) for one in (*near, *users))
+            self.work.spread.update((one.address, one) for one in (*near, *users))
 
     @cached_property
     def _most_steps(self) -> int:
@@ -320,14 +334,14 @@ class Answers(Variables):
 
     def is_aware(self, piece: Piece) -> bool:
         """Whether *piece* asks, uses an answer, or writes to a variable with one."""
-        if piece.address in self._aware:
+        if piece.address in self.work.aware:
             return True
-        if piece.address in self._discarded or self.program.module(piece.address).is_of_compiler(piece):
+        if piece.address in self.work.discarded or self.program.module(piece.address).is_of_compiler(piece):
             return False
         targets = self.questions.targets(piece)
-        if self._telling_functions.isdisjoint(targets) and self._telling_places.isdisjoint(targets):
-            if piece.address in self._field_readers and self._field_steps < self._most_steps // _FIELD_SHARE:
-                self._aware.add(piece.address)
+        if self._telling_functions.isdisjoint(targets) and self.variables.telling_places.isdisjoint(targets):
+            if piece.address in self.variables.field_readers and self._field_steps < self._most_steps // _FIELD_SHARE:
+                self.work.aware.add(piece.address)
                 self._only_fields.add(piece.address)
                 return True
             # code above the level may tell a function to use such code, too
@@ -336,7 +350,7 @@ class Answers(Variables):
             )
             if not any(one and self._is_choosing(one) and not self._level.above(one) for one in functions):
                 return False
-        self._aware.add(piece.address)
+        self.work.aware.add(piece.address)
         return True
 
 

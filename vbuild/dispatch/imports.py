@@ -36,7 +36,7 @@ def imported(machine: Machine, name: str, state: State) -> list[State]:
         place, length = (state.registers[arguments[number]] for number in written)
         lengths = values.cases_of(length)
         for variable in machine.variables_in(place):
-            machine.world.overwrite(variable, max(lengths) if lengths else None, 0 if is_filled else None)
+            machine.variables.overwrite(variable, max(lengths) if lengths else None, 0 if is_filled else None)
     if (name in HARMLESS or is_filled) and isinstance(to, int) and is_stack(to):
         machine.spoil(to, state)
     if name in {"pthread_once", "call_once"}:
@@ -61,7 +61,7 @@ def _returned_by(machine: Machine, name: str, state: State) -> Value:
         return first
     if name == "__x86_get_cpuid_feature_leaf" and isinstance(first, int):
         return LEAVES + first * LEAF_SIZE
-    return machine.world.allocated((*machine.followed, machine.here), name) if name in ALLOCATORS else None
+    return machine.objects.allocated((*machine.followed, machine.here), name) if name in ALLOCATORS else None
 
 
 def _asked(machine: Machine, name: str, state: State) -> Value:

@@ -230,7 +230,7 @@ def _share(machine: Machine, one: Value, other: Value, result: Value) -> None:
     """Note that an address is taken apart, and may be put together where it is not followed."""
     for value in (one, other):
         if value != result and is_address(value) and not is_address(result):
-            machine.world.share(value)
+            machine.objects.share(value)
 
 
 def _place(machine: Machine, operation: Operation, state: State) -> int | None:

@@ -51,6 +51,7 @@ class Interpreter:
 
     def __init__(self, world: World) -> None:
         self._world, self._program, self._references = world, world.program, world.references
+        self._variables, self._objects = world.variables, world.objects
         self._machine = machine = self._machine_of(world)
         convention = world.program.convention
         self._argument_registers, self._results = convention.arguments, convention.results
@@ -261,7 +262,7 @@ class Interpreter:
         """Note where *condition* shows that a variable has not got its first value any more: it never gets it again."""
         flags, test = state.flags, TESTS.get(condition)
         if isinstance(flags, Compared) and flags.source and test and isinstance(flags.other, int):
-            first = self._world.first_value(*flags.source)
+            first = self._variables.first_value(*flags.source)
             if first is not None and not test(first, flags.other, flags.size):
                 state.changed |= {flags.source}
 
@@ -300,12 +301,12 @@ class Interpreter:
         if len(self._followed) == 1 and (not is_address(result) or self._references.is_result_used(self._followed[0])):
             self._machine.lose(result, state.facts, is_written=False)
         if len(self._followed) == 1:
-            self._world.share(state.registers[self._results[1]])
+            self._objects.share(state.registers[self._results[1]])
             for register in self._results:
                 places = self._machine.variables_in(state.registers[register])
                 if places and self._world.writers.callers_write(self._entry, register):
                     for place in places:
-                        self._world.escape(place, state.facts)
+                        self._variables.escape(place, state.facts)
         before, after, pointer = self._return, state.copy(), state.registers[self._pointer]
         if isinstance(pointer, int):
             # what a function has kept on the stack is gone
@@ -376,7 +377,7 @@ class Interpreter:
                 self._machine.use(target, state.facts | facts)
                 for number in self._argument_registers:
                     for place in self._machine.variables_in(state.registers[number]):
-                        self._world.hand_over(place, target, number, state.facts | facts)
+                        self._variables.hand_over(place, target, number, state.facts | facts)
                 is_followed &= self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
         read, words = self._argument_registers, MOST_WORDS
         if functions and len(functions) == len(targets):
@@ -418,10 +419,10 @@ class Interpreter:
             flags = []
         if flags:
             return not self._world.is_closed(target) and (follows or len(self._followed) <= _FLAG_DEPTH)
-        is_with_object = any(map(self._world.has_object if follows else self._world.has_telling_object, arguments))
-        if is_with_object or self._world.makes_objects(target):
+        is_with_object = any(map(self._objects.has_object if follows else self._objects.has_telling_object, arguments))
+        if is_with_object or self._objects.makes_objects(target):
             is_near = len(self._followed) <= _FLAG_DEPTH and not self._world.leads_above(target)
-            return is_near and self._world.is_short(target)
+            return is_near and self._objects.is_short(target)
         summary = self._world.summary(target) if follows else None
         # what it tells may depend on its arguments, or go where they point to
         return summary is not None and summary.tells and any(isinstance(value, int) for value in arguments)

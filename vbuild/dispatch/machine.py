@@ -47,7 +47,7 @@ class Machine:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.references = world.references
+        self.references, self.variables, self.objects = world.references, world.variables, world.objects
         self.program = world.program
         # by instruction and target: the facts at a use
         self.uses: dict[tuple[int, int], int] = {}
@@ -96,9 +96,9 @@ class Machine:
                 self.use(number, facts | shown, address)
                 module = self.program.module(number)
                 if is_written and not module.is_constant(number - module.base):
-                    self.world.escape(number, facts | shown, is_near=is_near)
+                    self.variables.escape(number, facts | shown, is_near=is_near)
         if not is_followed:
-            self.world.share(value)
+            self.objects.share(value)
 
     def variables_in(self, value: Value) -> list[int]:
         """The addresses of variables that *value* may be."""
@@ -210,9 +210,9 @@ class Machine:
             if operation.memory.index is not None and values.cases_of(address) is None:
                 self._store_somewhere(operation.memory, operand.size, value, state)
             self.store(address, operand.size, value, state)
-            if operation.memory.field is not None and self.world.has_object(address):
+            if operation.memory.field is not None and self.objects.has_object(address):
                 # what may get to the same object by another way finds it there
-                self.world.store(operation.memory.field, operand.size, value, state.facts)
+                self.variables.store(operation.memory.field, operand.size, value, state.facts)
 
     def set_register(self, register: int, value: Value, state: State) -> None:
         if register not in GENERAL:
@@ -257,14 +257,14 @@ class Machine:
         if is_stack(address):
             return loaded(state.stack, address, size, self.uneven)
         if tag(address) >= tag(LEAVES):
-            return self.world.load(address, size) if size <= _WORD else None
+            return self.variables.load(address, size) if size <= _WORD else None
         if not 0 < tag(address) <= len(self.program.modules):
             return None
         module = self.program.module(address)
         place = address - module.base
         behind = self.program.behind(module, place)
         if isinstance(behind, int):
-            if module.is_constant(place) or tag(behind) >= tag(LEAVES) or self.world.keeps_pointer(address):
+            if module.is_constant(place) or tag(behind) >= tag(LEAVES) or self.variables.keeps_pointer(address):
                 return behind
             # it is written to as far as the code that has it goes
             self.lose(behind, state.facts)
@@ -273,8 +273,8 @@ class Machine:
             for _, pointer in module.pointers_in(range(place, place + size)):
                 self.use(module.base + pointer, state.facts)
             return None
-        value = self.world.load(address, size)
-        if (address, size) in state.changed and (first := self.world.first_value(address, size)) is not None:
+        value = self.variables.load(address, size)
+        if (address, size) in state.changed and (first := self.variables.first_value(address, size)) is not None:
             return values.without(value, first)
         return value
 
@@ -288,25 +288,25 @@ class Machine:
         self.lose(value, state.facts, is_followed=is_followed, is_near=is_held)
         for place in (cases or ()) if is_held else ():
             for target in self.variables_in(value):
-                self.world.hold_pointer(place, target)
+                self.variables.hold_pointer(place, target)
         if cases is None:
             self.hand_out(value, state)
         if self.is_handler and not is_followed:
             # code that handles errors may have any address that the rest has
-            self.world.share_seen()
+            self.objects.share_seen()
         for place, shown in (cases or {}).items():
             if is_stack(place):
                 self._store_on_stack(place, size, None, state)
             elif tag(place) == tag(FIELDS):
                 self.hand_out(value, state)
-                self.world.store(place, size, value, state.facts)
+                self.variables.store(place, size, value, state.facts)
             elif tag(place) == tag(HEAP):
                 self.hand_out(value, state)
-                self.world.store(place, size, value, state.facts | shown)
+                self.variables.store(place, size, value, state.facts | shown)
             elif 0 < tag(place) <= len(self.program.modules):
                 if self.is_given_addresses:
                     self.hand_out(value, state)
-                self.world.store(place, size, value, state.facts | shown)
+                self.variables.store(place, size, value, state.facts | shown)
                 if len(cases or ()) == 1:
                     state.changed |= {(place, size)}
 
@@ -342,7 +342,7 @@ class Machine:
         table = state.registers[memory.base] if memory.base is not None else None
         for start in values.cases_of(values.total(table, memory.displacement)) or ():
             if 0 < tag(start) <= len(self.program.modules):
-                self.world.store_in_table(start, size, value, state.facts)
+                self.variables.store_in_table(start, size, value, state.facts)
 
     def _store_on_stack(self, place: int, size: int, value: Value, state: State) -> None:
         if state.flags and state.flags.place is not None and place - 8 < state.flags.place < place + size:
@@ -371,13 +371,13 @@ class Machine:
         for place, (size, value) in list(state.stack.items()):
             if place >= start and values.tells(value) & FEATURES and values.cases_of(value) is not None:
                 # a structure on the stack: what gets its address finds the answer in a field
-                self.world.store(self.module.field(place - start), size, value, state.facts)
+                self.variables.store(self.module.field(place - start), size, value, state.facts)
             if start <= place < start + length:
                 self.lose(value, state.facts)
                 state.stack[place] = (size, None)
             elif place >= start:
                 # in a long structure
-                self.world.share(value)
+                self.objects.share(value)
         state.stack.setdefault(start, (length, None))
         self.uneven.add(start, length)
 

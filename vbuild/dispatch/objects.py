@@ -7,16 +7,16 @@
 What nobody has written to memory from ``malloc`` is read by no program that works, so it counts as no value.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from vbuild.dispatch import values
-from vbuild.dispatch.architecture import Architecture
 from vbuild.dispatch.libc import ALLOCATORS
 from vbuild.dispatch.module import Piece
-from vbuild.dispatch.program import HEAP, Program
+from vbuild.dispatch.program import HEAP
 from vbuild.dispatch.references import MOST_USERS
 from vbuild.dispatch.values import Value, tag
+from vbuild.dispatch.work import Work
+from vbuild.dispatch.writers import Writers
 
 _SPACE, _ORIGIN = 40, 1 << 39
 # objects that are followed; bytes of code that makes one, or is given one, and is followed from its caller
@@ -74,22 +74,15 @@ def _object_of(address: int) -> int:
     return (address - HEAP) >> _SPACE
 
 
-class Objects(ABC):
-    """The objects on the heap, and where their addresses are."""
+class Objects:
+    """The objects on the heap, and where their addresses are.
 
-    def __init__(self, program: Program, architecture: Architecture) -> None:
-        self.program = program
-        self.questions = architecture.questions(program)
-        self.references = architecture.references(program, self.questions)
-        self.writers = architecture.writers(program, self.questions, self.references)
-        self._variables = Held()
-        # what is run: pieces that ask, that use answers, or that write to variables with answers; and what waits for it
-        self._running: list[Piece] = []
-        self._aware: set[int] = set()
-        self._queue: dict[int, Piece] = {}
-        # what takes too much: whether that counts as not followed, or as what does not ask at all
-        self.given_up: set[int] = set()
-        self._discarded: set[int] = set()
+    The variables are *held* by others; *forget* makes one of them anything, as it is if it cannot be followed.
+    """
+
+    def __init__(self, work: Work, writers: Writers, held: Held, forget: Callable[[Key], None]) -> None:
+        self.program = work.program
+        self._work, self._writers, self._held, self._forget = work, writers, held, forget
         # by the calls that lead there, the last one the allocator's
         self._objects: dict[tuple[int, ...], int] = {}
         self._is_zero: list[bool] = []
@@ -112,7 +105,7 @@ class Objects(ABC):
             self._objects[way] = len(self._objects)
             self._is_zero.append(ALLOCATORS[name])
         number = self._objects[way]
-        self._makers.setdefault(number, set()).add(self._running[-1].address)
+        self._makers.setdefault(number, set()).add(self._work.running[-1].address)
         if number in self._shared:
             return None
         return self.see(values.choice({0: 0, _address_of(number): 0}))
@@ -141,6 +134,10 @@ class Objects(ABC):
         """Whether *value* may point at such an object in which an answer is."""
         return not objects_in(value).isdisjoint(self._telling_objects - self._shared)
 
+    def are_made_here(self) -> bool:
+        """Whether the piece that runs makes objects."""
+        return any(self._work.running[-1].address in makers for makers in self._makers.values())
+
     def first_of_object(self, address: int) -> Value:
         return 0 if self._is_zero[_object_of(address)] else _UNWRITTEN
 
@@ -154,34 +151,34 @@ class Objects(ABC):
 
     def see(self, value: Value) -> Value:
         """*value*, noted as one that the piece that runs uses."""
-        if self._running and (found := objects_in(value)):
-            self._seen_objects.setdefault(self._running[-1].address, set()).update(found)
+        if self._work.running and (found := objects_in(value)):
+            self._seen_objects.setdefault(self._work.running[-1].address, set()).update(found)
         return value
 
     def share_seen(self) -> None:
         """Note that code which is not run may know the objects that the piece that runs uses."""
-        for number in self._seen_objects.get(self._running[-1].address, ()):
+        for number in self._seen_objects.get(self._work.running[-1].address, ()):
             self.share(_address_of(number))
 
     def share(self, value: Value) -> None:
         """Note that code which is not run may know the objects that *value* points at."""
         for number in objects_in(value) - self._shared:
             self._shared.add(number)
-            for key, held in list(self._variables.items()):
+            for key, held in list(self._held.items()):
                 if (is_object(key[0]) and _object_of(key[0]) == number) or number in objects_in(held):
-                    self._set(key, None)
-            self._queue_again(self._makers[number])
+                    self._forget(key)
+            self._work.again(self._makers[number])
 
-    def _note_written(self, address: int) -> None:
+    def note_written(self, address: int) -> None:
         """Note that the piece that runs writes to the object at *address*."""
-        self._object_writers.setdefault(_object_of(address), set()).add(self._running[-1].address)
+        self._object_writers.setdefault(_object_of(address), set()).add(self._work.running[-1].address)
 
-    def _writers_of_object(self, address: int) -> dict[int, Piece]:
+    def writers_of_object(self, address: int) -> dict[int, Piece]:
         module = self.program.module
         found = self._object_writers.get(_object_of(address), ())
         return {place: piece for place in found if (piece := module(place).piece(place))}
 
-    def _note_telling(self, address: int) -> None:
+    def note_telling(self, address: int) -> None:
         """Note that an answer is in the object at *address*: what uses variables that point at it has to be run."""
         number = _object_of(address)
         if number not in self._telling_objects:
@@ -189,12 +186,12 @@ class Objects(ABC):
             for key in list(self._holders.get(number, ())):
                 self._run_users(key)
             # where they hand it to is followed, or it is shared
-            self._queue_again([address for address, seen in self._seen_objects.items() if number in seen])
+            self._work.again([address for address, seen in self._seen_objects.items() if number in seen])
 
-    def _hold(self, key: Key, value: Value) -> bool:
+    def hold(self, key: Key, value: Value) -> bool:
         """Note that the variable *key* points at objects; False if it cannot be followed, and they are shared."""
         address, size = key
-        is_lost = any(self._variables[other] is None for other in self._variables.near(address, address + size))
+        is_lost = any(self._held[other] is None for other in self._held.near(address, address + size))
         if size != _POINTER or is_lost or not self.is_private(address):
             self.share(value)
             return False
@@ -212,32 +209,15 @@ class Objects(ABC):
             self._holder_users[key] = set()
             return
         module = self.program.module(key[0])
-        users = {piece.address: piece for piece in self.writers.users_of_variable(module, key[0] - module.base)}
+        users = {piece.address: piece for piece in self._writers.users_of_variable(module, key[0] - module.base)}
         self._holder_users[key] = set(users)
-        if len(users) > MOST_USERS or not all(map(self._can_run, users)):
-            self._set(key, None)
+        if len(users) > MOST_USERS or not all(map(self._work.can_run, users)):
+            self._forget(key)
             return
-        self._run_too(users)
+        self._work.add(users)
 
-    def _lose_user(self, address: int) -> None:
+    def lose_user(self, address: int) -> None:
         """Note that the piece at *address* is not run after all."""
         for key, users in list(self._holder_users.items()):
             if address in users:
-                self._set(key, None)
-
-    # what is run
-
-    def _queue_again(self, addresses: Iterable[int]) -> None:
-        for address in addresses:
-            if piece := self.program.module(address).piece(address):
-                self._queue[address] = piece
-
-    def _can_run(self, address: int) -> bool:
-        return address not in self.given_up and address not in self._discarded
-
-    def _run_too(self, pieces: dict[int, Piece]) -> None:
-        self._queue.update((address, piece) for address, piece in pieces.items() if address not in self._aware)
-        self._aware |= pieces.keys()
-
-    @abstractmethod
-    def _set(self, key: Key, value: Value) -> None: ...
+                self._forget(key)

@@ -212,7 +212,7 @@ class Reach:
             (True, None), (True, Doubt.POINTED), (False, Doubt.UNFOLLOWED), (False, Doubt.POINTED),
         ):  # fmt: skip
             has_more = bool(
-                self._uses.pointers if is_followed else unfollowed or self._answers.given_up or self._uses.pointers
+                self._uses.pointers if is_followed else unfollowed or self._answers.work.given_up or self._uses.pointers
             )
             if doubt and (not has_more or found.keys() == own.keys()):
                 continue
@@ -226,7 +226,11 @@ class Reach:
                     for used, facts in edges(user):
                         self._using.setdefault(used, {})[user] = facts
             for address, need in own.items():
-                if address in found or address not in reached or (is_followed and address in self._answers.given_up):
+                if (
+                    address in found
+                    or address not in reached
+                    or (is_followed and address in self._answers.work.given_up)
+                ):
                     continue
                 if missing := need & ~reached[address]:
                     half = self._half_shown(address, missing, reached[address])
@@ -257,7 +261,7 @@ class Reach:
         """What a node uses; without uses of code above the level that are only an address, unless *with_pointers*."""
 
         def edges(node: int) -> Iterable[tuple[int, int]]:
-            if is_followed and node in self._answers.given_up:
+            if is_followed and node in self._answers.work.given_up:
                 return ()
             items = uses(node).items()
             if with_pointers:
