@@ -116,9 +116,9 @@ def provenance(wheel: str, unit: str) -> None:
 
 def scanned(library: str) -> None:
     """Disassemble with all cores, from reading the file to the result."""
+    from vbuild.dispatch.isa import Isa
+    from vbuild.dispatch.regions import processes
     from vbuild.elf.code import Elf
-    from vbuild.elf.isa import Isa
-    from vbuild.elf.regions import processes
 
     with processes() as executor:
         Isa.scan(Elf.parse(Path(library).read_bytes()), executor)
@@ -126,8 +126,8 @@ def scanned(library: str) -> None:
 
 def scan_speed(library: str) -> None:
     """Print the MB of code that a core disassembles in a second of its own time, however many others want it."""
+    from vbuild.dispatch.judge import scan
     from vbuild.elf.code import Elf
-    from vbuild.elf.dispatch import scan
 
     elf = Elf.parse(Path(library).read_bytes())
     seconds = []
@@ -140,9 +140,9 @@ def scan_speed(library: str) -> None:
 
 def scan_clock(library: str, cores: str) -> None:
     """Print the seconds by the clock of a disassembly with one core, or with all."""
+    from vbuild.dispatch.isa import Isa
+    from vbuild.dispatch.regions import processes
     from vbuild.elf.code import Elf
-    from vbuild.elf.isa import Isa
-    from vbuild.elf.regions import processes
 
     elf = Elf.parse(Path(library).read_bytes())
     with processes() as executor:
@@ -155,9 +155,9 @@ def scan_clock(library: str, cores: str) -> None:
 
 def proof_speed(library: str) -> None:
     """Print the MB of code in a second that a core disassembles and shows to run tested or untested."""
+    from vbuild.dispatch.isa import Isa
+    from vbuild.dispatch.judge import Dispatch
     from vbuild.elf.code import Elf
-    from vbuild.elf.dispatch import Dispatch
-    from vbuild.elf.isa import Isa
 
     elf = Elf.parse(Path(library).read_bytes())
     start = time.process_time()

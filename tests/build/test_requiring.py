@@ -72,8 +72,18 @@ def test_values_of_the_matrix_are_required_and_in_the_version(tmp_path: Path) ->
     result = tied(made, tmp_path / "tied", pins=found, asked=asked)
     assert result.name == "demo-1.0+torch2.15.mpi4py4-cp311-cp311-linux_x86_64.whl"
     assert set(required(result)) == {'torch!=2.13,==2.15.*,>2; python_version > "3"', "mpi4py==4.*"}
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", tmp_path / "there"]
-    subprocess.run([*command, "--python-version=3.11", result], check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(tmp_path / "there"),
+    ]
+    subprocess.run([*command, "--python-version=3.11", str(result)], check=True)
     assert (tmp_path / "there/demo-1.0+torch2.15.mpi4py4.dist-info/RECORD").is_file()
 
 

@@ -22,7 +22,7 @@ from tests.factories.tools import needs
 from tests.factories.variants import machine
 from tests.factories.wheels import wheel
 from vbuild.cli.main import main
-from vbuild.elf.dispatch import Reason
+from vbuild.dispatch.judge import Reason
 from vbuild.gpu_code.fatbin import FatbinFlag
 from vbuild.inspection.inspect import inspect
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vbuild.elf.isa import features_by_code
+from vbuild.dispatch.isa import features_by_code
 from vbuild.errors import HardwareError
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_EXTRAS, X86_64_LEVELS, Cpu
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories.macho_files import ARM64, X86_64, fat, macho, macos_library
 from tests.factories.wheels import wheel
-from vbuild.elf.dispatch import Dispatch, Judged, Reason, scan
+from vbuild.dispatch.judge import Dispatch, Judged, Reason, scan
 from vbuild.errors import BinaryError
 from vbuild.hardware.cpu import AARCH64_VERSIONS, Cpu
 from vbuild.macho.code import read_codes

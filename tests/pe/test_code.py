@@ -9,8 +9,8 @@ import pytest
 from tests.factories.pe_files import pe_file, windows_library
 from tests.factories.wheels import wheel
 from tests.factories.windows import needs_mingw
-from vbuild.elf.dispatch import Dispatch, Judged, Reason, scan
-from vbuild.elf.reach import Doubt
+from vbuild.dispatch.judge import Dispatch, Judged, Reason, scan
+from vbuild.dispatch.reach import Doubt
 from vbuild.errors import BinaryError
 from vbuild.hardware.cpu import Cpu
 from vbuild.pe.code import read_code

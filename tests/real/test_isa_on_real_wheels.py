@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from vbuild.dispatch.isa import Isa
 from vbuild.elf.code import Elf
-from vbuild.elf.isa import Isa
 from vbuild.hardware.cpu import Cpu
 from vbuild.verification.model import Severity, VerifyRule
 from vbuild.verification.verify import verify

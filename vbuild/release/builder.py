@@ -435,7 +435,7 @@ def _check_compiled(built: Built) -> None:
 
 def code_above(wheel: Path, target: Target, recipe: Recipe) -> CodeAbove:
     """The code of *wheel* above the level of *target* without a check of the CPU, by *recipe*'s rules."""
-    from vbuild.elf.reach import Doubt
+    from vbuild.dispatch.reach import Doubt
     from vbuild.verification.verify import verify
 
     verdict = verify(wheel, cpu=target.cpu, allow=recipe.verify.allow)

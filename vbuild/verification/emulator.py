@@ -26,13 +26,13 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.elf import arm
+from vbuild.dispatch import arm
+from vbuild.dispatch.isa import features_by_code
+from vbuild.dispatch.regions import regions_of
 from vbuild.elf.code import Elf
 from vbuild.elf.iced import Decoder, Formatter, FormatterSyntax, is_installed
 from vbuild.elf.image import ElfImage
-from vbuild.elf.isa import features_by_code
 from vbuild.elf.records import MAGIC
-from vbuild.elf.regions import regions_of
 from vbuild.errors import BinaryError
 from vbuild.hardware.cpu import X86_64_EXTRAS, X86_64_FEATURES, X86_64_LEVELS, Cpu
 from vbuild.verification.loader import mapped

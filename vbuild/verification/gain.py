@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from vbuild.dispatch.isa import features_by_code
+from vbuild.dispatch.regions import processes, regions_of, spread
 from vbuild.elf.code import Elf
 from vbuild.elf.iced import Decoder, EncodingKind, Instruction, RegisterExt
-from vbuild.elf.isa import features_by_code
-from vbuild.elf.regions import processes, regions_of, spread
 from vbuild.errors import BinaryError
 from vbuild.process.pool import ProcessPool
 from vbuild.process.threads import OncePerKey

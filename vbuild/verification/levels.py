@@ -18,13 +18,12 @@ from msgspec import Struct, msgpack
 from msgspec.structs import replace as replace_in
 
 from vbuild.binary.code import CodeFile
-from vbuild.elf import dispatch
+from vbuild.dispatch.isa import UNKNOWN, Isa
+from vbuild.dispatch.judge import RUST_HASH, Baseline, Dispatch, Judged, named_rank, scan
+from vbuild.dispatch.reach import Doubt
 from vbuild.elf.code import Elf
-from vbuild.elf.dispatch import RUST_HASH, Baseline, Judged, named_rank
 from vbuild.elf.hwcaps_folders import at_level, baseline_of, level_of, missing_base, soname_fault
 from vbuild.elf.iced import is_installed
-from vbuild.elf.isa import UNKNOWN, Isa
-from vbuild.elf.reach import Doubt
 from vbuild.hardware.cpu import X86_64_LEVELS, Cpu, feature_rank, level_of_features, masked_processor
 from vbuild.process.pool import ProcessPool
 from vbuild.process.threads import OncePerKey
@@ -189,15 +188,15 @@ class Levels:
     def _judgements(self) -> Mapping[str, _Judgement]:
         """Scan and judge the code of each library that is for the claim's machine, x86-64 or aarch64."""
         mine = {path: elf for path, elf in self._libraries.items() if elf.machine == self._claim.cpu.machine}
-        isas = {path: dispatch.scan(elf, self._executor) for path, elf in mine.items()}
-        judge = dispatch.Dispatch(
+        isas = {path: scan(elf, self._executor) for path, elf in mine.items()}
+        dispatch = Dispatch(
             {path: (mine[path], one) for path, one in isas.items()}, is_open=self._is_open, extras=self._extras
         )
         found = {}
         for number, (path, one) in enumerate(isas.items(), 1):
             self._on_progress(f"code of {posixpath.basename(path)} ({number} of {len(isas)})")
             rank = self._claim.on(path).cpu.rank
-            above = judge.judged(path, rank, allow=self._allow)
+            above = dispatch.judged(path, rank, allow=self._allow)
             accepted = [each for each in above if each.reason]
             bare = (replace(region, region=replace(region.region, data=b"")) for region in one.regions)
             found[path] = _Judgement(
@@ -212,7 +211,7 @@ class Levels:
                     )
                 ),
                 tuple(each for each in above if not each.reason),
-                judge.is_asking(rank),
+                dispatch.is_asking(rank),
             )
         return found
 

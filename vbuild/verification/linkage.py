@@ -19,9 +19,9 @@ from packaging.utils import canonicalize_name
 
 from vbuild.binary.linkage import Edge, Via
 from vbuild.config.requirements import read_requirement
+from vbuild.dispatch.data import MODULE_ENTRIES
 from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver
 from vbuild.elf.code import Elf
-from vbuild.elf.data import MODULE_ENTRIES
 from vbuild.elf.linkage import ORIGIN_TOKEN, edges_of, searched
 from vbuild.files.wording import counted
 from vbuild.verification.model import Finding, Severity, VerifyRule

@@ -15,9 +15,9 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.elf.dispatch import Reason
+from vbuild.dispatch.judge import Reason
+from vbuild.dispatch.reach import Doubt
 from vbuild.elf.hwcaps_folders import level_of
-from vbuild.elf.reach import Doubt
 from vbuild.hardware.architectures import Arch, GpuTarget
 from vbuild.hardware.cpu import Cpu, lesser_processor
 from vbuild.hardware.gpu import GpuServed

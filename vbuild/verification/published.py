@@ -25,7 +25,7 @@ from packaging.version import Version
 
 from vbuild.build.headers import ASSEMBLERS
 from vbuild.build.wrappers import FailedCall
-from vbuild.elf.dispatch import named_rank
+from vbuild.dispatch.judge import named_rank
 from vbuild.elf.hwcaps_folders import level_of
 from vbuild.elf.interface import Interface
 from vbuild.elf.read import Outline

@@ -26,9 +26,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.version import Version
 
+from vbuild.dispatch.regions import processes
 from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.elf.hwcaps_folders import LEVELS
-from vbuild.elf.regions import processes
 from vbuild.errors import RepackageError
 from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.publishing.hwcaps.build import BASELINE, Judge, LevelBuild, LevelFile, platform_fault

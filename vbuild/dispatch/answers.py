@@ -1,0 +1,363 @@
+"""Which code knows what the processor has, and what it has found: in variables, and in what functions return.
+
+on         a piece that asks is run; if what it returns or writes tells something, what uses that is run, too
+to an end  a variable is all that is written to it, a function's summary all that it returns to any caller
+
+Facts about a processor only get fewer on the way to the end, and what is not followed is unknown.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property, reduce
+
+from vbuild.dispatch import values
+from vbuild.dispatch.architecture import Architecture
+from vbuild.dispatch.facts import ANY, ASKED, FEATURES
+from vbuild.dispatch.interpreter import Interpreter, TooMuchError
+from vbuild.dispatch.level import Level
+from vbuild.dispatch.module import Piece
+from vbuild.dispatch.objects import Key
+from vbuild.dispatch.program import PARAMETERS, Program
+from vbuild.dispatch.values import Value, tag
+from vbuild.dispatch.variables import MOST_CHANGES, Variables
+from vbuild.dispatch.work import Work
+from vbuild.dispatch.world import ENVIRONMENT, Summary, is_address
+
+# instructions that are run, in all: so many, and one for so many bytes of code
+_FEWEST_STEPS, _BYTES_A_STEP = 1_000_000, 20
+# files that ask for which there are as many; the part for code that only reads a field where an answer may be
+_MOST_ASKING, _FIELD_SHARE = 3, 3
+# pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
+# code above the level
+_MOST_SPREAD, _LONGEST_SPREAD = 600, 2048
+# pieces longer than this are not followed from a caller
+_LONGEST_FOLLOWED = 8192
+# runs of functions inside each other
+_MOST_NESTED = 12
+# arguments of a function that are followed: in registers and on the stack
+_ARGUMENTS, _PARAMETERS = 18, 32
+# what stands for the facts at all calls of a function among its arguments
+_FACTS = 31
+_WORD = 8
+
+
+class Answers:
+    """The functions of a program that know something about the processor, by what they ask, read or are given."""
+
+    def __init__(self, program: Program, level: Level, architecture: Architecture) -> None:
+        self.program, self.work = program, Work(program)
+        self.questions = architecture.questions(program)
+        self.references = architecture.references(program, self.questions)
+        self.writers = architecture.writers(program, self.questions, self.references)
+        self.variables = Variables(
+            self.work,
+            self.questions,
+            self.references,
+            self.writers,
+            calls=self,
+            longest_of_flags=architecture.longest_of_flags,
+        )
+        self.objects = self.variables.objects
+        self._level, self._architecture = level, architecture
+        # the pieces from which calls and jumps seem to lead to code above the level; None for too many
+        self.leading: set[int] | None = None
+        # by piece, what `Uses` has found that it uses, with the facts there: forgotten when the piece is run again
+        self.uses: dict[int, dict[int, int]] = {}
+        self._telling_functions: set[int] = set()
+        # what is run only because of fields with answers, as far as it is; and the steps that took
+        self._only_fields: set[int] = set()
+        self._field_steps = 0
+        self.results: dict[int, Interpreter] = {}
+        self._callers: dict[int, set[int]] = {}
+        self.runs = self._steps = 0
+        # what each piece hands over to functions, by argument, and which arguments it has handed over in its last run
+        self._calls: dict[Key, dict[int, Value]] = {}
+        self._fresh: dict[int, set[Key]] = {}
+        # whether all calls of a function are known
+        self._closed: dict[int, bool] = {}
+
+    # what functions are called with
+
+    def is_closed(self, address: int, *, is_kept: bool = False) -> bool:
+        """Whether all calls of the function at *address* are known: it is run with what all of them hand over.
+
+        *is_kept* says that this is asked because of what may hold an answer, in a field of a structure.
+        """
+        if not self._architecture.is_understood:
+            return False
+        if address not in self._closed:
+            callers = self.references.known_callers(address)
+            if callers is not None and (
+                not (self.work.given_up | self.work.discarded).isdisjoint(callers)
+                or any(map(self.questions.is_known, callers.values()))
+            ):
+                # some are not run
+                callers = None
+            self._closed[address] = callers is not None
+            if callers is not None and (piece := self.program.module(address).piece(address)):
+                users = {**callers, address: piece}
+                if is_kept:
+                    self._only_fields |= users.keys() - self.work.aware
+                self.work.aware |= users.keys()
+                self.work.queue.update(users)
+                for number in (*range(_ARGUMENTS), _FACTS):
+                    self.variables.written_by[_parameter(address, number)] = set(callers)
+        return self._closed[address]
+
+    def waits(self, address: int) -> bool:
+        """Whether all calls of the function at *address* are known, and none was seen: it is run after them."""
+        return bool(self._closed.get(address)) and _parameter(address, _FACTS) not in self.variables.held
+
+    def called(self, address: int, arguments: Sequence[Value], facts: int) -> bool:
+        if facts > ANY | ASKED or not (
+            self._closed.get(address)
+            or any(map(self.leads_to_answer, arguments))
+            or (self.work.running and self._chooses(self.work.running[-1], address, arguments))
+        ):
+            return not any(map(self.objects.has_telling_object, arguments))
+        is_kept = not any(values.tells(value) & FEATURES for value in arguments)
+        if not self._closed.get(address) and (
+            not self.leads_above(address) or (is_kept and self._field_steps >= self._most_steps // _FIELD_SHARE)
+        ):
+            # only what can choose code above the level counts
+            return not any(map(self.objects.has_telling_object, arguments))
+        if self.work.running and (
+            self.references.is_dead(self.work.running[0]) or self.waits(self.work.running[-1].address)
+        ):
+            return True
+        is_closed = self.is_closed(address, is_kept=is_kept)
+        if is_closed:
+            self._hand_over(_parameter(address, _FACTS), values.Choice.of(((0, facts), (1, facts))) if facts else None)
+        for number, value in enumerate(arguments):
+            if values.tells(value) & ANY:
+                self._hand_over(_parameter(address, number), values.with_facts(value, facts), is_closed=is_closed)
+            elif is_closed:
+                self._hand_over(_parameter(address, number), values.with_facts(value, facts))
+        return is_closed
+
+    def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
+        # it is run without this caller, too
+        if self._closed.get(address):
+            self.called(address, arguments, facts)
+
+    def _hand_over(self, key: Key, value: Value, *, is_closed: bool = True) -> None:
+        """Note *value* as the argument *key* of a call in the piece that runs, and put together what all hand over."""
+        calls, caller = self._calls.setdefault(key, {}), self.work.running[-1].address if self.work.running else 0
+        fresh = self._fresh.setdefault(caller, set())
+        calls[caller] = values.join(calls[caller], 0, value, 0) if key in fresh else value
+        fresh.add(key)
+        self._set_argument(key, is_closed=is_closed)
+
+    def _set_argument(self, key: Key, *, is_closed: bool = True) -> None:
+        found = list(self._calls[key].values())
+        telling = [value for value in found if values.tells(value) & ANY]
+        is_known = is_closed and all(
+            values.tells(value) & ANY or values.cases_of(values.known(value)) is not None for value in found
+        )
+        if telling and not is_known and (key[0] - PARAMETERS) % _PARAMETERS != _FACTS:
+            # from elsewhere it is called with anything else
+            new = values.weakened(reduce(_met, telling))
+        else:
+            new = reduce(_met, found)
+        address = (key[0] - PARAMETERS) // _PARAMETERS
+        self.variables.readers[key] = {address}
+        if not is_closed or new is None or isinstance(new, values.Word):
+            for value in found:
+                self.objects.share(value)
+        if self.variables.changes.get(key, 0) > MOST_CHANGES:
+            self.objects.share(new)
+            new = None
+        if key in self.variables.held and self.variables.held[key] == new:
+            return
+        self.variables.changes[key] = self.variables.changes.get(key, 0) + 1
+        self.variables.held[key] = new
+        if is_closed:
+            self.work.again((address,))
+        else:
+            self.variables.field_readers.add(address)
+            self.work.again({address} & self.results.keys())
+
+    def facts_at(self, address: int) -> int:
+        """What is known of the processor whenever the function at *address* is called."""
+        return values.shown(self.variables.held.get(_parameter(address, _FACTS)), lambda _: True) or 0
+
+    def arguments(self, address: int) -> Sequence[Value]:
+        return [self.objects.see(self.variables.held.get(_parameter(address, number))) for number in range(_ARGUMENTS)]
+
+    def leads_to_answer(self, value: Value) -> bool:
+        if isinstance(value, int) and self.variables.is_variable(value):
+            return self.variables.leads_to_answer(value)
+        is_answer = bool(values.tells(value) & ANY) and value is not ENVIRONMENT and not is_address(value)
+        return is_answer or self.objects.has_telling_object(value)
+
+    def _chooses(self, piece: Piece, address: int, arguments: Sequence[Value]) -> bool:
+        """Whether *piece*, which is above the level, tells the function at *address* by a number to use such code, too.
+
+        Then what leads to *piece* leads there, if all calls of it are known.
+        """
+        if not any(isinstance(value, int) and value and not tag(value) for value in arguments):
+            return False
+        function = self.program.module(address).piece(address)
+        if function is None or not self._level.above(piece) or not self._is_choosing(function):
+            return False
+        return self.is_closed(piece.address)
+
+    def _is_choosing(self, piece: Piece) -> bool:
+        """Whether *piece* uses code above the level directly, and other code, too."""
+        if not self._architecture.is_understood:
+            return False
+        found = [self.program.module(target).piece(target) for target in self.questions.targets(piece)]
+        return any(one and self._level.above(one) for one in found)
+
+    def leads_above(self, address: int) -> bool:
+        """Whether calls from the function at *address* on may lead to code above the level."""
+        return self.leading is None or address in self.leading
+
+    # running
+
+    def follows(self, address: int) -> bool:
+        """Whether the function at *address* is run with the arguments of its caller, if it has to do with answers."""
+        piece = self.program.module(address).piece(address)
+        if piece is None or piece.address != address or address not in self.work.aware or address in self.work.given_up:
+            return False
+        return piece.end - piece.address <= _LONGEST_FOLLOWED and not self.questions.is_known(piece)
+
+    def summary(self, address: int) -> Summary | None:
+        """What a call of the function at *address* tells its caller; None if it is not known."""
+        if not self.follows(address):
+            return None
+        self._callers.setdefault(address, set()).add(self.work.running[-1].address)
+        if address not in self.results:
+            piece = self.program.module(address).piece(address)
+            if piece in self.work.running or len(self.work.running) > _MOST_NESTED or piece is None:
+                return None
+            self.work.queue.pop(address, None)
+            self._run(piece)
+        result = self.results.get(address)
+        return result.summary if result else None
+
+    def result(self, piece: Piece) -> Interpreter | None:
+        """What running *piece* has found, when all variables are known; None if it takes too much."""
+        if piece.address not in self.results and piece.address not in self.work.given_up:
+            self.work.queue[piece.address] = piece
+            self.settle()
+        return self.results.get(piece.address)
+
+    def settle(self) -> None:
+        if not self.runs:
+            self.work.aware |= self.questions.asking.keys()
+            self.work.queue |= self.questions.asking
+        while True:
+            while self.work.queue:
+                address, piece = self.work.queue.popitem()
+                if not (address in self.work.given_up or address in self.work.discarded or self.waits(address)):
+                    self._run(piece)
+            if self.work.spread:
+                self._follow_spread()
+                continue
+            # a variable that says nothing about the processor can be anything
+            silent = [
+                key
+                for key, value in self.variables.held.items()
+                if value is not None
+                and key[0] < PARAMETERS
+                and not values.tells(value)
+                and key not in self.variables.copied
+                and not self.objects.has_object(value)
+            ]
+            if not silent:
+                return
+            for key in silent:
+                self.variables.forget(key)
+
+    def _follow_spread(self) -> None:
+        """Run what uses answers, as far as it is short: it may hand them on."""
+        for address, piece in self.work.spread.items():
+            is_short = piece.end - piece.address <= _LONGEST_SPREAD and len(self.work.aware) < _MOST_SPREAD
+            if address not in self.work.aware and is_short:
+                self.work.aware.add(address)
+                self.work.queue[address] = piece
+        self.work.spread.clear()
+
+    def _run(self, piece: Piece) -> None:
+        self.runs += 1
+        interpreter = self._architecture.interpreter(self)
+        old = self.results.get(piece.address)
+        self.work.running.append(piece)
+        self._fresh.pop(piece.address, None)
+        try:
+            interpreter.run_piece(piece, most=self._most_steps - self._steps)
+        except TooMuchError:
+            if piece.address in self._only_fields:
+                # what it reads need not be an answer: each of its references is a use
+                self.work.aware.discard(piece.address)
+                self.work.discarded.add(piece.address)
+            else:
+                self.work.given_up.add(piece.address)
+            self.results.pop(piece.address, None)
+            self.objects.lose_user(piece.address)
+            for key, writers in self.variables.written_by.items():
+                if piece.address in writers and key[0] >= PARAMETERS:
+                    self._calls.setdefault(key, {})[piece.address] = None
+                    self._set_argument(key)
+                elif piece.address in writers:
+                    self.variables.lose_writer(key, piece)
+            if old is not None:
+                self.work.again(self._callers.get(piece.address, ()))
+            return
+        finally:
+            self.work.running.pop()
+            self._steps += interpreter.steps
+            if piece.address in self._only_fields:
+                self._field_steps += interpreter.steps
+        self.results[piece.address] = interpreter
+        self.uses.pop(piece.address, None)
+        if interpreter.summary != (old.summary if old else None):
+            self.work.again(self._callers.get(piece.address, ()))
+        if interpreter.summary.tells and piece.address not in self._telling_functions:
+            self._telling_functions.add(piece.address)
+            module = self.program.module(piece.address)
+            place = piece.address - module.base
+            near = (one for one in module.pieces_near(piece) if piece.address in self.questions.targets(one))
+            places = [
+                place,
+                *(one for one in module.places_of(place, place + 1) if self.variables.keeps_pointer(module.base + one)),
+            ]
+            # who calls it by a variable that always points at it
+            self.variables.telling_places.update(module.base + one for one in places[1:])
+            users = (user for one in places for user in self.questions.users(module, range(one, one + 1)))
+            self.work.spread.update((one.address, one) for one in (*near, *users))
+
+    @cached_property
+    def _most_steps(self) -> int:
+        size = sum(len(code.data) for module in self.program.modules for code in module.elf.code)
+        return _FEWEST_STEPS * max(1, min(_MOST_ASKING, len(self.questions.asking_modules))) + size // _BYTES_A_STEP
+
+    def is_aware(self, piece: Piece) -> bool:
+        """Whether *piece* asks, uses an answer, or writes to a variable with one."""
+        if piece.address in self.work.aware:
+            return True
+        if piece.address in self.work.discarded or self.program.module(piece.address).is_of_compiler(piece):
+            return False
+        targets = self.questions.targets(piece)
+        if self._telling_functions.isdisjoint(targets) and self.variables.telling_places.isdisjoint(targets):
+            if piece.address in self.variables.field_readers and self._field_steps < self._most_steps // _FIELD_SHARE:
+                self.work.aware.add(piece.address)
+                self._only_fields.add(piece.address)
+                return True
+            # code above the level may tell a function to use such code, too
+            functions = (
+                [self.program.module(target).piece(target) for target in targets] if self._level.above(piece) else []
+            )
+            if not any(one and self._is_choosing(one) and not self._level.above(one) for one in functions):
+                return False
+        self.work.aware.add(piece.address)
+        return True
+
+
+def _met(one: Value, other: Value) -> Value:
+    return values.join(one, 0, other, 0)
+
+
+def _parameter(address: int, number: int) -> Key:
+    """The key of the variable that the argument *number* of the function at *address* is."""
+    return PARAMETERS + address * _PARAMETERS + number, _WORD

@@ -1,0 +1,376 @@
+"""Files with aarch64 code as parts of a program: instructions, branches, and addresses that two instructions make.
+
+    adrp x0, page        an address is a page of 4 KB, ...
+    add  x0, x0, #12     ... and the rest in the instruction that uses it: an add, a load or a store
+
+The instruction that uses a page is looked for behind the one that makes it, as far as the register keeps the page.
+Blocks need not stand in the order in which they run: behind a branch a register that was written to may still have the
+page elsewhere, so there an instruction counts if what it then points at starts a function or is a pointer.
+"""
+
+import re
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import takewhile
+from struct import Struct
+from typing import NamedTuple
+
+from vbuild.binary.code import CodeSection
+from vbuild.dispatch import arm
+from vbuild.dispatch.arm_words import (
+    distance,
+    flow_of,
+    is_add,
+    is_instruction,
+    is_load,
+    offset_in,
+    page_of,
+    read_by,
+    signed,
+    words_of,
+    writes,
+)
+from vbuild.dispatch.facts import features
+from vbuild.dispatch.module import ENDS, Module, Piece, Reference, Shape
+from vbuild.elf.iced import FlowControl
+
+_WORD = 4
+# two addresses in one number
+_HIGH, _LOW = 40, (1 << 40) - 1
+_NOP = 0xD503201F
+_NUMBER = Struct("<I").unpack_from
+# registers in which a call may hand over something
+_ARGUMENTS = 9
+# bytes that one instruction stores, at most
+_WIDEST = 64
+_LEAVES = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL, FlowControl.RETURN})
+# words behind one that makes a page, in which its use is looked for: while the register keeps it, and after that
+_LIVE, _STALE = 512, 128
+_ADRP = re.compile(b"[\x90\xb0\xd0\xf0]")
+_BRANCHES = re.compile(b"[\x14-\x17\x94-\x97\x34-\x37\xb4-\xb7\x54]")
+# the last bytes of words that are no instruction
+_SUSPECT = re.compile(b"[" + b"".join(re.escape(bytes([top])) for top in arm.suspects()) + b"]")
+
+
+class ArmInstruction(NamedTuple):
+    """One instruction; *near_branch_target* and *ip_rel_memory_address* are 0 if it has none."""
+
+    ip: int
+    code: int
+    flow_control: int = FlowControl.NEXT
+    near_branch_target: int = 0
+    ip_rel_memory_address: int = 0
+
+    @property
+    def next_ip(self) -> int:
+        return self.ip + _WORD
+
+    @property
+    def is_ip_rel_memory_operand(self) -> bool:
+        return self.ip_rel_memory_address != 0
+
+
+def decoded(word: int, address: int, points_at: int = 0) -> ArmInstruction:
+    flow, target = flow_of(word, address)
+    return ArmInstruction(address, word, flow, target, points_at)
+
+
+class ArmModule(Module):
+    """One aarch64 file of a program."""
+
+    def decoded(self, address: int, data: bytes) -> Iterator[ArmInstruction]:  # type: ignore[override]
+        points = self._points(address, address + len(data))
+        for index, word in enumerate(words_of(data)):
+            place = address + _WORD * index
+            yield decoded(word, place, points.get(place, 0))
+
+    def instruction(self, address: int) -> ArmInstruction | None:  # type: ignore[override]
+        place = address - self.base
+        word = self.word(place)
+        return decoded(word, place) if word is not None and is_instruction(word) else None
+
+    def word(self, place: int) -> int | None:
+        """The word of code at *place* in this file; None if there is none."""
+        for start, last, data in self._words:
+            if start <= place <= last:
+                return int(_NUMBER(data, place - start)[0])
+        return None
+
+    @cached_property
+    def _words(self) -> list[tuple[int, int, bytes]]:
+        """Where the first and the last word of each section stand; most of the code comes first."""
+        return sorted(
+            ((code.address, code.end - _WORD, code.data) for code in self.elf.code), key=lambda one: one[0] - one[1]
+        )
+
+    @staticmethod
+    def _is_valid(instruction: ArmInstruction) -> bool:
+        return is_instruction(instruction.code)
+
+    def is_padding(self, instruction: ArmInstruction) -> bool:  # type: ignore[override]
+        return instruction.code in {_NOP, 0}
+
+    def is_comparing(self, _: ArmInstruction) -> bool:  # type: ignore[override]
+        return False
+
+    def needs(self, instruction: ArmInstruction) -> int:  # type: ignore[override]
+        return features(arm.needed_by(instruction.code))
+
+    def instructions(self, piece: Piece) -> Iterator[ArmInstruction]:  # type: ignore[override]
+        """The instructions of *piece*, one after the other, up to the first word that is none."""
+        data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
+        return takewhile(self._is_valid, self.decoded(piece.address - self.base, data))
+
+    def is_entered(self, _: Piece) -> bool:
+        return False
+
+    def is_unknown(self, _: Piece) -> bool:
+        """Whether a piece needs words that are no instruction to be one, which is not looked for."""
+        return False
+
+    def needing(self, piece: Piece) -> Iterator[ArmInstruction]:  # type: ignore[override]
+        start = piece.address - self.base
+        code = CodeSection("", start, self.bytes_at(start, piece.end - piece.address))
+        return takewhile(self._is_valid, (decoded(word, place) for place, word in arm.telling_words(code)))
+
+    def needed_in(self, piece: Piece) -> int:
+        return features(arm.needed_in(self.bytes_at(piece.address - self.base, piece.end - piece.address)))
+
+    def text(self, instruction: ArmInstruction) -> str:  # type: ignore[override]
+        return arm.text_of(instruction.code)
+
+    @cached_property
+    def _jumps(self) -> list[tuple[int, int]]:
+        found = []
+        for code in self._stubs:
+            place = 0
+            points = self._points(code.address, code.end)
+            for index, word in enumerate(words_of(code.data)):
+                address = code.address + _WORD * index
+                if word & 0xFFC0001E == 0xF9400010:  # to x17, or to x16 on macOS
+                    place = points.get(address, 0)
+                elif word & 0xFEFFFC00 == 0xD61F0000 and place:
+                    found.append((address, place))
+                    place = 0
+        return found
+
+    def is_taken(self, site: int) -> bool:
+        """Whether the instruction at *site* makes an address, and does not read or write there."""
+        word = self.word(site) or 0
+        return is_add(word) or word & 0x9F000000 == 0x10000000
+
+    def sites_and_targets(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Where something leads to the addresses from *start* to *stop*, which is excluded, and where it leads to."""
+        low = bisect_left(self.references, start << _HIGH)
+        for number in self.references[low : bisect_left(self.references, stop << _HIGH, low)]:
+            yield number & _LOW, number >> _HIGH
+
+    def may_write(self, site: int, target: int, table: range, results: int, *, is_pointer: bool = False) -> bool:
+        """Whether code at *site*, which refers to *target*, or to a pointer to it, may write to *table*.
+
+        Its callers get so many *results*, in registers.
+        """
+        word = self.word(site) or 0
+        if is_pointer or self.is_taken(site):
+            # a store may begin in front of what it writes to
+            offsets = range(table.start - target - _WIDEST, table.stop - target)
+            return not self.spares(site + _WORD, word & 0x1F, offsets, results)
+        return target in table and not is_load(word)
+
+    def spares(self, start: int, register: int, offsets: range, results: int) -> bool:
+        """Whether the code from *start* writes nothing at *offsets* from the address in *register*, nor hands it on."""
+        waiting, seen = [start], set[int]()
+        while waiting:
+            place = waiting.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            word = self.word(place) or 0
+            flow, target = flow_of(word, place)
+            offset = offset_in(word) if word >> 5 & 0x1F == register else None
+            if offset is not None and not is_add(word):
+                is_stored = register in {word & 0x1F, word >> 10 & 0x1F}
+                is_followed = is_load(word) or (offset not in offsets and not is_stored)
+            else:
+                is_followed = register not in read_by(word) and flow != FlowControl.INDIRECT_BRANCH
+            is_handed_over = register < (results if flow == FlowControl.RETURN else _ARGUMENTS)
+            if not is_followed or len(seen) > _STALE or (flow in _LEAVES and is_handed_over):
+                return False
+            if flow == FlowControl.CONDITIONAL_BRANCH:
+                waiting += [place + _WORD, target]
+            elif flow == FlowControl.UNCONDITIONAL_BRANCH:
+                waiting.append(target)
+            elif flow not in {FlowControl.RETURN, FlowControl.EXCEPTION} and not writes(word, register):
+                waiting.append(place + _WORD)
+        return True
+
+    @cached_property
+    def references(self) -> list[int]:
+        found = [(one & _LOW) << _HIGH | one >> _HIGH for one in self._pointing[0]]
+        for code in self.elf.code:
+            found += self._branches(code)
+        found.sort()
+        return found
+
+    def _branches(self, code: CodeSection) -> Iterator[int]:
+        """Branches that seem to leave their function, as in `references`."""
+        starts = [symbol.address for symbol in self.elf.functions]
+        words = words_of(code.data)
+        index, low, high = 0, -1, -1
+        for match in _BRANCHES.finditer(code.data[3 : _WORD * len(words) : _WORD]):
+            place = match.start()
+            address, word = code.address + _WORD * place, words[place]
+            if address >= high and starts:
+                index = bisect_right(starts, address, index)
+                low = starts[index - 1] if index else -1
+                high = starts[index] if index < len(starts) else sys.maxsize
+            target = address + distance(word)
+            if target > 0 and not low < target < high:
+                yield target << _HIGH | address
+
+    def _shape(self, piece: Piece) -> Shape:
+        start, end, base = piece.address - self.base, piece.end - self.base, self.base
+        data = self.bytes_at(start, end - start)
+        words = words_of(data)
+        tops = data[3 : _WORD * len(words) : _WORD]
+        # words that are no instruction have few first bytes
+        ends = (one.start() for one in _SUSPECT.finditer(tops))
+        stop = next((at for at in ends if not is_instruction(words[at])), len(words))
+        found = []
+        for match in _BRANCHES.finditer(tops, 0, stop):
+            flow, target = flow_of(words[match.start()], start + _WORD * match.start())
+            if target and not start <= target < end:
+                found.append(Reference(base + target, flow, is_branch=True, is_comparing=False))
+        found += (
+            Reference(base + target, FlowControl.NEXT, is_branch=False, is_comparing=False)
+            for target in self._points(start, start + _WORD * stop).values()
+            if target and not start <= target < end
+        )
+        last = next((at for at in range(stop - 1, -1, -1) if words[at] not in {_NOP, 0}), None)
+        return Shape(tuple(found), last is not None and flow_of(words[last], 0)[0] not in ENDS)
+
+    @cached_property
+    def _called(self) -> set[int]:
+        found = set()
+        for code in self.elf.code:
+            words = words_of(code.data)
+            for match in re.finditer(b"[\x94-\x97]", code.data[3 : _WORD * len(words) : _WORD]):
+                address = code.address + _WORD * match.start()
+                found.add(address + _WORD * signed(words[match.start()], 26))
+        return found | self._pointing[1]
+
+    @cached_property
+    def _known(self) -> frozenset[int]:
+        """What an instruction far from the one that makes the page may point at."""
+        starts = {symbol.address for symbol in self.elf.functions}
+        return frozenset(starts | set(self._object_starts) | self.pointers.keys() | self.imports.keys())
+
+    @cached_property
+    def _pointing(self) -> tuple[list[int], set[int]]:
+        """What points somewhere in all code, and where, in one number each, in order; and what it makes addresses of.
+
+        No tuples: a large library has millions.
+        """
+        found, made = list[int](), set[int]()
+        for code in self.elf.code:
+            for site, target, is_address in self._pointing_in(code):
+                if target >= 0:
+                    found.append(site << _HIGH | target)
+                    if is_address:
+                        made.add(target)
+        # what one site may point at stays in order: the nearest page is the last
+        found.sort(key=lambda one: one >> _HIGH)
+        return found, made
+
+    def _points(self, start: int, stop: int) -> dict[int, int]:
+        """Where each instruction from *start* to *stop*, which is excluded, points that does so."""
+        found, _ = self._pointing
+        low = bisect_left(found, start << _HIGH)
+        return {one >> _HIGH: one & _LOW for one in found[low : bisect_left(found, stop << _HIGH, low)]}
+
+    def _pointing_in(self, code: CodeSection) -> Iterator[tuple[int, int, bool]]:
+        """Each instruction in *code* that points somewhere, where, and whether it makes an address of it."""
+        words = words_of(code.data)
+        tops = code.data[3 : _WORD * len(words) : _WORD]
+        starts = [*(symbol.address for symbol in self.elf.functions), sys.maxsize]
+        following = 0
+        for match in _ADRP.finditer(tops):
+            index = match.start()
+            address = code.address + _WORD * index
+            if starts[following] <= address:
+                following = bisect_right(starts, address, following)
+            # another function starts there
+            end = min(len(words), index + _LIVE, (starts[following] - code.address + _WORD - 1) // _WORD)
+            register = words[index] & 0x1F
+            if index + 1 < end and words[index + 1] & 0xFFC003FF == 0xF9400000 | register << 5 | register:
+                # most often the page is gone with its first use
+                yield address + _WORD, page_of(words[index], address) + (words[index + 1] >> 7 & 0x7FF8), False
+                continue
+            yield from self._uses_of_page(words, tops, range(index, end), code.address)
+        for match in re.finditer(b"[\x10\x30\x50\x70]", tops):
+            address = code.address + _WORD * match.start()
+            yield address, page_of(words[match.start()], address), True
+        for match in re.finditer(b"[\x18\x58\x98\x1c\x5c\x9c]", tops):
+            address = code.address + _WORD * match.start()
+            yield address, address + _WORD * signed(words[match.start()] >> 5, 19), False
+
+    def _uses_of_page(  # noqa: C901, PLR0912  # one for each way in which a register gets an address
+        self, words: "array[int]", tops: bytes, places: range, base: int
+    ) -> Iterator[tuple[int, int, bool]]:
+        index = places.start
+        # what registers have; and had, where a branch may lead from there to here
+        live = {words[index] & 0x1F: page_of(words[index], base + _WORD * index)}
+        stale: dict[int, int] = {}
+        is_behind_branch, last = False, 0
+        number = index
+        while (number := number + 1) < places.stop:
+            if not live:
+                # nothing but these brings a register back
+                again = _AGAIN.search(tops, number, min(places.stop, last + 2))
+                if not again:
+                    return
+                number = again.start()
+            if not (kind := _KINDS[tops[number]]):
+                continue
+            word = words[number]
+            source, made = word >> 5 & 0x1F, -1
+            if (source in live or source in stale) and (offset := offset_in(word)) is not None:
+                target = live.get(source, stale.get(source, 0)) + offset
+                is_made = is_add(word)
+                if source in live or (target in self._known and (is_made or word & 0xFFC00000 == 0xF9400000)):
+                    yield base + _WORD * number, target, is_made
+                    made = target if is_made else -1
+            elif word >> 16 & 0x1F in live or source in live:
+                if word & 0xFFE0FFE0 == 0xAA0003E0 and word >> 16 & 0x1F in live:
+                    made = live[word >> 16 & 0x1F]
+                elif word & 0xFF000000 == 0x8B000000:
+                    # an index into what is there
+                    made = live.get(source, live.get(word >> 16 & 0x1F, 0))
+            if kind == _BRANCHING or word & 0x1F in live or word >> 10 & 0x1F in live:
+                for register in [register for register in live if writes(word, register)]:
+                    value = live.pop(register)
+                    if is_behind_branch:
+                        stale[register], last = value, number + _STALE
+            if made >= 0:
+                live[word & 0x1F] = made
+            elif not live and not stale:
+                return
+            is_behind_branch |= kind == _BRANCHING
+
+
+_AGAIN = re.compile(b"[\x91\xf9]")
+_BRANCHING = 2
+
+
+def _kind(top: int) -> int:
+    """What words with the last byte *top* may do: branch; or use an address or write to a general register; or 0."""
+    if top & 0x7C in {0x14, 0x34} or top & 0xFE in {0x54, 0xD6}:
+        return _BRANCHING
+    # most that compute with vectors do none of these
+    return int(top & 0x0E != 0x0E and top & 0x1E != 4)
+
+
+_KINDS = bytes(map(_kind, range(256)))

@@ -1,0 +1,434 @@
+"""Runs code on what is known of values, to find what is reached without a test of the processor.
+
+    state     registers, stack, flags, and the *facts*: the features that the processor has if this is reached at all
+    branch    each side gets the facts that the tested value shows for it
+    call      of code that has to do with the question: followed, with the arguments; otherwise a use of what is called
+    use       a call, a jump, or an address that goes where it is not followed, with the facts at that instruction
+
+Code that compilers write for x86-64 Linux is meant: calls keep the stack and the registers that the psABI says.
+"""
+
+from collections.abc import Container, Iterable, Sequence
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import ClassVar
+
+from vbuild.dispatch import values
+from vbuild.dispatch.facts import ANY, EVERY, FEATURES
+from vbuild.dispatch.imports import imported
+from vbuild.dispatch.instructions import take_apart
+from vbuild.dispatch.machine import MOST_WORDS, Machine
+from vbuild.dispatch.machine_state import (
+    CC,
+    RAX,
+    TESTS,
+    Compared,
+    Operation,
+    State,
+    loaded,
+    negated,
+    shown_by,
+)
+from vbuild.dispatch.module import Piece
+from vbuild.dispatch.values import MASK_64, STACK, Value, is_stack, tag
+from vbuild.dispatch.world import ENVIRONMENT, Summary, World, is_address
+from vbuild.elf.iced import ConditionCode, FlowControl
+
+_DEPTH, _RANGE = 6, 64
+_FLAG_DEPTH = 3
+
+
+class TooMuchError(Exception):
+    """The code takes more steps than it is worth."""
+
+
+class Interpreter:
+    """Runs one piece of code, and what it calls as far as that is followed."""
+
+    _machine_of: ClassVar[type[Machine]] = Machine
+    # instructions that are run for one piece
+    _most_steps = 12_000
+
+    def __init__(self, world: World) -> None:
+        self._world, self._program, self._references = world, world.program, world.references
+        self._variables, self._objects = world.variables, world.objects
+        self._machine = machine = self._machine_of(world)
+        convention = world.program.convention
+        self._argument_registers, self._results = convention.arguments, convention.results
+        self._pointer, self._pushed = convention.pointer, convention.pushed
+        self._followed = machine.followed
+        # by instruction: the facts whenever it ran; by instruction and target: those of a use
+        self.ran: dict[int, int] = {}
+        self.uses = machine.uses
+        self.steps = 0
+        # whether some branch depends on what says nothing about the processor, as far as that was understood
+        self.guesses = False
+        # the branches that depend on an answer of which it is known what it shows
+        self.understood: set[int] = set()
+        self._most = self._most_steps
+        self._entry = 0
+        self._at_calls = EVERY
+        self._at_jumps: int | None = None
+        self._return: State | None = None
+        self._end: State | None = None
+
+    @cached_property
+    def summary(self) -> Summary:
+        """What the piece that was run tells a caller, whatever the arguments."""
+        end = self._end
+        if end is None:
+            return Summary(None, None, 0, returns=False, hands_out=self._machine.hands_out, is_asked=False)
+        first, other = self._results
+        result, second = (
+            None if isinstance(value, int) and tag(value) else value
+            for value in (end.registers[first], end.registers[other])
+        )
+        if values.tells(second) and not self._references.callers_use(self._entry, other):
+            second = None
+        # what is known wherever it is called, its callers know themselves
+        facts, is_asked = (
+            end.facts & ~self._machine.known,
+            self._machine.asks and bool(self._references.registers(self._entry).arguments),
+        )
+        return Summary(result, second, facts, returns=True, hands_out=self._machine.hands_out, is_asked=is_asked)
+
+    def run_piece(self, piece: Piece, *, most: int) -> None:
+        """Run *piece* from its start, then what of it was not reached from there, such as code that handles errors."""
+        self._most = min(most, self._most_steps + piece.end - piece.address)
+        self._entry, self._machine.known = piece.address, self._world.facts_at(piece.address)
+        start, registers = self._unknown(self._machine.known), self._argument_registers
+        for number, value in enumerate(self._world.arguments(piece.address)):
+            self._machine.is_given_addresses |= isinstance(value, int) and tag(value) != 0
+            if number < len(registers):
+                start.registers[registers[number]] = value
+            elif value is not None:
+                start.stack[STACK + 8 * (number - len(registers) + 1)] = (8, value)
+        self._end = self._follow(piece.address, start)
+        module = self._program.module(piece.address)
+        self._machine.is_handler = True
+        for instruction in module.instructions(piece):
+            address = module.base + instruction.ip
+            if address in self.ran or not (
+                module.needs(instruction) or instruction.near_branch_target or instruction.is_ip_rel_memory_operand
+            ):
+                continue
+            facts = self._at_calls if self._at_jumps is None else self._at_calls & self._at_jumps
+            self._run(address, self._unknown(0 if facts == EVERY else facts), piece.address)
+
+    def _unknown(self, facts: int = 0) -> State:
+        """The state where nothing but *facts* is known."""
+        return State(facts=facts)
+
+    def _follow(self, entry: int, state: State) -> State | None:
+        """The state after the function at *entry* returns, or None if it never does."""
+        self._followed.append(entry)
+        before, self._return = self._return, None
+        kept = self._machine.module, self._machine.here
+        try:
+            self._run(entry, state, entry)
+            return self._return
+        finally:
+            self._return = before
+            self._machine.module, self._machine.here = kept
+            self._followed.pop()
+
+    def _run(self, start: int, state: State, entry: int) -> None:
+        waiting, states = [start], {start: state}
+        visits: dict[int, int] = {}
+        while waiting:
+            address = heappop(waiting)
+            while waiting and waiting[0] == address:
+                heappop(waiting)
+            visits[address] = visits.get(address, 0) + 1
+            for target, after in self._until_paths_part(address, states[address].copy(), entry, states):
+                if target in states:
+                    merged = self._machine.joined(states[target], after, target, visits=visits.get(target, 0))
+                    if merged == states[target]:
+                        continue
+                    states[target] = merged
+                else:
+                    states[target] = after
+                heappush(waiting, target)
+
+    def _until_paths_part(
+        self, address: int, state: State, entry: int, known: Container[int]
+    ) -> list[tuple[int, State]]:
+        """Run what stands at *address* up to where other paths may come in, or the next *known* place."""
+        operations, machine = self._program.operations, self._machine
+        while True:
+            operation = operations.get(address) or self._operation(address)
+            self.steps += 1
+            if self.steps > self._most:
+                raise TooMuchError
+            self.ran[address] = self.ran.get(address, EVERY) & state.facts
+            if operation.instruction is None:
+                return []
+            machine.module, machine.here = operation.module, address
+            if operation.flow == FlowControl.NEXT:
+                operation.run(machine, operation, state)
+                address = operation.following
+            else:
+                following = self._step(operation, state, entry)
+                if len(following) != 1 or following[0][0] <= address:
+                    return following
+                ((address, state),) = following
+            if address in known or (operations.get(address) or self._operation(address)).is_joined:
+                return [(address, state)]
+
+    def _operation(self, address: int) -> Operation:
+        """What stands at *address*, kept for the next time."""
+        module = self._program.module(address)
+        instruction = module.instruction(address)
+        is_joined = self._program.is_joined(address)
+        if instruction is None:
+            found = Operation(None, module, is_joined)
+        else:
+            branch, following = instruction.near_branch_target, module.base + instruction.next_ip
+            target = module.base + branch if branch else 0
+            found = Operation(instruction, module, is_joined, instruction.flow_control, following, target)
+            self._take_apart(found)
+        self._program.operations[address] = found
+        return found
+
+    def _step(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
+        """Run an instruction that may not go on to the next one; where control goes, with the states there."""
+        flow, following = operation.flow, operation.following
+        if flow == FlowControl.CONDITIONAL_BRANCH:
+            return self._branch(operation, state, entry)
+        if flow == FlowControl.UNCONDITIONAL_BRANCH:
+            return self._jump(operation.target, state, entry)
+        if flow in {FlowControl.CALL, FlowControl.INDIRECT_CALL}:
+            self._at_calls &= state.facts
+            after = self._called(self._targets(operation, state), state)
+            # a call at the end of a function does not return
+            return [] if self._is_start(following) else [(following, one) for one in after]
+        if flow == FlowControl.INDIRECT_BRANCH:
+            return self._indirect(operation, state, entry)
+        if flow == FlowControl.RETURN:
+            self._returned(state)
+        return [(following, state)] if flow == FlowControl.XBEGIN_XABORT_XEND else []
+
+    def _is_start(self, address: int) -> bool:
+        piece = self._machine.module.piece(address)
+        return piece is not None and piece.address == address and piece.symbol is not None
+
+    def _branch(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
+        condition = operation.condition
+        if condition == ConditionCode.NONE:
+            return [(operation.following, state.copy()), *self._jump(operation.target, state, entry)]
+        taken, not_taken = self._sides(state, condition)
+        return [(operation.following, not_taken), *self._jump(operation.target, taken, entry)]
+
+    def _sides(self, state: State, condition: int) -> tuple[State, State]:
+        """The states where *condition* holds and where it does not, which *state* becomes."""
+        opposite = negated(condition)
+        shown, other = shown_by(state.flags, condition), shown_by(state.flags, opposite)
+        self.guesses |= not (shown or other)
+        if any(facts & FEATURES and facts <= ANY for facts in (shown, other)):
+            self.understood.add(self._machine.here)
+        taken = state.copy(shown)
+        state.facts |= other
+        self._narrow(taken, condition)
+        self._narrow(state, opposite)
+        return taken, state
+
+    def _narrow(self, after: State, condition: int) -> None:
+        """Note in *after* what a compared value can be where *condition* holds."""
+        flags = after.flags
+        self._note_change(after, condition)
+        if flags is None or flags.place is None or flags.only or not isinstance(flags.other, int):
+            return
+        test, number = TESTS.get(condition), flags.other
+        if test is None:
+            return
+        narrowed: Value = flags.one
+        if isinstance(flags.one, values.Choice):
+            kept = {case: facts for case, facts in flags.one.cases if test(case, number, flags.size)}
+            narrowed = values.choice(kept) if kept else flags.one
+        elif values.cases_of(flags.one) is None and not values.tells(flags.one) and not tag(number):
+            limits: dict[int, int] = {CC.BE: number, CC.B: number - 1}
+            limit = limits.get(condition, -1)
+            if 0 <= limit < _RANGE:
+                narrowed = values.choice(dict.fromkeys(range(limit + 1), 0))
+            elif condition == CC.E:
+                narrowed = number
+        if narrowed is not flags.one:
+            if flags.place < len(after.registers):
+                after.registers[flags.place] = narrowed
+            elif flags.place in after.stack:
+                after.stack[flags.place] = (after.stack[flags.place][0], narrowed)
+
+    def _note_change(self, state: State, condition: int) -> None:
+        """Note where *condition* shows that a variable has not got its first value any more: it never gets it again."""
+        flags, test = state.flags, TESTS.get(condition)
+        if isinstance(flags, Compared) and flags.source and test and isinstance(flags.other, int):
+            first = self._variables.first_value(*flags.source)
+            if first is not None and not test(first, flags.other, flags.size):
+                state.changed |= {flags.source}
+
+    def _jump(self, target: int, state: State, entry: int) -> list[tuple[int, State]]:
+        """Where a jump to *target* goes: to a place in the same function, or to another, which returns for this one."""
+        destination = self._program.destination(target)
+        if isinstance(destination, int) and destination == target:
+            piece = self._program.module(target).piece(target)
+            if piece is None or target == entry or _is_own(piece, target):
+                return [(target, state)]
+        for after in self._called([(destination, 0)] if destination is not None else [], state, 8):
+            self._returned(after)
+        return []
+
+    def _indirect(self, operation: Operation, state: State, entry: int) -> list[tuple[int, State]]:
+        found: list[tuple[int, State]] = []
+        targets = self._targets(operation, state)
+        if not targets:
+            self._note_jump(state)
+            self._returned(state.copy())
+        for target, facts in targets:
+            after = state.copy(facts)
+            if isinstance(target, int):
+                found += self._jump(target, after, entry)
+            else:
+                for left in self._called([(target, facts)], after, 8):
+                    self._returned(left)
+        return found
+
+    def _note_jump(self, state: State) -> None:
+        """Note a jump to a place that is not known."""
+        self._at_jumps = state.facts if self._at_jumps is None else self._at_jumps & state.facts
+
+    def _returned(self, state: State) -> None:
+        result = state.registers[RAX]
+        if len(self._followed) == 1 and (not is_address(result) or self._references.is_result_used(self._followed[0])):
+            self._machine.lose(result, state.facts, is_written=False)
+        if len(self._followed) == 1:
+            self._objects.share(state.registers[self._results[1]])
+            for register in self._results:
+                places = self._machine.variables_in(state.registers[register])
+                if places and self._world.writers.callers_write(self._entry, register):
+                    for place in places:
+                        self._variables.escape(place, state.facts)
+        before, after, pointer = self._return, state.copy(), state.registers[self._pointer]
+        if isinstance(pointer, int):
+            # what a function has kept on the stack is gone
+            after.stack = {place: kept for place, kept in after.stack.items() if place >= pointer}
+        self._return = after if before is None else self._machine.joined(before, after, self._machine.here, visits=0)
+
+    def _targets(self, operation: Operation, state: State) -> list[tuple[int | str, int]]:
+        """Where a call or jump goes, as far as that is known: addresses or names of imports, with facts."""
+        if operation.target:
+            destination = self._program.destination(operation.target)
+            return [] if destination is None else [(destination, 0)]
+        if not operation.operands:  # to address 0, in broken code
+            return []
+        place = operation.memory.fixed
+        if place is not None:
+            behind = self._program.behind(self._machine.module, place - self._machine.module.base)
+            if isinstance(behind, str):
+                return [(behind, 0)]
+        is_checked = place is not None and place - self._machine.module.base in self._machine.module.elf.dispatchers
+        value = state.registers[RAX] if is_checked else self._machine.read(operation, 0, state)
+        if isinstance(value, values.Kept) and operation.flow == FlowControl.INDIRECT_BRANCH:
+            self._note_jump(state)
+        cases = values.cases_of(values.known(value)) or {}
+        addresses = [
+            (number, facts) for number, facts in cases.items() if 0 < tag(number) <= len(self._program.modules)
+        ]
+        return [*addresses] if len(addresses) == len(cases) else []
+
+    def _called(self, targets: Iterable[tuple[int | str, int]], state: State, stack: int = 0) -> list[State]:
+        """The state after a call of one of *targets*, with arguments *stack* bytes up; none if it never returns."""
+        known = list(targets)
+        if len(known) == 1:
+            ((target, facts),) = known
+            if isinstance(target, str):
+                return self._imported(target, state)
+            if self._world.waits(target):
+                self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
+            if self._is_followed(target, state):
+                pointer = state.registers[self._pointer]
+                self._world.followed(target, self._arguments(target, state, stack), state.facts | facts)
+                before = state.copy(facts)
+                before.registers[self._pointer] = values.total(pointer, -self._pushed & MASK_64)
+                if (after := self._follow(target, before)) is None:
+                    return []
+                after.registers[self._pointer] = pointer
+                if isinstance(pointer, int):
+                    after.stack = {place: kept for place, kept in after.stack.items() if place >= pointer}
+                after.flags = None
+                return [after]
+        return self._not_followed(known, state, stack)
+
+    def _arguments(self, target: int, state: State, stack: int) -> list[Value]:
+        """What a call of *target* hands over in registers, and on the stack from *stack* bytes above its pointer on."""
+        read = self._references.registers(target).arguments
+        found = [state.registers[number] if number in read else None for number in self._argument_registers]
+        pointer = state.registers[self._pointer]
+        words = self._references.registers(target).words
+        places = range(pointer + stack, pointer + stack + 8 * words, 8) if isinstance(pointer, int) else ()
+        found += [loaded(state.stack, place, 8, self._machine.uneven) for place in places]
+        return [None if any(map(is_stack, values.cases_of(value) or ())) else value for value in found]
+
+    def _not_followed(self, targets: Sequence[tuple[int | str, int]], state: State, stack: int) -> list[State]:
+        """The state after a call of one of *targets*, of which at most a summary is known."""
+        functions = [target for target, _ in targets if isinstance(target, int)]
+        is_followed = bool(functions) and len(functions) == len(targets)
+        for target, facts in targets:
+            if isinstance(target, int):
+                self._machine.use(target, state.facts | facts)
+                for number in self._argument_registers:
+                    for place in self._machine.variables_in(state.registers[number]):
+                        self._variables.hand_over(place, target, number, state.facts | facts)
+                is_followed &= self._world.called(target, self._arguments(target, state, stack), state.facts | facts)
+        read, words = self._argument_registers, MOST_WORDS
+        if functions and len(functions) == len(targets):
+            used = [self._references.registers(target) for target in functions]
+            # what is left in the others from before goes nowhere
+            read = tuple(number for number in read if any(number in one.arguments for one in used))
+            words = max(one.words for one in used)
+        self._machine.hand_over(state, read, words, is_followed=is_followed, is_near=bool(functions))
+        if len(targets) != 1 or not functions:
+            self._machine.forget(state, None)
+            return [state]
+        summary = self._world.summary(functions[0])
+        self._machine.forget(
+            state, summary.result if summary else None, self._references.registers(functions[0]).changed
+        )
+        if summary is None:
+            return [state]
+        state.registers[self._results[1]] = summary.second
+        state.facts |= summary.facts
+        return [state] if summary.returns else []
+
+    def _take_apart(self, operation: Operation) -> None:
+        take_apart(operation)
+
+    def _imported(self, name: str, state: State) -> list[State]:
+        """The state after a call of the import *name*; none if it never returns."""
+        return imported(self._machine, name, state)
+
+    def _is_followed(self, target: int, state: State) -> bool:
+        if target in self._followed or len(self._followed) > _DEPTH or not self._program.module(target).piece(target):
+            return False
+        arguments = [state.registers[number] for number in self._references.registers(target).arguments]
+        follows = self._world.follows(target)
+        # what is given a flag may test it
+        flags = [
+            value for value in arguments if values.tells(value) and not is_address(value) and value is not ENVIRONMENT
+        ]
+        if all(isinstance(value, values.Kept) for value in flags) and not self._world.leads_above(target):
+            flags = []
+        if flags:
+            return not self._world.is_closed(target) and (follows or len(self._followed) <= _FLAG_DEPTH)
+        is_with_object = any(map(self._objects.has_object if follows else self._objects.has_telling_object, arguments))
+        if is_with_object or self._objects.makes_objects(target):
+            is_near = len(self._followed) <= _FLAG_DEPTH and not self._world.leads_above(target)
+            return is_near and self._objects.is_short(target)
+        summary = self._world.summary(target) if follows else None
+        # what it tells may depend on its arguments, or go where they point to
+        return summary is not None and summary.tells and any(isinstance(value, int) for value in arguments)
+
+
+def _is_own(piece: Piece, target: int) -> bool:
+    """Whether *target* is no start of a function: it is in the middle of *piece*, or what the compiler moved there."""
+    names = piece.symbol.names if piece.symbol else ()
+    return target != piece.address or any(".cold" in name for name in names)

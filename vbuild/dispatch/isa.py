@@ -1,0 +1,225 @@
+"""What the code in an ELF file needs of the processor, by disassembly, function by function.
+
+    ELF -> regions (a function, or what lies between two) -> instruction codes -> CPU features above the baseline
+
+Each function is decoded from its start, so data in front of it cannot put the decoder out of step. What stands in a
+function behind the first bytes that are not an instruction, and is not reached from its start, may be data, and so may
+all that stands around such bytes outside any function: it is kept apart as *doubtful*. Such bytes that are reached are
+the feature `UNKNOWN`, which no processor is known to have.
+
+`vbuild.hardware.cpu.X86_64_FEATURES` says which x86-64 level has the CPU feature that an instruction needs. AES, SHA,
+VAES, GFNI, the other AVX-512s and AMX belong to no level. Instructions that older processors execute as something
+harmless, or with which a program asks what the processor has, count for no level.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, partial
+from operator import attrgetter
+from typing import NamedTuple, Self
+
+from vbuild.binary.code import CodeFile, Symbol
+from vbuild.dispatch.regions import Region, regions_of, spread
+from vbuild.dispatch.undecodable import described, instructions_of
+from vbuild.elf.iced import Code, CpuidFeature, Decoder, EncodingKind, Formatter, FormatterSyntax, Instruction
+from vbuild.hardware.cpu import feature_rank
+from vbuild.process.pool import ProcessPool
+
+# What every x86-64 processor has
+_BASELINE = {"INTEL8086", "INTEL186", "INTEL286", "INTEL386", "INTEL486", "X64", "FPU", "FPU287", "FPU387"}
+_BASELINE |= {"CMOV", "CX8", "MMX", "SSE", "SSE2", "FXSR", "CLFSH"}
+# what only an operating system executes
+_SYSTEM = {"SYSCALL", "SEP", "MSR", "SMM", "MONITOR", "VMX", "SVM", "INVPCID", "INVEPT", "INVVPID", "SMAP", "WBNOINVD"}
+# hints do nothing on processors that do not know them
+_HINTS = {"MULTIBYTENOP", "PAUSE", "CET_IBT", "CET_SS", "MPX", "CLDEMOTE", "PREFETCHW", "PREFETCHWT1", "PREFETCHITI"}
+_HINTS |= {"HLE", "HLE_OR_RTM"}
+# with which a program asks what the processor has
+_QUESTIONS = {"TSC", "RDPMC", "CPUID"}
+_OF_NO_LEVEL = frozenset(_BASELINE | _SYSTEM | _HINTS | _QUESTIONS)
+_NAMES = {
+    number: name.replace("SSE4_", "SSE4.") for name, number in vars(CpuidFeature).items() if isinstance(number, int)
+}
+_CODES = {name: number for name, number in vars(Code).items() if isinstance(number, int)}
+
+INVALID: int = Code.INVALID
+# what bytes need that are not understood
+UNKNOWN = "UNKNOWN"
+CPUID: int = Code.CPUID
+XGETBV: int = Code.XGETBV
+
+
+@cache
+def features_by_code() -> dict[int, frozenset[str]]:
+    """The features, above the baseline, that each of iced-x86's instruction codes needs; codes without are left out."""
+    found = {INVALID: frozenset({UNKNOWN})}
+    for name, number in _CODES.items():
+        if features := _features(name, number) - _OF_NO_LEVEL:
+            found[number] = features
+    return found
+
+
+def _features(name: str, number: int) -> frozenset[str]:
+    # F3 0F BC is rep bsf to a processor without BMI1, and compilers emit it for a bsf whose input is not zero
+    if name.startswith("TZCNT"):
+        return frozenset()
+    if name in {"LAHF", "SAHF"}:
+        return frozenset({"LAHF-SAHF"})
+    # part of a question; that another one comes before it is the business of who looks at ways
+    if name == "XGETBV":
+        return frozenset()
+    instruction = _bare(number)
+    features = {_NAMES[feature] for feature in instruction.cpuid_features()}
+    # prefetch, prefetchw: AMD's 3DNow! brought them, every 64-bit processor takes them
+    if name.startswith("PREFETCH"):
+        return frozenset()
+    return frozenset("OSXSAVE" if feature.startswith("XSAVE") else feature for feature in features)
+
+
+@cache
+def vector_encoded() -> frozenset[int]:
+    """The instruction codes that have a VEX or EVEX prefix: what a compiler for v3 or v4 emits and others never do."""
+    kinds = {EncodingKind.VEX, EncodingKind.EVEX}
+    return frozenset(number for number in _CODES.values() if _bare(number).encoding in kinds)
+
+
+def _bare(number: int) -> Instruction:
+    instruction = Instruction()
+    # the stubs say enum, the values are plain integers
+    instruction.code = number  # type: ignore[assignment]
+    return instruction
+
+
+_BITS = 64
+_code_of = attrgetter("code")
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUse:
+    """The first instruction of a region that needs a feature."""
+
+    feature: str
+    address: int
+    instruction: str
+
+    def __str__(self) -> str:
+        return f"{self.feature} at {self.address:#x}: {self.instruction}"
+
+
+@dataclass(frozen=True, slots=True)
+class RegionIsa:
+    """The features above the baseline that a region needs; *doubtful* ones are only behind bytes that are not code."""
+
+    region: Region
+    features: frozenset[str]
+    doubtful: frozenset[str]
+    is_vector_encoded: bool
+
+    def above(self, level: int, *, extras: frozenset[str] = frozenset()) -> frozenset[str]:
+        """The features that the level of rank *level* does not have, and that are no *extras*."""
+        return frozenset(feature for feature in self.features if feature_rank(feature) > level) - extras
+
+    def uses(self, features: Iterable[str]) -> tuple[FeatureUse, ...]:
+        """The first instruction that needs each of *features*, in order of address."""
+        missing = set(features)
+        found = []
+        formatter = Formatter(FormatterSyntax.INTEL)
+        address, data = self.region.address, self.region.data
+        for instruction in instructions_of(data, address):
+            for feature in sorted(missing & features_by_code().get(instruction.code, frozenset())):
+                missing.remove(feature)
+                text = formatter.format(instruction) if instruction else described(data[instruction.ip - address :])
+                found.append(FeatureUse(feature, instruction.ip, text))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """What all code of a file needs: the regions that need more than the baseline, in order of address.
+
+    *cpuid* holds the addresses of the regions that ask the processor what it has, *invalid* counts those with
+    bytes that are not an instruction.
+    """
+
+    code_size: int
+    regions: tuple[RegionIsa, ...]
+    cpuid: tuple[int, ...]
+    invalid: int
+
+    @classmethod
+    def scan(cls, elf: CodeFile, executor: ProcessPool | None = None) -> Self:
+        """The instruction sets that an x86-64 *elf* needs; a large file is spread over the *executor*'s processes.
+
+        One core decodes about 25 MB of code a second.
+        """
+        regions = tuple(regions_of(elf))
+        found: list[RegionIsa] = []
+        cpuid: list[int] = []
+        invalid = 0
+        pieces = ((region.address, region.data) for region in regions)
+        decode = partial(_decoded, has_tables=elf.system != "linux")
+        for region, codes in zip(regions, spread(decode, pieces, executor), strict=True):
+            if not codes.certain and not codes.doubtful:
+                continue
+            invalid += codes.is_broken
+            if CPUID in codes.certain:
+                cpuid.append(region.address)
+            certain, doubtful = _needs(codes.certain), _needs(codes.doubtful)
+            if codes.is_broken and not is_function(region.function):
+                # data between functions, or behind a label: tables, constants
+                certain, doubtful = frozenset(), certain | doubtful
+            if certain or doubtful:
+                is_encoded = not vector_encoded().isdisjoint(codes.certain)
+                found.append(RegionIsa(region, certain, doubtful - certain, is_encoded))
+        return cls(elf.code_size, tuple(found), tuple(cpuid), invalid)
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Every feature above the baseline that some region certainly needs."""
+        return frozenset(feature for region in self.regions for feature in region.features)
+
+
+class _Codes(NamedTuple):
+    """The instruction codes of a region that say something; apart from those behind the first bytes that are not code.
+
+    A tuple, because tens of thousands of them come back from other processes.
+    """
+
+    certain: frozenset[int] = frozenset()
+    doubtful: frozenset[int] = frozenset()
+    is_broken: bool = False
+
+
+_NOTHING = _Codes()
+
+
+def _decoded(pieces: Iterable[tuple[int, bytes]], *, has_tables: bool) -> list[_Codes]:
+    """What the *pieces* of code hold, one by one; the loop that all the time goes into.
+
+    Outside Linux compilers put tables of jumps into functions.
+    """
+    telling = frozenset(features_by_code()) | {CPUID}
+    found = []
+    for _, data in pieces:
+        codes = set(map(_code_of, Decoder(_BITS, data)))
+        if INVALID in codes:
+            found.append(_split(data, telling, has_tables=has_tables))
+        elif telling.isdisjoint(codes):
+            found.append(_NOTHING)
+        else:
+            found.append(_Codes(telling & codes))
+    return found
+
+
+def _split(data: bytes, telling: frozenset[int], *, has_tables: bool) -> _Codes:
+    certain = telling.intersection(map(_code_of, instructions_of(data, 0, has_tables=has_tables)))
+    return _Codes(certain, telling.intersection(map(_code_of, Decoder(_BITS, data))) - certain, is_broken=True)
+
+
+def is_function(symbol: Symbol | None) -> bool:
+    """Whether *symbol* stands for code: it has an end, as its own type or an unwind entry says, or others call it."""
+    return symbol is not None and (symbol.size > 0 or symbol.is_exported)
+
+
+def _needs(codes: Iterable[int]) -> frozenset[str]:
+    table = features_by_code()
+    return frozenset(feature for code in codes if code in table for feature in table[code])

@@ -1,0 +1,467 @@
+"""What instructions read and write, where paths meet, and what becomes visible to code that is not followed."""
+
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
+from vbuild.dispatch import values
+from vbuild.dispatch.facts import ANY, ASKED, EVERY, FEATURES, as_kept
+from vbuild.dispatch.fields import FIELDS
+from vbuild.dispatch.machine_state import (
+    CLEARS_THE_REST,
+    GENERAL,
+    HANDED_OVER,
+    NO_LANES,
+    RAX,
+    Lanes,
+    Memory,
+    Operation,
+    State,
+    Uneven,
+    is_uneven,
+    loaded,
+    overlapping,
+    remainders,
+    split_like,
+)
+from vbuild.dispatch.module import Module
+from vbuild.dispatch.program import HEAP, LEAVES
+from vbuild.dispatch.values import MASK_64, STACK, Value, is_stack, tag
+from vbuild.dispatch.world import World, is_address
+from vbuild.elf.iced import RegisterExt
+
+# how often a place is passed before what tells, or what does not, can be anything there
+_VISITS, _FEW_VISITS = 12, 2
+# less than this is no address of a program
+LOWEST_ADDRESS = 4096
+# words on the stack that may be arguments of a function that is not known
+MOST_WORDS = 8
+# bytes that are copied one after the other, and that are filled
+_MOST_COPIED, _MOST_FILLED = 4096, 1 << 16
+# bytes of a pointer
+_WORD = 8
+
+
+class Machine:
+    """What a run of code reads and writes, and what of that becomes visible to code that is not followed."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.references, self.variables, self.objects = world.references, world.variables, world.objects
+        self.program = world.program
+        # by instruction and target: the facts at a use
+        self.uses: dict[tuple[int, int], int] = {}
+        # tables that were read: their address in a register is no argument of the call of what was read
+        self.bases: set[int] = set()
+        self.hands_out = False
+        # whether the processor is asked
+        self.asks = False
+        # the facts wherever the piece that is run is called
+        self.known = 0
+        # whether all its callers hand over an address that is known: then it may be where it writes to
+        self.is_given_addresses = False
+        # whether code is run that was not reached from the start
+        self.is_handler = False
+        self.module: Module = self.program.modules[0]
+        self.here = 0
+        # places that some stack has, with all that `is_uneven`
+        self.uneven = Uneven()
+        # the functions that are run inside each other
+        self.followed: list[int] = []
+
+    # what becomes visible to code that is not followed
+
+    def use(self, target: int, facts: int, address: int | None = None) -> None:
+        key = (self.here if address is None else address, target)
+        self.uses[key] = self.uses.get(key, EVERY) & facts
+
+    def lose(
+        self,
+        value: Value,
+        facts: int,
+        address: int | None = None,
+        *,
+        is_written: bool = True,
+        is_followed: bool = False,
+        is_near: bool = False,
+    ) -> None:
+        """Note the addresses that *value* may be: from here on they are used, and written to, out of sight.
+
+        Objects on the heap are not, where it *is_followed* to a place that is known, and *is_near* is as in `escape`.
+        """
+        if value is None or isinstance(value, values.Word) or (isinstance(value, int) and not tag(value)):
+            return
+        for number, shown in (values.cases_of(values.known(value)) or {}).items():
+            if 0 < tag(number) <= len(self.program.modules):
+                self.use(number, facts | shown, address)
+                module = self.program.module(number)
+                if is_written and not module.is_constant(number - module.base):
+                    self.variables.escape(number, facts | shown, is_near=is_near)
+        if not is_followed:
+            self.objects.share(value)
+
+    def variables_in(self, value: Value) -> list[int]:
+        """The addresses of variables that *value* may be."""
+        if value is None or isinstance(value, values.Word):
+            return []
+        files = range(1, len(self.program.modules) + 1)
+        numbers = [number for number in values.cases_of(values.known(value)) or () if tag(number) in files]
+        modules = [self.program.module(number) for number in numbers]
+        return [
+            number
+            for number, module in zip(numbers, modules, strict=True)
+            if not module.is_constant(number - module.base)
+        ]
+
+    def hand_over(
+        self,
+        state: State,
+        registers: Iterable[int],
+        words: int = MOST_WORDS,
+        *,
+        is_followed: bool = False,
+        is_near: bool = False,
+        is_written: bool = True,
+    ) -> None:
+        """Note what the arguments in *registers*, and *words* on the stack, give to code that is not followed.
+
+        Where it *is_followed* by itself, it is run with the objects that it is given.
+        """
+        for number in registers:
+            value = state.registers[number]
+            if isinstance(value, int) and is_stack(value):
+                self.spoil(value, state)
+            elif value not in self.bases:
+                self.lose(value, state.facts, is_followed=is_followed, is_near=is_near, is_written=is_written)
+        # arguments on the stack
+        pointer = state.registers[self.program.convention.pointer]
+        if isinstance(pointer, int):
+            for place in range(pointer, pointer + 8 * words, 8):
+                if place in state.stack and isinstance(state.stack[place][1], values.Choice | int):
+                    self.lose(state.stack[place][1], state.facts, is_followed=is_followed, is_written=is_written)
+
+    def forget(self, state: State, result: Value, lost: Iterable[int] | None = None) -> None:
+        for number in self.program.convention.lost if lost is None else lost:
+            state.registers[number] = None
+        state.registers[RAX] = result
+        state.vectors.clear()
+        state.flags = None
+
+    # operands
+
+    def address(self, memory: Memory, state: State, *, is_used: bool = True) -> Value:
+        if memory.fixed is not None or memory.is_of_thread:
+            return memory.fixed
+        found: Value = memory.displacement
+        if memory.base is not None:
+            start = state.registers[memory.base]
+            if isinstance(start, int) and is_used:
+                self.bases.add(start)
+            found = values.total(start, found)
+        if memory.index is not None:
+            scaled = values.shifted(state.registers[memory.index], memory.shift, "shl", 8)
+            before, found = found, values.total(found, scaled)
+            if isinstance(found, values.Kept):
+                # if the field holds something else, elsewhere in the table
+                self.lose(before, state.facts | as_kept(EVERY), is_written=False)
+            elif values.cases_of(found) is None:
+                # somewhere in a table; an argument may say where
+                self.asks |= self.world.leads_to_answer(before)
+                self.lose(before, state.facts, is_written=False)
+                self.lose(scaled, state.facts, is_written=False)
+        return found
+
+    def location(self, memory: Memory, state: State) -> Value:
+        """The address of the operand in memory, or of the field that it is of a structure anywhere."""
+        found = self.address(memory, state)
+        used = self.used_address(found)
+        if used is not found and memory.base is not None and memory.index is None:
+            # after this the register points at memory
+            state.registers[memory.base] = values.total(used, -memory.displacement & MASK_64)
+        return memory.field if used is None else used
+
+    @staticmethod
+    def used_address(address: Value) -> Value:
+        """*address* where memory there is used: no program uses that at zero."""
+        if not isinstance(address, values.Choice) or not is_address(address):
+            return address
+        return values.choice({place: facts for place, facts in address.cases if place >= LOWEST_ADDRESS})
+
+    def read(self, operation: Operation, index: int, state: State, size: int = 0) -> Value:
+        """What an operand holds; of a number only the low *size* bytes, if that is given."""
+        operand = operation.operands[index]
+        if operand.number is not None:
+            value = state.registers[operand.number]
+            if operand.below:
+                value = values.shifted(value, operand.below, "shr", 8)
+            return values.truncated(value, operand.size)
+        if operand.is_memory:
+            return self.load(self.location(operation.memory, state), operand.size, state)
+        if operand.immediate is not None:
+            return operand.immediate & ((1 << 8 * size) - 1) if size else operand.immediate
+        return values.lossy(*state.vectors.get(operand.register, ()))
+
+    def write(self, operation: Operation, index: int, value: Value, state: State) -> None:
+        operand = operation.operands[index]
+        if operand.register:
+            self.set_register(operand.register, value, state)
+        elif operand.is_memory:
+            address = self.location(operation.memory, state)
+            if operation.memory.index is not None and values.cases_of(address) is None:
+                self._store_somewhere(operation.memory, operand.size, value, state)
+            self.store(address, operand.size, value, state)
+            if operation.memory.field is not None and self.objects.has_object(address):
+                # what may get to the same object by another way finds it there
+                self.variables.store(operation.memory.field, operand.size, value, state.facts)
+
+    def set_register(self, register: int, value: Value, state: State) -> None:
+        if register not in GENERAL:
+            state.vectors[RegisterExt.full_register(register)] = (value,) * len(NO_LANES)  # type: ignore[arg-type]
+            return
+        number, size, below = GENERAL[register]
+        if state.flags and state.flags.place == number:
+            state.flags = replace(state.flags, place=None)
+        if state.source and state.source[0] == number:
+            state.source = None
+        if size >= CLEARS_THE_REST:
+            state.registers[number] = values.truncated(value, size)
+            return
+        following = self.program.operations[self.here].following
+        if values.tells(value) and not below and self.references.is_unread(following, number, size):
+            state.registers[number] = values.truncated(value, size)
+            return
+        if state.registers[number] == 0:
+            state.registers[number] = values.shifted(values.truncated(value, size), below, "shl", 8)
+            return
+        old, new = values.bits_of(state.registers[number]), values.bits_of(value)
+        state.registers[number] = values.as_word((*old[:below], *new[: 8 * size], *old[below + 8 * size :]))
+
+    def load(self, address: Value, size: int, state: State) -> Value:
+        if isinstance(address, values.Kept):
+            return values.weakened(self.load(address.value, size, state))
+        cases = values.cases_of(address)
+        if cases is None:
+            return None
+        if len(cases) == 1:
+            return self.load_from(next(iter(cases)), size, state)
+        found: dict[int, int] = {}
+        for place, facts in cases.items():
+            value = self.load_from(place, size, state)
+            if not isinstance(value, int):
+                self.lose(address, state.facts, is_written=False)
+                return values.lossy(address, value)
+            found[value] = found.get(value, EVERY) & facts
+        return values.choice(found)
+
+    def load_from(self, address: int, size: int, state: State) -> Value:  # noqa: PLR0911  # one for each kind of place
+        if is_stack(address):
+            return loaded(state.stack, address, size, self.uneven)
+        if tag(address) >= tag(LEAVES):
+            return self.variables.load(address, size) if size <= _WORD else None
+        if not 0 < tag(address) <= len(self.program.modules):
+            return None
+        module = self.program.module(address)
+        place = address - module.base
+        behind = self.program.behind(module, place)
+        if isinstance(behind, int):
+            if module.is_constant(place) or tag(behind) >= tag(LEAVES) or self.variables.keeps_pointer(address):
+                return behind
+            # it is written to as far as the code that has it goes
+            self.lose(behind, state.facts)
+            return None
+        if size > _WORD:
+            for _, pointer in module.pointers_in(range(place, place + size)):
+                self.use(module.base + pointer, state.facts)
+            return None
+        value = self.variables.load(address, size)
+        if (address, size) in state.changed and (first := self.variables.first_value(address, size)) is not None:
+            return values.without(value, first)
+        return value
+
+    def store(self, address: Value, size: int, value: Value, state: State) -> None:  # noqa: C901  # each kind of place
+        cases = values.cases_of(address)
+        if cases is not None and len(cases) == 1 and is_stack(next(iter(cases))):
+            self._store_on_stack(next(iter(cases)), size, value, state)
+            return
+        is_followed = cases is not None and not any(is_stack(place) or tag(place) == tag(FIELDS) for place in cases)
+        is_held = is_followed and all(0 < tag(place) <= len(self.program.modules) for place in cases or ())
+        self.lose(value, state.facts, is_followed=is_followed, is_near=is_held)
+        for place in (cases or ()) if is_held else ():
+            for target in self.variables_in(value):
+                self.variables.hold_pointer(place, target)
+        if cases is None:
+            self.hand_out(value, state)
+        if self.is_handler and not is_followed:
+            # code that handles errors may have any address that the rest has
+            self.objects.share_seen()
+        for place, shown in (cases or {}).items():
+            if is_stack(place):
+                self._store_on_stack(place, size, None, state)
+            elif tag(place) == tag(FIELDS):
+                self.hand_out(value, state)
+                self.variables.store(place, size, value, state.facts)
+            elif tag(place) == tag(HEAP):
+                self.hand_out(value, state)
+                self.variables.store(place, size, value, state.facts | shown)
+            elif 0 < tag(place) <= len(self.program.modules):
+                if self.is_given_addresses:
+                    self.hand_out(value, state)
+                self.variables.store(place, size, value, state.facts | shown)
+                if len(cases or ()) == 1:
+                    state.changed |= {(place, size)}
+
+    def copy(self, to: Value, source: Value, size: Value, state: State) -> bool:
+        """Copy *size* bytes, if it is known where to and how many; False if not."""
+        if not isinstance(size, int) or not 0 <= size <= _MOST_COPIED or values.cases_of(to) is None:
+            return False
+        at = 0
+        while at < size:
+            length = next(one for one in (8, 4, 2, 1) if at + one <= size)
+            value = self.load(self.used_address(values.total(source, at)), length, state)
+            self.store(self.used_address(values.total(to, at)), length, value, state)
+            at += length
+        return True
+
+    def fill(self, place: Value, value: Value, size: Value, state: State) -> bool:
+        """Fill *size* bytes with *value*, if it is known where and how many; False if not."""
+        if not isinstance(size, int) or not 0 < size < _MOST_FILLED or values.cases_of(place) is None:
+            return False
+        self.store(self.used_address(place), size, 0 if value == 0 else None, state)
+        return True
+
+    def hand_out(self, value: Value, state: State) -> None:
+        """Note that *value* is written somewhere."""
+        if state.facts > ANY | ASKED:
+            # nothing gets there
+            return
+        is_number = isinstance(value, int) and not tag(value)
+        self.hands_out |= bool(state.facts & ~self.known if is_number else values.tells(value))
+
+    def _store_somewhere(self, memory: Memory, size: int, value: Value, state: State) -> None:
+        """Write *value* to a place that is not known of the table at the base of the operand in memory."""
+        table = state.registers[memory.base] if memory.base is not None else None
+        for start in values.cases_of(values.total(table, memory.displacement)) or ():
+            if 0 < tag(start) <= len(self.program.modules):
+                self.variables.store_in_table(start, size, value, state.facts)
+
+    def _store_on_stack(self, place: int, size: int, value: Value, state: State) -> None:
+        if state.flags and state.flags.place is not None and place - 8 < state.flags.place < place + size:
+            state.flags = replace(state.flags, place=None)
+        if is_uneven(place, size):
+            self.uneven.add(place, size)
+        for other in overlapping(state.stack, place, size, self.uneven):
+            if other <= place - HANDED_OVER:
+                continue
+            kept, old = state.stack[other]
+            del state.stack[other]
+            if (other, kept) == (place, size):
+                continue
+            rest = remainders(other, kept, old, range(place, place + size))
+            if rest is None:
+                self.lose(old, state.facts)
+            else:
+                state.stack.update(rest)
+                self.uneven.update(rest)
+        state.stack[place] = (size, value)
+
+    def spoil(self, start: int, state: State) -> None:
+        """Forget what is on the stack from *start*, to which code that is not followed has a pointer."""
+        # what the caller handed over on the stack is not part of what a function keeps there
+        length = min(HANDED_OVER, STACK - start) if start < STACK else HANDED_OVER
+        for place, (size, value) in list(state.stack.items()):
+            if place >= start and values.tells(value) & FEATURES and values.cases_of(value) is not None:
+                # a structure on the stack: what gets its address finds the answer in a field
+                self.variables.store(self.module.field(place - start), size, value, state.facts)
+            if start <= place < start + length:
+                self.lose(value, state.facts)
+                state.stack[place] = (size, None)
+            elif place >= start:
+                # in a long structure
+                self.objects.share(value)
+        state.stack.setdefault(start, (length, None))
+        self.uneven.add(start, length)
+
+    # where paths meet
+
+    def joined(self, one: State, other: State, address: int, *, visits: int) -> State:
+        one_facts, other_facts = one.facts, other.facts
+
+        def joined(first: Value, second: Value) -> Value:
+            if first is second or first == second:
+                return first
+            return self._met((first, one_facts), (second, other_facts), address, visits)
+
+        vectors: dict[int, Lanes] = {}
+        registers = one.registers.copy()
+        for number, (first, second) in enumerate(zip(one.registers, other.registers, strict=True)):
+            if first is not second and first != second:
+                is_pointer = is_address(first) or is_address(second)
+                registers[number] = None if is_pointer and self.is_dead(address, number) else joined(first, second)
+        for number in one.vectors.keys() ^ other.vectors.keys():
+            for state in (one, other):
+                for lane in state.vectors.get(number, ()):
+                    self.lose(lane, state.facts, address)
+        for number in one.vectors.keys() & other.vectors.keys():
+            here, there = one.vectors[number], other.vectors[number]
+            vectors[number] = here if here == there else tuple(map(joined, here, there))
+        return State(
+            registers,
+            vectors,
+            one.stack if one.stack == other.stack else self._joined_stacks(one, other, joined, address),
+            one.flags if one.flags == other.flags else None,
+            one_facts & other_facts,
+            one.source if one.source == other.source else None,
+            one.changed & other.changed,
+        )
+
+    def is_dead(self, address: int, register: int) -> bool:
+        """Whether the code at *address* never reads an address in *register* before it writes there."""
+        # one byte of it is none: the low one may be read by a call, as the number of vectors
+        return self.references.is_unread(address, register, 1)
+
+    def _joined_stacks(
+        self, one: State, other: State, joined: Callable[[Value, Value], Value], address: int
+    ) -> dict[int, tuple[int, Value]]:
+        first, second = one.stack, other.stack
+        differing = [place for place, here in first.items() if second.get(place) is not here]
+        if any(place in second and first[place][0] != second[place][0] for place in differing):
+            self.uneven.update(split_like(first, second))
+            self.uneven.update(split_like(second, first))
+            differing = [place for place, here in first.items() if second.get(place) is not here]
+        found = first.copy()
+        for place in differing:
+            here, there = first[place], second.get(place)
+            if there is None:
+                found[place] = self._joined_place(place, one, other, address)
+            elif here[0] == there[0]:
+                found[place] = here[0], joined(here[1], there[1])
+            else:
+                self.lose(here[1], one.facts, address)
+                self.lose(there[1], other.facts, address)
+                found[place] = max(here[0], there[0]), None
+        for place in second.keys() - first.keys():
+            found[place] = self._joined_place(place, other, one, address)
+        return found
+
+    def _met(self, one: tuple[Value, int], other: tuple[Value, int], address: int, visits: int) -> Value:
+        """What two values, with the facts on the way to each, are where they meet at *address*."""
+        found = values.join(*one, *other)
+        # what only counts is not followed round and round; bits only come to tell less
+        is_growing = found != one[0] and not (isinstance(found, values.Word) and values.tells(found))
+        if is_growing and visits > (_VISITS if values.tells(found) or is_address(one[0]) else _FEW_VISITS):
+            found = None
+        if found is None or isinstance(found, values.Word):
+            for value, known in (one, other):
+                self.lose(value, known, address)
+        return found
+
+    def _joined_place(self, place: int, one: State, other: State, address: int) -> tuple[int, Value]:
+        """What is at a *place* on the stack where two paths meet, *one* that has written there and another."""
+        known = one.stack[place]
+        # nothing has written there on the other path, so nothing may read it afterwards
+        if known[1] is None or not any(
+            at >= place - HANDED_OVER for at in overlapping(other.stack, place, known[0], self.uneven)
+        ):
+            return known
+        self.lose(known[1], one.facts, address)
+        return known[0], None

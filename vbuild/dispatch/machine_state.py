@@ -1,0 +1,379 @@
+"""What the interpreter knows at one instruction: registers, stack, flags, and what these say about the processor."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from msgspec import Struct, field
+
+from vbuild.dispatch import values
+from vbuild.dispatch.facts import EVERY, as_kept
+from vbuild.dispatch.values import STACK, Value, tag
+from vbuild.elf.iced import ConditionCode, FlowControl, InstructionInfoFactory, OpAccess, Register, RegisterExt
+
+RAX, RCX, RDX, RBX, RSP = range(5)
+# bytes on the stack that code with a pointer to them may write
+HANDED_OVER = 128
+_MOST_PAIRS = 1024
+_WORD, _HALF = 8, 4
+# bytes: from here on writing to a register clears the rest of it
+CLEARS_THE_REST = 4
+# bits of an address that say where in a part of the stack it is
+_PART = 6
+
+
+class Convention(Struct, frozen=True):
+    """How functions call each other: the registers with the first *arguments*, by number, and those that are *lost*.
+
+    So are the stack's *pointer* and those with *results*; a call puts as many bytes on the stack as are *pushed*.
+    """
+
+    arguments: tuple[int, ...]
+    lost: frozenset[int]
+    pointer: int = RSP
+    results: tuple[int, int] = (RAX, RDX)
+    pushed: int = 8
+
+
+# psABI of x86-64, section 3.2.3; https://learn.microsoft.com/cpp/build/x64-calling-convention ; Arm's AAPCS64
+_SYSTEM_V = Convention((7, 6, 2, 1, 8, 9), frozenset({0, 1, 2, 6, 7, 8, 9, 10, 11}))
+_WINDOWS = Convention((1, 2, 8, 9), frozenset({0, 1, 2, 8, 9, 10, 11}))
+_ARM = Convention(tuple(range(9)), frozenset({*range(19), 30}), pointer=31, results=(0, 1), pushed=0)
+
+
+def convention_of(machine: str, system: str) -> Convention:
+    """How code for *machine* is called on *system*, as `vbuild.binary.code.CodeFile` has both."""
+    if machine == "aarch64":
+        return _ARM
+    return _WINDOWS if system == "windows" else _SYSTEM_V
+
+
+# 64 bits each of a vector register
+Lanes = tuple[Value, ...]
+NO_LANES: Lanes = (None,) * 8
+
+
+class State(Struct):
+    """What is known at one instruction."""
+
+    registers: list[Value] = field(default_factory=lambda: [STACK if number == RSP else None for number in range(16)])
+    vectors: dict[int, Lanes] = {}
+    stack: dict[int, tuple[int, Value]] = {}
+    flags: "Compared | Chained | None" = None
+    facts: int = 0
+    # the variable that the value in a register, by number, comes from; variables that have lost their first value
+    source: tuple[int, tuple[int, int]] | None = None
+    changed: frozenset[tuple[int, int]] = frozenset()
+
+    def copy(self, facts: int = 0) -> "State":
+        return State(
+            self.registers.copy(),
+            self.vectors.copy(),
+            self.stack.copy(),
+            self.flags,
+            self.facts | facts,
+            self.source,
+            self.changed,
+        )
+
+
+class Compared(Struct, frozen=True):
+    """The flags after a comparison of two values of *size* bytes; *only* these conditions are known if given.
+
+    *place* says which register, by number, or place on the stack had the first value, *source* which variable.
+    """
+
+    one: Value
+    other: Value
+    size: int
+    place: int | None = None
+    only: frozenset[int] | None = None
+    source: tuple[int, int] | None = None
+
+
+class Chained(Struct, frozen=True):
+    """The flags of a comparison *then* where *condition* held before, of *before*; and elsewhere conditions that hold.
+
+    Arm's ``ccmp`` makes them.
+    """
+
+    before: "Compared | Chained | None"
+    condition: int
+    then: Compared
+    elsewhere: frozenset[int]
+    place: None = None
+
+    def shown_by(self, condition: int) -> int:
+        """The features of the processor if *condition* holds now."""
+        compared = shown_by(self.before, self.condition) | shown_by(self.then, condition)
+        if condition not in self.elsewhere:
+            return compared
+        return compared & shown_by(self.before, negated(self.condition))
+
+
+class Operand(Struct, frozen=True):
+    """An operand of *size* bytes: a register, a number, or what stands in memory; nothing of these if not followed.
+
+    A general register has a *number*, and bits *below* it; any other one is part of the *register*.
+    """
+
+    size: int
+    number: int | None = None
+    below: int = 0
+    register: int = 0
+    immediate: int | None = None
+    is_memory: bool = False
+
+
+class Memory(Struct, frozen=True):
+    """How an instruction makes an address: the *fixed* one, or from registers by number; none that belongs to a thread.
+
+    *field* stands for the place if the register *base* points at a structure that nobody knows the address of.
+    """
+
+    fixed: int | None = None
+    base: int | None = None
+    index: int | None = None
+    shift: int = 0
+    displacement: int = 0
+    is_of_thread: bool = False
+    field: int | None = None
+
+
+class Effects(Struct, frozen=True):
+    """The registers that an instruction reads and writes, and whether it does that in memory."""
+
+    read: tuple[int, ...]
+    written: tuple[int, ...]
+    memory: int | None
+    reads_memory: bool
+    writes_memory: bool
+    changes_flags: bool
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+class Operation(Struct):
+    """An instruction at an address of the program, taken apart once because it runs again and again.
+
+    Control goes on to *following*, or to *target* if that is not 0; where *is_joined*, other paths may come in. Where
+    no instruction stands, it is None.
+    """
+
+    instruction: Any
+    module: Any
+    is_joined: bool
+    flow: int = 0
+    following: int = 0
+    target: int = 0
+    run: Callable[[Any, "Operation", State], None] = _nothing
+    operands: tuple[Operand, ...] = ()
+    memory: Memory = Memory()
+    mnemonic: int = 0
+    condition: int = 0
+    is_twice: bool = False
+    effects: Effects | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of the first operand."""
+        return self.operands[0].size
+
+
+CC = ConditionCode
+ZERO_SIGN = frozenset({CC.E, CC.NE, CC.S, CC.NS})
+CARRY = frozenset({CC.B, CC.AE})
+_SWAPPED: dict[int, int] = {CC.A: CC.B, CC.B: CC.A, CC.AE: CC.BE, CC.BE: CC.AE, CC.G: CC.L, CC.L: CC.G, CC.GE: CC.LE}
+_SWAPPED |= {CC.LE: CC.GE, CC.E: CC.E, CC.NE: CC.NE}
+
+
+def negated(condition: int) -> int:
+    return ((condition - 1) ^ 1) + 1
+
+
+def _signed(number: int, size: int) -> int:
+    sign = 1 << (8 * size - 1)
+    return number if tag(number) else ((number & ((sign << 1) - 1)) ^ sign) - sign
+
+
+TESTS: dict[int, Callable[[int, int, int], bool]] = {
+    CC.E: lambda a, b, _: a == b,
+    CC.NE: lambda a, b, _: a != b,
+    CC.A: lambda a, b, _: a > b,
+    CC.AE: lambda a, b, _: a >= b,
+    CC.B: lambda a, b, _: a < b,
+    CC.BE: lambda a, b, _: a <= b,
+    CC.G: lambda a, b, size: _signed(a, size) > _signed(b, size),
+    CC.GE: lambda a, b, size: _signed(a, size) >= _signed(b, size),
+    CC.L: lambda a, b, size: _signed(a, size) < _signed(b, size),
+    CC.LE: lambda a, b, size: _signed(a, size) <= _signed(b, size),
+    CC.S: lambda a, b, size: _signed(a - b, size) < 0,
+    CC.NS: lambda a, b, size: _signed(a - b, size) >= 0,
+}
+
+
+def shown_by(flags: Compared | Chained | None, condition: int) -> int:
+    """The features of the processor if *condition* holds."""
+    if isinstance(flags, Chained):
+        return flags.shown_by(condition)
+    if flags is None or (flags.only and condition not in flags.only) or condition not in TESTS:
+        return 0
+    return _shown(flags.one, flags.other, flags.size, condition)
+
+
+@lru_cache(maxsize=1 << 16)
+def _shown(one: Value, other: Value, size: int, condition: int) -> int:
+    if isinstance(one, values.Kept) or isinstance(other, values.Kept):
+        return as_kept(_shown(values.known(one), values.known(other), size, condition))
+    first, second = values.cases_of(one), values.cases_of(other)
+    if first is not None and second is not None and len(first) * len(second) <= _MOST_PAIRS:
+        found = EVERY
+        for a, a_facts in first.items():
+            for b, b_facts in second.items():
+                if TESTS[condition](a, b, size):
+                    found &= a_facts | b_facts
+        return found
+    if isinstance(one, int):
+        one, other, condition = other, one, _SWAPPED.get(condition, CC.NONE)
+    if not isinstance(other, int) or tag(other):
+        return 0
+    return _shown_by_number(one, other, size, condition)
+
+
+def _shown_by_number(one: Value, number: int, size: int, condition: int) -> int:  # noqa: PLR0911  # one a condition
+    sign = values.bits_of(one)[8 * size - 1]
+    is_unsigned = sign[0] == EVERY
+    if condition == CC.E:
+        return values.shown_equal(one, number)
+    if condition == CC.NE:
+        return values.shown_different(one, number)
+    if number == 0 and condition in {CC.L, CC.S}:
+        return sign[0]
+    if number == 0 and condition in {CC.GE, CC.NS}:
+        return sign[1]
+    if number == 0 and condition == CC.G:
+        return sign[1] | values.shown_nonzero(values.truncated(one, size))
+    if is_unsigned and number >> (8 * size - 1) == 0:
+        signless: dict[int, int] = {CC.G: CC.A, CC.GE: CC.AE, CC.L: CC.B, CC.LE: CC.BE}
+        condition = signless.get(condition, condition)
+    if condition in {CC.A, CC.AE}:
+        number -= condition == CC.AE
+        return values.shown_above(one, number) if number >= 0 else 0
+    if condition in {CC.B, CC.BE}:
+        number -= condition == CC.B
+        return values.shown_up_to(one, number) if number >= 0 else EVERY
+    return 0
+
+
+def _registers() -> dict[int, tuple[int, int, int]]:
+    """The general registers: number, size in bytes, and the bits below it."""
+    found = {}
+    for name, register in vars(Register).items():
+        # the stubs say enum, the values are plain integers
+        if isinstance(register, int) and RegisterExt.is_gpr(register):  # type: ignore[arg-type]
+            full, size = RegisterExt.full_register(register), RegisterExt.size(register)  # type: ignore[arg-type]
+            found[register] = (full - Register.RAX, size, 8 * (name in {"AH", "BH", "CH", "DH"}))
+    return found
+
+
+GENERAL = _registers()
+WRITES = {OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE}
+INFO = InstructionInfoFactory()
+CALLS = frozenset({FlowControl.CALL, FlowControl.INDIRECT_CALL})
+INDIRECT = frozenset({FlowControl.INDIRECT_CALL, FlowControl.INDIRECT_BRANCH})
+
+
+def general(register: int) -> int | None:
+    """The number of the general register *register*, or of the one that it is part of; None for another."""
+    return GENERAL[register][0] if register in GENERAL else None
+
+
+def is_uneven(place: int, size: int) -> bool:
+    """Whether *size* bytes at *place* are of the kind that is rare on stacks: long, or not at a multiple of four."""
+    return size > _WORD or place & 3 != 0
+
+
+class Uneven:
+    """The places that some stack has with all that `is_uneven`, by the parts of the stack that they reach into."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, set[int]] = {}
+
+    def add(self, place: int, size: int = _WORD) -> None:
+        for part in range(place >> _PART, (place + size - 1 >> _PART) + 1):
+            self._parts.setdefault(part, set()).add(place)
+
+    def update(self, places: Iterable[int]) -> None:
+        """Add *places* with a word each at most."""
+        for place in places:
+            self.add(place)
+
+    def near(self, start: int, stop: int) -> Iterable[int]:
+        """The places that may reach into the bytes from *start* to *stop*, and others."""
+        first, last = start >> _PART, max(stop - 1, start) >> _PART
+        if first == last:
+            return self._parts.get(first, ())
+        return set[int]().union(*(self._parts.get(part, ()) for part in range(first, last + 1)))
+
+
+def overlapping(stack: Mapping[int, tuple[int, Value]], address: int, size: int, uneven: Uneven) -> list[int]:
+    """The places on the *stack* that have one of the *size* bytes at *address*; all that `is_uneven` are *uneven*."""
+    stop = address + size
+    near = [at for at in range(address - _HALF & -_HALF, stop, _HALF) if at in stack and at + stack[at][0] > address]
+    for at in uneven.near(address, stop):
+        if at < stop and at in stack and at + stack[at][0] > address and at not in near:
+            near.append(at)
+    return near
+
+
+def loaded(stack: Mapping[int, tuple[int, Value]], address: int, size: int, uneven: Uneven) -> Value:
+    """*size* bytes at *address*, from a value that is there or around it; as in `overlapping`."""
+    if (exact := stack.get(address)) and exact[0] == size:
+        return exact[1]
+    near = overlapping(stack, address, size, uneven)
+    for place in near:
+        kept, value = stack[place]
+        if place <= address and address + size <= place + kept:
+            if kept > _WORD:
+                return 0 if value == 0 else values.lossy(value)
+            return values.truncated(values.shifted(value, 8 * (address - place), "shr", 8), min(size, 8))
+    near.sort()
+    parts = [(at, *stack[at]) for at in near]
+    ends = [address, *(at + kept for at, kept, _ in parts)]
+    if size <= _WORD and [*near, address + size] == ends:
+        found: Value = 0
+        for place, kept, value in parts:
+            shifted = values.shifted(values.truncated(value, kept), 8 * (place - address), "shl", 8)
+            found = values.bitwise(found, shifted, "or")
+        return found
+    return values.lossy(*(value for _, _, value in parts))
+
+
+def remainders(start: int, size: int, value: Value, without: range) -> dict[int, tuple[int, Value]] | None:
+    """What is left of *size* bytes with *value* at *start* around the bytes *without*; None if it cannot be split."""
+    if value is None or (value != 0 and (size > _WORD or any(map(tag, values.cases_of(value) or ())))):
+        return None
+    found = {}
+    for low, high in ((start, min(without.start, start + size)), (max(without.stop, start), start + size)):
+        at = low
+        while at < high:
+            length = next(one for one in (8, 4, 2, 1) if at + one <= high and not (at - low) % one)
+            part = 0 if value == 0 else values.truncated(values.shifted(value, 8 * (at - start), "shr", 8), length)
+            found[at] = (length, part)
+            at += length
+    return found
+
+
+def split_like(stack: dict[int, tuple[int, Value]], other: Mapping[int, tuple[int, Value]]) -> Iterator[int]:
+    """Split what stands on the *stack* in one piece where the *other* one has several; where the pieces are then."""
+    for place, (size, value) in list(stack.items()):
+        if place in other and other[place][0] < size and size > _HALF:
+            length = other[place][0]
+            rest = remainders(place, size, value, range(place, place + length))
+            if rest is not None:
+                part = 0 if value == 0 else values.truncated(value, length)
+                stack.update(rest)
+                stack[place] = (length, part)
+                yield from rest

@@ -1,0 +1,499 @@
+"""The code of one file in the space of addresses of a program, and what points at what.
+
+    an address   the file's number, counted from one, in the bits above 64; below, the address in the file
+    a piece      a function; outside any known function, what lies between two places that something calls or points at
+
+References are first looked for as bytes that would be one, which is fast, and then by decoding the piece they are in.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress, pairwise, takewhile
+from operator import attrgetter, or_
+from struct import Struct
+from typing import Any, NamedTuple
+
+from vbuild.binary.code import CodeFile, CodeSection, Symbol
+from vbuild.dispatch.data import Data
+from vbuild.dispatch.facts import by_code, needed_by
+from vbuild.dispatch.fields import POINTERS, FieldUses, displacement_of, displacement_of_field, field_of
+from vbuild.dispatch.isa import INVALID, is_function
+from vbuild.dispatch.regions import Region, regions_of
+from vbuild.dispatch.undecodable import decoded, described, instructions_of, is_newer, may_be_code
+from vbuild.elf.iced import (
+    Decoder,
+    FlowControl,
+    Formatter,
+    FormatterSyntax,
+    Instruction,
+    Mnemonic,
+    OpKind,
+)
+
+_BITS = 64
+_LOW = (1 << 64) - 1
+_DISPLACEMENT = Struct("<i")
+_SHORT_JUMP = 130
+# bytes of code in which the fields of structures are looked for
+_MOST_INDEXED = 8_000_000
+# the first bytes of instructions: of call, and of lea in front of how its operand is made
+_CALL, _LEA = 0xE8, 0x8D
+# pieces of which is kept what they point at
+_MOST_SHAPES = 1 << 13
+_start_of, _address_of, _code_of = attrgetter("ip"), attrgetter("address"), attrgetter("code")
+_branch_of, _is_relative = attrgetter("near_branch_target"), attrgetter("is_ip_rel_memory_operand")
+# bytes of instructions that are decoded together
+_AHEAD = 64
+# rep movs
+_COPY = re.compile(rb"\xf3\x48?[\xa4\xa5]")
+_JUMPS = frozenset({FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH})
+ENDS = frozenset(
+    {FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH, FlowControl.INTERRUPT}
+    | {FlowControl.EXCEPTION, FlowControl.CALL, FlowControl.INDIRECT_CALL}
+)
+# functions of other libraries that never return
+ENDLESS = frozenset({"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__stack_chk_fail", "longjmp"})
+ENDLESS |= {"_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast", "_ZSt9terminatev", "__fortify_fail"}
+ENDLESS |= {"__chk_fail", "__longjmp_chk", "siglongjmp", "pthread_exit", "_ZSt10unexpectedv"}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A function, or a run of code outside any known one; addresses are those of the program."""
+
+    address: int
+    end: int
+    symbol: Symbol | None
+
+    def __str__(self) -> str:
+        return str(self.symbol) if self.symbol else f"code at {self.address & _LOW:#x}"
+
+
+class Reference(NamedTuple):
+    """An instruction that points out of its piece, at *target* of the program; a branch if *is_branch* to there."""
+
+    target: int
+    flow: int
+    is_branch: bool
+    is_comparing: bool
+
+
+class Shape(NamedTuple):
+    """What points out of a piece, and whether control may leave it at its end."""
+
+    outward: tuple[Reference, ...]
+    falls_through: bool
+
+
+class Module(Data):
+    """One file of a program."""
+
+    def __init__(self, elf: CodeFile, number: int, path: str) -> None:
+        super().__init__(elf, number, path)
+        self._stubs = sorted(elf.stubs, key=_address_of)
+        self._decoded: dict[int, Instruction | None] = {}
+        self._shapes: dict[int, Shape] = {}
+        self._relative: dict[int, list[Instruction]] = {}
+        # by address: whether a function never returns
+        self._endless: dict[int, bool] = {}
+
+    @cached_property
+    def _jumps(self) -> list[tuple[int, int]]:
+        """Each jump in a PLT, and the place that it takes its target from."""
+        return [
+            (instruction.ip, instruction.ip_rel_memory_address)
+            for code in self._stubs
+            for instruction in Decoder(_BITS, code.data, ip=code.address)
+            if instruction.is_ip_rel_memory_operand and instruction.mnemonic == Mnemonic.JMP
+        ]
+
+    def place_of_stub(self, address: int) -> int | None:
+        """The place from which the stub of a PLT at *address* takes its target; None if there is no stub."""
+        if not self._is_stub(address):
+            return None
+        index = bisect_left(self._jumps, (address, 0))
+        return self._jumps[index][1] if index < len(self._jumps) else None
+
+    def _is_stub(self, address: int) -> bool:
+        index = bisect_right(self._stubs, address, key=_address_of) - 1
+        return index >= 0 and address < self._stubs[index].end
+
+    @cached_property
+    def stubs_of(self) -> dict[int, list[range]]:
+        """The stubs that jump through each place, from the end of the one before to the jump."""
+        found: dict[int, list[range]] = {}
+        for code in self._stubs:
+            last = code.address
+            for ip, place in self._jumps:
+                if code.address <= ip < code.end:
+                    found.setdefault(place, []).append(range(last, ip + 1))
+                    last = ip + 1
+        return found
+
+    @cached_property
+    def references(self) -> list[int]:
+        """What may be a reference: target and place of the displacement, in one number each, in order."""
+        return self._seen[0]
+
+    @cached_property
+    def _called(self) -> set[int]:
+        """What seems to be called, and what code seems to make an address of."""
+        return self._seen[1]
+
+    @cached_property
+    def _seen(self) -> tuple[list[int], set[int]]:
+        every = [*self.elf.code, *self.elf.constants]
+        low = min((code.address for code in every), default=0)
+        low = min(low, self.elf.image_base or low)
+        high = max([code.end for code in every] + [addresses.stop for addresses in self.elf.writable], default=0)
+        found: list[int] = []
+        called: set[int] = set()
+        for code in self.elf.code:
+            # the end of what is walked through may be that of all data
+            found += _references(code, low, high + 1, called)
+        found.sort()
+        return found, called
+
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """The functions, and what lies between them, in order of address; the stubs of PLTs are left out."""
+        found: dict[int, Piece] = {}
+        for region in regions_of(self.elf):
+            if self._is_stub(region.address):
+                continue
+            start, end = region.address, region.address + len(region.data)
+            if region.function is None:
+                low = bisect_right(self._starts, start)
+                known = set(self._starts[low : bisect_left(self._starts, end, low)])
+                instructions = (one for one in self.decoded(start, region.data) if not self.is_padding(one))
+                cuts = [start, *sorted((known | _cuts(instructions, known)) - {start}), end]
+                for low, high in pairwise(cuts):
+                    found[low] = Piece(self.base + low, self.base + high, None)
+            else:
+                found[start] = Piece(self.base + start, self.base + end, region.function)
+        return [piece for _, piece in sorted(found.items())]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Where code outside known functions is called or pointed at."""
+        found = set(self.pointers.values()) | {address & _LOW for address in self.exports.values()}
+        found.update((self.elf.entry, *self.elf.called))
+        found.update(self._handled)
+        return sorted(found | self._called)
+
+    def starts_in(self, start: int, stop: int) -> bool:
+        """Whether something is pointed at from *start* to *stop*, which is excluded, by code or by data."""
+        index = bisect_left(self._starts, start)
+        return index < len(self._starts) and self._starts[index] < stop
+
+    def is_of_compiler(self, piece: Piece) -> bool:
+        """Whether *piece* is from crtbegin.o: it compares the end of the data with itself, and writes nothing there."""
+        return piece.address in self._of_compiler
+
+    @cached_property
+    def _of_compiler(self) -> frozenset[int]:
+        """The pieces that use the functions of transactional memory, which crtbegin.o looks for."""
+        places = {place for place, name in self.imports.items() if name.startswith("_ITM_")}
+        sites = (site for place in places for site in self.sites(place, place + 1))
+        pieces = (piece for site in sites if (piece := self.piece(self.base + site)))
+        return frozenset(
+            piece.address
+            for piece in pieces
+            if any(one.target - self.base in places for one in self.shape(piece).outward)
+        )
+
+    @cached_property
+    def _piece_starts(self) -> list[int]:
+        return [piece.address for piece in self.pieces]
+
+    def field(self, displacement: int) -> int:
+        """The address that stands for what is *displacement* behind any pointer that this file's code follows."""
+        return field_of(self.base >> 64, displacement)
+
+    @cached_property
+    def _field_uses(self) -> FieldUses:
+        return FieldUses(self.elf.code)
+
+    @cached_property
+    def has_fields(self) -> bool:
+        """Whether the code is short enough to find all fields of structures that it uses."""
+        return sum(len(code.data) for code in self.elf.code) <= _MOST_INDEXED
+
+    @cached_property
+    def has_handlers(self) -> bool:
+        """Whether functions go on in code that handles errors when what they call throws one."""
+        return self.elf.has_handlers
+
+    @cached_property
+    def is_copying(self) -> bool:
+        """Whether the code seems to copy whole structures by one instruction."""
+        return any(_COPY.search(code.data) for code in self.elf.code)
+
+    def fields_near(self, field: int, size: int) -> Iterator[Instruction]:
+        """The instructions of this file that use memory at *size* bytes from *field*, as in `field`, on."""
+        for ip in self._field_uses.near(displacement_of_field(field), size) if self.has_fields else ():
+            if instruction := self.instruction(self.base + ip):
+                yield instruction
+
+    def piece(self, address: int) -> Piece | None:
+        """The piece that *address*, one of the program, lies in; of a function in several parts, the part."""
+        index = bisect_right(self._piece_starts, address) - 1
+        if index >= 0 and address < self.pieces[index].end:
+            return self.pieces[index]
+        return None
+
+    def pieces_in(self, region: Region) -> list[Piece]:
+        """The pieces that the code of *region* is cut into; none of the stubs of a PLT."""
+        start = self.base + region.address
+        low = bisect_left(self._piece_starts, start)
+        return self.pieces[low : bisect_left(self._piece_starts, start + len(region.data), low)]
+
+    def handlers_of(self, piece: Piece) -> Sequence[int]:
+        """The functions that the system calls when *piece* throws."""
+        return [self.base + handler for handler in self.elf.handlers.get(piece.address - self.base, ())]
+
+    @cached_property
+    def _handled(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for function, handlers in self.elf.handlers.items():
+            for handler in handlers:
+                found.setdefault(handler, []).append(function)
+        return found
+
+    def handled_by(self, addresses: range) -> Iterator[Piece]:
+        """The pieces that what stands at *addresses* of this file handles the errors of."""
+        for handler in (addresses if len(addresses) < len(self._handled) else self._handled) if self._handled else ():
+            for function in self._handled.get(handler, ()) if handler in addresses else ():
+                if piece := self.piece(self.base + function):
+                    yield piece
+
+    def pieces_near(self, piece: Piece) -> list[Piece]:
+        """The pieces from which a short jump may lead to *piece*, or that run on into it."""
+        index = bisect_left(self._piece_starts, piece.address)
+        low = high = index
+        while low > 0 and self.pieces[low - 1].end > piece.address - _SHORT_JUMP:
+            low -= 1
+        while high < len(self.pieces) and self.pieces[high].address < piece.end + _SHORT_JUMP:
+            high += 1
+        return self.pieces[low:high]
+
+    @cached_property
+    def _counted(self) -> list[int]:
+        """The addresses, counted from the image's base, at which code writes by an index, or of which it makes one."""
+        base, found = self.elf.image_base, []
+        for site in self.sites(base, base + 1) if base else ():
+            piece = self.piece(self.base + site)
+            for one in self.instructions(piece) if piece else ():
+                is_written = one.op0_kind == OpKind.MEMORY and one.mnemonic not in {Mnemonic.CMP, Mnemonic.TEST}
+                if (is_written or one.mnemonic == Mnemonic.LEA) and one.memory_base in POINTERS:
+                    found.append(base + displacement_of(one))
+        return sorted(found)
+
+    def is_counted(self, addresses: range) -> bool:
+        """Whether code may write to *addresses* of this file, or has one of them, as counted from the image's base."""
+        index = bisect_left(self._counted, addresses.start)
+        return index < len(self._counted) and self._counted[index] < addresses.stop
+
+    def is_code(self, address: int) -> bool:
+        return any(code.address <= address < code.end for code in self.elf.code)
+
+    def instruction(self, address: int) -> Instruction | None:
+        """The instruction at *address*, one of the program; None if there is none."""
+        if address not in self._decoded:
+            place = address - self.base
+            self._decoded[address] = None
+            if not self.is_code(place):  # it may be negative, too
+                return None
+            data = self.bytes_at(place, _AHEAD)
+            # what follows is likely to be asked for, too
+            for found in takewhile(self._is_valid, Decoder(_BITS, data, ip=place)):
+                self._decoded[self.base + found.ip] = found
+                if found.flow_control in ENDS:
+                    break
+        return self._decoded[address]
+
+    def instruction_with(self, site: int) -> Instruction | None:
+        """The instruction of this file whose displacement to an address stands at *site*; None if there is none."""
+        piece = self.piece(self.base + site)
+        if piece is None:
+            return None
+        if piece.address not in self._relative:
+            if len(self._relative) >= _MOST_SHAPES:
+                self._relative.clear()
+            self._relative[piece.address] = list(self._relative_in(piece))
+        found = self._relative[piece.address]
+        # bytes in the middle of an instruction may be one, too
+        index = bisect_right(found, site, key=_start_of) - 1
+        return found[index] if index >= 0 and site < found[index].next_ip else None
+
+    def _relative_in(self, piece: Piece) -> Iterator[Instruction]:
+        """The instructions of *piece* with a displacement to an address, also behind bytes that are none."""
+        start, end = piece.address, piece.end
+        while start < end:
+            following = start
+            for instruction in self.instructions(Piece(start, end, None)):
+                following = self.base + instruction.next_ip
+                if instruction.is_ip_rel_memory_operand:
+                    yield instruction
+            start = following + 1
+
+    def decoded(self, address: int, data: bytes) -> Iterable[Instruction]:
+        """The instructions of the code *data* at *address* of this file."""
+        return decoded(data, address)
+
+    # an instruction counts as true if its bytes are one
+    _is_valid: Callable[[Any], bool] = bool
+
+    def is_padding(self, instruction: Instruction) -> bool:
+        return instruction.mnemonic in {Mnemonic.NOP, Mnemonic.INT3}
+
+    def is_comparing(self, instruction: Instruction) -> bool:
+        """Whether *instruction* compares what stands in memory, and does no more with it."""
+        return instruction.mnemonic == Mnemonic.CMP
+
+    def needs(self, instruction: Instruction) -> int:
+        """The features that *instruction* needs."""
+        return by_code().get(instruction.code, 0)
+
+    def needed_in(self, piece: Piece) -> int:
+        """The features that the instructions of *piece* need."""
+        data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
+        codes = set(map(_code_of, Decoder(_BITS, data)))
+        return needed_by(map(_code_of, self.needing(piece)) if INVALID in codes else codes)
+
+    def text(self, instruction: Instruction) -> str:
+        if not instruction:
+            return described(self.bytes_at(instruction.ip, _AHEAD))
+        return Formatter(FormatterSyntax.INTEL).format(instruction)
+
+    def instructions(self, piece: Piece) -> Iterator[Instruction]:
+        """The instructions of *piece*, one after the other; behind bytes that are none, as in `undecodable`."""
+        data = self.bytes_at(piece.address - self.base, piece.end - piece.address)
+        has_tables = self.elf.system != "linux"
+        return instructions_of(data, piece.address - self.base, self._is_endless, has_tables=has_tables)
+
+    def _is_endless(self, call: Instruction) -> bool:
+        """Whether *call* does not come back: of a function from outside that never does, or of one without an end."""
+        target = call.near_branch_target
+        place = self.place_of_stub(target) if target else call.ip_rel_memory_address
+        if place:
+            return self.imports.get(place) in ENDLESS
+        if target not in self._endless:
+            piece = self.piece(self.base + target) if target else None
+            inside = range(target, piece.end - self.base) if piece else range(0)
+            self._endless[target] = piece is not None and not any(
+                one.flow_control in {FlowControl.RETURN, FlowControl.INDIRECT_BRANCH}
+                or (one.flow_control in _JUMPS and one.near_branch_target not in inside)
+                for one in self.decoded(target, self.bytes_at(target, len(inside)))
+            )
+        return self._endless[target]
+
+    def is_entered(self, piece: Piece) -> bool:
+        """Whether *piece* is code for sure: a function, or the loader or an instruction of other code leads there.
+
+        Where an instruction only makes its address, it may be a table.
+        """
+        start = piece.address - self.base
+        if is_function(piece.symbol) or start in self._pointed_set or start in self.elf.called:
+            return True
+        users = {user for site in self.sites(start, start + 1) if (user := self.piece(self.base + site))}
+        references = [
+            one
+            for user in users.union(self.pieces_near(piece)) - {piece}
+            if is_function(user.symbol) or all(self.instructions(user))
+            for one in self.shape(user).outward
+            if one.target == piece.address
+        ]
+        is_led_to = any(one.is_branch for one in references)
+        return is_led_to or (bool(references) and may_be_code(self.bytes_at(start, piece.end - piece.address), start))
+
+    def is_unknown(self, piece: Piece) -> bool:
+        """Whether *piece* needs bytes that are no instruction to be one."""
+        return not all(self.needing(piece))
+
+    def needing(self, piece: Piece) -> Iterator[Instruction]:
+        """Those `instructions` of *piece* that may need a feature, and others."""
+        found = list(self.instructions(piece))
+        if not all(found):
+            is_entered = self.is_entered(piece)
+            # the end of a piece may be in the middle of an instruction, if it was guessed
+            found = [one for one in found if one or (is_entered and self.instruction(self.base + one.ip) is None)]
+        # no step in Python for an instruction that needs nothing
+        return compress(found, map(by_code().get, map(_code_of, found)))
+
+    def shape(self, piece: Piece) -> Shape:
+        """What points out of *piece*, and how it ends; those that were looked at last are kept."""
+        if (found := self._shapes.get(piece.address)) is None:
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+            found = self._shapes[piece.address] = self._shape(piece)
+        return found
+
+    def _shape(self, piece: Piece) -> Shape:
+        instructions = list(self.instructions(piece))
+        start, end, base = piece.address - self.base, piece.end - self.base, self.base
+        found = []
+        # no step in Python for an instruction that points nowhere
+        pointing = map(or_, map(_branch_of, instructions), map(_is_relative, instructions))
+        for instruction in compress(instructions, pointing):
+            branch = instruction.near_branch_target
+            target = branch or instruction.ip_rel_memory_address
+            if target and not start <= target < end:
+                is_comparing = not branch and self.is_comparing(instruction)
+                found.append(Reference(base + target, instruction.flow_control, branch != 0, is_comparing))
+        found += (Reference(handler, FlowControl.CALL, False, False) for handler in self.handlers_of(piece))  # noqa: FBT003
+        last = next((one for one in reversed(instructions) if not self.is_padding(one)), None)
+        return Shape(tuple(found), last is not None and last.flow_control not in ENDS)
+
+
+def _cuts(instructions: Iterable[Instruction], known: set[int]) -> set[int]:
+    """Where functions start among *instructions*: at *known* ones, and where nothing arrives from what is above."""
+    jumps: list[tuple[int, int, bool]] = []
+    behind: set[int] = set()
+    is_end = False
+    for instruction in instructions:
+        if is_end:
+            behind.add(instruction.ip)
+        flow = instruction.flow_control
+        is_end = flow in ENDS - {FlowControl.CALL, FlowControl.INDIRECT_CALL} and not is_newer(instruction)
+        if flow in {FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH}:
+            jumps.append((instruction.ip, instruction.near_branch_target, flow == FlowControl.CONDITIONAL_BRANCH))
+    found = set()
+    furthest, number = 0, 0
+    for start in sorted(behind | known):
+        while number < len(jumps) and jumps[number][0] < start:
+            _, target, is_conditional = jumps[number]
+            # a jump to what stands behind an end is one to another function
+            if is_conditional or target not in behind:
+                furthest = max(furthest, target)
+            number += 1
+        if start in known:
+            furthest = 0
+        elif start > furthest:
+            found.add(start)
+    return found
+
+
+def _references(code: CodeSection, low: int, high: int, called: set[int]) -> list[int]:
+    """What may be references in *code* to addresses from *low* to *high*, as in `Module.references`.
+
+    What seems to be called, or to be made an address of, is put into *called*.
+    """
+    top = min(max(high - code.address, code.end - low) >> 24, 126)
+    highest = b"[\\x00-\\x%02x\\x%02x-\\xff]" % (top, 255 - top)
+    branch = rb"[\xe8\xe9]|\x0f[\x80-\x8f]"
+    operand = rb"[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]"
+    pattern = re.compile(rb"(?:" + branch + rb"|" + operand + rb")(?=..." + highest + rb")", re.DOTALL)
+    found = []
+    data, address, unpack = code.data, code.address, _DISPLACEMENT.unpack_from
+    for match in pattern.finditer(data):
+        place = match.end()
+        target = address + place + 4 + unpack(data, place)[0]
+        if low <= target < high:
+            found.append(target << 40 | (address + place))
+            if data[place - 1] == _CALL or (place > 1 and data[place - 2] == _LEA):
+                called.add(target)
+    return found

@@ -1,0 +1,88 @@
+"""The files of a wheel, which use each other's functions and variables by name, in one space of addresses."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from vbuild.binary.code import CodeFile
+from vbuild.dispatch.data import MODULE_ENTRIES
+from vbuild.dispatch.machine_state import Operation, convention_of
+from vbuild.dispatch.module import Module
+from vbuild.elf.iced import FlowControl
+
+# spaces of addresses that no file has: what __x86_get_cpuid_feature_leaf points at, libgcc's variables, and arguments
+LEAVES, MODEL, MODEL_FEATURES = 1 << 91, 3 << 90, 1 << 92
+# and objects on the heap, behind those for the fields of structures
+HEAP = 6 << 90
+PARAMETERS = 1 << 200
+LEAF_SIZE = 32
+_LIBGCC = {"__cpu_model": MODEL, "__cpu_features2": MODEL_FEATURES}
+_JUMPS = frozenset({FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH})
+
+
+class Program:
+    """The files of a wheel, which use each other's functions and variables by name."""
+
+    def __init__(self, files: Iterable[tuple[str, CodeFile]], module: type[Module] = Module) -> None:
+        self.modules = [module(elf, number, path) for number, (path, elf) in enumerate(files)]
+        first = next(iter(self.modules), None)
+        self.convention = convention_of(first.elf.machine, first.elf.system) if first else convention_of("", "")
+        # of functions from outside whose addresses code has read
+        self.names: list[str] = []
+        # by address and register: whether the code there never reads what the register has
+        self.dead: dict[tuple[int, int], bool] = {}
+        self.operations: dict[int, Operation] = {}
+        self._joined: dict[int, frozenset[int]] = {}
+
+    @cached_property
+    def _exports(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for module in self.modules:
+            for name, address in module.exports.items():
+                # of several, nobody knows which the loader takes
+                found[name] = -1 if name in found and not name.startswith(MODULE_ENTRIES) else address
+        return found
+
+    @cached_property
+    def _importers(self) -> dict[str, list[tuple[Module, int]]]:
+        found: dict[str, list[tuple[Module, int]]] = {}
+        for module in self.modules:
+            for place, name in module.imports.items():
+                found.setdefault(name, []).append((module, place))
+        return found
+
+    def importers(self, names: Sequence[str]) -> list[tuple[Module, int]]:
+        """The places that the loader fills with what one of *names* stands for, with their files."""
+        return [found for name in names for found in self._importers.get(name, ())]
+
+    def module(self, address: int) -> Module:
+        return self.modules[(address >> 64) - 1]
+
+    def resolved(self, name: str) -> int | None:
+        """The address of what another file exports as *name*; None if no file or several do."""
+        found = self._exports.get(name)
+        return found if found is not None and found >= 0 else None
+
+    def behind(self, module: Module, place: int) -> int | str | None:
+        """What the loader puts in *place*: an address, the name of an import from outside, or None for nothing."""
+        if place in module.pointers:
+            return module.base + module.pointers[place]
+        if name := module.imports.get(place):
+            return _LIBGCC.get(name) or self.resolved(name) or name
+        return None
+
+    def is_joined(self, address: int) -> bool:
+        """Whether a jump in the piece at *address* leads there, so that paths may meet."""
+        module = self.module(address)
+        piece = module.piece(address)
+        if piece is None:
+            return False
+        if piece.address not in self._joined:
+            targets = (one.near_branch_target for one in module.instructions(piece) if one.flow_control in _JUMPS)
+            self._joined[piece.address] = frozenset(module.base + target for target in targets)
+        return address in self._joined[piece.address]
+
+    def destination(self, address: int) -> int | str | None:
+        """Where a call to *address* leads, through the stub of a PLT if there is one."""
+        module = self.module(address)
+        place = module.place_of_stub(address - module.base)
+        return address if place is None else self.behind(module, place)

@@ -1,0 +1,323 @@
+"""Which code above a level runs without a test of the processor that says it may.
+
+    answers     code that asks the processor, and what uses what it has found (`answers`)
+    backwards   from code above the level to what uses it (`uses`), as long as a use is not behind a test
+    forwards    from where other code enters to that code again, which gives the way that leads there
+
+Only pieces with an answer on these ways are run by the interpreter; of all others every reference is a use.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from enum import StrEnum
+from functools import partial
+from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from vbuild.dispatch.answers import Answers
+from vbuild.dispatch.architecture import Architecture
+from vbuild.dispatch.conditions import Conditions, Needs
+from vbuild.dispatch.facts import ASKED, EVERY, facts_of, features, kept, names_of, unmasked
+from vbuild.dispatch.level import Level
+from vbuild.dispatch.module import Module, Piece
+from vbuild.dispatch.program import Program
+from vbuild.dispatch.uses import Uses
+from vbuild.elf.iced import Instruction
+
+# pieces above the level from which is looked backwards; with more, all code is followed from where others enter
+_MOST_BACKWARDS = 2000
+_LONGEST_WAY = 16
+# users that are looked at for one way by conditions that were understood, pieces of which these are kept, and
+# instructions of one that are looked at
+_MOST_CLEAR, _MOST_DECIDED, _FEW = 200, 256, 8
+_Uses = Callable[[int], Mapping[int, int]]
+
+
+class Doubt(StrEnum):
+    """Why code that seems to be reached without a test may be guarded all the same."""
+
+    ASKED = "the CPU is asked on each way that leads there, in a way that was not understood"
+    KEPT = (
+        "a field or an argument decides that holds the CPU's answer in some places; that it does in all was not shown: "
+        "test.emulate, or verify --run, tries it"
+    )
+    UNCLEAR = (
+        "no test that suffices was seen on the ways that lead there, but not each condition on these was understood"
+    )
+    POINTED = "a library that asks the CPU sets a pointer to it, by a condition that was not understood"
+    UNFOLLOWED = "the ways that lead there were not followed to the end"
+    MASKED = "only where a hypervisor or the system masks what the processor has"
+
+
+class Unguarded(Struct, frozen=True):
+    """How code is reached without a test of features that are *missing*; no *doubt* if that is shown.
+
+    The *way* names what leads there, the code itself last; *first* is the first instruction that needs each feature.
+    """
+
+    missing: int
+    way: tuple[str, ...]
+    first: dict[str, Instruction]
+    doubt: Doubt | None
+
+
+class Reach:
+    """Finds the code above the level of rank *level*, with *extras*, that is reached without a test."""
+
+    def __init__(self, program: Program, level: int, architecture: Architecture, *, extras: Iterable[str] = ()) -> None:
+        self.program = program
+        self._architecture = architecture
+        self._level = Level(program, architecture.of_level(level) | features(extras))
+        self._answers = Answers(program, self._level, architecture)
+        self._uses = Uses(self._answers)
+        self._questions = self._answers.questions
+        # all that some way seems to lead to
+        self._reached: set[int] = set()
+        # what uses a piece or table, with the facts there; and what decides whether instructions of a piece run
+        self._using: dict[int, dict[int, int]] = {}
+        self._decided: dict[int, Conditions] = {}
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether any code of the program asks what the processor has."""
+        return self._questions.is_asking
+
+    def own_need(self, piece: Piece) -> int:
+        """The features above the level that instructions of *piece* need, where nothing has asked for them."""
+        if self._questions.is_known(piece):
+            return 0
+        if not self._answers.is_aware(piece):
+            return self._level.above(piece)
+        found, most = 0, self._level.above(piece)
+        for _, needed in self._needs(piece):
+            found |= needed
+            if found == most:
+                break
+        return found
+
+    def questions_in(self, module: Module) -> list[Piece]:
+        """The pieces of *module* that ask with an instruction which only some processors have."""
+        pieces = (piece for piece in self._questions.asking.values() if self.program.module(piece.address) is module)
+        return [piece for piece in pieces if self._level.above(piece) and not self._questions.is_known(piece)]
+
+    def _half_shown(self, address: int, missing: int, known: int) -> Doubt | None:
+        """Why the features that are *missing* may be there, where *known* facts lead to the piece at *address*."""
+        piece, base = self.program.module(address).piece(address), self.program.module(address).base
+        result = self._answers.result(piece) if piece and self._answers.is_aware(piece) else None
+        masked_only = kept_only = asked_only = True
+        for instruction, needed in self._needs(piece) if piece else ():
+            facts = known | (result.ran.get(base + instruction.ip, 0) if result else 0)
+            masked_only &= not needed & missing & ~unmasked(facts)
+            kept_only &= not needed & missing & ~kept(facts)
+            asked_only &= not needed & missing or bool(facts & ASKED)
+        return Doubt.MASKED if masked_only else Doubt.KEPT if kept_only else Doubt.ASKED if asked_only else None
+
+    def _needs(self, piece: Piece) -> Iterator[tuple[Instruction, int]]:
+        module = self.program.module(piece.address)
+        ran: dict[int, int] = {}
+        if self._answers.is_aware(piece) and (result := self._answers.result(piece)) is not None:
+            ran = result.ran
+        for instruction in module.needing(piece):
+            if needed := module.needs(instruction) & ~self._level.features & ~ran.get(module.base + instruction.ip, 0):
+                yield instruction, needed
+
+    def violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
+        """Those of the pieces *above* the level that are reached: the features nothing asked for, and the way there."""
+        pieces = tuple(above)
+        self._answers.leading = self._uses.all_leading(pieces)
+        self._answers.settle()
+        while True:
+            before = self._answers.runs
+            found = self._violations(pieces)
+            # a variable that became known later may have changed what was found before
+            if self._answers.runs == before:
+                break
+        return {address: replace(one, doubt=one.doubt or self._doubt(address, one)) for address, one in found.items()}
+
+    def _doubt(self, address: int, found: Unguarded) -> Doubt | None:
+        """Why the code at *address*, which was *found* to run without a test, may be guarded all the same."""
+        if self._architecture.is_understood:
+            return None if self._is_clear(address, found) else Doubt.UNCLEAR
+        return Doubt.UNFOLLOWED if self._questions.asks_in(self.program.module(address)) else None
+
+    def _is_clear(self, address: int, found: Unguarded) -> bool:
+        """Whether the code at *address* runs without a test wherever some conditions hold that were all understood."""
+        if not self._questions.is_asking:
+            return True
+        needs = self._needs_first(address, found.missing)
+        # a piece or table, the arguments that decide whether it is used, and the features that are missing there
+        waiting, seen = [] if needs is None else [(address, needs, found.missing)], {address}
+        while waiting and len(seen) < _MOST_CLEAR:
+            node, needs, missing = waiting.pop()
+            if self._is_entered(node):
+                return True
+            for user, facts in self._using.get(node, {}).items():
+                left = missing & ~facts
+                if user in seen or not left:
+                    continue
+                seen.add(user)
+                more = self._needs_of_use(user, node, needs)
+                if more is not None:
+                    waiting.append((user, more, left))
+        return False
+
+    def _is_entered(self, node: int) -> bool:
+        module = self.program.module(node)
+        return node in module.entries or module.is_start_or_end(node - module.base)
+
+    def _needs_first(self, address: int, missing: int) -> Needs:
+        """What decides whether an instruction runs for which features are *missing*, as in `Conditions.of`."""
+        piece = self.program.module(address).piece(address)
+        conditions = self._conditions(piece) if piece else None
+        for instruction, needed in islice(self._needs(piece) if piece and conditions else (), _FEW):
+            number = conditions.number_of(instruction) if conditions and needed & missing else None
+            needs = conditions.of(number) if conditions and number is not None else None
+            if needs is not None:
+                return needs
+        return None
+
+    def _needs_of_use(self, user: int, node: int, arguments: Iterable[int]) -> Needs:
+        """What decides whether *user* leads to *node* with *arguments* that are plain, as in `Conditions.of`."""
+        module = self.program.module(user)
+        piece = module.piece(user)
+        if piece is None:
+            # what is in a table that others have is called by them
+            return frozenset()
+        other = self.program.module(node)
+        target = other.piece(node)
+        conditions = self._conditions(piece)
+        for number, is_call in conditions.sites(
+            node, target.end if target else other.base + other.table(node - other.base).stop
+        ):
+            needs = conditions.of_leading(number)
+            for register in arguments if is_call else ():
+                more = conditions.source(number, register)
+                needs = None if needs is None or more is None else needs | more
+            if needs is not None:
+                return needs
+        return None
+
+    def _violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
+        own = {address: need for address, need in ((one.address, self.own_need(one)) for one in above) if need}
+        if len(own) > _MOST_BACKWARDS:
+            uses: _Uses = self._uses.uses_of
+            roots, unfollowed = self._uses.all_roots(), list[int]()
+        else:
+            users, roots, unfollowed = self._uses.cone(own)
+            uses = partial(_of, users)
+        found: dict[int, Unguarded] = {}
+        for is_followed, doubt in (
+            (True, None), (True, Doubt.POINTED), (False, Doubt.UNFOLLOWED), (False, Doubt.POINTED),
+        ):  # fmt: skip
+            has_more = bool(
+                self._uses.pointers if is_followed else unfollowed or self._answers.work.given_up or self._uses.pointers
+            )
+            if doubt and (not has_more or found.keys() == own.keys()):
+                continue
+            starts = roots if is_followed else [*roots, *unfollowed]
+            edges = self._edges(uses, own, is_followed=is_followed, with_pointers=doubt == Doubt.POINTED)
+            reached, parents = self._forwards(edges, starts)
+            self._reached |= reached.keys()
+            if doubt is None:
+                self._using = {}
+                for user in reached:
+                    for used, facts in edges(user):
+                        self._using.setdefault(used, {})[user] = facts
+            for address, need in own.items():
+                if (
+                    address in found
+                    or address not in reached
+                    or (is_followed and address in self._answers.work.given_up)
+                ):
+                    continue
+                if missing := need & ~reached[address]:
+                    half = self._half_shown(address, missing, reached[address])
+                    is_less = doubt != Doubt.POINTED or half == Doubt.MASKED
+                    found[address] = self._unguarded(address, missing, parents, half if is_less and half else doubt)
+        return found
+
+    def _conditions(self, piece: Piece) -> Conditions:
+        if piece.address not in self._decided:
+            if len(self._decided) >= _MOST_DECIDED:
+                self._decided.clear()
+            result = self._answers.results.get(piece.address)
+            understood = result.understood if result else ()
+            self._decided[piece.address] = Conditions(self.program, piece, self._changed_by, understood)
+        return self._decided[piece.address]
+
+    def _changed_by(self, address: int) -> Collection[int]:
+        return self._answers.references.registers(address).changed
+
+    def _edges(
+        self,
+        uses: Callable[[int], Mapping[int, int]],
+        own: Mapping[int, int],
+        *,
+        is_followed: bool,
+        with_pointers: bool,
+    ) -> Callable[[int], Iterable[tuple[int, int]]]:
+        """What a node uses; without uses of code above the level that are only an address, unless *with_pointers*."""
+
+        def edges(node: int) -> Iterable[tuple[int, int]]:
+            if is_followed and node in self._answers.work.given_up:
+                return ()
+            items = uses(node).items()
+            if with_pointers:
+                return items
+            return [(to, facts) for to, facts in items if to not in own or (node, to) not in self._uses.pointers]
+
+        return edges
+
+    def _forwards(
+        self, edges: Callable[[int], Iterable[tuple[int, int]]], starts: Iterable[int]
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """What is reached from *starts* with the facts known there, and from where it was reached first."""
+        reached: dict[int, int] = dict.fromkeys(starts, facts_of(self._level.features))
+        parents: dict[int, int] = {}
+        waiting = deque(reached)
+        while waiting:
+            node = waiting.popleft()
+            for target, facts in edges(node):
+                known = facts | reached[node]
+                if target not in reached or reached[target] & known != reached[target]:
+                    # the way that is shown is the one on which least is known
+                    parents[target] = node
+                    reached[target] = reached.get(target, EVERY) & known
+                    waiting.append(target)
+        return reached, parents
+
+    def _unguarded(self, address: int, missing: int, parents: dict[int, int], doubt: Doubt | None) -> Unguarded:
+        module = self.program.module(address)
+        piece = module.piece(address)
+        first: dict[str, Instruction] = {}
+        left = missing
+        for instruction, needed in self._needs(piece) if piece else ():
+            if new := needed & left:
+                first.update(dict.fromkeys(names_of(new), instruction))
+                left &= ~new
+                if not left:
+                    break
+        return Unguarded(missing, self._way(address, parents), first, doubt)
+
+    def is_tested(self, piece: Piece) -> bool:
+        """Whether *piece*, which is no violation, is reached, and only behind tests, or tests for itself."""
+        return self._questions.is_asking and (piece.address in self._reached or not self.own_need(piece))
+
+    def _way(self, address: int, parents: dict[int, int]) -> tuple[str, ...]:
+        found = [address]
+        while (before := parents.get(found[-1])) is not None and before not in found and len(found) < _LONGEST_WAY:
+            found.append(before)
+        return tuple(self._name(node) for node in reversed(found))
+
+    def _name(self, node: int) -> str:
+        module = self.program.module(node)
+        if piece := module.piece(node):
+            return str(piece)
+        symbol = module.object_at(node - module.base)
+        return symbol.names[0] if symbol and symbol.names else f"table at {node - module.base:#x}"
+
+
+def _of(users: Mapping[int, Mapping[int, int]], node: int) -> Mapping[int, int]:
+    return users.get(node, {})

@@ -1,0 +1,373 @@
+"""Who calls a function, who refers to it, and which registers it uses: what needs no running."""
+
+from collections.abc import Collection, Iterator
+
+from msgspec import Struct
+
+from vbuild.dispatch.fields import module_of_field
+from vbuild.dispatch.libc import TAKEN
+from vbuild.dispatch.machine_state import CALLS, CLEARS_THE_REST, GENERAL, INFO, RAX, RCX, RDX, WRITES, general
+from vbuild.dispatch.module import Module, Piece
+from vbuild.dispatch.program import Program
+from vbuild.dispatch.questions import Questions
+from vbuild.elf.iced import FlowControl, Instruction, Mnemonic, OpAccess, OpKind, Register
+
+# bytes of code that is looked through, and functions inside each other in which is looked for what they read
+_LONGEST, _MOST_CALLED = 32_768, 3
+# arguments on the stack that are followed
+_MOST_WORDS, _WORD = 12, 8
+# instructions that are looked at for what becomes of an address, or of a register
+MOST_SEEN = 4_000
+# bytes of a jump in front of its displacement, at most
+_JUMP = 3
+ENDS = frozenset({FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH})
+BRANCHES = frozenset({FlowControl.INDIRECT_CALL, FlowControl.INDIRECT_BRANCH})
+STACK_POINTER: frozenset[int] = frozenset({Register.RSP})
+FRAME_POINTER: frozenset[int] = frozenset({Register.RBP})
+# what a function may return something in, and what a call may hand over in other ways: vectors' number, a static chain
+_RESULTS, UNUSUAL = frozenset({RAX, RCX, RDX}), frozenset({RAX, 10})
+_FOLLOWED = CALLS | {
+    *(FlowControl.NEXT, FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.CONDITIONAL_BRANCH),
+}
+# functions that may write to a variable, or call a function, before nothing is known of it
+MOST_USERS = 64
+# how far in front of a variable code may point that uses it, in bytes
+NEAR = 256
+
+
+class Registers(Struct, frozen=True):
+    """The registers with which a function is called, as far as it reads them, and those that it may change.
+
+    *words* on the stack are arguments, too, at most.
+    """
+
+    arguments: frozenset[int]
+    changed: frozenset[int]
+    words: int = 0
+
+
+class References:
+    """What the code of a program does with its functions, as far as its instructions show."""
+
+    def __init__(self, program: Program, questions: Questions) -> None:
+        self.program = program
+        self._questions = questions
+        self._lost = program.convention.lost
+        self._all_registers = Registers(frozenset(program.convention.arguments), self._lost, _MOST_WORDS)
+        self._registers: dict[int, Registers] = {}
+        self._results_used: dict[tuple[int, int], bool] = {}
+        self._dead: dict[int, bool] = {}
+
+    def registers(self, address: int, depth: int = 0) -> Registers:
+        """The registers that the function at *address* uses."""
+        if address not in self._registers:
+            # while it is looked at, and for what is called too deep, all
+            self._registers[address] = self._all_registers
+            self._registers[address] = self._found_registers(address, depth)
+        return self._registers[address]
+
+    def taken(self, target: int | str | None, depth: int = 0) -> Registers:
+        """The registers that *target*, a function or an import, uses; all, if it is not known."""
+        if isinstance(target, int):
+            return self.registers(target, depth)
+        if target is None or target not in TAKEN:
+            return self._all_registers
+        return Registers(frozenset(self.program.convention.arguments[: TAKEN[target]]), self._lost)
+
+    def _found_registers(self, address: int, depth: int) -> Registers:  # noqa: C901  # each kind of flow
+        module = self.program.module(address)
+        piece = module.piece(address)
+        if piece is None or piece.address != address or depth > _MOST_CALLED or piece.end - piece.address > _LONGEST:
+            return self._all_registers
+        read, changed, words, calls = set[int](), {RAX}, 0, False
+        # at each instruction: the registers that still have what the caller put there, and how far down the stack is
+        states: dict[int, tuple[frozenset[int], int | None]] = {address: (self._all_registers.arguments, 0)}
+        waiting = [address]
+        while waiting:
+            place = waiting.pop()
+            instruction = module.instruction(place)
+            if instruction is None:
+                return self._all_registers
+            own, down = states[place]
+            used = [
+                (number, one.access)
+                for one in INFO.info(instruction).used_registers()
+                if (number := general(one.register)) is not None
+            ]
+            read |= own & {number for number, access in used if access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS}}
+            changed |= {number for number, access in used if access in WRITES}
+            # one that is extended into itself is read first
+            own -= {number for number, access in used if access == OpAccess.WRITE}
+            words = max(words, _words_read(instruction, down))
+            targets = [] if instruction.flow_control in ENDS else [module.base + instruction.next_ip]
+            flow, branch = instruction.flow_control, module.base + instruction.near_branch_target
+            if flow not in {FlowControl.NEXT, FlowControl.RETURN}:
+                if instruction.near_branch_target and piece.address <= branch < piece.end and flow not in CALLS:
+                    targets.append(branch)
+                else:
+                    calls = True
+                    target = self.program.destination(branch) if instruction.near_branch_target else None
+                    handed = self.taken(target, depth + 1)
+                    read |= handed.arguments & own
+                    if flow in CALLS:
+                        own -= self._lost
+                    elif flow != FlowControl.INDIRECT_BRANCH:
+                        words = max(words, handed.words)
+            down = _moved(instruction, down)
+            for target in targets:
+                if not piece.address <= target < piece.end:
+                    continue
+                old = states.get(target)
+                new = (own, down) if old is None else (own | old[0], down if down == old[1] else None)
+                if new != old:
+                    states[target] = new
+                    waiting.append(target)
+        # gcc's -fipa-ra keeps values in registers that a function does not change
+        lost = self._lost if calls else self._lost & changed
+        return Registers(self._all_registers.arguments & read, lost, min(words, _MOST_WORDS))
+
+    def is_unread(self, address: int, register: int, size: int = 0) -> bool:
+        """Whether the code at *address* never reads more of the *register* than *size* bytes before it writes there.
+
+        False if code that handles errors may read it, as it may one that outlives a call, and if it takes too long.
+        """
+        key = (address, register | size << 8)
+        if key not in self.program.dead:
+            # while it is looked for, such as in code that calls itself
+            self.program.dead[key] = False
+            self.program.dead[key] = self._found_unread(address, register, size)
+        return self.program.dead[key]
+
+    def _found_unread(self, address: int, register: int, size: int) -> bool:
+        module = self.program.module(address)
+        piece = module.piece(address)
+        waiting, seen = [address], set[int]()
+        while waiting and piece:
+            place = waiting.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            if not piece.address <= place < piece.end:
+                target = self.program.destination(place)
+                if not isinstance(target, int) or not self.is_unread(target, register, size):
+                    return False
+                continue
+            instruction = module.instruction(place)
+            following = self._held_at(piece, instruction, register, size) if instruction else None
+            if following is None or len(seen) > MOST_SEEN:
+                return False
+            waiting += following
+        return piece is not None
+
+    def _held_at(  # noqa: PLR0911  # one for each kind of flow
+        self, piece: Piece, instruction: Instruction, register: int, size: int
+    ) -> list[int] | None:
+        """Where *instruction* of *piece* leads to with the *register*; None if it may read more of it than *size*."""
+        module = self.program.module(piece.address)
+        used = [one for one in INFO.info(instruction).used_registers() if general(one.register) == register]
+        flow, branch = instruction.flow_control, instruction.near_branch_target
+        is_read = any(
+            one.access not in {OpAccess.WRITE, OpAccess.NO_MEM_ACCESS}
+            and GENERAL[one.register][1] + GENERAL[one.register][2] > size
+            for one in used
+        )
+        is_kept = register not in self._lost
+        if flow == FlowControl.EXCEPTION:
+            return []
+        if is_read or flow not in _FOLLOWED:
+            return None
+        if flow == FlowControl.RETURN:
+            is_result = register in _RESULTS and (register == RAX or self.callers_use(piece.address, register))
+            return None if is_kept or is_result else []
+        if flow in CALLS and is_kept:
+            return None if module.has_handlers else [module.base + instruction.next_ip]
+        if flow in CALLS:
+            target = self.program.destination(module.base + branch) if branch else None
+            handed = self.taken(target)
+            if register in handed.arguments or register in UNUSUAL - ({RAX} if size else set()):
+                return None
+            if register in handed.changed:
+                return []
+        if any(one.access == OpAccess.WRITE and GENERAL[one.register][1] >= CLEARS_THE_REST for one in used):
+            return []
+        found = [] if flow in ENDS else [module.base + instruction.next_ip]
+        return [*found, module.base + branch] if branch and flow not in CALLS else found
+
+    def known_callers(self, address: int) -> dict[int, Piece] | None:
+        """The pieces that call the function at *address*; None if its address goes elsewhere, or there are too many."""
+        module = self.program.module(address)
+        piece, place = module.piece(address), address - module.base
+        if piece is None or piece.address != address or address in module.entries:
+            return None
+        slots = module.places_of(place, place + 1)
+        if not all(self._is_only_called(module, one) for one in slots):
+            return None
+        if any(
+            other is not module for other, _ in self.program.importers(module.exported_names(range(place, place + 1)))
+        ):
+            return None
+        users = {user.address: user for user in self._questions.users(module, range(place, piece.end - module.base))}
+        users.update((user.address, user) for user in module.pieces_near(piece))
+        found: dict[int, Piece] = {}
+        for user in users.values():
+            shape = module.shape(user)
+            sites = [one for one in shape.outward if self.program.destination(one.target) == address]
+            if any(not one.is_branch for one in sites) or (user.end == address and shape.falls_through):
+                return None
+            if user is not piece and any(address < one.target < piece.end for one in shape.outward):
+                # into the middle of it
+                return None
+            is_user = sites or any(one.target - module.base in slots for one in shape.outward)
+            if is_user and not self.is_dead(user):
+                found[user.address] = user
+        return found if len(found) <= MOST_USERS else None
+
+    def is_dead(self, piece: Piece, depth: int = 0) -> bool:
+        """Whether nothing leads to *piece*: nothing refers to it but code that nothing leads to."""
+        if piece.address not in self._dead:
+            # what leads to itself is not looked through
+            self._dead[piece.address] = False
+            self._dead[piece.address] = self._found_dead(piece, depth)
+        return self._dead[piece.address]
+
+    def _found_dead(self, piece: Piece, depth: int) -> bool:
+        module = self.program.module(piece.address)
+        addresses = range(piece.address - module.base, piece.end - module.base)
+        if depth > _MOST_CALLED or any(module.base + place in module.entries for place in addresses):
+            return False
+        if not all(self._is_only_called(module, place) for place in module.places_of(addresses.start, addresses.stop)):
+            return False
+        if any(other is not module for other, _ in self.program.importers(module.exported_names(addresses))):
+            return False
+        users = {one.address: one for one in (*module.pieces_near(piece), *self._questions.users(module, addresses))}
+        return all(
+            self.is_dead(one, depth + 1) for one in users.values() if one != piece and self._leads_to(one, piece)
+        )
+
+    def _leads_to(self, user: Piece, piece: Piece) -> bool:
+        """Whether code of *user* refers to *piece*, or runs on into it, or *piece* handles its errors."""
+        module = self.program.module(user.address)
+        is_next = user.end == piece.address and module.shape(user).falls_through
+        if is_next or piece.address in module.handlers_of(user):
+            return True
+        end = user.address
+        for instruction in module.instructions(user):
+            end = module.base + instruction.next_ip
+            target = instruction.near_branch_target
+            if not target and instruction.is_ip_rel_memory_operand:
+                target = instruction.ip_rel_memory_address
+            if not target:
+                continue
+            places = (self.program.destination(module.base + target), self.program.behind(module, target))
+            if any(isinstance(place, int) and piece.address <= place < piece.end for place in places):
+                return True
+        # behind bytes that are not an instruction nobody knows what stands
+        return end < user.end
+
+    @staticmethod
+    def _is_only_called(module: Module, slot: int) -> bool:
+        """Whether code calls what stands in *slot*, also through a stub, and does nothing else with it."""
+        if slot not in module.stubs_of and not module.is_slot(slot):
+            return False
+        stubs = module.stubs_of.get(slot, [])
+        for site in module.sites(slot, slot + 1):
+            # a stub's range ends where its jump starts
+            if any(stub.start <= site < stub.stop + _JUMP for stub in stubs):
+                continue
+            instruction = module.instruction_with(site)
+            if instruction is None or instruction.flow_control not in BRANCHES or not module.is_constant(slot):
+                return False
+        return True
+
+    def is_result_used(self, address: int) -> bool:
+        """Whether some caller of the function at *address* may use what it returns."""
+        module = self.program.module(address)
+        place = address - module.base
+        places = module.places_of(place, place + 1)
+        return (
+            address in module.entries
+            or not all(module.is_start_or_end(one) for one in places)
+            or self.callers_use(address, RAX)
+        )
+
+    def callers_use(self, address: int, register: int) -> bool:
+        """Whether code that refers to the function at *address* may use what it returns in the *register*, a number."""
+        key = (address, register)
+        if key not in self._results_used:
+            users = self.referring(address)
+            self._results_used[key] = any(self._uses_result(user, address, register) for user in users)
+        return self._results_used[key]
+
+    def referring(self, address: int) -> Collection[Piece]:
+        """The pieces that refer to the function at *address*, and those near it, which need no reference to branch."""
+        module = self.program.module(address)
+        place = address - module.base
+        users = {one.address: one for one in self._questions.users(module, range(place, place + 1))}
+        if piece := module.piece(address):
+            users |= {one.address: one for one in module.pieces_near(piece) if one is not piece}
+        return users.values()
+
+    def _uses_result(self, piece: Piece, address: int, register: int) -> bool:
+        """Whether *piece* may read what the function at *address* returns in *register*, or hands its address on."""
+        module = self.program.module(piece.address)
+        is_returned = False
+        for instruction in module.instructions(piece):
+            if is_returned:
+                used = [
+                    one.access for one in INFO.info(instruction).used_registers() if general(one.register) == register
+                ]
+                is_end = instruction.flow_control == FlowControl.RETURN and register == RAX
+                if is_end or any(access != OpAccess.WRITE for access in used):
+                    return True
+                is_returned = not used and instruction.flow_control == FlowControl.NEXT
+                if not used and not is_returned and instruction.flow_control not in CALLS | {FlowControl.RETURN}:
+                    return True
+            target = instruction.near_branch_target or instruction.ip_rel_memory_address
+            if target and self.program.destination(module.base + target) == address:
+                if instruction.flow_control not in CALLS:
+                    if register == RAX or instruction.flow_control != FlowControl.NEXT:
+                        return True
+                    # whoever calls it by its address does not expect two results
+                    continue
+                is_returned = True
+        return False
+
+    def field_users(self, key: tuple[int, int]) -> Iterator[tuple[Piece, Instruction]]:
+        """The instructions that use the field with that *key*, or take its address, and the pieces they are in."""
+        module = self.program.modules[module_of_field(key[0]) - 1]
+        for instruction in module.fields_near(*key):
+            if piece := module.piece(module.base + instruction.ip):
+                yield piece, instruction
+
+
+def _moved(instruction: Instruction, down: int | None) -> int | None:
+    """How many bytes below its start the stack pointer is after *instruction*; None if that is not known."""
+    if down is None or instruction.flow_control in CALLS:
+        return down
+    is_pointer = instruction.op_count and instruction.op_register(0) in STACK_POINTER
+    if instruction.mnemonic in {Mnemonic.SUB, Mnemonic.ADD} and is_pointer:
+        if instruction.op1_kind not in {OpKind.IMMEDIATE8TO64, OpKind.IMMEDIATE32TO64}:
+            return None
+        moved = instruction.immediate(1)
+        moved -= moved >> 63 << 64
+        return down + moved if instruction.mnemonic == Mnemonic.SUB else down - moved
+    if is_pointer and instruction.mnemonic not in {Mnemonic.CMP, Mnemonic.TEST, Mnemonic.PUSH}:
+        return None
+    if instruction.mnemonic == Mnemonic.LEAVE:
+        return 0
+    return int(down - instruction.stack_pointer_increment)
+
+
+def _words_read(instruction: Instruction, down: int | None) -> int:
+    """How many words that the caller put on the stack *instruction* may read, with the stack that far *down*."""
+    is_pointer = instruction.memory_base in STACK_POINTER
+    if not is_pointer and instruction.memory_base not in FRAME_POINTER:
+        return 0
+    if is_pointer and down is None:
+        return _MOST_WORDS
+    # the frame's pointer is one word below the return address
+    above = instruction.memory_displacement - (instruction.memory_displacement >> 63 << 64)
+    above -= (down or 0) if is_pointer else _WORD
+    if above < _WORD:
+        return 0
+    return int(_MOST_WORDS if instruction.mnemonic == Mnemonic.LEA else above // _WORD)

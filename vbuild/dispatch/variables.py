@@ -1,0 +1,488 @@
+"""What the variables of a program, and the fields of its structures, can hold of the processor's answers.
+
+    variable   has all that is written to it; what may write there is run as soon as something that tells is written
+    field      of any structure: by its place there, for other structures may have something else at the same place
+
+A variable that says nothing of the processor can hold anything.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from vbuild.dispatch import values
+from vbuild.dispatch.facts import ANY, ASKED, EVERY, FEATURES
+from vbuild.dispatch.fields import FIELDS, displacement_of, displacement_of_field, module_of_field
+from vbuild.dispatch.module import Piece
+from vbuild.dispatch.objects import Held, Key, Objects, is_object
+from vbuild.dispatch.questions import Questions
+from vbuild.dispatch.references import MOST_USERS, NEAR, References
+from vbuild.dispatch.values import Value, tag
+from vbuild.dispatch.work import Work
+from vbuild.dispatch.writers import Writers, writes
+from vbuild.elf.iced import Instruction, MemorySizeExt, Mnemonic
+
+# how often the value of a variable may change before it can be anything, and of one that tells nothing
+MOST_CHANGES, _MOST_SILENT_CHANGES = 40, 4
+_MOST_FIELD_READERS = 200
+# bytes of a field in which an answer is kept: wider ones mostly hold pointers and sizes
+_LONGEST_ANSWER = 4
+# bytes of an object that answers about the processor stand in: its symbol may claim gigabytes
+_LARGEST_OBJECT = 1 << 16
+_WORD = 8
+# what fills a structure without an instruction that names its fields
+_COPIES = frozenset({"memcpy", "memmove", "mempcpy", "__memcpy_chk", "__memmove_chk", "bcopy", "realloc", "read"})
+
+
+class Calls(Protocol):
+    """What is known of the calls of functions, as `Answers` says it."""
+
+    def is_closed(self, address: int) -> bool: ...
+    def waits(self, address: int) -> bool: ...
+    def facts_at(self, address: int) -> int: ...
+
+
+class Variables:
+    """The variables of a program and the fields of its structures."""
+
+    def __init__(
+        self,
+        work: Work,
+        questions: Questions,
+        references: References,
+        writers: Writers,
+        *,
+        calls: Calls,
+        longest_of_flags: int,
+    ) -> None:
+        self.program = work.program
+        self._work, self._questions, self._references, self._writers = work, questions, references, writers
+        self._calls, self._longest_of_flags = calls, longest_of_flags
+        self.held = Held()
+        self.objects = Objects(work, writers, self.held, self.forget)
+        self.changes: dict[Key, int] = {}
+        # the pieces that have read a variable, and those that may write to it
+        self.readers: dict[Key, set[int]] = {}
+        self.written_by: dict[Key, set[int]] = {}
+        # variables that were read before anything that tells was written to them
+        self._silent: set[Key] = set()
+        # variables to which their first value is written again
+        self._restored: set[Key] = set()
+        # objects, by their start: whether code writes there
+        self._written: dict[int, bool] = {}
+        # those that are copied to objects: what they have from the start counts
+        self.copied: set[Key] = set()
+        # where something that tells was written, each byte; and what code points at that uses it
+        self._telling: set[int] = set()
+        self.telling_places: set[int] = set()
+        # fields of structures with answers; what reads them, what wrote to each byte, and those others may write, too
+        self._telling_fields: set[Key] = set()
+        self.field_readers: set[int] = set()
+        self._field_writers: dict[int, set[int]] = {}
+        self._kept_fields: set[Key] = set()
+        # variables behind which code has an address that nobody followed: they count as fields that it may write to
+        self._doubted: set[Key] = set()
+        # numbers that are written to fields without any question
+        self._plain: set[tuple[Key, Value]] = set()
+
+    def load(self, address: int, size: int) -> Value:
+        """What the variable of *size* bytes at *address* can hold."""
+        is_field, is_variable = tag(address) == tag(FIELDS), self.is_variable(address)
+        if not (is_field or is_variable or is_object(address)):
+            return self._questions.special(address, size)
+        if address in self._questions.models:
+            return self._questions.special(self._questions.models[address], size)
+        if is_variable:
+            module = self.program.module(address)
+            place = address - module.base
+            if module.is_constant(place):
+                data = module.bytes_at(place, size)
+                return int.from_bytes(data, "little") if len(data) == size else None
+        key = (address, size)
+        if self._work.running:
+            self.readers.setdefault(key, set()).add(self._work.running[-1].address)
+        if key not in self.held:
+            if is_variable and self._is_copied(key):
+                self.copied.add(key)
+            elif (is_field and not any(_is_within(key, one) for one in self._telling_fields)) or (
+                not is_field and self._telling.isdisjoint(range(address, address + size))
+            ):
+                self._silent.add(key)
+                return self._never_written(key)
+            self._track(key)
+        value = self.objects.see(self.held[key])
+        return values.weakened(value) if key in self._doubted else value
+
+    def is_variable(self, address: int) -> bool:
+        return 0 < tag(address) <= len(self.program.modules)
+
+    def leads_to_answer(self, address: int) -> bool:
+        """Whether an answer was written to the variable at *address*, or a little behind it."""
+        return not self._telling.isdisjoint(range(address, address + NEAR))
+
+    def first_value(self, address: int, size: int) -> int | None:
+        """What stands in the variable from the start, if no code writes just that there; None if some may."""
+        key = (address, size)
+        if key not in self.held or key in self._restored or not self.is_variable(address):
+            return None
+        module = self.program.module(address)
+        return int.from_bytes(module.bytes_at(address - module.base, size), "little")
+
+    def store(self, address: int, size: int, value: Value, facts: int) -> None:
+        """Note that *value* is written to *address* where the processor has *facts*."""
+        if facts > ANY | ASKED:
+            # nothing gets there
+            return
+        self._note(address, size, value, facts)
+        for key in self.held.near(address, address + size):
+            start, length = key
+            if start >= address and start + length <= address + size and size <= _WORD:
+                part = values.truncated(values.shifted(value, 8 * (start - address), "shr", 8), length)
+            elif value == 0 and size > _WORD:
+                part = 0
+            elif size <= _WORD:
+                behind = values.shifted(value, 8 * max(start - address, 0), "shr", 8)
+                places = range(max(address - start, 0), min(address + size - start, length))
+                part = values.replaced(self.held[key], behind, places)
+            else:
+                part = values.lossy(value)
+            is_answer = _is_answer(part, facts)
+            if key in self._kept_fields:
+                if is_answer:
+                    both = values.either(self.held[key], values.with_facts(part, facts))
+                    if both != self.held[key]:
+                        self.changes[key] = self.changes.get(key, 0) + 1
+                        self._set(key, None if self.changes[key] > MOST_CHANGES else both)
+            elif tag(address) == tag(FIELDS) and part != 0 and not is_answer and not values.tells(part):
+                self._keep(key)
+            else:
+                self._join(key, part, facts)
+
+    def store_in_table(self, address: int, size: int, value: Value, facts: int) -> None:
+        """Note that *value* is written to some place of the table at *address*."""
+        if facts > ANY | ASKED:
+            return
+        for key in self._keys_at(address):
+            self._join(key, value if key[1] == size else None, facts)
+        self._doubt_behind(address, facts)
+
+    def overwrite(self, address: int, size: int | None, value: Value) -> None:
+        """Note that up to *size* bytes from *address* on, if it is known how many, get *value*: zero or anything."""
+        if size is None:
+            keys = [*self._keys_at(address), *(self._keys_behind(address) if value == 0 else ())]
+        else:
+            keys = self.held.near(address, address + size)
+        for key in keys:
+            self._join(key, value, 0)
+        if size is None and value is None:
+            self._doubt_behind(address, 0)
+
+    def escape(self, address: int, facts: int, *, is_near: bool = False) -> None:
+        """Note that code that is not followed may write what is at *address* where the processor has *facts*.
+
+        It writes nothing behind that if it *is_near*.
+        """
+        for key in self._keys_at(address):
+            self._join(key, None, facts)
+        if not is_near:
+            self._doubt_behind(address, facts)
+
+    def hand_over(self, address: int, function: int, register: int, facts: int) -> None:
+        """Note that the *function*, which is not followed, gets *address* in that *register*, to write there.
+
+        It does where the processor has *facts*.
+        """
+        own = self._keys_of_one_object(address)
+        for key in self._keys_behind(address):
+            written = range(key[0] - address, sum(key) - address)
+            if self._writers.writes_behind(function, register, written, is_sure=True):
+                self._join(key, None, facts)
+            elif (
+                key in own
+                and facts & ANY != ANY
+                and self._writers.writes_behind(function, register, written, is_sure=False)
+            ):
+                self._doubt_variable(key)
+
+    def hold_pointer(self, place: int, address: int) -> None:
+        """Note that the variable at *place* holds the *address* of another, to write there or behind it."""
+        module = self.program.module(place)
+        for key in self._keys_of_one_object(address):
+            if self._writers.users_write_behind(
+                module, place - module.base, range(key[0] - address, sum(key) - address)
+            ):
+                self._doubt_variable(key)
+
+    def _keys_at(self, address: int) -> list[Key]:
+        """The variables in the object at *address*, as far as it is known to reach."""
+        module = self.program.module(address)
+        table = module.table(address - module.base)
+        near = self.held.near(module.base + table.start, module.base + table.stop)
+        return [key for key in near if key[0] - module.base in table]
+
+    def _keys_behind(self, address: int) -> list[Key]:
+        """The variables behind `_keys_at` that may be in the same object: nothing says where it ends."""
+        module = self.program.module(address)
+        table = module.table(address - module.base)
+        if module.object_at(table.start):
+            return []
+        behind = range(module.base + table.stop, address + NEAR)
+        return [key for key in self.held.near(behind.start, behind.stop) if key[0] in behind]
+
+    def _keys_of_one_object(self, address: int) -> list[Key]:
+        """Those of `_keys_behind` with nothing in between that something points at: there another object starts."""
+        module = self.program.module(address)
+        place = address - module.base
+        return [
+            key
+            for key in self._keys_behind(address)
+            if key[0] < address + self._longest_of_flags and not module.starts_in(place + 1, key[0] - module.base + 1)
+        ]
+
+    def _doubt_behind(self, address: int, facts: int) -> None:
+        if facts & ANY == ANY:
+            # whoever runs it has chosen to
+            return
+        for key in self._keys_of_one_object(address):
+            self._doubt_variable(key)
+
+    def _doubt_variable(self, key: Key) -> None:
+        """Note that code which is not followed may write to the variable *key*, if that is part of what it knows."""
+        if key not in self._doubted and self.held[key] is not None:
+            self._doubted.add(key)
+            self._work.again(self.readers.get(key, ()))
+
+    # what is written
+
+    def _note(self, address: int, size: int, value: Value, facts: int) -> None:
+        """Note that something that tells may be in a variable from now on."""
+        if tag(address) == tag(FIELDS):
+            self._note_field((address, size), value, facts)
+            return
+        if is_object(address):
+            self.objects.note_written(address)
+        is_pointer = self.objects.has_object(value) and self.objects.hold((address, size), value)
+        if not is_pointer and not values.tells(value) & ANY and (not facts & ANY or value is None):
+            return
+        cases = values.cases_of(value)
+        if not is_pointer and cases is not None and any(map(tag, cases)):
+            # a pointer to a function is used, whatever it tells
+            return
+        new = set(range(address, address + size)) - self._telling
+        if not new or size > _WORD:
+            return
+        self._telling |= new
+        self._wake(key for key in self._silent if not new.isdisjoint(range(key[0], key[0] + key[1])))
+        if is_object(address) and not is_pointer:
+            self.objects.note_telling(address)
+        if is_object(address) or is_pointer:
+            return
+        module = self.program.module(address)
+        place = address - module.base
+        around = module.table(place) if module.object_at(place) else range(0)
+        around = around if 0 < len(around) <= _LARGEST_OBJECT else range(place, place + size)
+        places = set(range(around.start, around.stop))
+        if self._work.running:
+            # a structure without a symbol: what points at its start
+            targets = (target - module.base for target in self._questions.targets(self._work.running[-1]))
+            places |= {target for target in targets if place - NEAR < target < place}
+        for target in places:
+            self.telling_places.add(module.base + target)
+        self._work.spread.update(
+            (one.address, one)
+            for target in sorted(places)
+            for one in self._questions.users(module, range(target, target + 1))
+        )
+
+    def _note_field(self, key: Key, value: Value, facts: int) -> None:
+        # what is known wherever the function is called is not an answer that it keeps
+        known = self._calls.facts_at(self._work.running[-1].address) if self._work.running else 0
+        if isinstance(value, int) and not facts & FEATURES:
+            self._plain.add((key, value))
+        # a number that is written there whatever the processor has is not an answer, either
+        if key[1] > _LONGEST_ANSWER or not _is_answer(value, 0 if known else facts) or (key, value) in self._plain:
+            return
+        if not values.tells(value) & FEATURES & ~known and not isinstance(value, int):
+            return
+        if (
+            self._work.running
+            and self._calls.is_closed(self._work.running[-1].address)
+            and self._calls.waits(self._work.running[-1].address)
+        ):
+            # it is run again with what all its callers hand over
+            return
+        places = range(key[0], key[0] + key[1])
+        if self._work.running:
+            for place in places:
+                self._field_writers.setdefault(place, set()).add(self._work.running[-1].address)
+        if key in self._telling_fields:
+            return
+        self._telling_fields.add(key)
+        readers = {
+            piece.address
+            for piece, instruction in self._references.field_users(key)
+            if not writes(instruction) and _is_within(_field_of(instruction, key[0]), key)
+        }
+        # they are run if they lead to code above the level: fields of other structures stand at the same place
+        if len(readers) <= _MOST_FIELD_READERS:
+            self.field_readers |= readers
+        self._wake(one for one in self._silent if _is_within(one, key))
+
+    def _is_copied(self, key: Key) -> bool:
+        """Whether the piece that runs makes objects, and all that may write to the variable *key* can be run."""
+        return bool(self._work.running) and self.objects.are_made_here() and self.objects.is_private(key[0])
+
+    def _never_written(self, key: Key) -> Value:
+        """What stands in a variable from the start, if no code seems to write there."""
+        address, size = key
+        if not self.is_variable(address):
+            return None
+        module = self.program.module(address)
+        data = module.bytes_at(address - module.base, size)
+        return int.from_bytes(data, "little") if any(data) and not self._is_written(address) else None
+
+    def _is_written(self, address: int) -> bool:
+        """Whether code seems to write to the object at *address*."""
+        module = self.program.module(address)
+        table = module.table(address - module.base)
+        key = module.base + table.start
+        if key not in self._written:
+            # through an address in data anything may be done, but for one that the loader puts there for code alone
+            is_pointed_at = not all(map(module.is_slot, module.places_of(table.start, table.stop)))
+            starts = table if module.object_at(table.start) else range(table.start - NEAR, table.stop)
+            is_written = is_pointed_at or module.is_counted(starts)
+            self._written[key] = is_written or any(True for _ in self._writers.writers_of(module, table, starts))
+        return self._written[key]
+
+    def keeps_pointer(self, address: int) -> bool:
+        """Whether the pointer that the loader puts in the variable at *address* stays there, as far as the wheel goes.
+
+        Another file may write to what a library offers to all.
+        """
+        module = self.program.module(address)
+        table = module.table(address - module.base)
+        is_offered = module.is_open and not module.is_python_module and module.exported_names(table)
+        return not is_offered and not self._is_written(address)
+
+    def _wake(self, keys: Iterable[tuple[int, int]]) -> None:
+        """Run again what has read the variables with these *keys* when these did not say anything yet."""
+        for key in list(keys):
+            self._silent.discard(key)
+            self._work.again(self.readers.get(key, ()))
+
+    def _track(self, key: Key) -> None:
+        address, size = key
+        if tag(address) == tag(FIELDS):
+            self._track_field(key)
+            return
+        if is_object(address):
+            self.held[key] = self.objects.first_of_object(address) if self.objects.is_private(address) else None
+            self._run_writers(key, self.objects.writers_of_object(address))
+            return
+        module = self.program.module(address)
+        place = address - module.base
+        self.held[key] = int.from_bytes(module.bytes_at(place, size), "little")
+        table = module.table(place)
+        starts = table if module.object_at(place) else range(place - NEAR, place + size)
+        if module.is_counted(starts):
+            self.held[key] = None
+            return
+        pieces = {piece.address: piece for piece in self._writers.writers_of(module, table, starts)}
+        self._run_writers(key, pieces)
+
+    def _track_field(self, key: Key) -> None:
+        writers: dict[int, Piece] = {}
+        module = self.program.modules[module_of_field(key[0]) - 1]
+        is_known = module.has_fields and not module.is_copying and _COPIES.isdisjoint(module.imports.values())
+        is_known &= not self._writers.is_filling(module)
+        for piece, instruction in self._references.field_users(key):
+            if instruction.mnemonic == Mnemonic.LEA:
+                # what is written through that address is not seen
+                is_known = False
+            elif writes(instruction):
+                writers[piece.address] = piece
+                field = _field_of(instruction, key[0])
+                is_known &= field[1] > _WORD or field == key
+        self.held[key] = 0
+        # who writes there in a structure on the stack may not be all who do
+        is_known &= self._writers_of_field(key) <= writers.keys()
+        if is_known and len(writers) <= MOST_USERS:
+            self._run_writers(key, writers)
+            return
+        self._keep(key)
+
+    def _keep(self, key: Key) -> None:
+        """Take for the field *key* only what tells something: other structures may have a field there, too."""
+        self._kept_fields.add(key)
+        self._set(key, 0)
+        self._work.again(self._writers_of_field(key))
+
+    def _writers_of_field(self, key: Key) -> set[int]:
+        """The pieces that were seen to write an answer to the field *key*."""
+        places = range(key[0], key[0] + key[1])
+        return {address for place in places for address in self._field_writers.get(place, ())}
+
+    def _run_writers(self, key: Key, pieces: Mapping[int, Piece]) -> None:
+        if len(pieces) > MOST_USERS:
+            self.forget(key)
+            return
+        self.written_by[key] = set(pieces)
+        self._work.aware |= pieces.keys()
+        self._work.queue.update(pieces)
+
+    def _join(self, key: Key, value: Value, facts: int) -> None:
+        first = self.first_value(*key)
+        if first is not None and values.shown_equal(value, first) != EVERY:
+            self._restored.add(key)
+            self._work.again(self.readers.get(key, ()))
+        old = self.held[key]
+        if old is None:
+            return
+        new = values.join(old, 0, value, facts)
+        if new == old:
+            return
+        self.changes[key] = self.changes.get(key, 0) + 1
+        most = MOST_CHANGES if values.tells(new) else _MOST_SILENT_CHANGES
+        self._set(key, None if self.changes[key] > most else new)
+
+    def forget(self, key: Key) -> None:
+        """Note that the variable *key* can be anything."""
+        self._set(key, None)
+
+    def _set(self, key: Key, value: Value) -> None:
+        old = self.held.get(key, 0)
+        if value is None and old is None:
+            return
+        self.held[key] = value
+        self._work.again(self.readers.get(key, ()))
+        if value is None:
+            self.objects.share(old)
+
+    def lose_writer(self, key: Key, piece: Piece) -> None:
+        """Note that *piece*, which may write to the variable *key*, is not run after all."""
+        module = self.program.module(key[0]) if self.is_variable(key[0]) else None
+        table = module.table(key[0] - module.base) if module else range(0)
+        if module is None or module.object_at(table.start) or piece in self._questions.users(module, table):
+            self.forget(key)
+        else:
+            # it has an address of what stands in front, from which it would have to go further
+            self._doubt_variable(key)
+
+
+def _field_of(instruction: Instruction, near: int) -> Key:
+    """The field that *instruction* uses, in the space of the one at *near*: its address there and its size."""
+    start = near + displacement_of(instruction) - displacement_of_field(near)
+    return start, int(MemorySizeExt.size(instruction.memory_size))
+
+
+def _is_within(key: Key, other: tuple[int, int]) -> bool:
+    return other[0] <= key[0] and key[1] > 0 and key[0] + key[1] <= other[0] + other[1]
+
+
+def _is_answer(value: Value, facts: int) -> bool:
+    """Whether *value* tells something, or is a number other than zero that is written where the processor has *facts*.
+
+    What a field tells by `values.Kept` spreads to no other field: then all would soon tell something.
+    """
+    if isinstance(value, int):
+        return bool(value and not tag(value) and facts & FEATURES)
+    return bool(values.tells(value) & FEATURES)

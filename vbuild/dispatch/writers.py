@@ -1,0 +1,458 @@
+"""Who may write to a variable, or behind a pointer: what instructions show without being run."""
+
+from collections.abc import Iterable, Iterator
+
+from vbuild.dispatch.fields import displacement_of
+from vbuild.dispatch.libc import FILLS, WRITTEN
+from vbuild.dispatch.machine_state import CALLS, GENERAL, INDIRECT, INFO, RAX, WRITES, general
+from vbuild.dispatch.module import Module, Piece
+from vbuild.dispatch.program import LEAVES, Program
+from vbuild.dispatch.questions import Questions
+from vbuild.dispatch.references import (
+    BRANCHES,
+    ENDS,
+    FRAME_POINTER,
+    MOST_SEEN,
+    NEAR,
+    STACK_POINTER,
+    UNUSUAL,
+    References,
+)
+from vbuild.elf.iced import FlowControl, Instruction, MemorySizeExt, Mnemonic, OpAccess, OpKind
+
+# bytes of a register that are written as a whole; of a word
+_HALF, _WORD = 4, 8
+# the register by which string instructions write, and how far a pointer is followed, in bytes
+_TO, _FURTHEST = 7, 512
+_Held = tuple[int, int | tuple[int, int], int]
+_NUMBERS = frozenset({OpKind.IMMEDIATE8TO64, OpKind.IMMEDIATE32TO64})
+_IMMEDIATES = _NUMBERS | {OpKind.IMMEDIATE32, OpKind.IMMEDIATE64}
+# functions inside each other that are looked through for what they write
+_MOST_WRITING = 2
+
+
+class Writers:
+    """What the code of a program does to its variables, as far as its instructions show."""
+
+    def __init__(self, program: Program, questions: Questions, references: References) -> None:
+        self.program = program
+        self._questions = questions
+        self._references = references
+        self._results_written: dict[tuple[int, int], bool] = {}
+        # by function, register, bytes behind that, and whether it has to be sure: whether it writes there
+        self._writes: dict[tuple[int, int, range, bool], bool] = {}
+        self._filling: dict[int, bool] = {}
+
+    def writers_of(self, module: Module, table: range, starts: range) -> Iterator[Piece]:
+        """The pieces that may write to *table*: they write to it, or take an address of it, or one of *starts*."""
+        near = range(min(table.start, starts.start), max(table.stop, starts.stop))
+        for site in module.sites(near.start - 4, near.stop + NEAR):
+            piece, instruction = module.piece(module.base + site), module.instruction_with(site)
+            if piece is None or instruction is None or module.is_of_compiler(piece):
+                continue
+            start = instruction.ip_rel_memory_address
+            if instruction.mnemonic == Mnemonic.LEA:
+                if self._may_write_from(module, piece, instruction, near, table):
+                    yield piece
+                continue
+            # a vector may begin in front of it
+            is_near = start < table.stop and start + max(MemorySizeExt.size(instruction.memory_size), 1) > table.start
+            if is_near and writes(instruction):
+                yield piece
+        # through a pointer that is kept in data
+        for place in module.places_of(table.start, table.stop):
+            yield from (
+                user
+                for user in self._questions.users(module, module.table(place))
+                if self._may_write(module, user, place, Mnemonic.MOV)
+            )
+        names = module.exported_names(table)
+        for other, place in self.program.importers(names):
+            if other is not module:
+                yield from self._questions.users_of_place(other, place)
+
+    def users_of_variable(self, module: Module, place: int) -> Iterator[Piece]:
+        """The pieces that use the variable at *place*, or make an address from which it may be reached."""
+        table = module.table(place)
+        low = table.start if module.object_at(place) else place - NEAR
+        for site in module.sites(min(low, table.start) - 4, table.stop):
+            instruction = module.instruction_with(site)
+            if instruction is None or not (
+                instruction.mnemonic == Mnemonic.LEA or instruction.ip_rel_memory_address in table
+            ):
+                continue
+            if piece := module.piece(module.base + site):
+                yield piece
+
+    def _may_write_from(
+        self, module: Module, piece: Piece, instruction: Instruction, near: range, table: range
+    ) -> bool:
+        """Whether *piece* may write to *table* by the address that *instruction* makes, if that is *near*."""
+        start = instruction.ip_rel_memory_address
+        if start > near.stop and not _counts_back(module, piece, instruction, near):
+            return False
+        return not self._only_hands_over(module, piece, instruction, table) and self._may_write(
+            module, piece, start, Mnemonic.LEA
+        )
+
+    def _only_hands_over(self, module: Module, piece: Piece, instruction: Instruction, table: range) -> bool:
+        """Whether the address in front of *table* that *instruction* makes only goes to code that writes less far.
+
+        What that does with it besides is not asked: it is not asked either of code that has the address of a variable.
+        """
+        register, start = general(instruction.op0_register), instruction.ip_rel_memory_address
+        if register not in self.program.convention.arguments or start >= table.start:
+            return False
+        target = self._handed_to(module, piece, instruction.next_ip, register)
+        called = self.program.module(target).piece(target) if isinstance(target, int) and target < LEAVES else None
+        written = range(table.start - start, table.stop - start)
+        return called is not None and not self.writes_behind(called.address, register, written, is_sure=False)
+
+    def _handed_to(self, module: Module, piece: Piece, start: int, register: int) -> int | str | None:
+        """What is called with the *register* as it is at *start*, if nothing else is done before; else None."""
+        place = module.base + start
+        while place < piece.end and (instruction := module.instruction(place)):
+            if instruction.flow_control == FlowControl.CALL:
+                return self.program.destination(module.base + instruction.near_branch_target)
+            used = INFO.info(instruction).used_registers()
+            if instruction.flow_control != FlowControl.NEXT or any(general(one.register) == register for one in used):
+                return None
+            place = module.base + instruction.next_ip
+        return None
+
+    def writes_behind(self, address: int, register: int, written: range, depth: int = 0, *, is_sure: bool) -> bool:
+        """Whether the function at *address* writes to bytes that are *written* from where the *register* points on.
+
+        It counts if what is made of the pointer cannot be followed, unless it has to be *is_sure*, but not what others
+        do that find it in memory, nor what imports do that are not known to write as much as they are told.
+        """
+        key = (address, register, written, is_sure)
+        if key not in self._writes:
+            self._writes[key] = False
+            piece = self.program.module(address).piece(address)
+            self._writes[key] = piece is not None and self._writes_through(piece, key, depth)
+        return self._writes[key]
+
+    def _writes_through(self, piece: Piece, key: tuple[int, int, range, bool], depth: int) -> bool:
+        module = self.program.module(piece.address)
+        address, register, written, is_sure = key
+        # where, what has the pointer: a register, or a place on the stack; and how far behind it that points
+        waiting: list[_Held] = [(address, register, 0)]
+        seen = set(waiting)
+        while waiting:
+            place, what, far = waiting.pop()
+            instruction = module.instruction(place)
+            if len(seen) > MOST_SEEN or instruction is None:
+                return len(seen) > MOST_SEEN and not is_sure
+            left = range(written.start - far, written.stop - far)
+            held = _held_behind(instruction, what, left, is_sure=is_sure)
+            if held is None:
+                return True
+            flow, branch = instruction.flow_control, instruction.near_branch_target
+            targets = [] if flow in ENDS else [module.base + instruction.next_ip]
+            if branch and flow not in CALLS:
+                targets.append(module.base + branch)
+            outside = [one for one in targets if not piece.address <= one < piece.end]
+            called = self._called_by(module, instruction, outside)
+            if isinstance(what, int) and any(
+                self._writes_when_called(target, (what, left, is_sure), depth) for target in called
+            ):
+                return True
+            if flow in CALLS and what in self.program.convention.lost:
+                continue
+            new = {
+                (one, other, far + more)
+                for one in targets
+                if one not in outside
+                for other, more in held
+                if abs(far + more) <= _FURTHEST
+            }
+            waiting += new - seen
+            seen |= new
+        return False
+
+    def _writes_when_called(self, target: int | str | None, key: tuple[int, range, bool], depth: int) -> bool:
+        """Whether *target*, a function or an import, writes behind the pointer that a register has at its call."""
+        register, written, is_sure = key
+        arguments = self.program.convention.arguments
+        if register not in arguments or depth >= _MOST_WRITING:
+            return False
+        if isinstance(target, str):
+            place = WRITTEN.get(target)
+            return not is_sure and place is not None and arguments[place[0]] == register
+        if target is None or target >= LEAVES:
+            return False
+        return self.writes_behind(target, register, written, depth + 1, is_sure=is_sure)
+
+    def _called_by(
+        self, module: Module, instruction: Instruction, outside: Iterable[int]
+    ) -> Iterator[int | str | None]:
+        """What *instruction* calls, or goes to by a jump *outside* its piece, if that is known."""
+        flow, branch = instruction.flow_control, instruction.near_branch_target
+        if flow in INDIRECT and instruction.is_ip_rel_memory_operand:
+            yield self.program.behind(module, instruction.ip_rel_memory_address)
+        yield from map(self.program.destination, [module.base + branch] if branch and flow in CALLS else outside)
+
+    def is_filling(self, module: Module) -> bool:
+        """Whether code of *module* calls memset with anything but zero, as far as one reads on from the start."""
+        if module.base not in self._filling:
+            slots = [slot for slot, name in module.imports.items() if name in FILLS]
+            users = {user.address: user for slot in slots for user in self._questions.users_of_place(module, slot)}
+            self._filling[module.base] = any(self._fills(module, user) for user in users.values())
+        return self._filling[module.base]
+
+    def _fills(self, module: Module, piece: Piece) -> bool:
+        register, is_zero = self.program.convention.arguments[1], False
+        for instruction in module.instructions(piece):
+            branch = instruction.near_branch_target
+            outside = [module.base + branch] if branch and not piece.address <= module.base + branch < piece.end else []
+            if not is_zero and not FILLS.isdisjoint(self._called_by(module, instruction, outside)):
+                return True
+            if instruction.flow_control in CALLS:
+                is_zero = False
+            elif any(
+                one.access in WRITES and general(one.register) == register
+                for one in INFO.info(instruction).used_registers()
+            ):
+                is_zero = _is_zeroing(instruction)
+        return False
+
+    def users_write_behind(self, module: Module, place: int, written: range) -> bool:
+        """Whether code may write to bytes that are *written* from where the pointer at *place*, a variable, leads."""
+        table = module.table(place)
+        if module.places_of(table.start, table.stop):
+            return True
+        for user in self._questions.users(module, table):
+            for instruction in module.instructions(user):
+                at = instruction.ip_rel_memory_address if instruction.is_ip_rel_memory_operand else -1
+                if at not in table and at not in module.pointers:
+                    continue
+                register = general(instruction.op0_register) if instruction.op0_kind == OpKind.REGISTER else None
+                if at != place and (instruction.mnemonic == Mnemonic.LEA or module.pointers.get(at) in table):
+                    return True
+                if at == place and instruction.mnemonic != Mnemonic.MOV:
+                    if instruction.mnemonic == Mnemonic.LEA:
+                        return True
+                elif at == place and register is not None and instruction.op1_kind == OpKind.MEMORY:
+                    start = (module.base + instruction.next_ip, register, written, False)
+                    if self._writes_through(user, start, 0):
+                        return True
+        return False
+
+    def _may_write(self, module: Module, piece: Piece, place: int, how: int) -> bool:
+        """Whether *piece* may write through the pointer at *place*, or with it as an address."""
+        table = module.table(place) if how == Mnemonic.MOV else range(0)
+        for instruction in module.instructions(piece):
+            if not instruction.is_ip_rel_memory_operand:
+                continue
+            at = instruction.ip_rel_memory_address
+            behind = self.program.behind(module, at)
+            if (at in table and instruction.mnemonic == Mnemonic.LEA) or (
+                at not in table and isinstance(behind, int) and behind - module.base in table
+            ):
+                # by the address of the pointer, or of the table it is in
+                return True
+            if at != place:
+                continue
+            if instruction.mnemonic == how and instruction.op0_kind == OpKind.REGISTER:
+                number = general(instruction.op0_register)
+                if number is None or not self._only_reads_through(module, piece, instruction.next_ip, number):
+                    return True
+            elif writes(instruction):
+                return True
+        return False
+
+    def _only_reads_through(self, module: Module, piece: Piece, start: int, register: int) -> bool:
+        """Whether all that *piece* does from *start* on with the address in *register* is to read from there.
+
+        Each way is followed: what writes to the register on one of them does not on another. So is each copy.
+        """
+        waiting, seen = [(start, register)], set[tuple[int, int]]()
+        while waiting:
+            place, register = waiting.pop()
+            if (place, register) in seen:
+                continue
+            seen.add((place, register))
+            instruction = module.instruction(module.base + place)
+            if instruction is None or len(seen) > MOST_SEEN:
+                return False
+            used = [one for one in INFO.info(instruction).used_registers() if general(one.register) == register]
+            is_changed = any(one.access in WRITES and GENERAL[one.register][1] < _HALF for one in used)
+            copy = _copied_to(instruction, register)
+            if is_changed or (used and copy is None and not _only_reads(instruction, register)):
+                return False
+            if copy is not None:
+                waiting.append((instruction.next_ip, copy))
+            if not any(one.access in WRITES for one in used):
+                following = self._following(module, piece, instruction, register)
+                if following is None:
+                    return False
+                waiting += ((one, register) for one in following)
+        return True
+
+    def callers_write(self, address: int, register: int) -> bool:
+        """Whether code that calls the function at *address* may write where the address in the *register* leads.
+
+        What code outside the wheel does with it is not asked: it is not asked either what that does with a variable.
+        """
+        key = (address, register)
+        if key not in self._results_written:
+            self._results_written[key] = False  # a function that ends by calling itself adds nothing
+            module = self.program.module(address)
+            place = address - module.base
+            importers = self.program.importers(module.exported_names(range(place, place + 1)))
+            self._results_written[key] = any(other is not module for other, _ in importers) or any(
+                self._writes_to_result(user, address, register) for user in self._references.referring(address)
+            )
+        return self._results_written[key]
+
+    def _writes_to_result(self, piece: Piece, address: int, register: int) -> bool:
+        module = self.program.module(piece.address)
+        for instruction in module.instructions(piece):
+            target = instruction.near_branch_target or instruction.ip_rel_memory_address
+            if not target or self.program.destination(module.base + target) != address:
+                continue
+            if instruction.flow_control in CALLS:
+                if not self._only_reads_through(module, piece, instruction.next_ip, register):
+                    return True
+            elif instruction.flow_control not in BRANCHES or self.callers_write(piece.address, register):
+                return True
+        return False
+
+    def _following(  # noqa: PLR0911  # one for each kind of flow
+        self, module: Module, piece: Piece, instruction: Instruction, register: int
+    ) -> list[int] | None:
+        """Where *register* still has what it had at *instruction* of *piece*; None if it may get elsewhere."""
+        flow, branch = instruction.flow_control, instruction.near_branch_target
+        if flow == FlowControl.RETURN:
+            if register == RAX:
+                return None if self.callers_write(piece.address, register) else []
+            return None if self._references.callers_use(piece.address, register) else []
+        if flow in CALLS:
+            target = self.program.destination(module.base + branch) if branch else None
+            taken = self._references.taken(target)
+            # code that handles errors finds there what no call changes
+            if register in taken.arguments or (module.has_handlers and register not in self.program.convention.lost):
+                return None
+            # gcc's -fipa-ra keeps values in registers that a function does not change
+            return [] if register in taken.changed else [instruction.next_ip]
+        if flow == FlowControl.EXCEPTION:
+            return []
+        found = [] if flow == FlowControl.UNCONDITIONAL_BRANCH else [instruction.next_ip]
+        if flow in {FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH}:
+            found.append(branch)
+        elif flow == FlowControl.INDIRECT_BRANCH and general(instruction.op_register(0)) == register:
+            return None if register in self.program.convention.arguments else []
+        elif flow != FlowControl.NEXT:
+            return None
+        inside = [place for place in found if piece.address <= module.base + place < piece.end]
+        # to other code, with the registers as they are
+        others = (self.program.destination(module.base + place) for place in found if place not in inside)
+        return inside if all(self._is_unused_by(other, piece, register) for other in others) else None
+
+    def _is_unused_by(self, other: int | str | None, piece: Piece, register: int) -> bool:
+        """Whether neither *other*, the code that *piece* ends by jumping to, nor a caller reads the *register*."""
+        if not isinstance(other, int) or register in self._references.registers(other).arguments | UNUSUAL:
+            return False
+        return register in self._references.registers(other).changed or not self._references.callers_use(
+            piece.address, register
+        )
+
+
+def _counts_back(module: Module, piece: Piece, instruction: Instruction, places: range) -> bool:
+    """Whether *piece* makes an address of *places* from the one behind them that *instruction* makes.
+
+    gcc makes the start of what is walked through from its end so.
+    """
+    end, register = instruction.ip_rel_memory_address, general(instruction.op0_register)
+    return any(
+        one.mnemonic == Mnemonic.LEA and general(one.memory_base) == register and end + displacement_of(one) in places
+        for one in module.instructions(piece)
+    )
+
+
+def _held_behind(  # noqa: C901, PLR0911  # one for each kind of use
+    instruction: Instruction, what: int | tuple[int, int], written: range, *, is_sure: bool
+) -> list[tuple[int | tuple[int, int], int]] | None:
+    """What has the pointer that *what* has behind *instruction*, each with how far it points behind that.
+
+    None if the *written* bytes from the pointer on are written to, or may be, unless it has to be *is_sure*.
+    """
+    unknown: list[tuple[int | tuple[int, int], int]] | None = [] if is_sure else None
+    base, start = instruction.memory_base, displacement_of(instruction)
+    is_move = instruction.mnemonic == Mnemonic.MOV
+    if isinstance(what, tuple):
+        if (base, start) != what or instruction.mnemonic == Mnemonic.LEA:
+            return [(what, 0)]
+        if writes(instruction):
+            return []
+        copy = general(instruction.op0_register) if is_move else None
+        return [(what, 0)] if copy is None else [(what, 0), (copy, 0)]
+    if instruction.is_string_instruction and what == _TO:
+        return unknown
+    kept: list[tuple[int | tuple[int, int], int]] = [(what, 0)]
+    used = [one for one in INFO.info(instruction).used_registers() if general(one.register) == what]
+    is_changed = any(one.access in WRITES for one in used)
+    if general(base) == what and instruction.mnemonic == Mnemonic.LEA:
+        to = general(instruction.op0_register)
+        if instruction.memory_index in GENERAL or to is None:
+            return unknown
+        return [(to, start)] if to == what else [*kept, (to, start)]
+    if writes(instruction) and what in {general(base), general(instruction.memory_index)}:
+        stop = start + max(int(MemorySizeExt.size(instruction.memory_size)), 1)
+        is_indexed = instruction.memory_index in GENERAL
+        if not is_sure if is_indexed else start < written.stop and written.start < stop:
+            return None
+    if is_move and instruction.op1_kind == OpKind.REGISTER and general(instruction.op1_register) == what:
+        if instruction.op0_kind == OpKind.REGISTER:
+            copy = _copied_to(instruction, what)
+            return kept if copy is None else [*kept, (copy, 0)]
+        return [*kept, ((base, start), 0)] if base in STACK_POINTER | FRAME_POINTER else kept
+    if is_changed and instruction.mnemonic in {Mnemonic.ADD, Mnemonic.SUB}:
+        if instruction.op1_kind not in _NUMBERS:
+            return unknown
+        number = instruction.immediate(1)
+        number -= number >> 63 << 64
+        return [(what, number if instruction.mnemonic == Mnemonic.ADD else -number)]
+    return [] if is_changed else kept
+
+
+def _is_zeroing(instruction: Instruction) -> bool:
+    """Whether *instruction* writes zero to its first operand."""
+    if instruction.mnemonic == Mnemonic.MOV:
+        return instruction.op1_kind in _IMMEDIATES and not instruction.immediate(1)
+    return instruction.mnemonic == Mnemonic.XOR and instruction.op0_register == instruction.op1_register
+
+
+def _only_reads(instruction: Instruction, register: int) -> bool:
+    """Whether *instruction* takes the value of the *register* only to read from where it points."""
+    if instruction.mnemonic == Mnemonic.LEA or instruction.is_string_instruction or writes(instruction):
+        return False
+    if instruction.flow_control in BRANCHES:
+        # what stands there is called
+        return True
+    info = INFO.info(instruction)
+    return all(
+        general(instruction.op_register(index)) != register or info.op_access(index) == OpAccess.WRITE
+        for index in range(instruction.op_count)
+        if instruction.op_kind(index) == OpKind.REGISTER
+    )
+
+
+def _copied_to(instruction: Instruction, register: int) -> int | None:
+    """The other register into which *instruction* copies all of the *register*; None if it does not."""
+    is_copy = (
+        instruction.mnemonic == Mnemonic.MOV and instruction.op_kind(0) == instruction.op_kind(1) == OpKind.REGISTER
+    )
+    if not is_copy or general(instruction.op1_register) != register or GENERAL[instruction.op1_register][1] < _WORD:
+        return None
+    copy = general(instruction.op0_register)
+    return None if copy == register else copy
+
+
+def writes(instruction: Instruction) -> bool:
+    info = INFO.info(instruction)
+    return any(
+        instruction.op_kind(index) == OpKind.MEMORY and info.op_access(index) in WRITES
+        for index in range(instruction.op_count)
+    )
