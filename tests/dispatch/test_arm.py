@@ -14,8 +14,8 @@ import pytest
 from tests.factories.arm import arm_library, arm_object, arm_programs, bare
 from tests.factories.tools import needs
 from vbuild.binary.code import CodeSection
+from vbuild.dispatch import arm
 from vbuild.dispatch.judge import Baseline, Dispatch, Reason, scan
-from vbuild.elf import arm
 from vbuild.elf.code import Elf
 from vbuild.hardware.cpu import Cpu
 
