@@ -23,8 +23,9 @@ from vbuild.dispatch.world import ENVIRONMENT, Summary, is_address
 
 # instructions that are run, in all: so many, and one for so many bytes of code
 _FEWEST_STEPS, _BYTES_A_STEP = 1_000_000, 20
-# files that ask for which there are as many; the part for code that only reads a field where an answer may be
-_MOST_ASKING, _FIELD_SHARE = 3, 3
+# files that ask for which there are as many; the parts for fields of structures, once all else is known, and for code
+# that only calls what all calls have to be known of
+_MOST_ASKING, _FIELD_SHARE, _CALLER_SHARE = 3, 8, 3
 # pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
 # code above the level
 _MOST_SPREAD, _LONGEST_SPREAD = 600, 2048
@@ -37,6 +38,8 @@ _ARGUMENTS, _PARAMETERS = 18, 32
 # what stands for the facts at all calls of a function among its arguments
 _FACTS = 31
 _WORD = 8
+# what a caller takes for granted of a function that has not been run
+_NOTHING_KNOWN = Summary(None, None, 0, returns=True, hands_out=False, is_asked=False)
 
 
 class Answers(Variables):
@@ -47,12 +50,18 @@ class Answers(Variables):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._telling_functions: set[int] = set()
-        # what is run only because of fields with answers, as far as it is; and the steps that took
+        # what is run only because of fields with answers
         self._only_fields: set[int] = set()
-        self._field_steps = 0
+        # what is run only because it calls a function of which all calls have to be known; and the steps that took
+        self._only_callers: set[int] = set()
+        self._caller_steps = 0
         self._results: dict[int, Interpreter] = {}
         self._callers: dict[int, set[int]] = {}
+        # what hands over answers from fields to functions that are not run with them as long as no field is looked at
+        self._kept_callers: set[int] = set()
         self._runs = self._steps = 0
+        # how many steps there may be: fewer while fields are looked at than in all
+        self._last_step = 0
         # what each piece hands over to functions, by argument, and which arguments it has handed over in its last run
         self._calls: dict[Key, dict[int, Value]] = {}
         self._fresh: dict[int, set[Key]] = {}
@@ -73,11 +82,15 @@ class Answers(Variables):
             ):
                 # some are not run
                 callers = None
+            if self._caller_steps >= self._most_steps // _CALLER_SHARE:
+                callers = None
             self._closed[address] = callers is not None
             if callers is not None and (piece := self.program.module(address).piece(address)):
                 users = {**callers, address: piece}
                 if is_kept:
                     self._only_fields |= users.keys() - self._aware
+                else:
+                    self._only_callers |= users.keys() - self._aware
                 self._aware |= users.keys()
                 self._queue.update(users)
                 for number in (*range(_ARGUMENTS), _FACTS):
@@ -96,9 +109,10 @@ class Answers(Variables):
         ):
             return not any(map(self.has_telling_object, arguments))
         is_kept = not any(values.tells(value) & FEATURES for value in arguments)
-        if not self._closed.get(address) and (
-            not self.leads_above(address) or (is_kept and self._field_steps >= self._most_steps // _FIELD_SHARE)
-        ):
+        is_left = is_kept and not self._has_fields and self._has_only_structures(arguments)
+        if is_left and self._running:
+            self._kept_callers.add(self._running[-1].address)
+        if not self._closed.get(address) and (is_left or not self.leads_above(address)):
             # only what can choose code above the level counts
             return not any(map(self.has_telling_object, arguments))
         if self._running and (self._is_dead(self._running[0]) or self.waits(self._running[-1].address)):
@@ -112,6 +126,10 @@ class Answers(Variables):
             elif is_closed:
                 self._hand_over(_parameter(address, number), values.with_facts(value, facts))
         return is_closed
+
+    def _has_only_structures(self, arguments: Sequence[Value]) -> bool:
+        """Whether *arguments* lead to answers by fields and variables alone, not by objects that all is known of."""
+        return any(map(self.leads_to_answer, arguments)) and not any(map(self.has_telling_object, arguments))
 
     def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
         # it is run without this caller, too
@@ -149,11 +167,13 @@ class Answers(Variables):
             return
         self._changes[key] = self._changes.get(key, 0) + 1
         self._variables[key] = new
-        if is_closed:
-            self._queue_again((address,))
-        else:
+        if not is_closed:
             self._field_readers.add(address)
-            self._queue_again({address} & self._results.keys())
+        piece = self.program.module(address).piece(address)
+        if piece and (is_closed or address in self._results):
+            # behind all others: some of these may call it, too
+            self._called_anew.pop(address, None)
+            self._called_anew[address] = piece
 
     def facts_at(self, address: int) -> int:
         """What is known of the processor whenever the function at *address* is called."""
@@ -207,12 +227,10 @@ class Answers(Variables):
         if not self.follows(address):
             return None
         self._callers.setdefault(address, set()).add(self._running[-1].address)
-        if address not in self._results:
+        if address not in self._results or (address in self._queue and address not in self._called_anew):
             piece = self.program.module(address).piece(address)
-            if piece in self._running or len(self._running) > _MOST_NESTED or piece is None:
-                return None
-            self._queue.pop(address, None)
-            self._run(piece)
+            if piece and piece not in self._running and len(self._running) <= _MOST_NESTED:
+                self._run(piece)
         result = self._results.get(address)
         return result.summary if result else None
 
@@ -228,10 +246,11 @@ class Answers(Variables):
             self._aware |= self.asking.keys()
             self._queue |= self.asking
         while True:
-            while self._queue:
-                address, piece = self._queue.popitem()
-                if not (address in self._given_up or address in self._discarded or self.waits(address)):
+            if waiting := self._queue or self._called_anew:
+                address, piece = waiting.popitem()
+                if self._can_run(address) and not self.waits(address) and address not in self._called_anew:
                     self._run(piece)
+                continue
             if self._spread:
                 self._follow_spread()
                 continue
@@ -261,12 +280,14 @@ class Answers(Variables):
 
     def _run(self, piece: Piece) -> None:
         self._runs += 1
+        self._queue.pop(piece.address, None)
+        self._called_anew.pop(piece.address, None)
         interpreter = self._interpreter(self)
         old = self._results.get(piece.address)
         self._running.append(piece)
         self._fresh.pop(piece.address, None)
         try:
-            interpreter.run_piece(piece, most=self._most_steps - self._steps)
+            interpreter.run_piece(piece, most=self._last_step - self._steps)
         except TooMuchError:
             if piece.address in self._only_fields:
                 # what it reads need not be an answer: each of its references is a use
@@ -288,11 +309,11 @@ class Answers(Variables):
         finally:
             self._running.pop()
             self._steps += interpreter.steps
-            if piece.address in self._only_fields:
-                self._field_steps += interpreter.steps
+            if piece.address in self._only_callers:
+                self._caller_steps += interpreter.steps
         self._results[piece.address] = interpreter
         self._forget_uses(piece)
-        if interpreter.summary != (old.summary if old else None):
+        if interpreter.summary != (old.summary if old else _NOTHING_KNOWN):
             self._queue_again(self._callers.get(piece.address, ()))
         if interpreter.summary.tells and piece.address not in self._telling_functions:
             self._telling_functions.add(piece.address)
@@ -313,6 +334,19 @@ class Answers(Variables):
         size = sum(len(code.data) for module in self.program.modules for code in module.elf.code)
         return _FEWEST_STEPS * max(1, min(_MOST_ASKING, len(self._asking_modules))) + size // _BYTES_A_STEP
 
+    def _is_over(self) -> bool:
+        return self._steps >= self._last_step
+
+    def _leave_fields(self) -> None:
+        """From now on run nothing only because of fields."""
+        self._has_fields, self._last_step = False, self._most_steps
+
+    def _look_at_fields(self) -> None:
+        super()._look_at_fields()
+        self._last_step = min(self._most_steps, self._steps + self._most_steps // _FIELD_SHARE)
+        self._queue_again(self._kept_callers)
+        self._kept_callers.clear()
+
     def _forget_uses(self, piece: Piece) -> None:
         """Called when what *piece* uses may have changed."""
 
@@ -324,7 +358,7 @@ class Answers(Variables):
             return False
         targets = self._targets(piece)
         if self._telling_functions.isdisjoint(targets) and self._telling_places.isdisjoint(targets):
-            if piece.address in self._field_readers and self._field_steps < self._most_steps // _FIELD_SHARE:
+            if piece.address in self._field_readers and self._has_fields:
                 self._aware.add(piece.address)
                 self._only_fields.add(piece.address)
                 return True

@@ -85,6 +85,8 @@ class Objects(Writers, ABC):
         self._running: list[Piece] = []
         self._aware: set[int] = set()
         self._queue: dict[int, Piece] = {}
+        # functions that are called with something else than before: they wait until all that may call them has run
+        self._called_anew: dict[int, Piece] = {}
         # what takes too much: whether that counts as not followed, or as what does not ask at all
         self._given_up: set[int] = set()
         self._discarded: set[int] = set()

@@ -95,6 +95,11 @@ class Uses(Answers):
     def _forget_uses(self, piece: Piece) -> None:
         self._used.pop(piece.address, None)
 
+    def _look_at_fields(self) -> None:
+        super()._look_at_fields()
+        for reader in self._field_readers:
+            self._used.pop(reader, None)
+
     def _is_branch(self, site: int, target: int) -> bool:
         """Whether the instruction at *site* calls *target*, or jumps there; a call may also hand *target* over."""
         module = self.program.module(site)
