@@ -24,8 +24,9 @@ from vbuild.dispatch.world import ENVIRONMENT, Summary, is_address
 
 # instructions that are run, in all: so many, and one for so many bytes of code
 _FEWEST_STEPS, _BYTES_A_STEP = 1_000_000, 20
-# files that ask for which there are as many; the part for code that only reads a field where an answer may be
-_MOST_ASKING, _FIELD_SHARE = 3, 3
+# files that ask for which there are as many; the parts for fields of structures, once all else is known, and for code
+# that only calls what all calls have to be known of
+_MOST_ASKING, _FIELD_SHARE, _CALLER_SHARE = 3, 8, 3
 # pieces that are run only because they use an answer, and their length in bytes: longer ones are run if they lead to
 # code above the level
 _MOST_SPREAD, _LONGEST_SPREAD = 600, 2048
@@ -38,6 +39,8 @@ _ARGUMENTS, _PARAMETERS = 18, 32
 # what stands for the facts at all calls of a function among its arguments
 _FACTS = 31
 _WORD = 8
+# what a caller takes for granted of a function that has not been run
+_NOTHING_KNOWN = Summary(None, None, 0, returns=True, hands_out=False, is_asked=False)
 
 
 class Answers:
@@ -63,12 +66,18 @@ class Answers:
         # by piece, what `Uses` has found that it uses, with the facts there: forgotten when the piece is run again
         self.uses: dict[int, dict[int, int]] = {}
         self._telling_functions: set[int] = set()
-        # what is run only because of fields with answers, as far as it is; and the steps that took
+        # what is run only because of fields with answers
         self._only_fields: set[int] = set()
-        self._field_steps = 0
+        # what is run only because it calls a function of which all calls have to be known; and the steps that took
+        self._only_callers: set[int] = set()
+        self._caller_steps = 0
         self.results: dict[int, Interpreter] = {}
         self._callers: dict[int, set[int]] = {}
+        # what hands over answers from fields to functions that are not run with them as long as no field is looked at
+        self._kept_callers: set[int] = set()
         self.runs = self._steps = 0
+        # how many steps there may be: fewer while fields are looked at than in all
+        self._last_step = 0
         # what each piece hands over to functions, by argument, and which arguments it has handed over in its last run
         self._calls: dict[Key, dict[int, Value]] = {}
         self._fresh: dict[int, set[Key]] = {}
@@ -92,11 +101,15 @@ class Answers:
             ):
                 # some are not run
                 callers = None
+            if self._caller_steps >= self._most_steps // _CALLER_SHARE:
+                callers = None
             self._closed[address] = callers is not None
             if callers is not None and (piece := self.program.module(address).piece(address)):
                 users = {**callers, address: piece}
                 if is_kept:
                     self._only_fields |= users.keys() - self.work.aware
+                else:
+                    self._only_callers |= users.keys() - self.work.aware
                 self.work.aware |= users.keys()
                 self.work.queue.update(users)
                 for number in (*range(_ARGUMENTS), _FACTS):
@@ -115,9 +128,10 @@ class Answers:
         ):
             return not any(map(self.objects.has_telling_object, arguments))
         is_kept = not any(values.tells(value) & FEATURES for value in arguments)
-        if not self._closed.get(address) and (
-            not self.leads_above(address) or (is_kept and self._field_steps >= self._most_steps // _FIELD_SHARE)
-        ):
+        is_left = is_kept and not self.variables.has_fields and self._has_only_structures(arguments)
+        if is_left and self.work.running:
+            self._kept_callers.add(self.work.running[-1].address)
+        if not self._closed.get(address) and (is_left or not self.leads_above(address)):
             # only what can choose code above the level counts
             return not any(map(self.objects.has_telling_object, arguments))
         if self.work.running and (
@@ -133,6 +147,10 @@ class Answers:
             elif is_closed:
                 self._hand_over(_parameter(address, number), values.with_facts(value, facts))
         return is_closed
+
+    def _has_only_structures(self, arguments: Sequence[Value]) -> bool:
+        """Whether *arguments* lead to answers by fields and variables alone, not by objects that all is known of."""
+        return any(map(self.leads_to_answer, arguments)) and not any(map(self.objects.has_telling_object, arguments))
 
     def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
         # it is run without this caller, too
@@ -170,11 +188,13 @@ class Answers:
             return
         self.variables.changes[key] = self.variables.changes.get(key, 0) + 1
         self.variables.held[key] = new
-        if is_closed:
-            self.work.again((address,))
-        else:
+        if not is_closed:
             self.variables.field_readers.add(address)
-            self.work.again({address} & self.results.keys())
+        piece = self.program.module(address).piece(address)
+        if piece and (is_closed or address in self.results):
+            # behind all others: some of these may call it, too
+            self.work.called_anew.pop(address, None)
+            self.work.called_anew[address] = piece
 
     def facts_at(self, address: int) -> int:
         """What is known of the processor whenever the function at *address* is called."""
@@ -226,12 +246,10 @@ class Answers:
         if not self.follows(address):
             return None
         self._callers.setdefault(address, set()).add(self.work.running[-1].address)
-        if address not in self.results:
+        if address not in self.results or (address in self.work.queue and address not in self.work.called_anew):
             piece = self.program.module(address).piece(address)
-            if piece in self.work.running or len(self.work.running) > _MOST_NESTED or piece is None:
-                return None
-            self.work.queue.pop(address, None)
-            self._run(piece)
+            if piece and piece not in self.work.running and len(self.work.running) <= _MOST_NESTED:
+                self._run(piece)
         result = self.results.get(address)
         return result.summary if result else None
 
@@ -247,10 +265,11 @@ class Answers:
             self.work.aware |= self.questions.asking.keys()
             self.work.queue |= self.questions.asking
         while True:
-            while self.work.queue:
-                address, piece = self.work.queue.popitem()
-                if not (address in self.work.given_up or address in self.work.discarded or self.waits(address)):
+            if waiting := self.work.queue or self.work.called_anew:
+                address, piece = waiting.popitem()
+                if self.work.can_run(address) and not self.waits(address) and address not in self.work.called_anew:
                     self._run(piece)
+                continue
             if self.work.spread:
                 self._follow_spread()
                 continue
@@ -280,12 +299,14 @@ class Answers:
 
     def _run(self, piece: Piece) -> None:
         self.runs += 1
+        self.work.queue.pop(piece.address, None)
+        self.work.called_anew.pop(piece.address, None)
         interpreter = self._architecture.interpreter(self)
         old = self.results.get(piece.address)
         self.work.running.append(piece)
         self._fresh.pop(piece.address, None)
         try:
-            interpreter.run_piece(piece, most=self._most_steps - self._steps)
+            interpreter.run_piece(piece, most=self._last_step - self._steps)
         except TooMuchError:
             if piece.address in self._only_fields:
                 # what it reads need not be an answer: each of its references is a use
@@ -307,11 +328,11 @@ class Answers:
         finally:
             self.work.running.pop()
             self._steps += interpreter.steps
-            if piece.address in self._only_fields:
-                self._field_steps += interpreter.steps
+            if piece.address in self._only_callers:
+                self._caller_steps += interpreter.steps
         self.results[piece.address] = interpreter
         self.uses.pop(piece.address, None)
-        if interpreter.summary != (old.summary if old else None):
+        if interpreter.summary != (old.summary if old else _NOTHING_KNOWN):
             self.work.again(self._callers.get(piece.address, ()))
         if interpreter.summary.tells and piece.address not in self._telling_functions:
             self._telling_functions.add(piece.address)
@@ -332,6 +353,23 @@ class Answers:
         size = sum(len(code.data) for module in self.program.modules for code in module.elf.code)
         return _FEWEST_STEPS * max(1, min(_MOST_ASKING, len(self.questions.asking_modules))) + size // _BYTES_A_STEP
 
+    def is_over(self) -> bool:
+        """Whether all steps were taken that there may be."""
+        return self._steps >= self._last_step
+
+    def leave_fields(self) -> None:
+        """From now on run nothing only because of fields."""
+        self.variables.has_fields, self._last_step = False, self._most_steps
+
+    def look_at_fields(self) -> None:
+        """From now on follow what fields of structures hold, too, in a part of the steps."""
+        self.variables.look_at_fields()
+        self._last_step = min(self._most_steps, self._steps + self._most_steps // _FIELD_SHARE)
+        for address in self.variables.field_readers:
+            self.uses.pop(address, None)
+        self.work.again(self._kept_callers)
+        self._kept_callers.clear()
+
     def is_aware(self, piece: Piece) -> bool:
         """Whether *piece* asks, uses an answer, or writes to a variable with one."""
         if piece.address in self.work.aware:
@@ -340,7 +378,7 @@ class Answers:
             return False
         targets = self.questions.targets(piece)
         if self._telling_functions.isdisjoint(targets) and self.variables.telling_places.isdisjoint(targets):
-            if piece.address in self.variables.field_readers and self._field_steps < self._most_steps // _FIELD_SHARE:
+            if piece.address in self.variables.field_readers and self.variables.has_fields:
                 self.work.aware.add(piece.address)
                 self._only_fields.add(piece.address)
                 return True

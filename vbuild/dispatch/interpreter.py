@@ -133,12 +133,14 @@ class Interpreter:
             self._followed.pop()
 
     def _run(self, start: int, state: State, entry: int) -> None:
-        waiting, states = [start], {start: state}
+        waiting, states = [(0, start)], {start: state}
+        operations = self._program.operations
         visits: dict[int, int] = {}
         while waiting:
-            address = heappop(waiting)
-            while waiting and waiting[0] == address:
+            first = heappop(waiting)
+            while waiting and waiting[0] == first:
                 heappop(waiting)
+            _, address = first
             visits[address] = visits.get(address, 0) + 1
             for target, after in self._until_paths_part(address, states[address].copy(), entry, states):
                 if target in states:
@@ -148,7 +150,7 @@ class Interpreter:
                     states[target] = merged
                 else:
                     states[target] = after
-                heappush(waiting, target)
+                heappush(waiting, ((operations.get(target) or self._operation(target)).number, target))
 
     def _until_paths_part(
         self, address: int, state: State, entry: int, known: Container[int]
@@ -179,13 +181,13 @@ class Interpreter:
         """What stands at *address*, kept for the next time."""
         module = self._program.module(address)
         instruction = module.instruction(address)
-        is_joined = self._program.is_joined(address)
+        number, is_joined = self._program.order(address)
         if instruction is None:
-            found = Operation(None, module, is_joined)
+            found = Operation(None, module, is_joined, number)
         else:
             branch, following = instruction.near_branch_target, module.base + instruction.next_ip
             target = module.base + branch if branch else 0
-            found = Operation(instruction, module, is_joined, instruction.flow_control, following, target)
+            found = Operation(instruction, module, is_joined, number, instruction.flow_control, following, target)
             self._take_apart(found)
         self._program.operations[address] = found
         return found

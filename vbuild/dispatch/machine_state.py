@@ -158,13 +158,14 @@ def _nothing(*_: object) -> None:
 class Operation(Struct):
     """An instruction at an address of the program, taken apart once because it runs again and again.
 
-    Control goes on to *following*, or to *target* if that is not 0; where *is_joined*, other paths may come in. Where
-    no instruction stands, it is None.
+    Control goes on to *following*, or to *target* if that is not 0; where *is_joined*, other paths may come in. What
+    has a lower *number* in the same piece runs first. Where no instruction stands, it is None.
     """
 
     instruction: Any
     module: Any
     is_joined: bool
+    number: int
     flow: int = 0
     following: int = 0
     target: int = 0

@@ -5,8 +5,8 @@ from functools import cached_property
 
 from vbuild.binary.code import CodeFile
 from vbuild.dispatch.data import MODULE_ENTRIES
-from vbuild.dispatch.machine_state import Operation, convention_of
-from vbuild.dispatch.module import Module
+from vbuild.dispatch.machine_state import CALLS, Operation, convention_of
+from vbuild.dispatch.module import ENDS, Module, Piece
 from vbuild.elf.iced import FlowControl
 
 # spaces of addresses that no file has: what __x86_get_cpuid_feature_leaf points at, libgcc's variables, and arguments
@@ -31,7 +31,7 @@ class Program:
         # by address and register: whether the code there never reads what the register has
         self.dead: dict[tuple[int, int], bool] = {}
         self.operations: dict[int, Operation] = {}
-        self._joined: dict[int, frozenset[int]] = {}
+        self._orders: dict[int, tuple[dict[int, int], frozenset[int]]] = {}
 
     @cached_property
     def _exports(self) -> dict[str, int]:
@@ -70,19 +70,61 @@ class Program:
             return _LIBGCC.get(name) or self.resolved(name) or name
         return None
 
-    def is_joined(self, address: int) -> bool:
-        """Whether a jump in the piece at *address* leads there, so that paths may meet."""
+    def order(self, address: int) -> tuple[int, bool]:
+        """The number of the block that starts at *address*, as `_ordered` has it, and whether a jump leads there."""
         module = self.module(address)
         piece = module.piece(address)
         if piece is None:
-            return False
-        if piece.address not in self._joined:
-            targets = (one.near_branch_target for one in module.instructions(piece) if one.flow_control in _JUMPS)
-            self._joined[piece.address] = frozenset(module.base + target for target in targets)
-        return address in self._joined[piece.address]
+            return 0, False
+        if piece.address not in self._orders:
+            self._orders[piece.address] = _ordered(module, piece)
+        numbers, joined = self._orders[piece.address]
+        return numbers.get(address, 0), address in joined
 
     def destination(self, address: int) -> int | str | None:
         """Where a call to *address* leads, through the stub of a PLT if there is one."""
         module = self.module(address)
         place = module.place_of_stub(address - module.base)
         return address if place is None else self.behind(module, place)
+
+
+def _ordered(module: Module, piece: Piece) -> tuple[dict[int, int], frozenset[int]]:
+    """The blocks of *piece*, numbered so that each has a higher number than those before it on all ways but loops.
+
+    A compiler moves what seldom runs to the end, and jumps back from there: by address what follows would be run again
+    for each of these. With them come the addresses that jumps lead to, where paths may meet.
+    """
+    targets: dict[int, tuple[int, ...]] = {}
+    starts, joined = {piece.address}, set[int]()
+    for instruction in module.instructions(piece):
+        address, following = module.base + instruction.ip, module.base + instruction.next_ip
+        flow = instruction.flow_control
+        if flow in _JUMPS:
+            target = module.base + instruction.near_branch_target
+            joined.add(target)
+            starts |= {following, target}
+            targets[address] = (target,) if flow in ENDS else (following, target)
+        elif flow in ENDS - CALLS:
+            starts.add(following)
+            targets[address] = ()
+    blocks = sorted(start for start in starts if piece.address <= start < piece.end)
+    branches, index = sorted(targets), 0
+    after: dict[int, tuple[int, ...]] = {}
+    for start, stop in zip(blocks, [*blocks[1:], piece.end], strict=True):
+        while index < len(branches) and branches[index] < start:
+            index += 1
+        is_ended = index < len(branches) and branches[index] < stop
+        after[start] = targets[branches[index]] if is_ended else (stop,)
+    numbers: dict[int, int] = {}
+    seen = set[int]()
+    for root in blocks:
+        waiting = [(root, False)]
+        while waiting:
+            start, is_left = waiting.pop()
+            if is_left:
+                numbers[start] = -len(numbers)
+            elif start not in seen and start in after:
+                seen.add(start)
+                waiting.append((start, True))
+                waiting += ((target, False) for target in after[start])
+    return numbers, frozenset(joined)

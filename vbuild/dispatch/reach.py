@@ -8,7 +8,7 @@ Only pieces with an answer on these ways are run by the interpreter; of all othe
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -126,15 +126,28 @@ class Reach:
     def violations(self, above: Iterable[Piece]) -> dict[int, Unguarded]:
         """Those of the pieces *above* the level that are reached: the features nothing asked for, and the way there."""
         pieces = tuple(above)
+        self._answers.leave_fields()
         self._answers.leading = self._uses.all_leading(pieces)
+        found = self._settled_violations(pieces)
+        if found and self._answers.variables.field_readers and not self._answers.is_over():
+            # fields can only show more, and only of what is in doubt
+            pieces = tuple(piece for piece in pieces if piece.address in found)
+            self._answers.leading = self._uses.all_leading(pieces)
+            self._answers.look_at_fields()
+            before, found = found, self._settled_violations(pieces)
+            if self._answers.is_over():
+                # what was not run to the end says less than what was found before
+                found = {address: before[address] for address in found}
+        return {address: replace(one, doubt=one.doubt or self._doubt(address, one)) for address, one in found.items()}
+
+    def _settled_violations(self, pieces: Sequence[Piece]) -> dict[int, Unguarded]:
         self._answers.settle()
         while True:
             before = self._answers.runs
             found = self._violations(pieces)
             # a variable that became known later may have changed what was found before
             if self._answers.runs == before:
-                break
-        return {address: replace(one, doubt=one.doubt or self._doubt(address, one)) for address, one in found.items()}
+                return found
 
     def _doubt(self, address: int, found: Unguarded) -> Doubt | None:
         """Why the code at *address*, which was *found* to run without a test, may be guarded all the same."""

@@ -77,6 +77,8 @@ class Variables:
         # fields of structures with answers; what reads them, what wrote to each byte, and those others may write, too
         self._telling_fields: set[Key] = set()
         self.field_readers: set[int] = set()
+        # whether fields are followed: most verdicts need none, and it is much to run
+        self.has_fields = False
         self._field_writers: dict[int, set[int]] = {}
         self._kept_fields: set[Key] = set()
         # variables behind which code has an address that nobody followed: they count as fields that it may write to
@@ -103,7 +105,7 @@ class Variables:
         if key not in self.held:
             if is_variable and self._is_copied(key):
                 self.copied.add(key)
-            elif (is_field and not any(_is_within(key, one) for one in self._telling_fields)) or (
+            elif (is_field and not (self.has_fields and self._is_telling_field(key))) or (
                 not is_field and self._telling.isdisjoint(range(address, address + size))
             ):
                 self._silent.add(key)
@@ -325,7 +327,16 @@ class Variables:
         # they are run if they lead to code above the level: fields of other structures stand at the same place
         if len(readers) <= _MOST_FIELD_READERS:
             self.field_readers |= readers
-        self._wake(one for one in self._silent if _is_within(one, key))
+        if self.has_fields:
+            self._wake(one for one in self._silent if _is_within(one, key))
+
+    def _is_telling_field(self, key: Key) -> bool:
+        return any(_is_within(key, one) for one in self._telling_fields)
+
+    def look_at_fields(self) -> None:
+        """From now on follow what fields hold, and run again what has read those with answers."""
+        self.has_fields = True
+        self._wake(key for key in self._silent if tag(key[0]) == tag(FIELDS) and self._is_telling_field(key))
 
     def _is_copied(self, key: Key) -> bool:
         """Whether the piece that runs makes objects, and all that may write to the variable *key* can be run."""
@@ -450,7 +461,7 @@ class Variables:
 
     def _set(self, key: Key, value: Value) -> None:
         old = self.held.get(key, 0)
-        if value is None and old is None:
+        if value == old and key in self.held:
             return
         self.held[key] = value
         self._work.again(self.readers.get(key, ()))

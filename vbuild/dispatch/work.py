@@ -17,6 +17,8 @@ class Work:
         self.aware: set[int] = set()
         self.queue: dict[int, Piece] = {}
         self.spread: dict[int, Piece] = {}
+        # functions that are called with something else than before: they wait until all that may call them has run
+        self.called_anew: dict[int, Piece] = {}
         # what takes too much: whether that counts as not followed, or as what does not ask at all
         self.given_up: set[int] = set()
         self.discarded: set[int] = set()
