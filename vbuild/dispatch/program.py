@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from vbuild.binary.code import CodeFile
-from vbuild.dispatch.data import MODULE_ENTRIES
 from vbuild.dispatch.machine_state import Operation, convention_of
-from vbuild.dispatch.module import Module
+from vbuild.dispatch.module import MODULE_ENTRIES, Module
 from vbuild.elf.iced import FlowControl
 
 # spaces of addresses that no file has: what __x86_get_cpuid_feature_leaf points at, libgcc's variables, and arguments
