@@ -121,6 +121,10 @@ class Answers:
         return bool(self._closed.get(address)) and _parameter(address, _FACTS) not in self.variables.held
 
     def called(self, address: int, arguments: Sequence[Value], facts: int) -> bool:
+        """Note a call of the function at *address* with *arguments*: in registers, then on the stack.
+
+        True if it is run with all that any call hands over.
+        """
         if facts > ANY | ASKED or not (
             self._closed.get(address)
             or any(map(self.leads_to_answer, arguments))
@@ -153,6 +157,7 @@ class Answers:
         return any(map(self.leads_to_answer, arguments)) and not any(map(self.objects.has_telling_object, arguments))
 
     def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
+        """Note a call of the function at *address* that is run with its arguments, as in `called`."""
         # it is run without this caller, too
         if self._closed.get(address):
             self.called(address, arguments, facts)
@@ -201,9 +206,11 @@ class Answers:
         return values.shown(self.variables.held.get(_parameter(address, _FACTS)), lambda _: True) or 0
 
     def arguments(self, address: int) -> Sequence[Value]:
+        """What the function at *address* is called with, as in `called`."""
         return [self.objects.see(self.variables.held.get(_parameter(address, number))) for number in range(_ARGUMENTS)]
 
     def leads_to_answer(self, value: Value) -> bool:
+        """Whether *value* tells something, or points at a structure in which something does."""
         if isinstance(value, int) and self.variables.is_variable(value):
             return self.variables.leads_to_answer(value)
         is_answer = bool(values.tells(value) & ANY) and value is not ENVIRONMENT and not is_address(value)

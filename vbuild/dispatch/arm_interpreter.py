@@ -76,17 +76,18 @@ class ArmMachine(Machine):
         """Whether the branch to *target*, which is in *piece*, may be to code that reads *register*."""
         is_argument = register in self.program.convention.arguments
         if flow in CALLS:
-            return is_argument and not self._is_no_argument(target, register)
+            return is_argument and not self.is_no_argument(
+                self.program.destination(target) if target else None, register
+            )
         if flow == FlowControl.UNCONDITIONAL_BRANCH:
             return is_argument and not piece.address < target < piece.end
         return flow == FlowControl.INDIRECT_BRANCH or (flow == FlowControl.RETURN and register < results)
 
-    def _is_no_argument(self, target: int, register: int) -> bool:
-        """Whether what is called at *target*, if that is known, never reads what *register* has."""
-        destination = self.program.destination(target) if target else None
-        if isinstance(destination, str):
-            return register >= _COUNTS.get(destination, register + 1)
-        return destination is not None and self.is_dead(destination, register, is_argument=True)
+    def is_no_argument(self, called: int | str | None, register: int) -> bool:
+        """Whether what is *called*, if that is known, never reads what *register* has."""
+        if isinstance(called, str):
+            return register >= _COUNTS.get(called, register + 1)
+        return called is not None and self.is_dead(called, register, is_argument=True)
 
     def load_from(self, address: int, size: int, state: State) -> Value:
         if 0 < tag(address) <= len(self.program.modules):
@@ -111,14 +112,11 @@ class ArmInterpreter(Interpreter):
         registers: list[Value] = [None] * _SP
         return State(registers=[*registers, STACK], facts=facts)
 
-    def _tell(self, address: int, state: State) -> None:
-        """Give a resolver what the loader tells it: a call that leads to one is a call of what it returns."""
-        module = self._program.module(address)
-        if address - module.base in module.elf.resolvers:
-            state.registers[:2] = HWCAP, ARGUMENT
-
     def _follow(self, entry: int, state: State) -> State | None:
-        self._tell(entry, state)
+        module = self._program.module(entry)
+        if entry - module.base in module.elf.resolvers:
+            # what the loader tells it: a call that leads to a resolver is a call of what it returns
+            state.registers[:2] = HWCAP, ARGUMENT
         return super()._follow(entry, state)
 
     # control flow
@@ -127,16 +125,8 @@ class ArmInterpreter(Interpreter):
         known = list(targets)
         for number in self._argument_registers:
             # what is left in a register from before is no argument
-            if (
-                known
-                and is_address(state.registers[number])
-                and all(
-                    number >= _COUNTS.get(target, number + 1)
-                    if isinstance(target, str)
-                    else self._machine.is_dead(target, number, is_argument=True)
-                    for target, _ in known
-                )
-            ):
+            is_left = is_address(state.registers[number]) and known
+            if is_left and all(self._machine.is_no_argument(target, number) for target, _ in known):
                 state.registers[number] = None
         return super()._called(known, state, stack)
 

@@ -153,9 +153,8 @@ class ArmWriters(Writers):
                 yield from self._questions.users(module, module.table(place))
             for site in module.sites(place, place + 1):
                 yield from self._writing(module, site, module.pointers[place], table, is_pointer=True)
-        for other, place in self.program.importers(module.exported_names(table)):
-            if other is not module:
-                yield from self._questions.users_of_place(other, place)
+        for other, place in self.program.importers(module, table):
+            yield from self._questions.users_of_place(other, place)
 
     def users_of_variable(self, module: Module, place: int) -> Iterator[Piece]:
         assert isinstance(module, ArmModule)  # noqa: S101  # a program has files of one machine

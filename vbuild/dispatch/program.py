@@ -1,12 +1,11 @@
 """The files of a wheel, which use each other's functions and variables by name, in one space of addresses."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 
 from vbuild.binary.code import CodeFile
-from vbuild.dispatch.data import MODULE_ENTRIES
 from vbuild.dispatch.machine_state import CALLS, Operation, convention_of
-from vbuild.dispatch.module import ENDS, Module, Piece
+from vbuild.dispatch.module import ENDS, MODULE_ENTRIES, Module, Piece
 from vbuild.elf.iced import FlowControl
 
 # spaces of addresses that no file has: what __x86_get_cpuid_feature_leaf points at, libgcc's variables, and arguments
@@ -50,9 +49,10 @@ class Program:
                 found.setdefault(name, []).append((module, place))
         return found
 
-    def importers(self, names: Sequence[str]) -> list[tuple[Module, int]]:
-        """The places that the loader fills with what one of *names* stands for, with their files."""
-        return [found for name in names for found in self._importers.get(name, ())]
+    def importers(self, module: Module, addresses: range) -> list[tuple[Module, int]]:
+        """The places where the loader puts what other files use of *addresses* of *module*, with these files."""
+        places = (place for name in module.exported_names(addresses) for place in self._importers.get(name, ()))
+        return [(other, place) for other, place in places if other is not module]
 
     def module(self, address: int) -> Module:
         return self.modules[(address >> 64) - 1]

@@ -127,10 +127,8 @@ class Questions:
                 sites += module.sites(place, place + 1)
         yield from self._pieces_at(module, sites)
         yield from module.handled_by(addresses)
-        names = module.exported_names(addresses)
-        for other, place in self.program.importers(names):
-            if other is not module:
-                yield from self.users_of_place(other, place)
+        for other, place in self.program.importers(module, addresses):
+            yield from self.users_of_place(other, place)
 
     def users_of_place(self, module: Module, place: int) -> Iterator[Piece]:
         sites = module.sites(place, place + 1)

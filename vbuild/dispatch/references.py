@@ -202,9 +202,7 @@ class References:
         slots = module.places_of(place, place + 1)
         if not all(self._is_only_called(module, one) for one in slots):
             return None
-        if any(
-            other is not module for other, _ in self.program.importers(module.exported_names(range(place, place + 1)))
-        ):
+        if self.program.importers(module, range(place, place + 1)):
             return None
         users = {user.address: user for user in self._questions.users(module, range(place, piece.end - module.base))}
         users.update((user.address, user) for user in module.pieces_near(piece))
@@ -237,7 +235,7 @@ class References:
             return False
         if not all(self._is_only_called(module, place) for place in module.places_of(addresses.start, addresses.stop)):
             return False
-        if any(other is not module for other, _ in self.program.importers(module.exported_names(addresses))):
+        if self.program.importers(module, addresses):
             return False
         users = {one.address: one for one in (*module.pieces_near(piece), *self._questions.users(module, addresses))}
         return all(

@@ -11,15 +11,15 @@ from vbuild.dispatch.objects import Objects
 from vbuild.dispatch.program import Program
 from vbuild.dispatch.references import References
 from vbuild.dispatch.values import Value, tag
-from vbuild.dispatch.variables import Variables
+from vbuild.dispatch.variables import Calls, Variables
 from vbuild.dispatch.writers import Writers
 
 # a variable of the environment: if it is set, then somebody has chosen
 ENVIRONMENT = values.flags(ANY)
 
 
-class World(Protocol):
-    """The parts of the engine, and which functions to follow."""
+class World(Calls, Protocol):
+    """The parts of the engine, and what `Answers` says of functions."""
 
     program: Program
     references: References
@@ -27,38 +27,13 @@ class World(Protocol):
     variables: Variables
     objects: Objects
 
-    def follows(self, address: int) -> bool:
-        """Whether the function at *address* may be run with the arguments of its caller."""
-
-    def summary(self, address: int) -> "Summary | None":
-        """What a call of the function at *address* tells any caller; None if it is not known."""
-
-    def is_closed(self, address: int) -> bool:
-        """Whether all calls of the function at *address* are known: it is run with what all of them hand over."""
-
-    def waits(self, address: int) -> bool:
-        """Whether all calls of the function at *address* are known, and none was seen: it is run after them."""
-
-    def called(self, address: int, arguments: Sequence[Value], facts: int) -> bool:
-        """Note a call of the function at *address* with *arguments*: in registers, then on the stack.
-
-        True if it is run with all that any call hands over.
-        """
-
-    def leads_above(self, address: int) -> bool:
-        """Whether calls from the function at *address* on may lead to code above the level."""
-
-    def facts_at(self, address: int) -> int:
-        """What is known of the processor whenever the function at *address* is called."""
-
-    def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None:
-        """Note a call of the function at *address* that is run with its arguments, as in `called`."""
-
-    def leads_to_answer(self, value: Value) -> bool:
-        """Whether *value* tells something, or points at a structure in which something does."""
-
-    def arguments(self, address: int) -> Sequence[Value]:
-        """What the function at *address* is called with, as in `called`."""
+    def follows(self, address: int) -> bool: ...
+    def summary(self, address: int) -> "Summary | None": ...
+    def called(self, address: int, arguments: Sequence[Value], facts: int) -> bool: ...
+    def leads_above(self, address: int) -> bool: ...
+    def followed(self, address: int, arguments: Sequence[Value], facts: int) -> None: ...
+    def leads_to_answer(self, value: Value) -> bool: ...
+    def arguments(self, address: int) -> Sequence[Value]: ...
 
 
 class Summary(Struct, frozen=True):

@@ -66,10 +66,8 @@ class Writers:
                 for user in self._questions.users(module, module.table(place))
                 if self._may_write(module, user, place, Mnemonic.MOV)
             )
-        names = module.exported_names(table)
-        for other, place in self.program.importers(names):
-            if other is not module:
-                yield from self._questions.users_of_place(other, place)
+        for other, place in self.program.importers(module, table):
+            yield from self._questions.users_of_place(other, place)
 
     def users_of_variable(self, module: Module, place: int) -> Iterator[Piece]:
         """The pieces that use the variable at *place*, or make an address from which it may be reached."""
@@ -300,8 +298,7 @@ class Writers:
             self._results_written[key] = False  # a function that ends by calling itself adds nothing
             module = self.program.module(address)
             place = address - module.base
-            importers = self.program.importers(module.exported_names(range(place, place + 1)))
-            self._results_written[key] = any(other is not module for other, _ in importers) or any(
+            self._results_written[key] = bool(self.program.importers(module, range(place, place + 1))) or any(
                 self._writes_to_result(user, address, register) for user in self._references.referring(address)
             )
         return self._results_written[key]

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.binary.linkage import Edge, Via
 from vbuild.config.requirements import read_requirement
-from vbuild.dispatch.data import MODULE_ENTRIES
+from vbuild.dispatch.module import MODULE_ENTRIES
 from vbuild.elf.catalogue import PlatformPolicy, by_soname, framework, is_driver
 from vbuild.elf.code import Elf
 from vbuild.elf.linkage import ORIGIN_TOKEN, edges_of, searched
