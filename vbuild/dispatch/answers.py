@@ -22,8 +22,9 @@ from vbuild.dispatch.variables import MOST_CHANGES, Variables
 from vbuild.dispatch.work import Work
 from vbuild.dispatch.world import ENVIRONMENT, Summary, is_address
 
-# instructions that are run, in all: so many, and one for so many bytes of code
-_FEWEST_STEPS, _BYTES_A_STEP = 1_000_000, 20
+# steps in all: so many and one for two bytes of code, as far as that is less than the most; and one for so many bytes.
+# Most steps are instructions that are run, of some 40 us; beginning to run a piece costs as much as some of them.
+_FEWEST_STEPS, _MOST_STEPS, _BYTES_A_STEP, _STEPS_A_RUN = 150_000, 1_000_000, 20, 20
 # files that ask for which there are as many; the parts for fields of structures, once all else is known, and for code
 # that only calls what all calls have to be known of
 _MOST_ASKING, _FIELD_SHARE, _CALLER_SHARE = 3, 8, 3
@@ -81,8 +82,9 @@ class Answers:
         # what each piece hands over to functions, by argument, and which arguments it has handed over in its last run
         self._calls: dict[Key, dict[int, Value]] = {}
         self._fresh: dict[int, set[Key]] = {}
-        # whether all calls of a function are known
+        # whether all calls of a function are known; and by piece, the functions of which it makes some of these calls
         self._closed: dict[int, bool] = {}
+        self._closed_by: dict[int, set[int]] = {}
 
     # what functions are called with
 
@@ -112,8 +114,8 @@ class Answers:
                     self._only_callers |= users.keys() - self.work.aware
                 self.work.aware |= users.keys()
                 self.work.queue.update(users)
-                for number in (*range(_ARGUMENTS), _FACTS):
-                    self.variables.written_by[_parameter(address, number)] = set(callers)
+                for caller in callers:
+                    self._closed_by.setdefault(caller, set()).add(address)
         return self._closed[address]
 
     def waits(self, address: int) -> bool:
@@ -308,33 +310,21 @@ class Answers:
         self.runs += 1
         self.work.queue.pop(piece.address, None)
         self.work.called_anew.pop(piece.address, None)
-        interpreter = self._architecture.interpreter(self)
         old = self.results.get(piece.address)
+        if self.is_over():
+            self._give_up(piece)
+            return
+        interpreter = self._architecture.interpreter(self)
         self.work.running.append(piece)
         self._fresh.pop(piece.address, None)
         try:
             interpreter.run_piece(piece, most=self._last_step - self._steps)
         except TooMuchError:
-            if piece.address in self._only_fields:
-                # what it reads need not be an answer: each of its references is a use
-                self.work.aware.discard(piece.address)
-                self.work.discarded.add(piece.address)
-            else:
-                self.work.given_up.add(piece.address)
-            self.results.pop(piece.address, None)
-            self.objects.lose_user(piece.address)
-            for key, writers in self.variables.written_by.items():
-                if piece.address in writers and key[0] >= PARAMETERS:
-                    self._calls.setdefault(key, {})[piece.address] = None
-                    self._set_argument(key)
-                elif piece.address in writers:
-                    self.variables.lose_writer(key, piece)
-            if old is not None:
-                self.work.again(self._callers.get(piece.address, ()))
+            self._give_up(piece)
             return
         finally:
             self.work.running.pop()
-            self._steps += interpreter.steps
+            self._steps += interpreter.steps + _STEPS_A_RUN
             if piece.address in self._only_callers:
                 self._caller_steps += interpreter.steps
         self.results[piece.address] = interpreter
@@ -355,10 +345,30 @@ class Answers:
             users = (user for one in places for user in self.questions.users(module, range(one, one + 1)))
             self.work.spread.update((one.address, one) for one in (*near, *users))
 
+    def _give_up(self, piece: Piece) -> None:
+        """Note that running *piece* takes too much: what it does is not known."""
+        if piece.address in self._only_fields:
+            # what it reads need not be an answer: each of its references is a use
+            self.work.aware.discard(piece.address)
+            self.work.discarded.add(piece.address)
+        else:
+            self.work.given_up.add(piece.address)
+        old = self.results.pop(piece.address, None)
+        self.objects.lose_user(piece.address)
+        for function in self._closed_by.get(piece.address, ()):
+            for number in (*range(_ARGUMENTS), _FACTS):
+                key = _parameter(function, number)
+                self._calls.setdefault(key, {})[piece.address] = None
+                self._set_argument(key)
+        self.variables.lose_writer(piece)
+        if old is not None:
+            self.work.again(self._callers.get(piece.address, ()))
+
     @cached_property
     def _most_steps(self) -> int:
         size = sum(len(code.data) for module in self.program.modules for code in module.elf.code)
-        return _FEWEST_STEPS * max(1, min(_MOST_ASKING, len(self.questions.asking_modules))) + size // _BYTES_A_STEP
+        asking = max(1, min(_MOST_ASKING, len(self.questions.asking_modules)))
+        return asking * min(_FEWEST_STEPS + size // 2, _MOST_STEPS) + size // _BYTES_A_STEP
 
     def is_over(self) -> bool:
         """Whether all steps were taken that there may be."""

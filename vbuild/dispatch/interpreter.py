@@ -36,6 +36,8 @@ from vbuild.elf.iced import ConditionCode, FlowControl
 
 _DEPTH, _RANGE = 6, 64
 _FLAG_DEPTH = 3
+# places of a stack that copying and joining costs nothing to speak of; beyond them, how many cost as much as a step
+_SMALL_STACK, _PLACES_A_STEP = 64, 8
 
 
 class TooMuchError(Exception):
@@ -142,6 +144,8 @@ class Interpreter:
                 heappop(waiting)
             _, address = first
             visits[address] = visits.get(address, 0) + 1
+            # a state that is large is copied and kept for each block
+            self.steps += max(len(states[address].stack) - _SMALL_STACK, 0) // _PLACES_A_STEP
             for target, after in self._until_paths_part(address, states[address].copy(), entry, states):
                 if target in states:
                     merged = self._machine.joined(states[target], after, target, visits=visits.get(target, 0))

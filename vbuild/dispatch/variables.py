@@ -468,15 +468,16 @@ class Variables:
         if value is None:
             self.objects.share(old)
 
-    def lose_writer(self, key: Key, piece: Piece) -> None:
-        """Note that *piece*, which may write to the variable *key*, is not run after all."""
-        module = self.program.module(key[0]) if self.is_variable(key[0]) else None
-        table = module.table(key[0] - module.base) if module else range(0)
-        if module is None or module.object_at(table.start) or piece in self._questions.users(module, table):
-            self.forget(key)
-        else:
-            # it has an address of what stands in front, from which it would have to go further
-            self._doubt_variable(key)
+    def lose_writer(self, piece: Piece) -> None:
+        """Note that *piece*, which may write to variables, is not run after all."""
+        for key in [key for key, writers in self.written_by.items() if piece.address in writers]:
+            module = self.program.module(key[0]) if self.is_variable(key[0]) else None
+            table = module.table(key[0] - module.base) if module else range(0)
+            if module is None or module.object_at(table.start) or piece in self._questions.users(module, table):
+                self.forget(key)
+            else:
+                # it has an address of what stands in front, from which it would have to go further
+                self._doubt_variable(key)
 
 
 def _field_of(instruction: Instruction, near: int) -> Key:

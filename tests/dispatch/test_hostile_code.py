@@ -1,0 +1,22 @@
+"""Code that is written to take long to follow: what is too large is a doubt, never an answer."""
+
+import pytest
+
+from tests.factories.hostile_code import KINDS, hostile_library
+from vbuild.dispatch.isa import Isa
+from vbuild.dispatch.judge import Dispatch
+from vbuild.dispatch.reach import Doubt
+from vbuild.elf.code import Elf
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_code_that_takes_long_to_follow_is_in_doubt(kind: str) -> None:
+    elf = Elf.parse(hostile_library(kind, 10_000))
+    (judged,) = Dispatch({"hostile.so": (elf, Isa.scan(elf))}).judged("hostile.so", 0)
+    assert (judged.reason, judged.features) == (None, frozenset({"AVX2"})) and judged.doubt
+
+
+def test_a_function_whose_states_are_large_is_not_followed_to_its_end() -> None:
+    elf = Elf.parse(hostile_library("stores and branches", 150_000))
+    (judged,) = Dispatch({"hostile.so": (elf, Isa.scan(elf))}).judged("hostile.so", 0)
+    assert judged.doubt == Doubt.UNFOLLOWED
