@@ -22,8 +22,6 @@ ALONE = {
     "publishing/redirect/redirectbackend.py",
     "publishing/redirect/redirecthardware.py",
     "publishing/redirect/redirectinstalled.py",
-    "variants/plugin_probe.py",
-    "variants/plugin_warden.py",
     "verification/level_probe.py",
 }
 # files of the system's, which state no size

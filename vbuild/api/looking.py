@@ -12,7 +12,6 @@ from vbuild.api.arguments import (
     path_of,
     paths_of,
     places_of,
-    plugins_of,
     silent,
     texts_of,
     value_of,
@@ -41,21 +40,17 @@ def select(
     *,
     machine: "StrPath | Machine | None" = None,
     version: str | None = None,
-    run_plugins: bool = False,
-    plugin_timeout: float = 10.0,
 ) -> "Selection":
     """Returns the wheel of project *name* at the places *find_links* that a machine gets, and the ranking of all.
 
     A place is a folder, or the URL of a page of links or of a simple index.
     *machine* is a machine.toml, an info JSON of conda or pixi, or a `Machine`; this machine if it is None. *version*
-    leaves other versions out. With *run_plugins* the plugins that the release names are run, each for *plugin_timeout*
-    seconds at most. `VariantError` if no wheel fits or a plugin cannot be run,
-    `HardwareError` if the machine's file is wrong, `FetchError` for a place that cannot be read. Nothing is written.
+    leaves other versions out. `VariantError` if no wheel fits, `HardwareError` if the machine's file is wrong,
+    `FetchError` for a place that cannot be read. Nothing is written.
     """
     from vbuild.variants.select import select as verb
 
-    ask = plugins_of(plugin_timeout, silent) if run_plugins else None
-    return verb(name, places_of(find_links), machine=machine_of(machine), version=version, ask=ask)
+    return verb(name, places_of(find_links), machine=machine_of(machine), version=version)
 
 
 def select_image(folder: StrPath, *, machine: "StrPath | Machine | None" = None) -> "ImageSelection":

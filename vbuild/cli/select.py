@@ -72,15 +72,6 @@ _GPU_OPTIONS = "--gpu, --driver, --glibc and --python-version go with --cpu, as 
     type=options.FILE,
     help="With --doctor: look at this Python's packages. [default: those installed with vbuild]",
 )
-@click.option(
-    "--run-plugins", is_flag=True, help="Run the plugins that the release names, for properties vbuild does not know."
-)
-@click.option(
-    "--plugin-timeout",
-    type=click.FloatRange(0.1, 3600),
-    metavar="SECONDS",
-    help="With --run-plugins: stop each after this time. [default: 10]",
-)
 @options.as_json
 def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - the options above
     """Show which wheel a machine gets, and why; or which of several machines gets which.
@@ -91,9 +82,8 @@ def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: A
 
     _check_words(name, asked)
     machines = _machines(asked)
-    written, run_plugins = asked["write_machine"], asked["run_plugins"]
-    described = next(iter(machines.values()))
-    if written and not run_plugins:
+    written, described = asked["write_machine"], next(iter(machines.values()))
+    if written:
         save_machine(described, written)
     if asked["doctor"] and name:
         _examine(name, asked["places"], as_json=as_json)
@@ -115,7 +105,7 @@ def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: A
 def _check_words(name: str | None, asked: Mapping[str, Any]) -> None:
     """A usage mistake for options that do not go together."""
     places, version, doctor, written = (asked[key] for key in ("places", "version", "doctor", "write_machine"))
-    run, machines = asked["run_plugins"], asked["machines"]
+    machines = asked["machines"]
     is_image = bool(name) and str(name).startswith(_IMAGES)
     if asked["python"] and not (doctor and not name):
         raise click.UsageError("--python goes with --doctor only")
@@ -125,12 +115,6 @@ def _check_words(name: str | None, asked: Mapping[str, Any]) -> None:
         )
     if (places or version) and (not name or is_image):
         raise click.UsageError("--find-links and --version are for wheels; expected the NAME of a project")
-    if asked["plugin_timeout"] is not None and not run:
-        raise click.UsageError("--plugin-timeout goes with --run-plugins only")
-    if run and (not name or is_image or doctor):
-        raise click.UsageError("--run-plugins runs what a release of wheels names; expected the NAME of a project")
-    if run and machines:
-        raise click.UsageError("--run-plugins asks this machine, not another; expected no --machine")
     if len(machines) > 1 and (doctor or written):
         raise click.UsageError("expected one --machine with --doctor and --write-machine")
     if not (name or doctor or written):
@@ -182,8 +166,8 @@ def _described(asked: Mapping[str, Any]) -> "Machine | None":
         if gpus or driver or asked["glibc"] or asked["python_version"]:
             raise click.UsageError(_GPU_OPTIONS)
         return None
-    if asked["machines"] or asked["run_plugins"]:
-        raise click.UsageError("--cpu describes another machine; expected no --machine and no --run-plugins")
+    if asked["machines"]:
+        raise click.UsageError("--cpu describes another machine; expected no --machine")
     if driver and not gpus:
         raise click.UsageError("--driver is that of GPUs; expected --gpu with them, as in --gpu H100")
     from vbuild.hardware.driver import Dotted
@@ -205,21 +189,13 @@ def _image(name: str, machine: "Machine") -> "ImageSelection":
 
 
 def _choose(name: str, asked: Mapping[str, Any], machine: "Machine", *, as_json: bool) -> None:
-    """Show the choice; if plugins are asked, write the machine with what they say."""
-    from vbuild.api.arguments import plugins_of
-    from vbuild.variants.select import save_machine
+    """Show the choice."""
     from vbuild.variants.select import select as verb
 
-    run_plugins, written = asked["run_plugins"], asked["write_machine"]
-    with terminal.status(quiet=as_json or not run_plugins) as on_progress:
-        ask = plugins_of(asked["plugin_timeout"], on_progress) if run_plugins else None
-        selection = verb(name, asked["places"], machine=machine, version=asked["version"], ask=ask)
-    if run_plugins and written:
-        save_machine(machine, written, selection.plugin_features)
+    selection = verb(name, asked["places"], machine=machine, version=asked["version"])
     lines = [str(selection.wheel.name), *([selection.url] if selection.url else [])]
     for place, candidate in enumerate(selection.ranking, 1):
         lines += [f"{place:3}. {candidate.file.name}", f"     {candidate.why}"]
-    lines += [line for answer in selection.plugin_features for line in answer.lines()]
     lines += [f"note: {note}" for note in selection.notes]
     terminal.show(selection.data(), lines, as_json=as_json)
 
