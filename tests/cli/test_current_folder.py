@@ -168,7 +168,7 @@ ROWS = (
     _writing("index"),
     Row("check in", release, is_nightly=True),
     _writing("publish"),
-    *(_writing(f"publish-{layout}", is_nightly=True) for layout in ("extras", "oci", "conda", "redirect")),
+    *(_writing(f"publish-{layout}", is_nightly=True) for layout in ("oci", "conda", "redirect")),
     _writing("mirror", is_nightly=True),
     Row("mirror make toaster-provider -o out --cpu x86-64-v3", release),
     Row("mirror verify in/site", site, is_nightly=True),

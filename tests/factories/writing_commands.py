@@ -291,7 +291,6 @@ WRITING_COMMANDS = (
         )
         for layout, more in (
             ("suffix", ()),
-            ("extras", ()),
             ("oci", ()),
             ("conda", ()),
             ("variants", ()),

@@ -18,7 +18,6 @@ ROOT = Path(vbuild.__file__).parent
 OWN_ROOMS = {"build", "elf", "files", "hardware", "process", "toolchain", "workers"}
 # files that run without vbuild: in wheels, sdists and processes of their own
 ALONE = {
-    "publishing/extras_plugin.py",
     "publishing/redirect/redirectbackend.py",
     "publishing/redirect/redirecthardware.py",
     "publishing/redirect/redirectinstalled.py",

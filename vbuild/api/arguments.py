@@ -69,10 +69,6 @@ def layout_of(name: Layout, asked: PublishOptions) -> "PublishLayout":  # noqa: 
                 guard=guard,
                 url=below,
             )
-        case "extras":
-            from vbuild.publishing.extras import Extras
-
-            return Extras(url=below)
         case "oci":
             from vbuild.publishing.oci.model import KEY
             from vbuild.publishing.oci.plan import Emit, Oci

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vbuild.workers.executor import Executor
 
 StrPath = str | PathLike[str]
-Layout = Literal["hwcaps", "redirect", "local", "suffix", "extras", "oci", "conda", "variants"]
+Layout = Literal["hwcaps", "redirect", "local", "suffix", "oci", "conda", "variants"]
 
 
 class MatrixOptions(TypedDict, total=False):
