@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from vbuild.api.repackaging import slim as slim
     from vbuild.api.repackaging import slim_environment as slim_environment
     from vbuild.api.repackaging import slim_images as slim_images
-    from vbuild.api.repackaging import slim_packages as slim_packages
     from vbuild.api.repackaging import split as split
     from vbuild.api.repackaging import stamp as stamp
     from vbuild.api.repackaging import undo_slim as undo_slim
@@ -73,7 +72,7 @@ if TYPE_CHECKING:
 # the public names of each module, as above
 _NAMES = {
     "api.building": "matrix init collect",
-    "api.repackaging": "slim slim_environment slim_images slim_packages undo_slim split install_check stamp",
+    "api.repackaging": "slim slim_environment slim_images undo_slim split install_check stamp",
     "api.looking": "select select_image doctor checkup verify run_levels bench inspect",
     "api.shipping": "index index_channel publish check mirror verify_mirror",
     "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions MirrorOptions",

@@ -37,7 +37,6 @@ MODES = {
     "run_levels": "verify",
     "slim_environment": "slim",
     "slim_images": "slim",
-    "slim_packages": "slim",
     "index_channel": "index",
     "undo_slim": "slim",
     "verify_mirror": "mirror",

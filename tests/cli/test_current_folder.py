@@ -148,7 +148,6 @@ ROWS = (
     Row("cache clean", is_nightly=True),
     _writing("slim"),
     _writing("slim-image", is_nightly=True),
-    _writing("slim-conda", is_nightly=True),
     Row("slim --environment in/venv --gpu 90", release),
     Row("slim --system --gpu 90 --dry-run", is_nightly=True),
     _writing("split"),
