@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from vbuild.api.building import matrix as matrix
     from vbuild.api.looking import bench as bench
     from vbuild.api.looking import checkup as checkup
-    from vbuild.api.looking import doctor as doctor
     from vbuild.api.looking import inspect as inspect
     from vbuild.api.looking import run_levels as run_levels
     from vbuild.api.looking import select as select
@@ -73,7 +72,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "api.building": "matrix init collect",
     "api.repackaging": "slim slim_environment slim_images undo_slim split install_check stamp",
-    "api.looking": "select select_image doctor checkup verify run_levels bench inspect",
+    "api.looking": "select select_image checkup verify run_levels bench inspect",
     "api.shipping": "index index_channel publish check mirror verify_mirror",
     "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions MirrorOptions",
     "build.init": "WrittenRecipe",

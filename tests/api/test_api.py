@@ -32,7 +32,6 @@ PURE = "pure-1.0-py3-none-any.whl"
 MODES = {
     "install_check": "split",
     "select_image": "select",
-    "doctor": "select",
     "checkup": "doctor",
     "run_levels": "verify",
     "slim_environment": "slim",

@@ -161,9 +161,8 @@ ROWS = (
     Row(f"verify in/{PLAIN} --fetch --attestations", levels, (1,), is_nightly=True),  # no index has any
     Row(f"bench in/{PLAIN} in/{PLAIN} --script in/bench.py --rounds 2", levels),
     Row("select demo -f in --write-machine machine.toml", release),
-    Row("select --doctor", release, is_nightly=True),
-    Row("select --doctor --python in/venv/bin/python", release),
-    Row("doctor in/venv --gpu 90", release, is_nightly=True),
+    Row("doctor", release, (0, 1), is_nightly=True),  # what is installed here may be for another machine
+    Row("doctor in/venv --gpu 90", release),
     _writing("index"),
     Row("check in", release, is_nightly=True),
     _writing("publish"),

@@ -19,6 +19,7 @@ from vbuild.api.arguments import (
 from vbuild.api.options import (
     StrPath,
 )
+from vbuild.errors import HardwareError
 
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from vbuild.inspection.doctor import Checkup
     from vbuild.inspection.model import Contents
     from vbuild.publishing.oci.select import ImageSelection
-    from vbuild.variants.doctor import Diagnosis
     from vbuild.variants.select import Selection
     from vbuild.verification.bench_results import BenchReport
     from vbuild.verification.level_emulation import LevelReport
@@ -66,31 +66,29 @@ def select_image(folder: StrPath, *, machine: "StrPath | Machine | None" = None)
     return verb(place, machine_of(machine), ref=ref)
 
 
-def doctor(*, python: StrPath | None = None, machine: "StrPath | Machine | None" = None) -> "tuple[Diagnosis, ...]":
-    """Returns whether each installed variant wheel is right for a machine, wrong ones first: ``select --doctor``.
-
-    *python* is the interpreter whose packages are looked at, by default the running one; *machine* is as for `select`.
-    `HardwareError` if *python* is no interpreter. Nothing is written.
-    """
-    from vbuild.variants.doctor import diagnosed
-
-    return diagnosed(path_of(python), machine_of(machine))
-
-
 def checkup(places: "StrPath | Iterable[StrPath]", *, gpus: "str | Iterable[str] | GpuList" = "native") -> "Checkup":
     """Returns on which of *gpus* the GPU code in *places* runs, environments or wheels: ``vbuild doctor``.
 
     For each library there is whether it runs natively, by JIT or not at all, the oldest driver, and what slimming would
-    save in bytes; for "native" also whether installed variants are for this machine. `HardwareError` for a GPU that
-    does not exist, or if this machine has none and none is named, `RepackageError` for a place that is not an
-    environment, `WheelError` for a wheel that cannot be read.
+    save in bytes; for "native" also whether installed variants are for this machine, which may have no GPU.
+    `HardwareError` for a GPU that does not exist, `RepackageError` for a place that is not an environment, `WheelError`
+    for a wheel that cannot be read.
     """
+    from msgspec.structs import replace
+
     from vbuild.hardware.driver import Nvidia
     from vbuild.inspection.doctor import checkup as verb
 
-    asked = gpus_of(gpus)
+    asked, notes = None, list[str]()
+    try:
+        asked = gpus_of(gpus)
+    except HardwareError as error:
+        if gpus != "native":
+            raise
+        notes.append(str(error))
     here = machine_of(None) if gpus == "native" else None
-    return verb(paths_of(places), asked.every if asked else (), driver=Nvidia.here().driver, machine=here)
+    found = verb(paths_of(places), asked.every if asked else (), driver=Nvidia.here().driver, machine=here)
+    return replace(found, notes=(*notes, *found.notes))
 
 
 def verify(

@@ -1,20 +1,17 @@
 """`vbuild select`: which wheel a machine gets."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vbuild.cli import options, terminal
-from vbuild.errors import HardwareError, RepackageError, VariantError, VbuildError
-from vbuild.files.wording import wrapped
+from vbuild.errors import HardwareError, RepackageError, VariantError
 
 if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine
     from vbuild.publishing.oci.select import ImageSelection
-    from vbuild.variants.doctor import Diagnosis, Served
     from vbuild.variants.select import Selection
 
 _IMAGES = "oci:"
@@ -61,17 +58,6 @@ _GPU_OPTIONS = "--gpu, --driver, --glibc and --python-version go with --cpu, as 
 @click.option(
     "--version", type=options.Value("version", "packaging.version:Version"), help="Look at wheels of this version only."
 )
-@click.option(
-    "--doctor",
-    is_flag=True,
-    help="Say whether the installed wheels are the right ones for the machine; with NAME and -f, whether that place "
-    "shows its variants to installers.",
-)
-@click.option(
-    "--python",
-    type=options.FILE,
-    help="With --doctor: look at this Python's packages. [default: those installed with vbuild]",
-)
 @options.as_json
 def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - the options above
     """Show which wheel a machine gets, and why; or which of several machines gets which.
@@ -85,11 +71,7 @@ def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: A
     written, described = asked["write_machine"], next(iter(machines.values()))
     if written:
         save_machine(described, written)
-    if asked["doctor"] and name:
-        _examine(name, asked["places"], as_json=as_json)
-    elif asked["doctor"]:
-        _diagnose(asked["python"], described, as_json=as_json)
-    elif name and len(machines) > 1:
+    if name and len(machines) > 1:
         with _known_words(asked):
             _compare(name, asked, machines, as_json=as_json)
     elif name and name.startswith(_IMAGES):
@@ -104,21 +86,14 @@ def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: A
 
 def _check_words(name: str | None, asked: Mapping[str, Any]) -> None:
     """A usage mistake for options that do not go together."""
-    places, version, doctor, written = (asked[key] for key in ("places", "version", "doctor", "write_machine"))
-    machines = asked["machines"]
+    places, version, written, machines = (asked[key] for key in ("places", "version", "write_machine", "machines"))
     is_image = bool(name) and str(name).startswith(_IMAGES)
-    if asked["python"] and not (doctor and not name):
-        raise click.UsageError("--python goes with --doctor only")
-    if doctor and (version or bool(name) != bool(places)):
-        raise click.UsageError(
-            "--doctor looks at all that is installed; expected no NAME, --find-links or --version, or both of the first"
-        )
     if (places or version) and (not name or is_image):
         raise click.UsageError("--find-links and --version are for wheels; expected the NAME of a project")
-    if len(machines) > 1 and (doctor or written):
-        raise click.UsageError("expected one --machine with --doctor and --write-machine")
-    if not (name or doctor or written):
-        raise click.UsageError("expected NAME, oci:DIR, --doctor, or --write-machine FILE")
+    if len(machines) > 1 and written:
+        raise click.UsageError("expected one --machine with --write-machine")
+    if not (name or written):
+        raise click.UsageError("expected NAME, oci:DIR, or --write-machine FILE")
     if name and not is_image and not places:
         raise click.UsageError("expected --find-links FOLDER, where the wheels are")
 
@@ -229,41 +204,3 @@ def _compare(name: str, asked: Mapping[str, Any], machines: "Mapping[str, Machin
     terminal.show(data, lines, as_json=as_json)
     if without:
         raise VariantError(f"{name}: nothing for {', '.join(without)}")
-
-
-def _examine(name: str, places: Iterable[str | Path], *, as_json: bool) -> None:
-    from vbuild.variants.doctor import served
-
-    found = [one for place in places for one in served(name, place)]
-    terminal.show([one.data() for one in found], served_lines(found), as_json=as_json)
-    if hidden := [f"{one.project} {one.version}" for one in found if one.why]:
-        raise VbuildError(f"{', '.join(hidden)}: installers do not see the variants")
-
-
-def served_lines(found: "Iterable[Served]") -> Iterator[str]:
-    """Releases as a server shows them, and what to do about those whose variants it hides."""
-    for one in found:
-        yield from wrapped(str(one), indent=4)
-        if one.advice:
-            yield from wrapped(f"  {one.advice}", indent=4)
-
-
-def _diagnose(python: Path | None, machine: "Machine", *, as_json: bool) -> None:
-    from vbuild.api import looking
-
-    found = looking.doctor(python=python, machine=machine)
-    terminal.show([one.data() for one in found], diagnosis_lines(found), as_json=as_json)
-    if wrong := [one.project for one in found if one.is_supported is False]:
-        raise VbuildError(f"{', '.join(wrong)}: not for this machine")
-
-
-def diagnosis_lines(found: Iterable["Diagnosis"]) -> Iterator[str]:
-    """What is installed, and how to install anew what should be; commands are not broken, they can be copied."""
-    found = tuple(found)
-    for one in found:
-        yield from wrapped(str(one), indent=4)
-        if one.advice:
-            yield from wrapped(f"  {one.advice}:", indent=4)
-            yield from (f"    {command}" for command in one.commands)
-    if not found:
-        yield "no installed variant wheels"
