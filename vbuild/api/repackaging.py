@@ -164,7 +164,6 @@ def split(
         tries=texts_of(asked.get("tries")),
         stubs=stub_policy(asked.get("stubs", "auto")),
         smallest=asked.get("min_size", SMALLEST),
-        fetch=asked.get("fetch_official", False),
         against=value_of(asked.get("against"), place_of),
         bill=asked.get("sbom", True),
         allow_builds=asked.get("allow_builds", False),

@@ -98,7 +98,7 @@ RULES = {
     ),
     Part.ZIG: PartRule("what zig compiles for itself", ()),
     Part.CROSS: PartRule("settings for builds for another machine"),
-    Part.OFFICIAL: PartRule("contents of NVIDIA's wheels"),
+    Part.OFFICIAL: PartRule("NVIDIA's libraries, and what is in its wheels"),
     Part.PROBES: PartRule("answers of compilers, interpreters and pip"),
     Part.SCCACHE: PartRule("what sccache has compiled", ()),
 }
