@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from vbuild.api.building import matrix as matrix
     from vbuild.api.looking import bench as bench
     from vbuild.api.looking import checkup as checkup
-    from vbuild.api.looking import doctor as doctor
     from vbuild.api.looking import inspect as inspect
     from vbuild.api.looking import run_levels as run_levels
     from vbuild.api.looking import select as select
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from vbuild.api.repackaging import slim as slim
     from vbuild.api.repackaging import slim_environment as slim_environment
     from vbuild.api.repackaging import slim_images as slim_images
-    from vbuild.api.repackaging import slim_packages as slim_packages
     from vbuild.api.repackaging import split as split
     from vbuild.api.repackaging import stamp as stamp
     from vbuild.api.repackaging import undo_slim as undo_slim
@@ -73,8 +71,8 @@ if TYPE_CHECKING:
 # the public names of each module, as above
 _NAMES = {
     "api.building": "matrix init collect",
-    "api.repackaging": "slim slim_environment slim_images slim_packages undo_slim split install_check stamp",
-    "api.looking": "select select_image doctor checkup verify run_levels bench inspect",
+    "api.repackaging": "slim slim_environment slim_images undo_slim split install_check stamp",
+    "api.looking": "select select_image checkup verify run_levels bench inspect",
     "api.shipping": "index index_channel publish check mirror verify_mirror",
     "api.options": "MatrixOptions SlimOptions SplitOptions StampOptions PublishOptions MirrorOptions",
     "build.init": "WrittenRecipe",

@@ -60,7 +60,7 @@ class WheelError(VbuildError):
 
 
 class VariantError(VbuildError):
-    """Variant metadata, or the answer of a provider's plugin, breaks PEP 825 or the providers draft."""
+    """Variant metadata breaks PEP 825 or the providers draft."""
 
     advice = "docs/explanation/variants.md explains labels, properties and providers."
 

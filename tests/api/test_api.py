@@ -32,12 +32,10 @@ PURE = "pure-1.0-py3-none-any.whl"
 MODES = {
     "install_check": "split",
     "select_image": "select",
-    "doctor": "select",
     "checkup": "doctor",
     "run_levels": "verify",
     "slim_environment": "slim",
     "slim_images": "slim",
-    "slim_packages": "slim",
     "index_channel": "index",
     "undo_slim": "slim",
     "verify_mirror": "mirror",

@@ -7,7 +7,6 @@ release is to pay for it, or to fail of it.
 """
 
 import sys
-import tempfile
 import time
 import zipfile
 import zlib
@@ -90,28 +89,6 @@ def digested(folder: str) -> None:
     start = time.perf_counter()
     digest(Folder(Path(folder)))
     print(time.perf_counter() - start)
-
-
-def provenance(wheel: str, unit: str) -> None:
-    """Print the largest number of seconds or MB read for one of its official libraries, nothing known before."""
-    from vbuild.elf.catalogue import by_stem
-    from vbuild.elf.read import Loading
-    from vbuild.index_client.configuration import Indexes
-    from vbuild.splitting.official import Officials, Provenance
-
-    most = 0.0
-    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
-        for number, name in enumerate(name for name in archive.namelist() if ".libs/libcu" in name):
-            data = memoryview(archive.read(name))
-            officials = Officials("x86_64", indexes=Indexes.configured, store=Path(folder, str(number)))
-            file, loading = name.rpartition("/")[2], Loading.parse(data)
-            begun = time.perf_counter()
-            found = officials.provenance(file, loading, data, sha256="", entries=by_stem(file))
-            seconds = time.perf_counter() - begun
-            if not isinstance(found, Provenance):
-                sys.exit(f"{file}: no official wheel has it")
-            most = max(most, seconds if unit == "s" else found.transferred / MB)
-    print(most)
 
 
 def scanned(library: str) -> None:

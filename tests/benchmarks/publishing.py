@@ -1,4 +1,4 @@
-"""Lay four wheels of 130 MB out in all eight layouts, against copying the bytes that are written.
+"""Lay four wheels of 130 MB out in all layouts, against copying the bytes that are written.
 
 Hard links are no bytes written, neither here nor there. The wheels are of one extension for four CPU levels, each with
 a library of 230 MB of data that deflate makes 130 MB of.
@@ -110,7 +110,7 @@ def figures() -> Iterator[Figure]:
         written = Made(site, layouts, others=(RELEASE,), by_vbuild=True)
         yield Figure(
             name="layouts" if whole else layouts[0],
-            what="publish four wheels of 130 MB in all eight layouts" if whole else f"in `{layouts[0]}` alone",
+            what="publish four wheels of 130 MB in all layouts" if whole else f"in `{layouts[0]}` alone",
             measure=timed(_publishing(layouts)),
             peer=Peer("`cp` of the files written, cached", timed(_copying(written)), (written,)),
             reach=REACH if whole else None,

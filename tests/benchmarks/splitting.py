@@ -1,9 +1,9 @@
-"""Splitting real wheelhouses: time against inflating them once, bytes before and after, passing, provenance, memory."""
+"""Splitting real wheelhouses: time against inflating them once, bytes before and after, passing, memory."""
 
 from collections.abc import Iterator, Sequence
 
 from tests.benchmarks.figure import Figure, Peer, Wheel
-from tests.benchmarks.measuring import Command, Word, inside, packed, printed, published, timed, vbuild
+from tests.benchmarks.measuring import Command, Word, inside, packed, published, timed, vbuild
 from tests.benchmarks.stamping import copying
 from tests.benchmarks.wheels import CUBLAS, TORCH
 
@@ -59,19 +59,6 @@ def figures() -> Iterator[Figure]:
             reach=2,
             start=START,
             inputs=wheels,
-        )
-    for name, what, unit, limit in (
-        ("provenance", "find where one of the libraries in mumaxplus comes from", "s", 1),
-        ("provenance-transfer", "what is read of the official wheel for it", "MB", 2),
-    ):
-        yield Figure(
-            name=name,
-            what=what,
-            measure=printed(inside("provenance", MUMAX[0], unit)),
-            unit=unit,
-            limit=limit,
-            pairs=3,
-            inputs=MUMAX[:1],
         )
 
 

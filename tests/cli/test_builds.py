@@ -200,7 +200,6 @@ _FIRST = f"{sys.version_info.major}.{sys.version_info.minor}"
         (*_MIRROR, "plain"),
         ("lock", "plain", "-f", ".", "-o", "locks", "--machine", "machine.toml", "--with", "plain"),
         ("matrix", "--dry-run", "recipe.toml"),
-        ("select", "--doctor", "--python", sys.executable),
         ("split", "--check", "plain-1.0-py3-none-any.whl"),
     ],
     ids=lambda words: words[0],

@@ -279,9 +279,8 @@ USAGE = [
     (("stamp", "x.whl", "-o", "out", "-l", "x", "-p", "nonsense"), "not a variant property"),
     (("stamp", "x.whl", "-o", "out", "-l", "x", "--schema", "1"), "unknown variant schema"),
     (("verify", "x.whl", "--cpu", "i386"), "no CPU level 'i386'"),
-    (("select",), "expected NAME, oci:DIR, --doctor, or --write-machine FILE"),
+    (("select",), "expected NAME, oci:DIR, or --write-machine FILE"),
     (("select", "demo"), "expected --find-links FOLDER"),
-    (("select", "demo", "--doctor"), "--doctor looks at all that is installed; expected no NAME"),
     (("select", "oci:demo", "-f", "."), "--find-links and --version are for wheels; expected the NAME of a project"),
     (("select", "oci:demo", "--version", "1"), "--find-links and --version are for wheels"),
 ]

@@ -90,7 +90,7 @@ def test_what_is_replaced_says_by_what_and_how_it_is_proved(fat: Path, cuda_inde
     assert (ran.returncode, ran.stderr) == (0, "")
     said = plain(ran.stdout)
     place = said.index("N MB replaced by nvidia-cufft-cu12==11.2.1.3")
-    assert said[place + 1] == f"  {hashed('libcufft.so.11', libcufft())} in 1 wheel (restored)"
+    assert said[place + 1] == f"  {hashed('libcufft.so.11', libcufft())} in 1 wheel (sections)"
     assert "RPATH $ORIGIN/../nvidia/cufft/lib:$ORIGIN/../nvidia/nvjitlink/lib" in " ".join(ran.stdout.split())
 
 

@@ -31,7 +31,7 @@ COMMANDS = {
     "verify": "verify in/%s",
     **{
         layout: f"publish in -o out --layout {layout} --url https://wheels.example.org"
-        for layout in ("redirect", "local", "suffix", "extras", "variants", "oci", "conda")
+        for layout in ("redirect", "local", "suffix", "variants", "oci", "conda")
     },
 }
 

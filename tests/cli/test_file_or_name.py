@@ -54,7 +54,7 @@ _OUT = ("--cpu", "v3", "--dry-run")
         (("slim", "demo.Whl", *_CUT), "demo.Whl: cannot be read: No such file or directory"),
         (("slim", "oci:demo.json", *_CUT), "demo.json: no "),
         (("select", "demo.txt", "-f", "{index}"), "'demo.txt' is the name of a file; expected that of a project"),
-        (("select", "--doctor", "demo.txt", "-f", "{index}"), "'demo.txt' is the name of a file; expected that of a"),
+        (("select", "demo.txt", "-f", "{index}"), "'demo.txt' is the name of a file; expected that of a"),
         (
             ("lock", "demo.txt", "-f", "{index}", "--machine", "m.toml", "-o", "o"),
             "'demo.txt' is the name of a file; expected that of a project",

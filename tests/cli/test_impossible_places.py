@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.factories.conda_packages import conda_package
-from tests.factories.mirrors import fat_library, fleet, lock_of
+from tests.factories.mirrors import fleet, lock_of
 from tests.factories.wheels import wheel
 from vbuild.cli.main import main
 from vbuild.mirroring.mirror import mirror
@@ -27,13 +26,13 @@ READING = [
     *(("slim", "--gpu", "90", "-o", "out"), ("slim", "--gpu", "90", "--environment"), ("split", "-o", "out")),
     *(("inspect",), ("verify",), ("bench", "WHEEL", "WHEEL", "--script"), ("select", "demo", "-f")),
     *(("mirror", "--gpu", "90", "-o", "out"), ("mirror", "LOCK", "-o", "out", "--machine"), ("mirror", "verify")),
-    *(("mirror", "oci", "-o", "out"), ("slim", "PACKAGE", "--gpu", "90", "--drop", "*.a", "-o", "out")),
+    *(("mirror", "oci", "-o", "out"),),
     *(("doctor", "--gpu", "90"), ("index",), ("check",), ("publish", "--layout", "local", "-o", "out")),
 ]
 WRITING = [
     *(STAMP, ("split", "WHEEL", "-o"), ("slim", "WHEEL", "--gpu", "90", "-o"), ("inspect", "WHEEL", "--html")),
     *(("mirror", "LOCK", "--gpu", "90", "-o"), ("mirror", "LOCK", "--gpu", "90", "-o", "out", "--originals")),
-    *(("mirror", "oci", "site", "-o"), ("slim", "PACKAGE", "--gpu", "90", "-o")),
+    *(("mirror", "oci", "site", "-o"),),
     *(("init", "project", "-o"), ("repair", "WHEEL"), ("publish", "WHEEL", "--layout", "oci", "-o")),
 ]
 
@@ -43,10 +42,9 @@ def told(folder: Path, words: tuple[str, ...], place: str, monkeypatch: pytest.M
     monkeypatch.chdir(folder)
     given = wheel(folder)
     lock = lock_of(folder / "pylock.toml", given)
-    package = conda_package(folder, files={"lib/x.so": fat_library()})
     if "site" in words:
         mirror([str(lock)], folder / "site", fleet("9.0"), MirrorRequest())
-    names = {"WHEEL": given.name, "LOCK": lock.name, "PACKAGE": package.name}
+    names = {"WHEEL": given.name, "LOCK": lock.name}
     (folder / "project").mkdir()
     (folder / "project/setup.py").write_text(SETUP)
     (folder / "project/demo.c").touch()

@@ -71,7 +71,6 @@ REFUSED = [
     (f"site/simple/plain/{PLAIN}", ("mirror", "oci", "site", *OUT)),
     ("layout/index.json", ("slim", "oci:layout", "--gpu", "90", *OUT)),
     ("channel/linux-64/x-1.0-h1_0.conda", ("index", "channel")),
-    ("channel/linux-64/x-1.0-h1_0.tar.bz2", ("slim", "channel/linux-64", "--gpu", "90", *OUT)),
 ]
 # named in other words, or passed over: a loader does not open it, and a survey of a project does without it
 ENDED = [

@@ -1,4 +1,4 @@
-"""Packages for conda in both formats, made with the standard library and zstandard; and what is in some, read so."""
+"""Packages for conda in both formats, made with the standard library and zstandard."""
 
 import bz2
 import hashlib
@@ -13,8 +13,6 @@ from typing import Any
 
 import zstandard
 
-# as long as conda-build makes it, and longer than any folder of a test
-PLACEHOLDER = "/opt/anaconda1anaconda2anaconda3".ljust(255, "_")
 MOMENT = 1_700_000_000
 Content = bytes | tuple[str, str]
 
@@ -25,15 +23,12 @@ def conda_package(
     files: Mapping[str, Content] | None = None,
     *,
     ending: str = ".conda",
-    prefixed: Mapping[str, str] | None = None,
-    info: Mapping[str, bytes] | None = None,
     index: Mapping[str, Any] | None = None,
     paths: Any = None,
 ) -> Path:
     """The package *stem* in *folder*: of *files*, each bytes, or ("symlink" or "hardlink", target).
 
-    *prefixed* has the file_mode of those with a placeholder. *info* and *index* are more of info/, and of its
-    index.json; *paths* is what paths.json says instead of the truth.
+    *index* is more of its index.json; *paths* is what paths.json says instead of the truth.
     """
     files = files or {}
     name, version, build = stem.rsplit("-", 2)
@@ -59,9 +54,8 @@ def conda_package(
         "info/about.json": b"{}",
         "info/files": "".join(f"{path}\n" for path in files).encode(),
         "info/paths.json": json.dumps(
-            paths or {"paths": [_stated(path, files, prefixed or {}) for path in files], "paths_version": 1}, indent=2
+            paths or {"paths": [_stated(path, files) for path in files], "paths_version": 1}, indent=2
         ).encode(),
-        **(info or {}),
     }
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{stem}{ending}"
@@ -76,17 +70,15 @@ def conda_package(
     return target
 
 
-def _stated(path: str, files: Mapping[str, Content], prefixed: Mapping[str, str]) -> dict[str, Any]:
+def _stated(path: str, files: Mapping[str, Content]) -> dict[str, Any]:
     content, kind = files[path], "hardlink"
     if isinstance(content, tuple):
         kind = "softlink" if content[0] == "symlink" else "hardlink"
         leads_to = posixpath.normpath(posixpath.join(posixpath.dirname(path), content[1]))
         content = files[content[1] if kind == "hardlink" else leads_to]
         assert isinstance(content, bytes)
-    entry = {"_path": path, "path_type": kind, "sha256": hashlib.sha256(content).hexdigest()}
-    if path in prefixed:
-        entry |= {"file_mode": prefixed[path], "prefix_placeholder": PLACEHOLDER}
-    return {**entry, "size_in_bytes": len(content)}
+    digest = hashlib.sha256(content).hexdigest()
+    return {"_path": path, "path_type": kind, "sha256": digest, "size_in_bytes": len(content)}
 
 
 def tarred(files: Mapping[str, Content]) -> bytes:
@@ -104,34 +96,3 @@ def tarred(files: Mapping[str, Content]) -> bytes:
                 entry.size = len(content)
                 archive.addfile(entry, io.BytesIO(content))
     return file.getvalue()
-
-
-def members_of(package: Path) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
-    """Everything in *package*, info/ included, by path."""
-    if package.name.endswith(".tar.bz2"):
-        return _members(bz2.decompress(package.read_bytes()))
-    stem = package.name.removesuffix(".conda")
-    found: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
-    with zipfile.ZipFile(package) as archive:
-        assert archive.namelist() == ["metadata.json", f"pkg-{stem}.tar.zst", f"info-{stem}.tar.zst"]
-        assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
-        for part in ("pkg", "info"):
-            frame = archive.read(f"{part}-{stem}.tar.zst")
-            data = zstandard.ZstdDecompressor().decompress(frame, max_output_size=1 << 30)
-            assert zstandard.frame_content_size(frame) == len(data)
-            found |= _members(data)
-    return found
-
-
-def _members(data: bytes) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
-    found = {}
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        for entry in archive:
-            stream = archive.extractfile(entry) if entry.isreg() else None
-            found[entry.name] = entry, stream.read() if stream else b""
-    return found
-
-
-def json_in(package: Path, name: str) -> Any:
-    """What info/ of *package* has in the file *name*."""
-    return json.loads(members_of(package)[f"info/{name}"][1])

@@ -67,9 +67,7 @@ def officials_of(
         yield Officials("x86_64", indexes=lambda: server.indexes, store=folder / "store"), server
 
 
-def origin_of(
-    officials: Officials, name: str, data: bytes, *projects: str, fetch: bool = False
-) -> Provenance | Unproved:
+def origin_of(officials: Officials, name: str, data: bytes, *projects: str) -> Provenance | Unproved:
     entries = entries_of(*(projects or (FFT,)))
     loading = Loading.parse(data)
-    return officials.provenance(name, loading, memoryview(data), sha256=digest(data), entries=entries, fetch=fetch)
+    return officials.provenance(name, loading, memoryview(data), sha256=digest(data), entries=entries)

@@ -50,7 +50,6 @@ def entry(
         "environment": {"CFLAGS": f"-march={cpu}"},
         "config_settings": {},
         "toolkit": {"version": "13.0", "identity": "0" * 64, "components": []} if gpus else None,
-        "profile": None,
         "overrides": [],
         "architectures": [],
         "not_reproducible": None,

@@ -11,21 +11,11 @@ from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.metadata import VariantMetadata, VariantProvider
-from vbuild.variants.model import InstalledPackage, PluginFeatures, Property, Variant
+from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
 
 V3 = "x86_64 :: level :: v3"
 BLAS = VariantProvider.static({"library": ["openblas", "mkl"]})
-ANSWER = PluginFeatures(
-    "toaster",
-    "toaster_provider.plugin:Plugin",
-    (
-        InstalledPackage(
-            "toaster-provider", "1.5", "toaster_provider-1.5-py3-none-any.whl", "abc", "https://example.org"
-        ),
-    ),
-    (("arch", ("k2", "k1")), ("board", ("b.1",))),
-)
 
 
 def variant(label: str, *properties: str) -> Variant:

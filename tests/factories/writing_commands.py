@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 
 from tests.factories import hwcaps_wheels, repaired_wheels
-from tests.factories.conda_packages import conda_package
 from tests.factories.extensions import library, module
 from tests.factories.fatbins import device_library, entry, fatbin
 from tests.factories.faults import Ended, Fault, run
@@ -191,12 +190,6 @@ def _fat(folder: Path) -> None:
         wheel(folder, name, {f"{project}/_{number}.so": device for number in range(3)})
 
 
-def _packages(folder: Path) -> None:
-    for name, ending in (("demo", ".conda"), ("more", ".tar.bz2")):
-        code = fatbin(*(entry(arch=arch, code=_noise(1 << 19)) for arch in (80, 90)))
-        conda_package(folder, f"{name}-1.0-h1_0", {f"lib/{name}.so": device_library(code)}, ending=ending)
-
-
 def _image(folder: Path) -> None:
     device = device_library(fatbin(*(entry(arch=arch, code=_noise(1 << 19)) for arch in (80, 90))))
     files = everything(FAT, {f"demo/_{number}.so": device for number in range(3)})
@@ -268,7 +261,6 @@ def _project(folder: Path) -> None:
 WRITING_COMMANDS = (
     WritingCommand("slim", _fat, ("slim", "in", "-o", "out", "--variant", "sm80=80", "--variant", "sm90=90")),
     WritingCommand("slim-image", _image, ("slim", "oci:in", "-o", "out", "--gpu", "90"), seal="index.json"),
-    WritingCommand("slim-conda", _packages, ("slim", "in", "-o", "out", "--gpu", "90", "--fast")),
     WritingCommand("split", _bundled, ("split", "in", "-o", "out", "--min-size", "0")),
     WritingCommand(
         "stamp",
@@ -291,7 +283,6 @@ WRITING_COMMANDS = (
         )
         for layout, more in (
             ("suffix", ()),
-            ("extras", ()),
             ("oci", ()),
             ("conda", ()),
             ("variants", ()),

@@ -18,12 +18,9 @@ ROOT = Path(vbuild.__file__).parent
 OWN_ROOMS = {"build", "elf", "files", "hardware", "process", "toolchain", "workers"}
 # files that run without vbuild: in wheels, sdists and processes of their own
 ALONE = {
-    "publishing/extras_plugin.py",
     "publishing/redirect/redirectbackend.py",
     "publishing/redirect/redirecthardware.py",
     "publishing/redirect/redirectinstalled.py",
-    "variants/plugin_probe.py",
-    "variants/plugin_warden.py",
     "verification/level_probe.py",
 }
 # files of the system's, which state no size

@@ -1,4 +1,4 @@
-"""What other programs, and servers, answer with: index pages as JSON, plugins, bills of materials, locks."""
+"""What other programs, and servers, answer with: index pages as JSON, bills of materials, locks."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,6 @@ from vbuild.recipe.lock import Lock, LockedRequirement
 from vbuild.sbom.cyclonedx import packed, read
 from vbuild.sbom.keeping import renamed_bill
 from vbuild.sbom.model import Bill, BillChange, BillFile, Gone, Making, Material, MaterialRole, Treatment, package_url
-from vbuild.variants.plugins import parsed
 from vbuild.wheel.name import WheelName
 
 _HASH = "0123456789abcdef" * 4
@@ -65,12 +64,6 @@ def _client() -> PyPIClient:
     return _OPEN.enter_context(PyPIClient(mounts={"http://": _SERVER}))
 
 
-def _read_answer(data: bytes) -> None:
-    for name, values in parsed(data, "toaster"):
-        assert name, "a feature without a name"
-        assert len(set(values)) == len(values) > 0, "a value twice, or none"
-
-
 def _read_bill(data: bytes) -> None:
     renamed_bill(data, *_NAMES)
     if (bill := read(data)) is not None:
@@ -99,12 +92,6 @@ def _listings() -> Iterator[bytes]:
     }
     sdist = {"filename": "demo-1.0.tar.gz", "url": "https://files/demo-1.0.tar.gz", "hashes": {}, "yanked": "broken"}
     yield json.dumps({"meta": {"api-version": "1.1"}, "name": "demo", "files": [wheel, sdist]}).encode()
-
-
-def _answers() -> Iterator[bytes]:
-    features = [{"name": "arch", "values": ["k2", "k1"], "multi_value": True}, {"name": "board", "values": ["b.1"]}]
-    yield json.dumps({"namespace": None, "features": features}).encode()
-    yield json.dumps({"namespace": "toaster", "features": []}).encode()
 
 
 def _bills() -> Iterator[bytes]:
@@ -142,7 +129,6 @@ def _locks() -> Iterator[bytes]:
 
 TARGETS = (
     Target("listing", _read_listing, _listings, (*_WORDS, *_LINK_WORDS), json_changed),
-    Target("answer", _read_answer, _answers, _WORDS, json_changed),
     Target("bill", _read_bill, _bills, (*_WORDS, b"vbuild:", b'"properties"', b"#gone-"), json_changed),
     Target("lock", _read_lock, _locks, (*_WORDS, b"==1 --hash=sha256:"), json_changed),
 )

@@ -4,33 +4,27 @@ Seeds are made with the standard library's zipfile and tarfile, of METADATA, WHE
 here, cut small. The files of a ``.dist-info`` are put into a sound archive, for no fuzzer gets a CRC-32 right.
 """
 
-import bz2
 import io
 import random
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache, partial
 from importlib.metadata import distribution
 from pathlib import Path
 
 import zstandard
 
 from tests.factories.channels import package
-from tests.factories.conda_packages import conda_package, members_of, tarred
 from tests.factories.elf import shared_object
 from tests.factories.wheels import entry, everything, hashed, record_of, wheel
-from tests.fuzz.byte_changes import WAYS, mutant
 from tests.fuzz.differential import ZIP_WORDS, mutated
 from tests.fuzz.target import Target, folder, written
-from tests.fuzz.values import json_changed
 from vbuild.build.source import unpack
 from vbuild.errors import VbuildError
 from vbuild.files.edited import EditedFile
 from vbuild.index_client.located import LocatedFile
 from vbuild.publishing.conda.reading import open_package
-from vbuild.publishing.conda.unpacked import unpacked as open_unpacked
 from vbuild.publishing.lint.files import ReadySdist
 from vbuild.publishing.lint.metadata import metadata_view
 from vbuild.wheel.archive import check_wheels, open_wheel, peek
@@ -40,12 +34,6 @@ from vbuild.wheel.write import edited
 NAME = "demo-1.0-py3-none-any.whl"
 INFO = "demo-1.0.dist-info"
 CONDA = "demo-1.0-py311_0"
-_STEM, _ENDINGS = "demo-1.0-cuda126_h1a2b3c4_3", (".conda", ".tar.bz2")
-_PACKED: dict[str, bytes | tuple[str, str]] = {
-    "lib/libdemo.so": b"\x7fELF",
-    "lib/l.so": ("symlink", "libdemo.so"),
-    "bin/a": b"#!/opt/a\n" * 9,
-}
 # a member that is written in several pieces
 _NEW = EditedFile.of(b"x = 1\n" * 9, [range(18), b"y = 2\n", range(24, 54)])
 _ZSTD = 93
@@ -155,18 +143,6 @@ def _read_conda(data: bytes) -> None:
                 pass
 
 
-def _read_unpacked(data: bytes) -> None:
-    """All but the first byte of *data* as a package that `vbuild slim` takes; the first says of which format."""
-    ending, data = (_ENDINGS[data[0] % 2], data[1:]) if data else (_ENDINGS[0], data)
-    with folder() as room:
-        (room / f"{_STEM}{ending}").write_bytes(data)
-        with open_unpacked(room / f"{_STEM}{ending}", room=room) as package:
-            package.check()
-            for member in package.members:
-                with package.mapped(member, folder=room, to_edit=True) as view:
-                    assert len(view) == member.size, "a file of another size than its archive says"
-
-
 def _read_sdist(data: bytes) -> None:
     path = written("demo-1.0.tar.gz", data)
     with suppress(VbuildError):
@@ -225,47 +201,9 @@ def _packages() -> Iterator[bytes]:
         yield (room / "linux-64" / f"{CONDA}.conda").read_bytes()
 
 
-def _unpacked() -> Iterator[bytes]:
-    with folder() as room:
-        for number, ending in enumerate(_ENDINGS):
-            made = conda_package(room, _STEM, _PACKED, ending=ending, prefixed={"bin/a": "text"})
-            yield bytes([number]) + made.read_bytes()
-
-
 def _other_wheel(_data: bytes, chance: random.Random) -> bytes:
     """A wheel some headers or files of which say something else, with true checksums."""
     return next(mutated(chance))
-
-
-def _other_package(_data: bytes, chance: random.Random) -> bytes:
-    """A package for conda of which a file of info/, or the archive within, says something else, with true checksums."""
-    infos: dict[str, bytes | tuple[str, str]] = {**_infos()}
-    if chance.random() < 2 / 3:
-        infos |= {path: json_changed(data, chance) for path, data in _infos().items() if chance.random() < 1 / 2}
-    change = chance.choice((bytes, partial(_other_bytes, chance=chance)))
-    if chance.random() < 1 / 2:
-        return b"\1" + bz2.compress(change(tarred({**infos, **_PACKED})), 1)
-    parts = {"pkg": _PACKED, "info": infos}
-    packed = {f"{part}-{_STEM}.tar.zst": zstandard.compress(change(tarred(each))) for part, each in parts.items()}
-    return b"\0" + zipped({"metadata.json": b'{"conda_pkg_format_version": 2}', **packed})
-
-
-@cache
-def _infos() -> dict[str, bytes]:
-    """The files of info/, which are true."""
-    with folder() as room:
-        members = members_of(conda_package(room, _STEM, _PACKED, prefixed={"bin/a": "text"}))
-        return {path: data for path, (_, data) in members.items() if path.startswith("info/")}
-
-
-def _other_bytes(data: bytes, chance: random.Random) -> bytes:
-    """*data* with up to three pieces that are others."""
-    pieces = (b"\0", b"7", b"/", b"..", b"\xff" * 8, b"ustar\0", b"L", b"x", b"5", b"00000000000")
-    changes = [
-        (chance.choice(WAYS), chance.random(), chance.random(), chance.choice(pieces))
-        for _ in range(chance.randint(0, 3))
-    ]
-    return mutant(data, changes)
 
 
 def _sdists() -> Iterator[bytes]:
@@ -289,14 +227,6 @@ TARGETS = (
     Target("metadata", _read_metadata, _metadata_files, _HEADER_WORDS),
     Target("wheel-file", _read_wheel_file, _wheel_files, _HEADER_WORDS),
     Target("conda", _read_conda, _packages, ZIP_WORDS),
-    Target(
-        "conda-unpacked",
-        _read_unpacked,
-        _unpacked,
-        (*ZIP_WORDS, b"BZh91AY&SY", b"\x28\xb5\x2f\xfd"),
-        _other_package,
-        ("vbuild.publishing.conda", "vbuild.wheel"),
-    ),
     Target(
         "sdist",
         _read_sdist,

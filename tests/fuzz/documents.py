@@ -34,7 +34,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.packages import Problems, client_of, finders, listed_in, packages_at
 from vbuild.mirroring.model import FleetMachine
 from vbuild.mirroring.resolution import resolved
-from vbuild.publishing.conda.unpacked import checked_index, checked_paths
+from vbuild.publishing.conda.channel import checked_index
 from vbuild.publishing.oci.model import CONFIG_TYPE, INDEX_TYPE, LAYER_TYPE, MANIFEST_TYPE, ImageFolder
 from vbuild.recipe.model import Recipe
 from vbuild.release.report import Report
@@ -168,10 +168,8 @@ def _read_pylock(data: bytes) -> None:
             assert original.file not in {"", ".", ".."}, "a file without a name"
 
 
-def _read_paths(data: bytes) -> None:
-    """*data* as paths.json of a conda package, and as its index.json."""
-    with suppress(VbuildError):
-        assert all(path == entry.path for path, entry in checked_paths(data).items()), "an entry of another path"
+def _read_conda_index(data: bytes) -> None:
+    """*data* as index.json of a conda package."""
     assert checked_index(data, "demo-1.0-h1_0")["build_number"] >= 0, "a build of a negative number"
 
 
@@ -273,10 +271,7 @@ def _pylocks() -> Iterator[bytes]:
     ).encode()
 
 
-def _paths() -> Iterator[bytes]:
-    row = {"_path": "lib/libdemo.so", "path_type": "hardlink", "sha256": _HASH, "size_in_bytes": 9}
-    placed = {**row, "_path": "bin/a", "prefix_placeholder": "/opt", "file_mode": "text"}
-    yield json.dumps({"paths": [row, placed, {"_path": "l", "path_type": "softlink"}], "paths_version": 1}).encode()
+def _conda_indexes() -> Iterator[bytes]:
     index = {"name": "demo", "version": "1.0", "build": "h1_0", "subdir": "linux-64", "build_number": 0}
     yield json.dumps({**index, "depends": ["__glibc >=2.17"], "license": "MIT"}).encode()
 
@@ -306,6 +301,6 @@ TARGETS = (
         toml_changed,
     ),
     Target("pylock", _read_pylock, _pylocks, (*_TOML_WORDS, b"[[packages]]\n", b"marker = "), toml_changed),
-    Target("conda-paths", _read_paths, _paths, _JSON_WORDS, json_changed),
+    Target("conda-index", _read_conda_index, _conda_indexes, _JSON_WORDS, json_changed),
     Target("name", _read_name, _names, (b"-", b".whl", b"+", b"!", b"_", b"none-any")),
 )

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import vbuild
-from tests.factories.pythons import other_python
-from vbuild.process.python import isolated, search_path, with_own_packages
+from vbuild.process.python import isolated, with_own_packages
 
 PACKAGE = Path(vbuild.__file__).parent
 # the second also runs on Pythons that cannot import vbuild, in containers of cibuildwheel
@@ -33,16 +32,6 @@ def _among_a_strangers_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_python_that_is_started_imports_nothing_from_the_current_folder() -> None:
     for command in (isolated("-c", "import json"), with_own_packages("-c", "import json")):
         subprocess.run(command, check=True)
-
-
-def test_the_path_of_another_python_is_its_own_and_its_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "more"))
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/python").symlink_to(other_python())
-    more, *own = search_path(Path("bin/python"))
-    assert more == str(tmp_path / "more")
-    assert own
-    assert not any(Path(folder).is_relative_to(tmp_path) for folder in own)
 
 
 def starts(source: str) -> Iterator[int]:

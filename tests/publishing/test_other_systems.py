@@ -11,7 +11,6 @@ import pytest
 from tests.factories.clients import PIP, taken_by_uv
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
-from vbuild.publishing.extras import Extras
 from vbuild.publishing.hwcaps.plan import Hwcaps
 from vbuild.publishing.local import Local
 from vbuild.publishing.model import PublishLayout
@@ -123,14 +122,3 @@ def test_images_hold_no_wheels_for_windows_and_macos(dist: Path, tmp_path: Path)
     _, notes = laid(dist, tmp_path / "site", Oci())
     for name in (WINDOWS, WINDOWS_V3, MACOS):
         assert f"{name} is not for Linux on x86_64 or aarch64, and is in no image" in notes
-
-
-@pytest.mark.nightly
-def test_extras_have_a_base_for_each_system_and_plugins_where_there_are_variants(tmp_path: Path) -> None:
-    made = release(tmp_path / "dist", LABEL, "x86_64 :: level :: v3", more="level = 3\n")
-    site, _ = laid(made, tmp_path / "site", Extras())
-    assert {path.name.rpartition("-")[2] for path in site.glob("*plugin*.whl")} == {
-        name.rpartition("-")[2] for name in (LINUX, WINDOWS)
-    }
-    for name in PLATFORMS:
-        assert taken_by_pip(site, name, tmp_path / name) == name

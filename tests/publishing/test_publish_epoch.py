@@ -11,7 +11,6 @@ from vbuild.errors import VbuildError
 from vbuild.files.archives import LATEST
 from vbuild.publishing.check import check_layout
 from vbuild.publishing.conda.plan import Conda
-from vbuild.publishing.extras import Extras
 from vbuild.publishing.hwcaps.plan import Hwcaps
 from vbuild.publishing.local import Local
 from vbuild.publishing.model import PublishLayout
@@ -26,7 +25,6 @@ LINUX = "cp311-cp311-manylinux_2_28_x86_64"
 LAYOUTS = (
     Local(),
     Suffix(guard=True),
-    Extras(),
     Oci(),
     Conda(),
     Variants(),

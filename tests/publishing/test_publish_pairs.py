@@ -19,7 +19,6 @@ from tests.factories.level_wheels import level_files, level_wheel, needs_level
 from tests.factories.tools import needs
 from tests.factories.virtual_environments import VirtualEnvironment
 from vbuild.publishing.check import check
-from vbuild.publishing.extras import Extras
 from vbuild.publishing.hwcaps.plan import Hwcaps
 from vbuild.publishing.local import Local
 from vbuild.publishing.model import PublishLayout, PublishRule
@@ -31,25 +30,23 @@ from vbuild.publishing.variants import Variants
 pytestmark = [needs("gcc"), needs_level("v3")]
 
 TABLE = """
-second, over the first   suffix     local      extras     redirect   variants   hwcaps
-suffix                   -          collides   collides   collides   collides   collides
-local                    collides   -          replaces   replaces   replaces   replaces
-extras                   collides   stays      -          stays      stays      stays
-redirect                 collides   stays      stays      -          stays      stays
-variants                 collides   stays      stays      stays      -          stays
-hwcaps                   collides   stays      stays      stays      stays      -
+second, over the first   suffix     local      redirect   variants   hwcaps
+suffix                   -          collides   collides   collides   collides
+local                    collides   -          replaces   replaces   replaces
+redirect                 collides   stays      -          stays      stays
+variants                 collides   stays      stays      -          stays
+hwcaps                   collides   stays      stays      stays      -
 """
 LAYOUTS: tuple[PublishLayout, ...] = (
     Suffix(guard=True),
     Local(),
-    Extras(),
     Redirect(url="https://example.org/redirect"),
     Variants(),
     Hwcaps(),
 )
 SUFFIXED = "levels-x86-64-v3"
 # what is removed when a layout goes
-PROJECTS = {"suffix": SUFFIXED, "extras": "levels levels-x86-64-v3-plugin"}
+PROJECTS = {"suffix": SUFFIXED}
 # the level that is used on a machine of v3; the plain wheel where a client or a layout chooses by tags alone
 LEVELS = {("pip", "variants"): "v1", ("pip", "redirect"): "v1", ("uv", "redirect"): "v1"}
 # where the wheels are that a consumer gets

@@ -32,7 +32,7 @@ from tests.factories.redirect_installs import (
 )
 from tests.factories.variants import machine
 from tests.factories.wheels import wheel
-from vbuild.variants.doctor import diagnosed
+from vbuild.variants.doctor import diagnosed_in
 
 Command = Callable[..., list[str | Path]]
 
@@ -247,11 +247,12 @@ def test_the_second_machine_gets_the_firsts_wheel_from_the_cache_and_the_doctor_
     found = {"VBUILD_FIND_LINKS": str(laid / "wheels")}
     ran(command, tmp_path, first, **found)
     assert label(python) == "x86_64_v3"
-    assert diagnosed(python, machine("x86-64-v3"))[0].is_supported
+    [site] = map(str, python.parents[1].glob("lib/python3*/site-packages"))
+    assert diagnosed_in([site], machine("x86-64-v3"))[0].is_supported
     ran(tool(python, "uninstall", *(["--yes"] if tool is pip else []), "demo"), tmp_path)
     ran(command, tmp_path, second, **found)
     assert label(python) == "x86_64_v3"
-    (diagnosis,) = diagnosed(python, machine("x86-64"))
+    (diagnosis,) = diagnosed_in([site], machine("x86-64"))
     assert str(diagnosis) == (
         "demo 1.0 (x86_64_v3) is NOT for this machine: x86_64 :: level :: v3 is not supported: the machine has v1"
     )
@@ -264,7 +265,7 @@ def test_the_second_machine_gets_the_firsts_wheel_from_the_cache_and_the_doctor_
     assert any(" ".join(words) in command for command in diagnosis.commands)
     ran(tool(python, "install", *words, *links(tmp_path), "demo==1.0"), tmp_path, second, **found)
     assert label(python) == "plain"
-    assert diagnosed(python, machine("x86-64")) == ()
+    assert diagnosed_in([site], machine("x86-64")) == ()
 
 
 @pytest.mark.nightly

@@ -277,7 +277,7 @@ SECTIONS = [
         (
             "build.flag: no such key; known here: "
             "before-build, cache, config-settings, cuda, env, flags, glibc, host, isolation, keep-flags, pass-env, "
-            "patches, profile, requires, strip-flags; did you mean 'flags'?"
+            "patches, requires, strip-flags; did you mean 'flags'?"
         ),
     ),
     (

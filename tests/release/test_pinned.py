@@ -6,7 +6,6 @@
     wheel of a CUDA toolkit        toolkit_pins.json, recipe, vbuild.lock        test_caches: components, toolkits
     zig                            vbuild/toolchain/zig.py                 as a component
     build requirement              vbuild.lock                                   by uv, in each new environment
-    wheel of a provider's plugin   uv's lock, made for one question      as above: tests/variants/test_installation.py
     library for `publish hwcaps`   its wheel: the hash of the file       tests/publishing/hwcaps/test_added.py
     wheel behind a stub            the stub                              tests/publishing/redirect/test_backend.py
 

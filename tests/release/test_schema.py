@@ -47,7 +47,6 @@ def whole() -> dict[str, Any]:
     fat = entry("v3_sm80", cpu="x86-64-v3", gpus="sm_80,sm_86+PTX", architectures=["kernels.cu: 70 -> 80"])
     fat["toolkit"]["components"] = [{"project": "p", "version": "1", "file": "p.whl", "sha256": "0" * 64}]
     fat["not_reproducible"] = [{"file": "demo.pc", "why": "names a folder of its build: ./demo"}]
-    fat["profile"] = {"lto": True, "train": "python train.py", "sha256": "0" * 64, "objects": 2}
     fat["verdict"] |= {"findings": [finding("warning", "odd", rule="gpu-ptx", member="demo.so")], "claimed_gpus": ["a"]}
     gpu = {"gpu": "sm_80", "machine": 1, "jit": 0, "nothing": 0, "runs": "yes"}
     fat["verdict"]["gpus"] = [

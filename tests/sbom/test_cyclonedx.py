@@ -22,7 +22,7 @@ CUT = BillFile(
 GONE = (
     Gone("demo.libs/libb-1a.so.2", "12" * 32, "libb.so.2", Treatment.MOVED, LIBS, "demo_libs/lib/libb.so.2"),
     Gone(
-        "demo.libs/libcufft-f3.so.11", "34" * 32, "libcufft.so.11", Treatment.MOVED, OFFICIAL, "x", "11.2", "restored"
+        "demo.libs/libcufft-f3.so.11", "34" * 32, "libcufft.so.11", Treatment.MOVED, OFFICIAL, "x", "11.2", "sections"
     ),
     Gone("demo.libs/libc-1a.so", "56" * 32, "libc-1a.so", Treatment.DROPPED),
 )

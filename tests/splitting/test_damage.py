@@ -90,12 +90,11 @@ def test_whatever_pretends_to_be_official_is_not_believed(tmp_path: Path) -> Non
     """The right name, with the first digits of the right hash; one thing is other than it was, also to the loader."""
     with officials_of(tmp_path, official_wheel(tmp_path)) as (officials, _):
         for what, make in PRETENDERS.items():
-            for fetch in (False, True):
-                found = origin_of(officials, name_of(OFFICIAL), make(), fetch=fetch)
-                assert isinstance(found, Unproved), what
+            found = origin_of(officials, name_of(OFFICIAL), make())
+            assert isinstance(found, Unproved), what
         proved = origin_of(officials, name_of(OFFICIAL), BUNDLED)
         assert isinstance(proved, Provenance)
-        assert proved.evidence is OfficialEvidence.RESTORED
+        assert proved.evidence is OfficialEvidence.SECTIONS
 
 
 @pytest.mark.sampled(1)
@@ -120,7 +119,7 @@ def test_damaged_official_wheels_prove_what_is_true_or_nothing(tmp_path: Path) -
             whole[at : at + 1] = dice.choice(NEW_BYTES)
         copy.write_bytes(whole)
         with officials_of(folder, copy) as (officials, _), suppress(VbuildError), in_time():
-            found = origin_of(officials, name_of(OFFICIAL), BUNDLED, fetch=dice.random() < 0.5)
+            found = origin_of(officials, name_of(OFFICIAL), BUNDLED)
             if isinstance(found, Provenance):
                 assert (found.library.path, found.library.sha256) == (PATH, digest(OFFICIAL))
 

@@ -29,7 +29,7 @@ NAMES = {soname: hashed(soname, data) for soname, data in CHAIN.items()}
 FILES = repaired({"demo/_c.so": module("libone.so")}, CHAIN)
 ASKED = SplitRequest(smallest=0)
 WHEEL = OfficialWheel("nvidia-three-cu12", "3.0", "x.whl", (), ())
-OFFICIAL = Provenance(WHEEL, OfficialLibrary("nvidia/three/lib/libthree.so", "", 1), OfficialEvidence.RESTORED, 0)
+OFFICIAL = Provenance(WHEEL, OfficialLibrary("nvidia/three/lib/libthree.so", "", 1), OfficialEvidence.SECTIONS, 0)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Which official library a bundled one is: proved by bytes, with little of the wheel read, or left as it was."""
+"""Which official library a bundled one is: proved by what the loader maps of both, or left as it was."""
 
 import random
 import struct
@@ -44,14 +44,14 @@ def test_a_library_that_nobody_edited_is_identical(tmp_path: Path) -> None:
         assert found.transferred > 0
 
 
-def test_a_bundled_library_is_proved_by_its_restored_bytes(tmp_path: Path) -> None:
+def test_a_bundled_library_is_proved_by_what_is_loaded(tmp_path: Path) -> None:
     wheels = [
         official_wheel(tmp_path / "made", version=f"11.{number}", files={PATH: cufft(number)}) for number in (1, 2)
     ]
     with officials_of(tmp_path, *wheels) as (officials, _):
         found = origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1)))
         assert isinstance(found, Provenance)
-        assert (found.evidence, found.wheel.version) == (OfficialEvidence.RESTORED, "11.1")
+        assert (found.evidence, found.wheel.version) == (OfficialEvidence.SECTIONS, "11.1")
         assert found.library.sha256 == digest(cufft(1))
 
 
@@ -80,16 +80,34 @@ def test_the_packages_of_several_cuda_versions_are_looked_through(tmp_path: Path
         assert found.wheel.project == FFT
 
 
-def test_of_a_large_wheel_little_is_transferred_and_nothing_stays_open(tmp_path: Path) -> None:
+def test_of_a_large_wheel_one_library_is_transferred_once(tmp_path: Path) -> None:
     noise = random.Random(2).randbytes(1 << 22)
     data = cufft(1)
     made = official_wheel(tmp_path / "made", files={PATH: data, "nvidia/cufft/lib/libcufftw.so.11": noise})
     with officials_of(tmp_path, made) as (officials, server):
         found = origin_of(officials, name_of(data), bundled_copy(data))
         assert isinstance(found, Provenance)
-        assert found.evidence is OfficialEvidence.RESTORED
+        assert found.evidence is OfficialEvidence.SECTIONS
         assert found.transferred < 600_000
         assert len(server.ranges) < 6
+        asked = len(server.asked)
+        again = origin_of(officials, name_of(data), bundled_copy(data))
+        assert isinstance(again, Provenance)
+        assert (again.transferred, len(server.asked)) == (0, asked)
+        (kept,) = (tmp_path / "store").glob("*.so")
+        kept.write_bytes(b"torn")
+        torn = origin_of(officials, name_of(data), bundled_copy(data))
+        assert isinstance(torn, Provenance)
+        assert kept.read_bytes() == data
+
+
+def test_where_nothing_can_be_kept_it_is_fetched_each_time(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("no folder")
+    with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, _):
+        for _ in range(2):
+            found = origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1)))
+            assert isinstance(found, Provenance)
+            assert found.transferred > 0
 
 
 def test_what_no_release_has_stays_as_it_is(tmp_path: Path) -> None:
@@ -127,34 +145,18 @@ def test_another_library_under_the_same_hash_is_never_believed(tmp_path: Path) -
     with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, _):
         found = origin_of(officials, name_of(cufft(1)), other)
         assert isinstance(found, Unproved)
-        assert found.reason == f"{has}what was changed since cannot be undone; --fetch-official compares all of it"
-        found = origin_of(officials, name_of(cufft(1)), other, fetch=True)
-        assert isinstance(found, Unproved)
         assert found.reason.startswith(f"{has}its section ")
         assert found.reason.endswith(" is another: it is another library")
 
 
 def test_a_library_whose_symbols_were_renamed_is_another(tmp_path: Path) -> None:
-    """What the head of the official file has is compared, too: there the bundled copy's own bytes are not hashed."""
     data = cufft(1)
     (tmp_path / "names").write_text("fft fast_fourier")
     renamed = patchelfed(bundled_copy(data), "--rename-dynamic-symbols", str(tmp_path / "names"))
     with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, _):
-        for fetch in (False, True):
-            found = origin_of(officials, name_of(data), renamed, fetch=fetch)
-            assert isinstance(found, Unproved)
-            assert found.reason.endswith("but its section .gnu.hash is another: it is another library")
-
-
-def test_what_cannot_be_restored_is_compared_when_all_of_it_is_fetched(tmp_path: Path) -> None:
-    official = patchelfed(cufft(1), "--set-rpath", "$ORIGIN:/a/path/that/nobody/guesses")
-    bundled = patchelfed(official, "--set-soname", name_of(official), "--force-rpath", "--set-rpath", "$ORIGIN")
-    with officials_of(tmp_path, official_wheel(tmp_path / "made", files={PATH: official})) as (officials, _):
-        found = origin_of(officials, name_of(official), bundled)
+        found = origin_of(officials, name_of(data), renamed)
         assert isinstance(found, Unproved)
-        found = origin_of(officials, name_of(official), bundled, fetch=True)
-        assert isinstance(found, Provenance)
-        assert found.evidence is OfficialEvidence.SECTIONS
+        assert found.reason.endswith("but its section .gnu.hash is another: it is another library")
 
 
 def test_a_library_that_cannot_be_read_is_left_as_it_is(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_an_official_library_that_cannot_be_inflated_proves_nothing(tmp_path: Pa
         start = archive.getinfo(PATH).header_offset + 30 + len(PATH)
     poked(made, start, b"\xff" * 64)
     with officials_of(tmp_path, made) as (officials, _):
-        found = origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1)), fetch=True)
+        found = origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1)))
         assert isinstance(found, Unproved)
         assert "but it cannot be compared: nvidia_cufft_cu12-11.2.1.3-" in found.reason
 
@@ -202,9 +204,10 @@ def test_an_official_wheel_that_is_not_what_its_record_says_proves_nothing(tmp_p
     record = record_of({**files, PATH: cufft(1)}, "nvidia_cufft_cu12-11.2.1.3.dist-info")
     made = wheel(tmp_path / "made", name, files, record=record)
     with officials_of(tmp_path, made) as (officials, _):
-        found = origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1)), fetch=True)
+        found = origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1)))
         assert isinstance(found, Unproved)
-        assert found.reason.endswith("but that wheel is damaged: the library is not what its RECORD says")
+        assert found.reason.endswith(f"{name}: damaged: {PATH} is not what its RECORD says")
+        assert not list((tmp_path / "store").glob("*.so"))
 
 
 def test_wheels_in_a_folder_will_do(tmp_path: Path) -> None:
@@ -214,7 +217,7 @@ def test_wheels_in_a_folder_will_do(tmp_path: Path) -> None:
     officials = Officials("x86_64", indexes=lambda: places, store=tmp_path / "store")
     found = origin_of(officials, name_of(cufft(1)), bundled_copy(cufft(1)))
     assert isinstance(found, Provenance)
-    assert (found.evidence, found.transferred) == (OfficialEvidence.RESTORED, 0)
+    assert (found.evidence, found.transferred) == (OfficialEvidence.SECTIONS, 0)
 
 
 @pytest.mark.nightly
@@ -226,7 +229,7 @@ def test_flipped_bits_in_a_bundled_library_never_prove_anything(tmp_path: Path) 
         section.span for section in ElfImage.parse(sound).sections if section.is_loaded and section.name[:4] != ".dyn"
     ]
     with officials_of(tmp_path, official_wheel(tmp_path / "made")) as (officials, _):
-        for number in range(60):
+        for _ in range(60):
             damaged, place = bytearray(sound), places.choice((places.randrange(8192), places.randrange(len(official))))
             damaged[place] ^= 1 << places.randrange(8)
             found = officials.provenance(
@@ -235,7 +238,6 @@ def test_flipped_bits_in_a_bundled_library_never_prove_anything(tmp_path: Path) 
                 memoryview(damaged),
                 sha256=digest(bytes(damaged)),
                 entries=entries_of(FFT),
-                fetch=number % 4 == 0,
             )
             # headers, and what lies where patchelf moved something away from, are of no matter
             if any(place in span for span in loaded):

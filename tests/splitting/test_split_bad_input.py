@@ -241,7 +241,8 @@ def test_official_wheels_may_be_in_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("mood", ["broken", "lying", "breaking"])
-def test_a_server_that_answers_wrongly_is_one_line(tmp_path: Path, mood: str) -> None:
+def test_a_server_that_answers_wrongly_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # what is kept is not asked for
     fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
     with serving_packages(tmp_path, *all_packages(tmp_path / "made"), mood=mood) as server:
         said = refused(tmp_path, *fat, indexes=server.indexes)
@@ -249,7 +250,8 @@ def test_a_server_that_answers_wrongly_is_one_line(tmp_path: Path, mood: str) ->
     assert "\n" not in said
 
 
-def test_a_server_that_sends_whole_files_is_named(tmp_path: Path) -> None:
+def test_a_server_that_sends_whole_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     fat = release(tmp_path, CUDA_FILES, CUDA, names=(NAME,))
     with serving_packages(tmp_path, *all_packages(tmp_path / "made"), mood="whole") as server:
         said = refused(tmp_path, *fat, indexes=server.indexes)

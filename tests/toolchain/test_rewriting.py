@@ -183,13 +183,6 @@ def test_rust_code_for_the_target_gets_the_level(command: str, expected: str) ->
     assert " ".join(rewritten_rust(command.split(), rules("v2")).arguments) == expected
 
 
-def test_rust_code_for_the_target_gets_its_profile_and_build_scripts_do_not() -> None:
-    profile = ("-C", "profile-use=/kept/rust.profdata")
-    command = ["--crate-name", "demo", "src/lib.rs", "--target", "x86_64-unknown-linux-gnu"]
-    assert tuple(rewritten_rust(command, rules("v2"), "/kept/rust.profdata").arguments[-2:]) == profile
-    assert "profile-use" not in " ".join(rewritten_rust(command[:3], rules("v2"), "/kept/rust.profdata").arguments)
-
-
 FLAGS = (
     "-O2",
     "-c",

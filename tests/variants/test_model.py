@@ -1,10 +1,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from variantlib.models.variant import VariantDescription, VariantProperty
 
-from tests.factories.variants import ANSWER, V3, variant
+from tests.factories.variants import V3, variant
 from vbuild.errors import VariantError
 from vbuild.variants.model import NULL, Feature, Property, Variant, hash_label
 
@@ -91,27 +90,3 @@ def test_the_hash_label_is_the_one_that_variantlib_makes(listed: set[Property]) 
 
 def test_no_properties_are_the_null_variant_not_a_hash() -> None:
     assert Variant.hashed([]) == NULL
-
-
-def test_the_answer_of_a_plugin_says_what_it_was_and_where_it_came_from() -> None:
-    said = "toaster: toaster-provider 1.5 says that this machine supports arch k2 > k1; board b.1"
-    assert str(ANSWER) == said
-    assert ANSWER.lines() == (
-        f"plugin of {said}",
-        "     toaster_provider-1.5-py3-none-any.whl from https://example.org, sha256 abc",
-    )
-    assert ANSWER.data() == {
-        "namespace": "toaster",
-        "plugin": "toaster_provider.plugin:Plugin",
-        "packages": [
-            {
-                "name": "toaster-provider",
-                "version": "1.5",
-                "wheel": "toaster_provider-1.5-py3-none-any.whl",
-                "sha256": "abc",
-                "url": "https://example.org",
-            }
-        ],
-        "features": [{"name": "arch", "values": ["k2", "k1"]}, {"name": "board", "values": ["b.1"]}],
-    }
-    assert str(replace(ANSWER, features=())).endswith("supports nothing")

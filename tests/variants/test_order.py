@@ -96,13 +96,19 @@ def test_wheels_for_single_features_are_taken_where_the_machine_lists_these() ->
 @pytest.mark.parametrize(
     ("provider", "reason"),
     [
-        (REQUIRED, "vbuild has no answer for its provider, rebellions-variant-provider"),
+        (
+            REQUIRED,
+            "vbuild does not know what a machine has of x86_64, and does not run its provider, rebellions-",
+        ),
         (
             VariantProvider(requires=("x86-64-variant-provider",), optional=True),
             "its provider is optional, so off unless asked for",
         ),
         (VariantProvider(requires=("x86-64-variant-provider",)), "the machine has v3, v2, v1"),
-        (VariantProvider(requires=("x86-64-variant-provider >=1",)), "vbuild has no answer for its provider, "),
+        (
+            VariantProvider(requires=("x86-64-variant-provider >=1",)),
+            "vbuild does not know what a machine has of x86_64, ",
+        ),
         (VariantProvider.static({"version": ["1"]}), "the machine has no x86_64 :: level"),
     ],
 )
@@ -129,7 +135,14 @@ def test_a_feature_that_a_machines_own_list_lacks_is_named() -> None:
     ("text", "provider", "reason"),
     [
         ("nvidia :: sm_arch :: 90_real", BUILT_IN["nvidia"].provider, "the machine has no nvidia :: sm_arch"),
-        ("gpu :: arch :: x", VariantProvider(requires=("a", "b")), "vbuild has no answer for its provider, a, b"),
+        (
+            "gpu :: arch :: x",
+            VariantProvider(requires=("a", "b")),
+            (
+                "vbuild does not know what a machine has of gpu, and does not run its provider, a, b; if the machine "
+                "has it, add [supported.gpu] with arch = ['x'] to the file of --machine"
+            ),
+        ),
         ("gpu :: arch :: x", None, "no provider says what a machine supports"),
     ],
 )

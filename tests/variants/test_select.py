@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from tests.factories.ranges import serving
 from tests.factories.sources import served
 from tests.factories.variants import (
-    ANSWER,
     V3,
     document,
     jsonified,
@@ -24,8 +23,7 @@ from vbuild.hardware.machine import Machine
 from vbuild.variants.document import Document
 from vbuild.variants.index import index
 from vbuild.variants.metadata import VariantProvider
-from vbuild.variants.model import PluginFeatures
-from vbuild.variants.select import informed, machine_at, save_machine, select
+from vbuild.variants.select import machine_at, save_machine, select
 
 V4 = document(variant("x86_64_v4", "x86_64 :: level :: v4"))
 
@@ -61,14 +59,6 @@ def test_a_machine_is_described_in_toml_or_in_what_conda_says(release: Path, nam
     assert select("demo", [release], machine=described).name.variant == "x86_64_v3"
     save_machine(described, release / "machine.toml")
     assert machine_at(release / "machine.toml") == described
-
-
-def test_a_machine_is_written_with_what_plugins_said_of_it(tmp_path: Path) -> None:
-    save_machine(machine(), tmp_path / "machine.toml", [ANSWER])
-    expected = replace(machine(), supported=((ANSWER.namespace, ANSWER.features),))
-    assert machine_at(tmp_path / "machine.toml") == informed(machine(), [ANSWER]) == expected
-    comments = [line for line in (tmp_path / "machine.toml").read_text().splitlines() if line.startswith("# ")]
-    assert comments == [f"# {' '.join(line.split())}" for line in ANSWER.lines()]
 
 
 @pytest.mark.parametrize(("name", "message"), [("info.json", "not JSON"), ("machine.toml", "Expected '='")])
@@ -195,33 +185,34 @@ TOASTER = document(
 )
 
 
-def test_what_a_plugin_answers_counts(tmp_path: Path) -> None:
+def test_what_a_machines_file_says_of_a_namespace_that_vbuild_does_not_know_counts(tmp_path: Path) -> None:
     variant_wheel(tmp_path, "demo-1.0-py3-none-any-k1.whl", TOASTER)
     tiny_wheel(tmp_path, "demo-1.0-py3-none-any.whl")
     index(tmp_path)
-    asked: list[tuple[tuple[str, ...], Machine]] = []
-
-    def ask(found: Document, on: Machine) -> tuple[PluginFeatures, ...]:
-        asked.append((tuple(one.label for one in found.variants), on))
-        return (ANSWER,)
-
-    selection = select("demo", [tmp_path], machine=machine(), ask=ask)
-    assert (selection.name.variant, selection.plugin_features) == ("k1", (ANSWER,))
-    assert asked == [(("k1",), machine())]
-    out = select("demo", [tmp_path], machine=replace(machine(), without=("toaster",)), ask=ask)
+    unknown = select("demo", [tmp_path], machine=machine())
+    assert (unknown.name.variant, unknown.ranking[-1].why) == (
+        None,
+        (
+            "toaster :: arch :: k1 is not supported: vbuild does not know what a machine has of toaster, and does not "
+            "run its provider, toasters; if the machine has it, add [supported.toaster] with arch = ['k1'] to the file "
+            "of --machine"
+        ),
+    )
+    save_machine(machine(), tmp_path / "machine.toml")
+    with (tmp_path / "machine.toml").open("a") as file:
+        file.write("[supported.toaster]\narch = ['k2', 'k1']\n")
+    described = machine_at(tmp_path / "machine.toml")
+    assert select("demo", [tmp_path], machine=described).name.variant == "k1"
+    out = select("demo", [tmp_path], machine=replace(described, without=("toaster",)))
     assert (out.name.variant, out.ranking[-1].why) == (
         None,
         "toaster :: arch :: k1 is not supported: left out, as asked",
     )
 
 
-def test_where_nothing_fits_each_answer_is_told(tmp_path: Path) -> None:
-    for version in ("1.0", "2.0"):
-        variant_wheel(tmp_path, f"demo-{version}-py3-none-any-k1.whl", TOASTER)
+def test_a_namespace_of_the_policy_that_no_release_has_is_refused(tmp_path: Path) -> None:
+    variant_wheel(tmp_path, "demo-1.0-py3-none-any-k1.whl", TOASTER)
     index(tmp_path)
-    answers = iter(replace(ANSWER, features=(("arch", (name,)),)) for name in ("k8", "k9"))
-    with pytest.raises(VariantError, match=r"machine supports arch k8; .* machine supports arch k9$"):
-        select("demo", [tmp_path], machine=machine(), ask=lambda _document, _machine: (next(answers),))
     with pytest.raises(VariantError, match=r"no namespace 'x'; the releases looked at and vbuild have .*toaster"):
         select("demo", [tmp_path], machine=replace(machine(), without=("x",)))
 
@@ -267,10 +258,9 @@ def test_of_one_variant_the_better_tag_counts_then_the_higher_build_then_fewer_t
     assert [one.shown for one in found.ranking] == expected
 
 
-def test_the_json_of_a_selection_has_what_plugins_and_documents_said(release: Path) -> None:
-    found = replace(select("demo", [release], machine=machine()), notes=("old",), plugin_features=(ANSWER,))
-    data = found.data()
-    assert (data["notes"], data["plugins"]) == (["old"], [ANSWER.data()])
+def test_the_json_of_a_selection_has_what_documents_said(release: Path) -> None:
+    found = replace(select("demo", [release], machine=machine()), notes=("old",))
+    assert found.data()["notes"] == ["old"]
 
 
 def test_one_version_can_be_asked_for(release: Path) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from vbuild.release.matrix import MatrixRequest
     from vbuild.slimming.request import Cuts, Share
     from vbuild.splitting.patch_plan import LibraryCutter
-    from vbuild.variants.select import Ask
     from vbuild.verification.attestations import AttestationRequest
     from vbuild.verification.required import Fetch
 
@@ -70,10 +69,6 @@ def layout_of(name: Layout, asked: PublishOptions) -> "PublishLayout":  # noqa: 
                 guard=guard,
                 url=below,
             )
-        case "extras":
-            from vbuild.publishing.extras import Extras
-
-            return Extras(url=below)
         case "oci":
             from vbuild.publishing.oci.model import KEY
             from vbuild.publishing.oci.plan import Emit, Oci
@@ -222,13 +217,6 @@ def cut_of(wheels: Sequence[Path], gpus: "GpuList") -> "LibraryCutter":
     from vbuild.wheel.archive import gathered
 
     return library_cutter(gathered(wheels), gpus)
-
-
-def plugins_of(seconds: float | None, on_progress: Callable[[str], None]) -> "Ask":
-    """What asks the plugins of a release, each for *seconds* at most: they are run from here alone."""
-    from vbuild.variants.plugins import Plugins
-
-    return (Plugins() if seconds is None else Plugins(seconds)).telling(on_progress)
 
 
 def machine_of(machine: "StrPath | Machine | None") -> "Machine":

@@ -12,7 +12,6 @@ from vbuild.api.arguments import (
     path_of,
     paths_of,
     places_of,
-    plugins_of,
     silent,
     texts_of,
     value_of,
@@ -20,6 +19,7 @@ from vbuild.api.arguments import (
 from vbuild.api.options import (
     StrPath,
 )
+from vbuild.errors import HardwareError
 
 if TYPE_CHECKING:
     from vbuild.hardware.cpu import Cpu
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from vbuild.inspection.doctor import Checkup
     from vbuild.inspection.model import Contents
     from vbuild.publishing.oci.select import ImageSelection
-    from vbuild.variants.doctor import Diagnosis
     from vbuild.variants.select import Selection
     from vbuild.verification.bench_results import BenchReport
     from vbuild.verification.level_emulation import LevelReport
@@ -41,21 +40,17 @@ def select(
     *,
     machine: "StrPath | Machine | None" = None,
     version: str | None = None,
-    run_plugins: bool = False,
-    plugin_timeout: float = 10.0,
 ) -> "Selection":
     """Returns the wheel of project *name* at the places *find_links* that a machine gets, and the ranking of all.
 
     A place is a folder, or the URL of a page of links or of a simple index.
     *machine* is a machine.toml, an info JSON of conda or pixi, or a `Machine`; this machine if it is None. *version*
-    leaves other versions out. With *run_plugins* the plugins that the release names are run, each for *plugin_timeout*
-    seconds at most. `VariantError` if no wheel fits or a plugin cannot be run,
-    `HardwareError` if the machine's file is wrong, `FetchError` for a place that cannot be read. Nothing is written.
+    leaves other versions out. `VariantError` if no wheel fits, `HardwareError` if the machine's file is wrong,
+    `FetchError` for a place that cannot be read. Nothing is written.
     """
     from vbuild.variants.select import select as verb
 
-    ask = plugins_of(plugin_timeout, silent) if run_plugins else None
-    return verb(name, places_of(find_links), machine=machine_of(machine), version=version, ask=ask)
+    return verb(name, places_of(find_links), machine=machine_of(machine), version=version)
 
 
 def select_image(folder: StrPath, *, machine: "StrPath | Machine | None" = None) -> "ImageSelection":
@@ -71,31 +66,29 @@ def select_image(folder: StrPath, *, machine: "StrPath | Machine | None" = None)
     return verb(place, machine_of(machine), ref=ref)
 
 
-def doctor(*, python: StrPath | None = None, machine: "StrPath | Machine | None" = None) -> "tuple[Diagnosis, ...]":
-    """Returns whether each installed variant wheel is right for a machine, wrong ones first: ``select --doctor``.
-
-    *python* is the interpreter whose packages are looked at, by default the running one; *machine* is as for `select`.
-    `HardwareError` if *python* is no interpreter. Nothing is written.
-    """
-    from vbuild.variants.doctor import diagnosed
-
-    return diagnosed(path_of(python), machine_of(machine))
-
-
 def checkup(places: "StrPath | Iterable[StrPath]", *, gpus: "str | Iterable[str] | GpuList" = "native") -> "Checkup":
     """Returns on which of *gpus* the GPU code in *places* runs, environments or wheels: ``vbuild doctor``.
 
     For each library there is whether it runs natively, by JIT or not at all, the oldest driver, and what slimming would
-    save in bytes; for "native" also whether installed variants are for this machine. `HardwareError` for a GPU that
-    does not exist, or if this machine has none and none is named, `RepackageError` for a place that is not an
-    environment, `WheelError` for a wheel that cannot be read.
+    save in bytes; for "native" also whether installed variants are for this machine, which may have no GPU.
+    `HardwareError` for a GPU that does not exist, `RepackageError` for a place that is not an environment, `WheelError`
+    for a wheel that cannot be read.
     """
+    from msgspec.structs import replace
+
     from vbuild.hardware.driver import Nvidia
     from vbuild.inspection.doctor import checkup as verb
 
-    asked = gpus_of(gpus)
+    asked, notes = None, list[str]()
+    try:
+        asked = gpus_of(gpus)
+    except HardwareError as error:
+        if gpus != "native":
+            raise
+        notes.append(str(error))
     here = machine_of(None) if gpus == "native" else None
-    return verb(paths_of(places), asked.every if asked else (), driver=Nvidia.here().driver, machine=here)
+    found = verb(paths_of(places), asked.every if asked else (), driver=Nvidia.here().driver, machine=here)
+    return replace(found, notes=(*notes, *found.notes))
 
 
 def verify(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vbuild.workers.executor import Executor
 
 StrPath = str | PathLike[str]
-Layout = Literal["hwcaps", "redirect", "local", "suffix", "extras", "oci", "conda", "variants"]
+Layout = Literal["hwcaps", "redirect", "local", "suffix", "oci", "conda", "variants"]
 
 
 class MatrixOptions(TypedDict, total=False):
@@ -125,7 +125,6 @@ class SplitOptions(TypedDict, total=False):
     drop_unneeded   leave out bundled libraries that nothing needs
     outputs         move headers and static libraries to a -dev wheel, and programs to a -bin wheel
     preload         add a module that loads libraries where no RPATH leads to them; True
-    fetch_official  download official wheels to compare their libraries
     gpus            also cut GPU code down to these GPUs, as `slim` does
     fast            compress in a third of the time; wheels get an eighth larger
     sbom            add a bill of materials to changed wheels; True
@@ -150,7 +149,6 @@ class SplitOptions(TypedDict, total=False):
     drop_unneeded: bool
     outputs: bool
     preload: bool
-    fetch_official: bool
     gpus: "str | Iterable[str | GpuList] | GpuList"
     fast: bool
     sbom: bool

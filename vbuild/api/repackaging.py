@@ -129,36 +129,6 @@ def slim_images(
     )
 
 
-def slim_packages(
-    packages: "StrPath | Iterable[StrPath]", output_dir: StrPath | None = None, **options: Unpack[SlimOptions]
-) -> "tuple[Slimmed, ...]":
-    """Cut the GPU code in *packages* for conda, files or folders of them, to the GPUs asked for: ``slim PKG.conda``.
-
-    *output_dir* becomes a channel, or more of one: the packages in the folders of their platforms, and repodata. With
-    *variants* each gets a build for machines with these GPUs, and the whole package is beside them; if it is None
-    nothing is written and the result says what would be. Of the options, those apply that say what goes, *fast*,
-    *accept_license*, *verify* and *on_progress*. `RepackageError` if a package has no code for a GPU, is damaged or
-    contradicts itself, or a licence forbids changes.
-    """
-    from vbuild.publishing.conda.slimming import slim_packages as verb
-    from vbuild.slimming.request import Share
-
-    asked = known(options, SlimOptions)
-    gpus, shares = gpus_of(asked.get("gpus", ())), shares_of(asked.get("variants", ()))
-    if gpus and shares:
-        raise RepackageError("gpus and variants: expected one of them, GPUs for one package or labels for a family")
-    return verb(
-        paths_of(packages),
-        path_of(output_dir),
-        shares=shares or (Share(gpus),),
-        cuts=cuts_of(asked),
-        fast=asked.get("fast", False),
-        accept_license=asked.get("accept_license", False),
-        verify=asked.get("verify", True),
-        on_progress=asked.get("on_progress", silent),
-    )
-
-
 def undo_slim(backup: StrPath) -> "Undone":
     """Put the files that `slim_environment` kept in *backup* back where they were; the folder goes if all are back.
 
@@ -194,7 +164,6 @@ def split(
         tries=texts_of(asked.get("tries")),
         stubs=stub_policy(asked.get("stubs", "auto")),
         smallest=asked.get("min_size", SMALLEST),
-        fetch=asked.get("fetch_official", False),
         against=value_of(asked.get("against"), place_of),
         bill=asked.get("sbom", True),
         allow_builds=asked.get("allow_builds", False),

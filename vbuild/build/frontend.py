@@ -222,8 +222,6 @@ def _shell(
             job.prefixes,
             environments.place(job.interpreter),
             job.interpreter.include,
-            job.profile.place if job.profile else None,
-            environments.own,
         ),
         environment=variables,
         cuda=job.plan.cuda,

@@ -11,7 +11,7 @@ noise, every compiler on PATH and what other programs builds start, by their byt
 against and file of pkg-config and CMake that is found without a given path, as nobody can say beforehand what a
 project's build looks for. Afterwards it is known (`vbuild.build.watching`): a build with the same bare key, which would
 find what an earlier one has looked for as it was then, is that build, whatever else is installed; so it is with native
-dependencies and with profiles of training.
+dependencies.
 Where programs are has no part in the keys, nor has a variable that is held back.
 What they do not hold: which versions the package index offers for the build's requirements, if no lock has them;
 ``--fresh`` is for those.
@@ -107,8 +107,7 @@ def build_keys(
     rust, plan = rust_key(compilers, known, job.plan)
     variables = known | dict(plan.environment)
     # a setting that only says how fast, and five that are here in full already
-    profile = replace(settings.profile, files=())  # by what they led to
-    how = replace(settings, cache="", patches=(), env=(), config_settings=(), pass_env=(), lock=None, profile=profile)
+    how = replace(settings, cache="", patches=(), env=(), config_settings=(), pass_env=(), lock=None)
     content = {
         "source": source,
         "patches": [file_digest(patch) for patch in settings.patches],
@@ -116,7 +115,6 @@ def build_keys(
         "cuda": canonical(job.target.cuda),
         "settings": canonical(how),
         "repair": canonical(repair),
-        "profile": job.profile.sha256 if job.profile else None,
         "toolkit": job.toolkit.identity if job.toolkit else None,
         "natives": [prefix.key for prefix in job.prefixes],
         "interpreter": canonical(interpreter),

@@ -18,8 +18,6 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from vbuild.build.cuda import cuda_plan, host_of
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, crossing, planned
 from vbuild.build.prefixes import Prefix
-from vbuild.build.profile import Profile, optimised
-from vbuild.build.profile import check as check_profile
 from vbuild.build.watching import Watch
 from vbuild.build.wrappers import (
     check_nvcc,
@@ -45,8 +43,8 @@ class Job(Struct, frozen=True):
     """A wheel to build, with everything about this machine that the build depends on.
 
     *prefixes* are the native dependencies, and *reached* the variables that lead to them, which are this machine's own.
-    *passed* are the names of the user's variables that the build sees; the number of others is *held_back*. *profile*
-    is what its compilers know of runs of the same code, and *watch* notes what the build looks for.
+    *passed* are the names of the user's variables that the build sees; the number of others is *held_back*. *watch*
+    notes what the build looks for.
     """
 
     target: Target
@@ -59,7 +57,6 @@ class Job(Struct, frozen=True):
     reached: Env = ()
     passed: tuple[str, ...] = ()
     held_back: int = 0
-    profile: Profile | None = None
     watch: Watch | None = None
 
     @property
@@ -122,7 +119,6 @@ def prepared(
         writes=supply.writes,
     )
     compilers.check(target.cpu, rust=backend is BuildBackend.MATURIN)
-    check_profile(settings.profile, compilers, backend)
     toolkit = _toolkit(target.cuda.toolkit, compilers, toolkits, environment) if target.cuda else None
     cuda = None
     if target.cuda and toolkit:
@@ -144,7 +140,6 @@ def prepared(
         recipe=RecipeFlags(target.env, target.config_settings, settings.flags),
         cuda=cuda,
     )
-    plan = optimised(plan, settings.profile, compilers)
     plan = crossing(plan, compilers=compilers, interpreter=interpreter, writes=supply.writes)
     held_back = len(os.environ) - len(seen)
     return Job(target, settings, plan, compilers, interpreter, toolkit, passed=tuple(sorted(seen)), held_back=held_back)

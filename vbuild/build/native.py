@@ -32,10 +32,9 @@ from vbuild.build.caching import Running
 from vbuild.build.environment import BuildEnvironment, Environments
 from vbuild.build.identity import BuildKeys
 from vbuild.build.kept_flags import KeptFlags
-from vbuild.build.native_step import BuildStep, Place, Planner, Speed, commands, made_fit, prefix_of
+from vbuild.build.native_step import BuildStep, Place, Planner, commands, made_fit, prefix_of
 from vbuild.build.plan import Rewriting
 from vbuild.build.prefixes import Prefix, variables
-from vbuild.build.profile import Profile
 from vbuild.build.source import copied, digest, fetched
 from vbuild.build.watching import Looked, Watch
 from vbuild.build.wrappers import BuildFolders, CompilerWrappers, Override, install, named
@@ -45,7 +44,7 @@ from vbuild.files.hashing import sealed, unsealed
 from vbuild.hardware.cpu import Cpu
 from vbuild.process.run import check_running, run
 from vbuild.process.threads import OncePerKey
-from vbuild.recipe.flags import HostSettings, ProfileSettings
+from vbuild.recipe.flags import HostSettings
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.source import Native
 from vbuild.recipe.spelling import baseline
@@ -139,11 +138,6 @@ def _digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def part_of(native: Native) -> str:
-    """What the part of a profile that is of *native* is called."""
-    return f"native {native.name}"
-
-
 OnProgress = Callable[[str], None]
 
 
@@ -152,8 +146,7 @@ class NativeSettings(Struct, frozen=True):
 
     What is built is kept in *cache*. *exclude* is a folder, that of the results, which is no part of a source around
     it. *machine* is the CPU that runs the steps; they see the user's variables that builds see, and those whose names
-    *pass_env* has. *lock* has the packages that they require. Those that ask for it are built by *profile*. *looked*
-    has what earlier ones have looked for.
+    *pass_env* has. *lock* has the packages that they require. *looked* has what earlier ones have looked for.
     """
 
     natives: tuple[Native, ...]
@@ -167,7 +160,6 @@ class NativeSettings(Struct, frozen=True):
     supply: Supply
     pass_env: tuple[str, ...] = ()
     lock: Lock | None = None
-    profile: ProfileSettings = ProfileSettings()
     looked: "LookedFor | None" = None
 
 
@@ -180,13 +172,10 @@ class LookedFor(Protocol):
 
 
 class NativeBuilder:
-    """Builds the native dependencies that *settings* name, for one run; if it *counts*, those with a profile count."""
+    """Builds the native dependencies that *settings* name, for one run."""
 
-    def __init__(self, settings: NativeSettings, *, counts: bool = False) -> None:
+    def __init__(self, settings: NativeSettings) -> None:
         self._settings = settings
-        self._counts = counts
-        self._profile: Profile | None = None
-        self.trees: dict[str, Path] = {}  # in which natives with a profile were built
         cache, machine = settings.cache, settings.machine
         self._learned: dict[str, Rewriting] = {}
         self._planner = Planner(
@@ -198,7 +187,6 @@ class NativeBuilder:
             settings.pass_env,
             settings.lock,
             self._learned,
-            self._speed,
             settings.looked.key if settings.looked else lambda keys: keys.whole,
         )
         self._lock = threading.Lock()
@@ -217,27 +205,6 @@ class NativeBuilder:
                     self._steps[level] = steps
                     self._known |= {step.prefix: step for step in steps}
             return self._steps[cpu]
-
-    def counting(self, folder: Path) -> "NativeBuilder":
-        """A builder whose natives with a profile count; nothing of it is kept outside of *folder*."""
-        return NativeBuilder(replace(self._settings, cache=NativeCache(folder / "cache"), stage=folder), counts=True)
-
-    def train(self, profile: Profile) -> None:
-        """Build natives that ask for it by *profile* from now on, or by an earlier one: all Pythons share them."""
-        with self._lock:
-            if self._profile is None:
-                self._profile = profile
-                self._steps.clear()
-
-    def _speed(self, native: Native) -> Speed | None:
-        asked = self._settings.profile
-        if not native.profile:
-            return None
-        if self._counts:
-            return Speed(asked, counts=True, place=self._settings.stage / "profile")
-        if self._profile is None:
-            return Speed(asked)
-        return Speed(asked, place=self._profile.place_of(part_of(native)), sha256=self._profile.sha256)
 
     def overrides(self, prefixes: Sequence[Prefix]) -> tuple[Override, ...]:
         """The commands of *prefixes*, which are there, with flags that were kept or removed."""
@@ -318,10 +285,7 @@ class NativeBuilder:
             builder = _StepBuilder(
                 step, folder, self._log(step), self._settings.environments, cache, self._settings.pass_env, looked
             )
-            tree = self._tree(step, folder)
-            if step.native.profile:
-                self.trees[part_of(step.native)] = tree
-            builder.build(tree, self._settings.cache)
+            builder.build(self._tree(step, folder), self._settings.cache)
 
     def _tree(self, step: BuildStep, folder: Path) -> Path:
         """A fresh copy of the source of *step*; `BuildError` if it is not any more what the key stands for."""
@@ -400,7 +364,7 @@ class _StepBuilder(Struct, frozen=True):
             step.plan.rewriting,
             step.compilers,
             self.folder / "launchers",
-            BuildFolders(tree, step.before, self.environments.folder, profile=step.profile),
+            BuildFolders(tree, step.before, self.environments.folder),
             environment=found,
             cache=self.cache,
         )

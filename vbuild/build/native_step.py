@@ -45,14 +45,13 @@ from vbuild.build.identity import (
 )
 from vbuild.build.plan import BuildBackend, FlagPlan, RecipeFlags, Rewriting, planned
 from vbuild.build.prefixes import Prefix, variables
-from vbuild.build.profile import instrumented, optimised, trained
 from vbuild.config.requirements import required_project
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BuildError, at
 from vbuild.hardware.cpu import Cpu, available_cores
 from vbuild.process.run import run
-from vbuild.recipe.flags import HostSettings, ProfileSettings
+from vbuild.recipe.flags import HostSettings
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.source import Native, NativeSystem
 from vbuild.recipe.variables import passed
@@ -77,8 +76,8 @@ _OPTIMISATION = "-O2"
 class BuildStep(Struct, frozen=True):
     """A native dependency to be built by *plan*; *prefix* is where it will be, *before* what it is built against.
 
-    *source* is the digest of its source as it was when the step was planned, and *profile* the folder or file of what
-    training left of it, or is to leave. One of *keys* is that of the prefix, if no earlier step's is.
+    *source* is the digest of its source as it was when the step was planned. One of *keys* is that of the prefix, if no
+    earlier step's is.
     """
 
     native: Native
@@ -89,7 +88,6 @@ class BuildStep(Struct, frozen=True):
     prefix: Prefix
     keys: BuildKeys
     before: tuple[Prefix, ...] = ()
-    profile: Path | None = None
 
     def __str__(self) -> str:
         return f"native {self.native.name}"
@@ -105,31 +103,12 @@ def label_of(native: Native, cpu: Cpu) -> str:
     return f"native-{native.name}-{cpu.label}" if native.per_level else f"native-{native.name}"
 
 
-class Speed(Struct, frozen=True):
-    """What makes code faster at every level, by *settings*: it counts now, or has been trained.
-
-    The profile with the hash *sha256* is at *place*, or is to be.
-    """
-
-    settings: ProfileSettings
-    counts: bool = False
-    place: Path | None = None
-    sha256: str = ""
-
-    def of(self, plan: FlagPlan, compilers: Compilers) -> FlagPlan:
-        """*plan* with what *compilers* are told."""
-        if self.counts:
-            return instrumented(plan, compilers)
-        plan = optimised(plan, self.settings, compilers)
-        return trained(plan, compilers.family) if self.place else plan
-
-
 class Planner(Struct, frozen=True):
     """Makes steps: with the compiler that *host* names, prefixes below *root*; *machine* is the CPU that runs them.
 
     Their commands see what builds see of the user's variables, those called as in *pass_env* among them. *learned* are
-    the rules of steps, by their labels, whose own flags put code above the level, and *speed* tells what more there is
-    to do to a step. *known* gives the key of a step, or of an earlier one that is the same.
+    the rules of steps, by their labels, whose own flags put code above the level. *known* gives the key of a step, or
+    of an earlier one that is the same.
     """
 
     host: HostSettings
@@ -140,7 +119,6 @@ class Planner(Struct, frozen=True):
     pass_env: tuple[str, ...] = ()
     lock: Lock | None = None
     learned: Mapping[str, Rewriting] = field(default_factory=dict)
-    speed: "Callable[[Native], Speed | None]" = lambda _native: None
     known: Callable[[BuildKeys], str] = lambda keys: keys.whole
     searched: Searched = field(default_factory=lambda: cache(searched_files))
 
@@ -181,9 +159,6 @@ class Planner(Struct, frozen=True):
         plan = _planned(
             native, cpu, compilers=compilers, interpreter=interpreter, environment=environment, reached=reached
         )
-        speed = self.speed(native)
-        if speed:
-            plan = speed.of(plan, compilers)
         plan = replace(plan, rewriting=self.learned.get(label_of(native, cpu), plan.rewriting))
         source = self.digest_of(native)
         known = {**counted(os.environ, self.pass_env), **dict(native.env)}
@@ -197,14 +172,12 @@ class Planner(Struct, frozen=True):
             known=known,
             packages=packages,
             searched=self.searched,
-            profile=speed.sha256 if speed else "",
         )
         about = " ".join([f"{native.source} by {native.system}", *native.arguments_for(cpu)])
         key = self.known(keys)
         folder = self.root / f"{native.name}-{key[:_DIGITS]}"
         prefix = Prefix(native.name, key, folder / "prefix", cpu, about)
-        place = speed.place if speed else None
-        return BuildStep(native, source, plan, compilers, interpreter, prefix, keys, before, place)
+        return BuildStep(native, source, plan, compilers, interpreter, prefix, keys, before)
 
 
 def _check_programs(native: Native, environment: Mapping[str, str]) -> None:
@@ -255,7 +228,6 @@ def _keys(
     known: Mapping[str, str],
     packages: Mapping[str, object] | None,
     searched: Searched,
-    profile: str,
 ) -> BuildKeys:
     """The keys of *native*; *known* are the variables that tell its builds apart, *packages* those of a lock."""
     rust, plan = rust_key(compilers, known, plan)
@@ -267,7 +239,6 @@ def _keys(
         "plan": canonical(replace(plan, environment=tuple(one for one in plan.environment if one[0] != "PATH"))),
         "before": [prefix.key for prefix in before],
         "locked": packages,
-        "profile": profile,
     }
     return keys_of(content, compilers, known, rust=rust, searched=searched)
 

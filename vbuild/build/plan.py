@@ -105,8 +105,7 @@ class Rewriting(Struct, frozen=True):
     sources that a glob in *keep* or *strip* matches, by that. The *implied* ones stay, which the level has anyway.
     ``auto`` takes out what is for the building machine and the *steering* ones, and those of sources that a path in
     *leaking* matches. *link* is for shared libraries; *dropped* are linker arguments that no wheel may carry. *zig* has
-    the target if the compiler is zig, which gets its arguments in its own form. *everywhere* is for all that compiles
-    and links, *trained* for files of which there is a profile.
+    the target if the compiler is zig, which gets its arguments in its own form.
     """
 
     compile: tuple[str, ...] = ()
@@ -120,8 +119,6 @@ class Rewriting(Struct, frozen=True):
     leaking: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     zig: tuple[str, ...] = ()
-    everywhere: tuple[str, ...] = ()
-    trained: tuple[str, ...] = ()
 
 
 class CudaPlan(Struct, frozen=True):

@@ -11,7 +11,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from vbuild.build.environment import BuildEnvironment, missing_module
-from vbuild.config.table import Env
 from vbuild.errors import BuildError, at
 from vbuild.files.atomic import linked
 from vbuild.hardware.cpu import Cpu
@@ -36,7 +35,7 @@ class WheelTrial(Struct, frozen=True):
 
     *machine* is the CPU of this machine, or None if it is not known. *index_variables* gives uv's variables for package
     indexes, and *find_links* is a folder of wheels that are not on them. The command sees the user's variables that
-    builds see, those whose names *pass_env* has, and *variables*. Errors call it *name*.
+    builds see, and those whose names *pass_env* has.
     """
 
     check: Check
@@ -46,8 +45,6 @@ class WheelTrial(Struct, frozen=True):
     index_variables: Callable[[], Mapping[str, str]]
     find_links: Path | None = None
     pass_env: tuple[str, ...] = ()
-    variables: Env = ()
-    name: str = "test"
 
     def run(self, wheel: Path, folder: Path, log: Path) -> TrialResult:
         """Test *wheel* in *folder*, which is made; `BuildError`, with the last lines of *log*, if it fails.
@@ -66,16 +63,15 @@ class WheelTrial(Struct, frozen=True):
         variables = {**for_installers(os.environ, self.pass_env), **self.index_variables()}
         links = ["--find-links", str(self.find_links)] if self.find_links else []
         fill = install_command(environment.python, *links, str(plain), *self.check.requires, builds=True)
-        seen = {**environment.variables(passed(os.environ, self.pass_env)), **dict(self.variables)}
-        with at(self.name):
+        seen = environment.variables(passed(os.environ, self.pass_env))
+        with at("test"):
             run(venv_command(self.interpreter.path, folder / "venv"), log=log, environment=variables)
             run(fill, log=log, environment=variables)
             try:
                 run(["sh", "-c", self.check.command], log=log, cwd=empty, environment=seen)
             except BuildError as error:
                 if missing := missing_module(log.read_text(encoding="utf-8", errors="replace")):
-                    key = f"{self.name.removesuffix('.train')}.requires"
-                    what = f"Name the package that has the module: {key} = [{missing!r}]"
+                    what = f"Name the package that has the module: test.requires = [{missing!r}]"
                     raise BuildError(f"{error}\n{what}") from error
                 raise
         return TrialResult.PASSED

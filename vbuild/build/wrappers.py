@@ -180,16 +180,13 @@ class BuildFolders(Struct, frozen=True):
     """The folders whose paths compilers write into binaries as if they were relative.
 
     They are the tree that is built, *source*; the *prefixes* of native dependencies; the folder of the *environments*
-    with the build requirements; and Python's *headers*. What training left is in *profile*, a folder or clang's file;
-    a build that is to be trained has none there yet. Environments of this run alone are in *own*.
+    with the build requirements; and Python's *headers*.
     """
 
     source: Path
     prefixes: tuple[Prefix, ...] = ()
     environments: Path | None = None
     headers: Path | None = None
-    profile: Path | None = None
-    own: Path | None = None
 
 
 def install(
@@ -249,11 +246,6 @@ def install(
             f"--remap-path-prefix={cargo_home(environment)}=cargo",  # of crates, whose panics say where they are
         ),
     }
-    if build.profile:
-        # functions are known by the paths of their files, which have to be the same in both builds; environments that
-        # are kept for all runs have the same
-        places = [place.resolve() for place in (wrappers.source, build.own) if place]
-        settings["profile"] = {"folder": str(build.profile.resolve()), "base": os.path.commonpath(places)}
     if cuda:
         program = (str(cuda.nvcc),)
         settings["nvcc"] = {

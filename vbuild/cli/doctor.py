@@ -2,20 +2,20 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from vbuild.cli import options, terminal
-from vbuild.cli.select import diagnosis_lines
 from vbuild.errors import VbuildError
 from vbuild.files.wording import counted, mb, wrapped
 
 if TYPE_CHECKING:
     from vbuild.hardware.gpu import GpuList
     from vbuild.inspection.doctor import Checkup
+    from vbuild.variants.doctor import Diagnosis
 
 _PATH, _OWNER = 34, 24
 
@@ -29,7 +29,8 @@ _PATH, _OWNER = 34, 24
 def doctor(places: tuple[Path, ...], *, gpus: "GpuList | None", as_json: bool) -> None:
     """Say on which GPUs installed GPU code runs, if "no kernel image is available".
 
-    PLACES are environments or wheels. [default: the environment that is active, or vbuild's own]
+    PLACES are environments or wheels. [default: the environment that is active, or vbuild's own] Without --gpu it says
+    whether installed variant wheels are for this machine, too.
     """
     from vbuild.api import looking
 
@@ -70,7 +71,15 @@ def checkup_lines(found: "Checkup") -> Iterator[str]:
         yield from wrapped(what, indent=4)
     if found.saves:
         yield f"vbuild slim to these GPUs saves {mb(found.saves)} MB"
-    if found.variants:
-        yield from diagnosis_lines(found.variants)
+    yield from diagnosis_lines(found.variants)
     for note in found.notes:
         yield from wrapped(f"note: {note}", indent=4)
+
+
+def diagnosis_lines(found: "Iterable[Diagnosis]") -> Iterator[str]:
+    """What is installed, and how to install anew what should be; commands are not broken, they can be copied."""
+    for one in found:
+        yield from wrapped(str(one), indent=4)
+        if one.advice:
+            yield from wrapped(f"  {one.advice}:", indent=4)
+            yield from (f"    {command}" for command in one.commands)

@@ -150,11 +150,6 @@ def _build_lines(wheels: Sequence["Job"]) -> Iterator[str]:
     yield from (f"  -C{key}={value}" for key, value in job.plan.config_settings)
     rules = job.plan.rewriting
     yield from wrapped(f"  compiler wrappers append: {' '.join((*rules.compile, *rules.link))}", indent=4)
-    asked = job.settings.profile
-    if asked.train:
-        yield from wrapped(f"  with a profile of: {asked.train}", indent=4)
-    if asked.lto:
-        yield from wrapped(f"  link-time optimisation: {' '.join(rules.everywhere)}", indent=4)
     for prefix in job.prefixes:
         yield from wrapped(f"  native {prefix}", indent=4)
     for project, version in job.target.requires:

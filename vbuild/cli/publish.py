@@ -93,8 +93,8 @@ def publish(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None
 
     WHEELS are files, or folders of wheels. Every layout gets a folder of its name in the output folder, with a README
     that says how to use it: one wheel for all CPU levels (hwcaps), an sdist that fetches the right wheel (redirect),
-    versions with labels (local), projects with suffixes (suffix), plugins (extras), container images (oci), conda
-    packages (conda), or variant wheels with their index (variants).
+    versions with labels (local), projects with suffixes (suffix), container images (oci), conda packages (conda), or
+    variant wheels with their index (variants).
     """
     from vbuild.api import shipping
 

@@ -1,20 +1,17 @@
 """`vbuild select`: which wheel a machine gets."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vbuild.cli import options, terminal
-from vbuild.errors import HardwareError, RepackageError, VariantError, VbuildError
-from vbuild.files.wording import wrapped
+from vbuild.errors import HardwareError, RepackageError, VariantError
 
 if TYPE_CHECKING:
     from vbuild.hardware.machine import Machine
     from vbuild.publishing.oci.select import ImageSelection
-    from vbuild.variants.doctor import Diagnosis, Served
     from vbuild.variants.select import Selection
 
 _IMAGES = "oci:"
@@ -61,26 +58,6 @@ _GPU_OPTIONS = "--gpu, --driver, --glibc and --python-version go with --cpu, as 
 @click.option(
     "--version", type=options.Value("version", "packaging.version:Version"), help="Look at wheels of this version only."
 )
-@click.option(
-    "--doctor",
-    is_flag=True,
-    help="Say whether the installed wheels are the right ones for the machine; with NAME and -f, whether that place "
-    "shows its variants to installers.",
-)
-@click.option(
-    "--python",
-    type=options.FILE,
-    help="With --doctor: look at this Python's packages. [default: those installed with vbuild]",
-)
-@click.option(
-    "--run-plugins", is_flag=True, help="Run the plugins that the release names, for properties vbuild does not know."
-)
-@click.option(
-    "--plugin-timeout",
-    type=click.FloatRange(0.1, 3600),
-    metavar="SECONDS",
-    help="With --run-plugins: stop each after this time. [default: 10]",
-)
 @options.as_json
 def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - the options above
     """Show which wheel a machine gets, and why; or which of several machines gets which.
@@ -91,15 +68,10 @@ def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: A
 
     _check_words(name, asked)
     machines = _machines(asked)
-    written, run_plugins = asked["write_machine"], asked["run_plugins"]
-    described = next(iter(machines.values()))
-    if written and not run_plugins:
+    written, described = asked["write_machine"], next(iter(machines.values()))
+    if written:
         save_machine(described, written)
-    if asked["doctor"] and name:
-        _examine(name, asked["places"], as_json=as_json)
-    elif asked["doctor"]:
-        _diagnose(asked["python"], described, as_json=as_json)
-    elif name and len(machines) > 1:
+    if name and len(machines) > 1:
         with _known_words(asked):
             _compare(name, asked, machines, as_json=as_json)
     elif name and name.startswith(_IMAGES):
@@ -114,27 +86,14 @@ def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: A
 
 def _check_words(name: str | None, asked: Mapping[str, Any]) -> None:
     """A usage mistake for options that do not go together."""
-    places, version, doctor, written = (asked[key] for key in ("places", "version", "doctor", "write_machine"))
-    run, machines = asked["run_plugins"], asked["machines"]
+    places, version, written, machines = (asked[key] for key in ("places", "version", "write_machine", "machines"))
     is_image = bool(name) and str(name).startswith(_IMAGES)
-    if asked["python"] and not (doctor and not name):
-        raise click.UsageError("--python goes with --doctor only")
-    if doctor and (version or bool(name) != bool(places)):
-        raise click.UsageError(
-            "--doctor looks at all that is installed; expected no NAME, --find-links or --version, or both of the first"
-        )
     if (places or version) and (not name or is_image):
         raise click.UsageError("--find-links and --version are for wheels; expected the NAME of a project")
-    if asked["plugin_timeout"] is not None and not run:
-        raise click.UsageError("--plugin-timeout goes with --run-plugins only")
-    if run and (not name or is_image or doctor):
-        raise click.UsageError("--run-plugins runs what a release of wheels names; expected the NAME of a project")
-    if run and machines:
-        raise click.UsageError("--run-plugins asks this machine, not another; expected no --machine")
-    if len(machines) > 1 and (doctor or written):
-        raise click.UsageError("expected one --machine with --doctor and --write-machine")
-    if not (name or doctor or written):
-        raise click.UsageError("expected NAME, oci:DIR, --doctor, or --write-machine FILE")
+    if len(machines) > 1 and written:
+        raise click.UsageError("expected one --machine with --write-machine")
+    if not (name or written):
+        raise click.UsageError("expected NAME, oci:DIR, or --write-machine FILE")
     if name and not is_image and not places:
         raise click.UsageError("expected --find-links FOLDER, where the wheels are")
 
@@ -182,8 +141,8 @@ def _described(asked: Mapping[str, Any]) -> "Machine | None":
         if gpus or driver or asked["glibc"] or asked["python_version"]:
             raise click.UsageError(_GPU_OPTIONS)
         return None
-    if asked["machines"] or asked["run_plugins"]:
-        raise click.UsageError("--cpu describes another machine; expected no --machine and no --run-plugins")
+    if asked["machines"]:
+        raise click.UsageError("--cpu describes another machine; expected no --machine")
     if driver and not gpus:
         raise click.UsageError("--driver is that of GPUs; expected --gpu with them, as in --gpu H100")
     from vbuild.hardware.driver import Dotted
@@ -205,21 +164,13 @@ def _image(name: str, machine: "Machine") -> "ImageSelection":
 
 
 def _choose(name: str, asked: Mapping[str, Any], machine: "Machine", *, as_json: bool) -> None:
-    """Show the choice; if plugins are asked, write the machine with what they say."""
-    from vbuild.api.arguments import plugins_of
-    from vbuild.variants.select import save_machine
+    """Show the choice."""
     from vbuild.variants.select import select as verb
 
-    run_plugins, written = asked["run_plugins"], asked["write_machine"]
-    with terminal.status(quiet=as_json or not run_plugins) as on_progress:
-        ask = plugins_of(asked["plugin_timeout"], on_progress) if run_plugins else None
-        selection = verb(name, asked["places"], machine=machine, version=asked["version"], ask=ask)
-    if run_plugins and written:
-        save_machine(machine, written, selection.plugin_features)
+    selection = verb(name, asked["places"], machine=machine, version=asked["version"])
     lines = [str(selection.wheel.name), *([selection.url] if selection.url else [])]
     for place, candidate in enumerate(selection.ranking, 1):
         lines += [f"{place:3}. {candidate.file.name}", f"     {candidate.why}"]
-    lines += [line for answer in selection.plugin_features for line in answer.lines()]
     lines += [f"note: {note}" for note in selection.notes]
     terminal.show(selection.data(), lines, as_json=as_json)
 
@@ -253,41 +204,3 @@ def _compare(name: str, asked: Mapping[str, Any], machines: "Mapping[str, Machin
     terminal.show(data, lines, as_json=as_json)
     if without:
         raise VariantError(f"{name}: nothing for {', '.join(without)}")
-
-
-def _examine(name: str, places: Iterable[str | Path], *, as_json: bool) -> None:
-    from vbuild.variants.doctor import served
-
-    found = [one for place in places for one in served(name, place)]
-    terminal.show([one.data() for one in found], served_lines(found), as_json=as_json)
-    if hidden := [f"{one.project} {one.version}" for one in found if one.why]:
-        raise VbuildError(f"{', '.join(hidden)}: installers do not see the variants")
-
-
-def served_lines(found: "Iterable[Served]") -> Iterator[str]:
-    """Releases as a server shows them, and what to do about those whose variants it hides."""
-    for one in found:
-        yield from wrapped(str(one), indent=4)
-        if one.advice:
-            yield from wrapped(f"  {one.advice}", indent=4)
-
-
-def _diagnose(python: Path | None, machine: "Machine", *, as_json: bool) -> None:
-    from vbuild.api import looking
-
-    found = looking.doctor(python=python, machine=machine)
-    terminal.show([one.data() for one in found], diagnosis_lines(found), as_json=as_json)
-    if wrong := [one.project for one in found if one.is_supported is False]:
-        raise VbuildError(f"{', '.join(wrong)}: not for this machine")
-
-
-def diagnosis_lines(found: Iterable["Diagnosis"]) -> Iterator[str]:
-    """What is installed, and how to install anew what should be; commands are not broken, they can be copied."""
-    found = tuple(found)
-    for one in found:
-        yield from wrapped(str(one), indent=4)
-        if one.advice:
-            yield from wrapped(f"  {one.advice}:", indent=4)
-            yield from (f"    {command}" for command in one.commands)
-    if not found:
-        yield "no installed variant wheels"

@@ -88,8 +88,7 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
     WHEELS are files, folders of wheels, or names on the package index, as in torch==2.9.1. --gpu keeps a wheel's name;
     each --variant makes a variant wheel of its own, and the output folder gets their index. --recompress alone keeps
     the code for every GPU. --environment, --system and --root need no WHEELS: they cut what is installed, in place.
-    oci:DIR is an image layout, of which the output folder becomes a slimmed one. WHEELS may be packages for conda, too,
-    .conda or .tar.bz2, or folders of them: the output folder becomes a channel.
+    oci:DIR is an image layout, of which the output folder becomes a slimmed one.
     """
     from vbuild.api import repackaging
 
@@ -99,9 +98,6 @@ def slim(wheels: tuple[Any, ...], folder: Path | None, **asked: Any) -> None:  #
         return
     if any(str(wheel).startswith(_IMAGES) for wheel in wheels):
         _slim_images(wheels, folder, asked)
-        return
-    if any(isinstance(wheel, Path) and _has_packages(wheel) for wheel in wheels):
-        _slim_packages(wheels, folder, asked)
         return
     if not wheels:
         raise click.UsageError("expected WHEELS, or --environment PATH, --system or --root DIR")
@@ -153,38 +149,6 @@ def _slim_images(wheels: tuple[Any, ...], folder: Path | None, asked: Mapping[st
         images = repackaging.slim_images(str(wheels[0]).removeprefix(_IMAGES), folder, **cuts, on_progress=on_progress)
     lines = [line for image in images for line in _image_lines(image)]
     terminal.show([image.data() for image in images], lines, as_json=asked["as_json"])
-
-
-def _has_packages(path: Path) -> bool:
-    """Whether *path* is a package for conda, or a folder that has some, and no wheels."""
-    from vbuild.publishing.conda.file_names import is_package, packages_in
-
-    if path.is_dir():
-        return not any(path.glob("*.whl")) and bool(packages_in(path))
-    return is_package(path)
-
-
-def _slim_packages(wheels: tuple[Any, ...], folder: Path | None, asked: dict[str, Any]) -> None:
-    """Slim packages for conda."""
-    from vbuild.api import repackaging
-
-    if others := [wheel for wheel in wheels if not (isinstance(wheel, Path) and _has_packages(wheel))]:
-        raise click.UsageError(f"expected packages for conda or wheels, not both; {others[0]} is no such package")
-    members = "members" if asked["members"] != "deflate" else None
-    if given := members or next((name for name in ("no_fetch", "provenance") if asked[name]), None):
-        raise click.UsageError(f"--{given.replace('_', '-')} is for wheels; expected none for packages for conda")
-    if not asked["executor"].is_local:
-        raise click.UsageError("--executor is for wheels; packages for conda are slimmed here")
-    if asked["gpus"] and asked["shares"]:
-        raise click.UsageError("expected --gpu for one package, or --variant for a family; not both")
-    if (folder is None) != asked["dry_run"]:
-        raise click.UsageError("expected either --output-dir FOLDER or --dry-run")
-    names = {*_CUTS, "drop", "strict", "fast", "verify"}
-    cuts = {name: asked[name] for name in asked.keys() & names} | {"variants": asked["shares"]}
-    with terminal.bar(quiet=asked["as_json"]) as on_progress:
-        results = repackaging.slim_packages(wheels, folder, **cuts, on_progress=on_progress)
-    lines = [line for result in results for line in slimmed_lines(result)]
-    terminal.show([result.data() for result in results], lines, as_json=asked["as_json"])
 
 
 def _image_lines(image: "SlimmedImage") -> Iterator[str]:
@@ -284,7 +248,6 @@ def slimmed_lines(slimmed: "Slimmed") -> Iterator[str]:
     if slimmed.removed:
         yield f"  dropped: {len(slimmed.removed)} members, {slimmed.removed[0]} first"
     yield from (f"  {prop}" for prop in slimmed.properties)
-    yield from (f"  asks for {asked}" for asked in slimmed.depends)
     for warning in slimmed.warnings:
         yield from wrapped(f"  warning: {warning}", indent=4)
     for saving in slimmed.more:

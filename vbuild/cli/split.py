@@ -83,7 +83,6 @@ if TYPE_CHECKING:
 @click.option(
     "--preload/--no-preload", default=True, help="Add a module that loads libraries where no RPATH leads to them."
 )
-@click.option("--fetch-official", "fetch", is_flag=True, help="Download official wheels to compare their libraries.")
 @click.option("--gpu", "gpus", type=options.GPUS, metavar="LIST", help="Also cut GPU code down to these GPUs.")
 @options.fast
 @options.bill

@@ -79,11 +79,8 @@ class PartRule(Struct, frozen=True):
 
 RULES = {
     Part.BUILDS: PartRule(
-        "repaired builds, wheels that are verified and tested, profiles of training, runs of cibuildwheel",
-        tuple(
-            f"{kind}/[!.]*"
-            for kind in ("builds", "products", "joined", "profiles", "unrepaired", "runs", "looked", "benches")
-        ),
+        "repaired builds, wheels that are verified and tested, runs of cibuildwheel",
+        tuple(f"{kind}/[!.]*" for kind in ("builds", "products", "joined", "unrepaired", "runs", "looked", "benches")),
         most=50 * _GB,
         grace=0,  # builds get links or copies
     ),
@@ -101,7 +98,7 @@ RULES = {
     ),
     Part.ZIG: PartRule("what zig compiles for itself", ()),
     Part.CROSS: PartRule("settings for builds for another machine"),
-    Part.OFFICIAL: PartRule("contents of NVIDIA's wheels"),
+    Part.OFFICIAL: PartRule("NVIDIA's libraries, and what is in its wheels"),
     Part.PROBES: PartRule("answers of compilers, interpreters and pip"),
     Part.SCCACHE: PartRule("what sccache has compiled", ()),
 }

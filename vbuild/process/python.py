@@ -9,13 +9,8 @@ Containers of cibuildwheel have this module, too: it needs Python's own library,
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
-
-_PRINT_PATH = "import json, sys; print(json.dumps(sys.path))"
 
 
 def isolated(*words: str, python: Path | str = sys.executable) -> list[str]:
@@ -26,17 +21,3 @@ def isolated(*words: str, python: Path | str = sys.executable) -> list[str]:
 def with_own_packages(*words: str) -> list[str]:
     """The command that runs *words* in this Python with all packages that this process has, the user's among them."""
     return [sys.executable, "-P", *words]
-
-
-def search_path(python: Path) -> list[str]:
-    """The folders from which *python* imports, those of its user and of PYTHONPATH among them: it is not isolated.
-
-    So it runs in an empty folder. Errors are those of `subprocess.run`, and `ValueError` for an answer that is none.
-    """
-    program = python.absolute() if len(python.parts) > 1 else python  # one name alone is looked for on PATH
-    with TemporaryDirectory(prefix="vbuild-python-") as folder:
-        command = [str(program), "-c", _PRINT_PATH]
-        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    # after what its .pth files may print
-    found: list[str] = json.loads(ran.stdout.strip().rpartition("\n")[2])
-    return [folder for folder in found if folder]

@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from vbuild.errors import RepackageError
 from vbuild.index_client.located import all_files_at, connected, shown_place
-from vbuild.publishing import extras_check as extras
 from vbuild.publishing import local, suffix, variants
 from vbuild.publishing.conda import reading as conda
 from vbuild.publishing.hwcaps import check as hwcaps
@@ -38,7 +37,6 @@ _CHECKS: Mapping[str, Callable[[Path], Iterator[Finding]]] = {
     "redirect": redirect.problems,
     "local": local.problems,
     "suffix": suffix.problems,
-    "extras": extras.problems,
     "oci": oci.problems,
     "conda": conda.problems,
     "variants": variants.problems,

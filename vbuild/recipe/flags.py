@@ -1,27 +1,21 @@
 """What becomes of a project's own compiler flags that choose instructions, such as ``-mavx2`` and ``-march=native``.
 
-Also what compilers are given beyond the level, a profile of the program's runs and the whole library at once, and which
-compiler compiles host code.
+Also which compiler compiles host code.
 """
 
 import re
 from enum import StrEnum
-from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
 
 from vbuild.config.table import Table
 from vbuild.errors import RecipeError
-from vbuild.recipe.spelling import requirement
 
 # what `zig targets` lists: aarch64 came to glibc with 2.17, and x86-64 wheels have no tag for older ones either
 OLDEST_GLIBC = (2, 17)
 NEWEST_GLIBC = (2, 44)
 _GLIBC = re.compile(r"(?P<major>2)\.(?P<minor>\d{1,2})", re.ASCII)
-
-# the files that a command names in the folder of the recipe
-_NAMED = re.compile(r"\{recipe\}/([^\s'\"]+)")
 
 
 class OwnFlags(StrEnum):
@@ -51,35 +45,6 @@ class FlagRules(Struct, frozen=True):
             keep=table.texts("keep-flags", ()),
             strip=table.texts("strip-flags", ()),
         )
-
-
-class ProfileSettings(Struct, frozen=True):
-    """How code is made faster at every level: by a profile of the command *train*, and by *lto* when linking.
-
-    The command needs *requires* beside the wheel, and names *files* beside the recipe. Neither is done unless a recipe
-    asks for it.
-    """
-
-    train: str | None = None
-    requires: tuple[str, ...] = ()
-    files: tuple[Path, ...] = ()
-    lto: bool = False
-
-    @classmethod
-    def read(cls, table: Table, folder: Path) -> Self:
-        """The keys of the table ``build.profile`` of a recipe in *folder*; `RecipeError` if they ask for nothing."""
-        train, lto = table.optional_text("train"), table.flag("lto", default=False)
-        if train is not None and not train.strip():
-            raise table.refuse("train", "found no command; expected one that runs what should be fast")
-        if train is None and "requires" in table:
-            raise table.refuse("requires", "would have no effect without train")
-        if train is None and not lto:
-            raise table.wrong("asks for nothing; expected train = '<command>', or lto = true")
-        files = tuple(folder / name for name in _NAMED.findall(train or ""))
-        for file in files:
-            if not file.exists():
-                raise table.refuse("train", f"no file {file}; {{recipe}} is the folder in which the recipe stands")
-        return cls(train, table.parsed_texts("requires", requirement, ()), files, lto)
 
 
 class HostCompiler(StrEnum):

@@ -21,7 +21,7 @@ from vbuild.config.requirements import checked_project
 from vbuild.config.table import Env, Settings, Table
 from vbuild.errors import RecipeError, at, meant
 from vbuild.recipe.cuda import CudaSettings
-from vbuild.recipe.flags import FlagRules, HostCompiler, HostSettings, ProfileSettings
+from vbuild.recipe.flags import FlagRules, HostCompiler, HostSettings
 from vbuild.recipe.lock import Lock
 from vbuild.recipe.matrix import Matrix, read_matrix
 from vbuild.recipe.matrix_cuda import NAMESPACE
@@ -67,7 +67,6 @@ class BuildSettings(Struct, frozen=True):
     isolation: bool = True
     requires: tuple[str, ...] = ()
     flags: FlagRules = FlagRules()
-    profile: ProfileSettings = ProfileSettings()
     cuda: CudaSettings = CudaSettings()
     host: HostSettings = HostSettings()
     cache: str = "auto"
@@ -98,23 +97,11 @@ class BuildSettings(Struct, frozen=True):
             isolation=isolation,
             requires=table.parsed_texts("requires", requirement, ()),
             flags=FlagRules.read(table),
-            profile=_profile(table, folder, host, matrix),
             cuda=cuda,
             host=host,
             cache=table.one_of("cache", _CACHES),
             pass_env=table.parsed_texts("pass-env", variable_pattern, ()),
         )
-
-
-def _profile(build: Table, folder: Path, host: HostSettings, matrix: Matrix) -> ProfileSettings:
-    """The table ``profile`` of *build*; `RecipeError` if a compiler is asked for that has no profiles."""
-    if build.raw("profile") is None:
-        return ProfileSettings()
-    if host.compiler is HostCompiler.ZIG or matrix.cuda:
-        what = "nvcc" if matrix.cuda else "zig"
-        raise build.refuse("profile", f"{what} takes neither profiles nor flags for linking; expected gcc or clang")
-    with build.table("profile") as table:
-        return ProfileSettings.read(table, folder)
 
 
 class Verify(Struct, frozen=True):
@@ -412,9 +399,6 @@ def _checked(recipe: R) -> R:
         raise RecipeError(f"bench.python: {python} is not in matrix.python; expected one of {', '.join(given)}")
     if recipe.natives:
         check_levels(recipe.natives, [target.cpu for target in recipe.targets])
-    for index, native in enumerate(recipe.natives):
-        if native.profile and recipe.build.profile == ProfileSettings():
-            raise RecipeError(f"native[{index}].profile: would have no effect without build.profile")
     return recipe
 
 

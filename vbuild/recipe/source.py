@@ -249,7 +249,6 @@ NativeSource = Source | Debian
 class Native(Struct, frozen=True):
     """One native dependency: what it is built of, and how; *per_level* for each CPU level, else once for all.
 
-    *profile* is whether what the recipe asks for in ``build.profile`` is for it, too; None if it does not say so.
     *arguments* are for configuring it: for every level those without one, then those of the level itself.
     """
 
@@ -264,7 +263,6 @@ class Native(Struct, frozen=True):
     requires: tuple[str, ...] = ()
     patches: tuple[Path, ...] = ()
     flags: FlagRules = FlagRules()
-    profile: bool | None = None
 
     @classmethod
     def read(cls, table: Table, folder: Path) -> Self:
@@ -288,7 +286,6 @@ class Native(Struct, frozen=True):
             requires=table.parsed_texts("requires", requirement, ()),
             patches=table.parsed_texts("patches", lambda text: existing_file("patch", text, folder), ()),
             flags=FlagRules.read(table),
-            profile=None if table.raw("profile") is None else table.flag("profile", default=False),
         )
 
     def arguments_for(self, cpu: Cpu) -> tuple[str, ...]:

@@ -92,10 +92,6 @@ _LEAD_ELSEWHERE = frozenset(
         *("PIP_DRY_RUN", "PIP_NO_DEPS", "PIP_QUIET", "PIP_LOG"),
     }
 )
-_READ_BY_PYTHON_AND_UV = re.compile(
-    r"PYTHON\w+|UV_(?!INDEX_\w+_(USERNAME|PASSWORD)$|HTTP|NATIVE_TLS$|SYSTEM_CERTS$)\w+"
-)
-
 _LOGIN = re.compile(r"://[^\s/?#@]+@")
 _PATTERN = re.compile(r"[A-Za-z_*?\[][A-Za-z0-9_*?\[\]!-]*")
 
@@ -127,11 +123,6 @@ def for_installers(environment: Mapping[str, str], asked: Iterable[str] = ()) ->
 def undisturbed(before: Mapping[str, str]) -> dict[str, str]:
     """*before* without what leads Python or an installer to other packages, or to another place for them."""
     return {name: text for name, text in before.items() if name not in _LEAD_ELSEWHERE}
-
-
-def unconfigured(before: Mapping[str, str]) -> dict[str, str]:
-    """*before* without every variable that Python and uv read, except those with which uv reaches an index."""
-    return {name: text for name, text in undisturbed(before).items() if not _READ_BY_PYTHON_AND_UV.fullmatch(name)}
 
 
 def is_asked(name: str, asked: Iterable[str]) -> bool:

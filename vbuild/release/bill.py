@@ -64,12 +64,7 @@ def making_of(job: Job, recipe: Recipe, materials: Iterable[Material], hooks: st
         environment=flags_read(job.plan.environment, parts),
         natives={prefix.name for prefix in job.prefixes},
     )
-    settings = [*found.settings, ("backend", hooks)]
-    if job.settings.profile.lto:
-        settings.append(("link-time-optimisation", "true"))
-    if job.profile:
-        settings.append(("profile", f"sha256:{job.profile.sha256}"))
-    return replace(found, settings=tuple(settings))
+    return replace(found, settings=(*found.settings, ("backend", hooks)))
 
 
 def flags_read(environment: Iterable[tuple[str, str]], materials: Iterable[Material]) -> dict[str, str]:

@@ -21,7 +21,6 @@ from vbuild.build.frontend import Built, build_wheel
 from vbuild.build.identity import BuildKeys, Searched, build_keys, searched_files
 from vbuild.build.job import Job, hooks_of, prepared
 from vbuild.build.kept_flags import CodeAbove, KeptFlags, is_for_single_files
-from vbuild.build.profile import Profile
 from vbuild.build.reproducible import not_reproducible, without_folders
 from vbuild.build.requiring import for_platform, tied
 from vbuild.build.source import fetched
@@ -34,9 +33,7 @@ from vbuild.files.staging import LOGS
 from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpu_here
-from vbuild.process.threads import OncePerKey
 from vbuild.recipe.cuda import ToolkitSpec
-from vbuild.recipe.flags import ProfileSettings
 from vbuild.recipe.model import Recipe, Repair
 from vbuild.recipe.source import same_project
 from vbuild.recipe.target import Target
@@ -69,7 +66,7 @@ class Builder(Struct, frozen=True):
 
     *archive* is the source as it was fetched, and *project* a tree of it to read. *digest* names what is built, and
     *digest_now* what would be built now: a source folder may be edited meanwhile. *patches* are those in the source.
-    *cpu* is this machine's. *natives* builds what the wheels need; *profiles* are those of training.
+    *cpu* is this machine's. *natives* builds what the wheels need.
     Each build may start so many *processes*, as many as it likes if that is 0. *notes* are for the user. *searched* is
     asked once for the files in which compilers look.
     """
@@ -85,7 +82,6 @@ class Builder(Struct, frozen=True):
     patches: "tuple[Material, ...]" = ()
     natives: "NativeBuilder | None" = None
     toolkits: dict[ToolkitSpec, Toolkit] = field(default_factory=dict)
-    profiles: OncePerKey[tuple[str, ...], Profile] = field(default_factory=lambda: OncePerKey(keeps_errors=True))
     processes: int = 0
     notes: list[str] = field(default_factory=list)
     searched: Searched = field(default_factory=lambda: cache(searched_files))
@@ -105,11 +101,6 @@ class Builder(Struct, frozen=True):
             builder = replace(builder, patches=patches_of(recipe))
         if recipe.natives:
             builder = replace(builder, natives=builder._native_builder())  # noqa: SLF001 - its own
-            builder.notes.extend(
-                f"native {native.name}: built without build.profile; with it: profile = true in its [[native]]"
-                for native in recipe.natives
-                if native.profile is None and recipe.build.profile != ProfileSettings()
-            )
         return builder
 
     @classmethod
@@ -236,7 +227,6 @@ class Builder(Struct, frozen=True):
                 supply=context.supply or FETCHED,
                 pass_env=build.pass_env,
                 lock=build.lock,
-                profile=build.profile,
                 looked=context.cache,
             )
         )

@@ -1,4 +1,4 @@
-"""Finished work in the user's cache: repaired builds, wheels that are verified and tested, and profiles of training.
+"""Finished work in the user's cache: repaired builds, wheels that are verified and tested.
 
     builds/<kind>/<key>/entry.json          which wheel, its SHA-256, and what is known of it
     builds/<kind>/<key>/demo-1.0-….whl
@@ -36,7 +36,7 @@ _MOST_LOOKED = 4  # builds with one bare key
 
 class BuildKind(StrEnum):
     """What is kept: a build with its portable wheel, still plain; a wheel as it is published, with its proof; the
-    profile of a project's code, packed; the wheel of a build that could not be made portable.
+    wheel of a build that could not be made portable.
 
     A plain wheel that is joined of several is none of either: it is kept under what it was joined of.
     """
@@ -44,7 +44,6 @@ class BuildKind(StrEnum):
     BUILD = "builds"
     PRODUCT = "products"
     JOINED = "joined"
-    PROFILE = "profiles"
     UNREPAIRED = "unrepaired"
 
 

@@ -26,7 +26,6 @@ from vbuild.build.cibuildwheel.making import (
     ContainerResult,
     ContainerRunner,
     ContainerSetup,
-    trained_runs,
 )
 from vbuild.build.cibuildwheel.options import check_one_line, inside
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, check_platform
@@ -34,7 +33,6 @@ from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, again, m
 from vbuild.build.job import recognised
 from vbuild.build.kept_flags import is_for_single_files
 from vbuild.build.plan import FlagPlan, Rewriting
-from vbuild.build.profile import Profile
 from vbuild.build.reproducible import BuildTraces, Unreproducible, not_reproducible
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import named, nvcc_of
@@ -42,7 +40,6 @@ from vbuild.errors import BuildError, VbuildError, at
 from vbuild.files.staging import LOGS, staging
 from vbuild.hardware.machine import cpu_here
 from vbuild.process.masking import hiding, masked_in
-from vbuild.recipe.flags import ProfileSettings
 from vbuild.recipe.hidden import hiding_secrets, of_settings, of_variables, too_short
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import same_project
@@ -62,7 +59,7 @@ from vbuild.release.model import (
     ReleaseWheels,
 )
 from vbuild.release.pipeline import check_request, released, without_cpu
-from vbuild.release.report import ProfileEntry, Report
+from vbuild.release.report import Report
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.toolchain.toolkit_provision import FETCHED, FORESEEN, Supply
@@ -126,11 +123,8 @@ def cibuildwheel(
         runner = ContainerRunner(engine, given, os.environ, outside, setup, containers, echo, finished)
         with staging(folder) as stage:
             context = replace(context, stage=stage)
-            training = trained_runs(
-                plan, recipe, run_context, runner, lambda run: on_progress(run.targets[0], "training")
-            )
-            steps = _CibuildwheelSteps(context, run_context, training.profiles)
-            made = [steps.made(run, runner) for run in training.runs]
+            steps = _CibuildwheelSteps(context, run_context)
+            made = [steps.made(run, runner) for run in plan]
             licences = (run.toolkit.licence for run in plan if run.toolkit and run.toolkit.is_new)
             short = too_short(recipe, targets, asked=passed_on(given, os.environ))
             notes = [
@@ -226,7 +220,6 @@ class _CibuildwheelSteps(Struct, frozen=True):
 
     context: ReleaseContext
     run_context: RunContext
-    profiles: Mapping[str, Mapping[str, Profile]]
     said: list[str] = field(default_factory=list)
 
     def made(self, run: CibuildwheelRun, runner: ContainerRunner) -> ContainerResult:
@@ -363,16 +356,8 @@ class _CibuildwheelSteps(Struct, frozen=True):
             # what is cut from the wheel that was tested was not
             trial=TrialResult.NOT_RUN if target in cut and build.trial is TrialResult.PASSED else build.trial,
             emulation=emulation,
-            profile=self._profile(made.run, target),
             is_built=not made.is_kept,
         )
-
-    def _profile(self, run: CibuildwheelRun, target: Target) -> ProfileEntry | None:
-        asked = self.context.recipe.build.profile
-        if asked == ProfileSettings() or not run.plan:
-            return None
-        made = self.profiles.get(run.profile, {}).get(target.python)
-        return ProfileEntry(asked.lto, asked.train, made.sha256 if made else None, made.objects if made else 0)
 
     def _failure(self, target: Target, made: ContainerResult, error: VbuildError) -> Failure:
         log = self._log(made.run)

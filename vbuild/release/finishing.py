@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from vbuild.build.job import Job
 from vbuild.build.kept_flags import is_for_single_files
 from vbuild.errors import RepackageError, VbuildError, WheelError
 from vbuild.files.atomic import linked
 from vbuild.files.wording import counted
 from vbuild.recipe.cuda import Compress
-from vbuild.recipe.flags import ProfileSettings
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder
 from vbuild.release.builds import PlannedWheel, RepairedWheel
 from vbuild.release.cache import BuildKind
 from vbuild.release.emulation import emulation_of, why_unasked
 from vbuild.release.model import Failure, Product, ReleaseContext
-from vbuild.release.report import ProfileEntry
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.verification.level_emulation import with_evidence
 from vbuild.verification.model import IF_ALLOWED, VerifyRule, is_grafted
@@ -161,18 +158,8 @@ def finished(
         trial=trial,
         emulation=emulation,
         is_built=not build.is_kept,
-        profile=profile_entry(item.job),
         not_reproducible=build.not_reproducible,
     )
-
-
-def profile_entry(job: Job) -> ProfileEntry | None:
-    """What the report has of the profile and the link-time optimisation of *job*; None without."""
-    asked = job.settings.profile
-    if asked == ProfileSettings():
-        return None
-    made = job.profile
-    return ProfileEntry(asked.lto, asked.train, made.sha256 if made else None, made.objects if made else 0)
 
 
 def stamped(context: ReleaseContext, target: Target, wheel: Path) -> Path:

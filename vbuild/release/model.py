@@ -26,7 +26,6 @@ from vbuild.release.cache import BuildCache
 from vbuild.release.report import (
     FailureEntry,
     MachineChoice,
-    ProfileEntry,
     PypiLimits,
     Report,
     TargetEntry,
@@ -59,8 +58,7 @@ class Product(Struct, frozen=True):
 
     *emulation* is what became of it in an emulator of its CPU level. *lists* are the lists of GPU architectures that
     were changed in commands of nvcc. It *is_built* in this run, or its build is of an earlier one; it *is_kept* if all
-    of it is. *profile* is None unless the recipe asks for more speed. The files *not_reproducible* would have other
-    bytes if it were built elsewhere; None if nobody has looked.
+    of it is. The files *not_reproducible* would have other bytes if it were built elsewhere; None if nobody has looked.
     """
 
     target: Target
@@ -76,7 +74,6 @@ class Product(Struct, frozen=True):
     emulation: LevelRun | None = None
     is_built: bool = True
     is_kept: bool = False
-    profile: ProfileEntry | None = None
     not_reproducible: tuple[Unreproducible, ...] | None = None
 
     @property
@@ -114,7 +111,6 @@ class Product(Struct, frozen=True):
             environment={name: masked(value, name=name) for name, value in self.plan.environment},
             config_settings={name: masked_setting(name, value) for name, value in self.plan.config_settings},
             toolkit=ToolkitEntry(str(toolkit.version), toolkit.identity, toolkit.pins) if toolkit else None,
-            profile=self.profile,
             overrides=self.overrides,
             lists=self.lists,
             not_reproducible=self.not_reproducible,
@@ -147,7 +143,6 @@ class Product(Struct, frozen=True):
             emulation=entry.emulation,
             is_built=entry.is_built,
             is_kept=entry.is_kept,
-            profile=entry.profile,
             not_reproducible=entry.not_reproducible,
         )
 

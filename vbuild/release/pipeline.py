@@ -27,7 +27,7 @@ from vbuild.build.job import Job
 from vbuild.build.reproducible import Unreproducible
 from vbuild.build.resources import shared
 from vbuild.build.wrappers import Override
-from vbuild.errors import VbuildError, at
+from vbuild.errors import at
 from vbuild.process.run import supervised
 from vbuild.recipe.matrix import Plain
 from vbuild.recipe.model import AGAINST, Recipe
@@ -37,7 +37,7 @@ from vbuild.release.builder import Builder, interpreter_of
 from vbuild.release.builds import PlannedWheel, RepairedWheel
 from vbuild.release.cache import BuildKind, product_key
 from vbuild.release.emulation import emulator_name
-from vbuild.release.finishing import finished, profile_entry, slimmed, tested_again
+from vbuild.release.finishing import finished, slimmed, tested_again
 from vbuild.release.model import Failure, Product, ReleaseContext, ReleaseResult, ReleaseWheels
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:
     with ahead(builder) as begin:
         if context.cache is None or context.cache.fresh:
             begin(prepared)
-        trained, failures = _trained(builder, prepared) if context.recipe.build.profile.train else (prepared, {})
-        items = planned(builder, trained)
+        items = planned(builder, prepared)
         found: dict[PlannedWheel, Product | Failure] = {
             item: product for item in items if (product := kept(builder, item))
         }
@@ -115,23 +114,8 @@ def wheels_made(context: ReleaseContext, *, jobs: int | None) -> ReleaseWheels:
         return tested_again(builder, product, find_links, interpreter=item.job.interpreter)
 
     builder.notes[:0] = [note for item in items for note in item.job.notes]
-    outcomes = {**failures, **{item.target: found[item] for item in items}}
+    outcomes = {item.target: found[item] for item in items}
     return ReleaseWheels([outcomes[target] for target in context.targets], test_again, interpreter_of, builder.notes)
-
-
-def _trained(builder: Builder, jobs: Sequence[Job]) -> tuple[list[Job], dict[Target, Product | Failure]]:
-    """*jobs* with the profiles that training leaves, and the failures of those that cannot be trained."""
-    from vbuild.release.training import with_profile
-
-    trained: list[Job] = []
-    failures: dict[Target, Product | Failure] = {}
-    with supervised():
-        for job in jobs:
-            try:
-                trained.append(with_profile(builder, job))
-            except VbuildError as error:
-                failures[job.target] = builder.context.failure(job.target, error, None)
-    return trained, failures
 
 
 def planned(builder: Builder, jobs: Sequence[Job]) -> tuple[PlannedWheel, ...]:
@@ -158,10 +142,6 @@ def separate(builder: Builder, items: Sequence[PlannedWheel]) -> Mapping[Planned
     names = ", ".join(str(item.target) for item in items)
     builder.notes.append(f"{names}: compiled separately: GPU code of their common build cannot be cut")
     jobs = [builder.prepared(item.target.separate) for item in items]
-    if builder.context.recipe.build.profile.train:
-        from vbuild.release.training import with_profile
-
-        jobs = [with_profile(builder, job) for job in jobs]
     return {
         shared: replace(planned_wheel(builder, own.job, own.build, shared.baseline), keys=own.keys)
         for shared, own in zip(items, planned(builder, jobs), strict=True)
@@ -294,7 +274,6 @@ def kept(builder: Builder, item: PlannedWheel) -> Product | None:
         emulation=LevelRun.of_data(record["emulation"]) if record["emulation"] else None,
         is_built=False,
         is_kept=True,
-        profile=profile_entry(item.job),
         not_reproducible=convert(record["not_reproducible"], tuple[Unreproducible, ...]),
     )
 

@@ -138,18 +138,6 @@ class ToolkitEntry(Struct, frozen=True):
     components: tuple[ToolkitPin, ...]
 
 
-class ProfileEntry(Struct, frozen=True):
-    """How the code of a wheel was made faster: by link-time optimisation, and by a profile of the command *train*.
-
-    *sha256* is of the profile, which knows of *objects*.
-    """
-
-    lto: bool
-    train: str | None = None
-    sha256: str | None = None
-    objects: int = 0
-
-
 class WheelEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
     """A wheel of a release: its sizes in bytes, *seconds* of its build, and the *verdict_data* of what was verified."""
 
@@ -165,7 +153,6 @@ class WheelEntry(TargetEntry, frozen=True, kw_only=True, dict=True):
     environment: dict[str, str]
     config_settings: dict[str, str | tuple[str, ...]]
     toolkit: ToolkitEntry | None
-    profile: ProfileEntry | None = None
     overrides: tuple[Override, ...]
     lists: tuple[str, ...] = field(name="architectures")
     not_reproducible: tuple[Unreproducible, ...] | None = None

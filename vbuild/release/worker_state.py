@@ -47,7 +47,6 @@ from vbuild.release.messages import (
     written,
 )
 from vbuild.release.model import Failure, OnProgress, Product, ReleaseContext, slug
-from vbuild.release.training import with_profile
 from vbuild.workers.executor import opened, packed, scratch, tell, while_wanted
 
 Result = tuple[bytes, ...]  # what was packed, then the bytes of wheels
@@ -184,7 +183,7 @@ class _Work(Struct, frozen=True):
         builder = self.state.with_source(self.builder, source)
         [target] = self.targets
         try:
-            job = with_profile(builder, builder.prepared(target))
+            job = builder.prepared(target)
         except VbuildError as error:
             # other targets miss the same here, and get one message together
             why = str(error).removeprefix(f"{builder.context.recipe.name}: {target}: ")

@@ -1,4 +1,4 @@
-"""What slimming asks of a package: of a wheel, of a package for conda, of a distribution that is installed."""
+"""What slimming asks of a package: of a wheel, of a distribution that is installed."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager

@@ -95,8 +95,7 @@ class Slimmed(Struct, frozen=True, kw_only=True):
     """One output of slimming: its wheel, its path, and what went; sizes are packed and unpacked.
 
     After a dry run *path* is None, and *packed* is estimated from samples. *more* is what other options would save.
-    *why_untouched* says why the output is the input, byte for byte, or is None. *depends* is what a package for
-    conda asks of a machine besides.
+    *why_untouched* says why the output is the input, byte for byte, or is None.
     """
 
     wheel: Path
@@ -112,7 +111,6 @@ class Slimmed(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     why_untouched: str | None = None
     more: tuple[Saving, ...] = ()
-    depends: tuple[str, ...] = ()
 
     @property
     def is_untouched(self) -> bool:
@@ -134,7 +132,6 @@ class Slimmed(Struct, frozen=True, kw_only=True):
             "removed": list(self.removed),
             "warnings": list(self.warnings),
             "could_save": [saving.data() for saving in self.more],
-            **({"depends": list(self.depends)} if self.depends else {}),
         }
 
 

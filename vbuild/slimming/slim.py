@@ -248,11 +248,11 @@ def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
         raise RepackageError(f"--drop {min(unused)!r}: names no member of any wheel given; * also crosses slashes")
 
 
-def check_licence(found: Iterable[Prohibition], what: str = "wheel") -> None:
-    """Raise `RepackageError` if the own licence of a distribution forbids changes; *what* it is for the message."""
+def check_licence(found: Iterable[Prohibition]) -> None:
+    """Raise `RepackageError` if the own licence of a distribution forbids changes."""
     for prohibition in found:
         if prohibition.is_own:
-            why = f"the licence forbids to modify what is in this {what}"
+            why = "the licence forbids to modify what is in this wheel"
             raise RepackageError(f"{why} ({prohibition}); if you are allowed to, say so with --accept-license")
 
 

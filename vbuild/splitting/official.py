@@ -3,15 +3,13 @@
 libcufft-f3921c41.so.11.2.1.3
     RECORD of a release has its SHA-256                        identical
     RECORD of a release has a SHA-256 that begins with
-      f3921c41, and undoing what repair tools did to the
-      bundled copy gives bytes with that SHA-256               restored
-    nothing but what repair tools change differs from the
-      whole official library, which is downloaded              sections
+      f3921c41, and of what the loader maps nothing but
+      what repair tools change differs from that library       sections
 
 Releases are tried in this order: those whose version is in the file name, then all others, the newest first. Of each
-wheel only the directory, METADATA, RECORD and the start of one library are transferred, and nothing twice:
-``official/<sha256>.json`` in the user's cache keeps Requires-Dist and the libraries in RECORD, by the hash that the
-index states for the wheel.
+wheel only the directory, METADATA, RECORD and the library to compare are transferred, and nothing twice. In the user's
+cache, ``official/<sha256>.json`` has Requires-Dist and the libraries in RECORD, by the hash that the index states for
+the wheel, and ``official/<sha256>.so`` is a library, by its own.
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
 
@@ -23,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,15 +36,15 @@ from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry, hashed, plain
 from vbuild.elf.read import Loading
 from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.files.cache import Cache, Part
+from vbuild.files.hashing import sha256_of
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.listed import ListedFile
 from vbuild.process.threads import OncePerKey, several_at_once
 from vbuild.splitting.official_compare import difference
-from vbuild.splitting.official_restore import RestoredFile, head_size, matching, restored
+from vbuild.verification.loader import mapped
 from vbuild.wheel.distant import Distant
 from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.name import WheelName
-from vbuild.wheel.unpacking import mapped
 
 if TYPE_CHECKING:
     from unearth.fetchers import PyPIClient
@@ -100,7 +99,6 @@ class OfficialEvidence(StrEnum):
     """What proves that a bundled library is the official one."""
 
     IDENTICAL = "identical"
-    RESTORED = "restored"
     SECTIONS = "sections"
 
 
@@ -220,11 +218,10 @@ class Officials:
         *,
         sha256: str,
         entries: Sequence[CatalogueEntry],
-        fetch: bool = False,
     ) -> Provenance | Unproved:
         """Find the library of the packages of *entries* that the bundled one called *name*, *data* with *sha256*, is.
 
-        With *fetch*, the whole official library is downloaded if nothing less proves it.
+        An official library that may be it is downloaded if the cache does not have it.
         """
         if not entries:
             return Unproved("no official package has a library of its name", 0)
@@ -240,7 +237,7 @@ class Officials:
                 why = f"a library whose SHA-256 begins with {bundled.digest}" if bundled.digest else "just these bytes"
                 return Unproved(f"no release of {projects} for {self._machine} has {why}", session.transferred)
             wheel, library = match.wheel, match.library
-            evidence = _evidence(session, bundled, match, fetch=fetch)
+            evidence = _evidence(session, bundled, match)
             if isinstance(evidence, OfficialEvidence):
                 return Provenance(wheel, library, evidence, session.transferred)
             what = f"{wheel.project} {wheel.version} has a {library.soname} whose SHA-256 begins with {bundled.digest}"
@@ -399,6 +396,39 @@ class _Session:
         return facts
 
     @contextmanager
+    def library(self, listed: ListedFile, library: OfficialLibrary) -> Iterator[memoryview]:
+        """Map the *library* of the *listed* wheel, of the cache or downloaded; `WheelError` if the wheel is damaged.
+
+        What cannot be kept in the cache is downloaded into a file of its own.
+        """
+        name = f"{library.sha256}.so"
+        with ExitStack() as stack:
+            try:
+                with self.store.locked(name):
+                    if not self._is_kept(name, library):
+                        with self.store.replacing(name) as part:
+                            self._download(listed, library, part)
+                    path = self.store.folder / name
+            except OSError:
+                path = Path(stack.enter_context(TemporaryDirectory(prefix="vbuild-official-")), name)
+                self._download(listed, library, path)
+            yield stack.enter_context(mapped(path))
+
+    def _is_kept(self, name: str, library: OfficialLibrary) -> bool:
+        path = self.store.folder / name
+        self.store.mark(path)
+        return path.is_file() and sha256_of(path) == library.sha256
+
+    def _download(self, listed: ListedFile, library: OfficialLibrary, path: Path) -> None:
+        digest = hashlib.sha256()
+        with self.opened(listed) as distant, path.open("wb") as file:
+            for chunk in distant.chunks(library.path):
+                digest.update(chunk)
+                file.write(chunk)
+        if digest.hexdigest() != library.sha256:
+            raise WheelError(f"{listed.file}: damaged: {library.path} is not what its RECORD says")
+
+    @contextmanager
     def opened(self, listed: ListedFile) -> Iterator[Distant]:
         """Open the *listed* wheel on its server."""
         from vbuild.index_client.packages import client_of
@@ -433,25 +463,13 @@ class _Match(Struct, frozen=True):
     library: OfficialLibrary
 
 
-def _evidence(session: _Session, bundled: _Bundled, match: _Match, *, fetch: bool) -> OfficialEvidence | str:
+def _evidence(session: _Session, bundled: _Bundled, match: _Match) -> OfficialEvidence | str:
     """Return what proves that *bundled* is the library of *match*, or why nothing does."""
-    library = match.library
-    if library.sha256 == bundled.sha256:
+    if match.library.sha256 == bundled.sha256:
         return OfficialEvidence.IDENTICAL
     try:
-        with session.opened(match.listed) as distant:
-            head = distant.head(library.path, head_size(bundled.data, library.size))
-            if file := matching(restored(bundled.data, head, library.size), library.sha256):
-                # the restored file has the official head, so what the bundled copy has there was not compared by the
-                # hash
-                differs = difference(RestoredFile(file), bundled.data, below=len(head))
-                return f"{differs}: it is another library" if differs else OfficialEvidence.RESTORED
-            if not fetch:
-                return "what was changed since cannot be undone; --fetch-official compares all of it"
-            with mapped(distant.chunks(library.path), folder=None) as official:
-                if hashlib.sha256(official).hexdigest() != library.sha256:
-                    return "that wheel is damaged: the library is not what its RECORD says"
-                differs = difference(official, bundled.data)
+        with session.library(match.listed, match.library) as official:
+            differs = difference(official, bundled.data)
     except (BinaryError, WheelError) as error:
         return f"it cannot be compared: {error}"
     return f"{differs}: it is another library" if differs else OfficialEvidence.SECTIONS

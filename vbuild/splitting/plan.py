@@ -165,7 +165,7 @@ def _origin(
     entries = by_stem(plain(name)) if request.replace and loading.outline.is_loadable else ()
     if not entries:
         return None
-    return officials.provenance(name, loading, data, sha256=sha256, entries=entries, fetch=request.fetch)
+    return officials.provenance(name, loading, data, sha256=sha256, entries=entries)
 
 
 def _promising(wheels: Sequence[Wheel], request: SplitRequest) -> set[Wheel]:

@@ -101,7 +101,6 @@ class SplitRequest:
     tries      shell commands that do the same before and after the split; *try_requires* are their requirements
     evidence   what runs have shown, by the SHA-256 of libraries that may not work from where they move
     stubs      whether stubs stay where libraries were that something may open by their paths
-    fetch      whole official libraries are downloaded if nothing less proves what a library is
     bill       wheels that lost or changed libraries get a bill of materials
     allow_builds  what *tries* require is built, which runs its code, where it has no wheel
     """
@@ -124,7 +123,6 @@ class SplitRequest:
     drop_unneeded: bool = False
     outputs: bool = False
     preload: bool = True
-    fetch: bool = False
     bill: bool = True
     allow_builds: bool = False
 
@@ -173,7 +171,6 @@ class SplitRequest:
             drop_unneeded=table.flag("drop-unneeded", default=False),
             outputs=table.flag("outputs", default=False),
             preload=table.flag("preload", default=True),
-            fetch=table.flag("fetch-official", default=False),
             allow_builds=True,  # a recipe is for building
         )
         table.finish()

@@ -62,8 +62,8 @@ def split(
 
     Without a folder nothing is written, and the packed sizes in the result are None. *cut* is applied to every library
     first: see `vbuild.slimming.slim.library_cutter`. Wheels whose file names promise nothing are not read, unless
-    *looks_at_all*, which lists what they lack. *indexes* says where official wheels are; vbuild reads parts of them,
-    and downloads whole libraries only if ``request.fetch`` is set. A wheel with nothing to take out is copied byte for
+    *looks_at_all*, which lists what they lack. *indexes* says where official wheels are; of these vbuild reads
+    what describes them, and the libraries that bundled ones may be. A wheel with nothing to take out is copied byte for
     byte. What is passed on is compared with CRC-32 and RECORD, too, unless *verify* is off. *on_progress* is called
     with what is being done, the bytes done, and the bytes in total.
 

@@ -9,16 +9,16 @@ and the settings, a mapping that is marshalled, are in files beside it.
 """
 
 # pathlib alone costs more than all the rest; late imports are what the last paragraph is about
-# ruff: noqa: PTH100, PTH103, PTH112, PTH113, PTH118, PTH120, PTH123, PLC0415, S606
+# ruff: noqa: PTH100, PTH103, PTH118, PTH120, PTH123, PLC0415, S606
 
 import os
 import sys
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(sys.argv[0]))
-    from rewriting import ASSEMBLY_FILES, RewrittenCommand, mapped, rewritten, rewritten_rust, text_of  # type: ignore[import-not-found]
+    from rewriting import RewrittenCommand, mapped, rewritten, rewritten_rust, text_of  # type: ignore[import-not-found]
 else:
-    from vbuild.toolchain.rewriting import ASSEMBLY_FILES, RewrittenCommand, mapped, rewritten, rewritten_rust, text_of
+    from vbuild.toolchain.rewriting import RewrittenCommand, mapped, rewritten, rewritten_rust, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing costs a fifth of the start-up
@@ -34,62 +34,10 @@ DEVICE_LINES = "VBUILD_DEVICE_LINES"
 RUSTC = "rustc-launcher"  # not rustc: who asks PATH for that one is not cargo
 ANSWERS, LINKS = "answers", "links"  # beside the log of calls: what each compiler says of itself, and what it links
 TOOLS = ("ar", "ranlib")  # zig's, in the place of binutils'
-RUST_PROFILE = "rust.profdata"
-
-# options that may have a path in the same word, and none, for words that are a path
-_BEFORE_PATHS = ("", "-I", "-o", "-isystem", "-iquote", "-idirafter", "-include")
 
 # in what compilers and linkers write, the words of the line that says why; and the characters that are logged of it
 _ERRORS = ("error:", "undefined reference", "cannot find -l", "undefined symbol")
 _BEGIN = 400
-
-
-def _optimised(settings: "dict[str, Any]", arguments: "list[str]", sources: "Sequence[str]") -> list[str]:
-    """*arguments* of a command for *sources*, or for linking, with what is for all code, and the profile of theirs.
-
-    gcc knows a function by the path of its file, as the command has it, so paths must not depend on the folder of the
-    build; and looks for the profile of an object beside it. clang has one profile for all.
-    """
-    rules, profile = settings["rules"], settings.get("profile", {})
-    if not (sources or "-o" in arguments) or any(source.endswith(ASSEMBLY_FILES) for source in sources):
-        return arguments
-    arguments = [*(_relative(arguments, profile["base"]) if profile and sources else arguments), *rules["everywhere"]]
-    if not (rules["trained"] and len(sources) == 1 and "-c" in arguments):
-        return arguments
-    if not os.path.isdir(profile["folder"]):
-        return [*arguments, f"-fprofile-use={os.path.relpath(profile['folder'])}", *rules["trained"]]
-    made = os.path.realpath(_output(arguments) or sources[0].rpartition(os.sep)[2])
-    place = f"{made.rpartition('.')[0]}.gcda"
-    kept = profile["folder"] + place.removeprefix(os.path.realpath(settings["source"]))
-    try:
-        with open(kept, "rb") as source, open(place, "wb") as target:
-            target.write(source.read())
-    except OSError:  # what training did not run is compiled without
-        return arguments
-    # no cache may take an object of another profile for this one
-    os.environ["CCACHE_EXTRAFILES"] = os.pathsep.join(filter(None, [os.environ.get("CCACHE_EXTRAFILES"), place]))
-    return [*arguments, *rules["trained"]]
-
-
-def _rust_profile(settings: "dict[str, Any]") -> str:
-    """The profile of Rust code, one for all of it, which lies beside gcc's or clang's; empty if there is none."""
-    place = settings.get("profile", {}).get("folder", "")
-    if not place or not settings["rules"]["trained"]:
-        return ""
-    found = os.path.join(place if os.path.isdir(place) else os.path.dirname(place), RUST_PROFILE)
-    return found if os.path.isfile(found) else ""
-
-
-def _relative(arguments: "Sequence[str]", base: str) -> list[str]:
-    """*arguments* with each path below the folder *base* as seen from the folder of the command."""
-    found: list[str] = []
-    for word in arguments:
-        start = next((option for option in _BEFORE_PATHS if word.startswith(option + base + os.sep)), None)
-        if start is None or (found and found[-1] in {"-MT", "-MQ"}):  # names of targets are not to change
-            found.append(word)
-        else:
-            found.append(start + os.path.relpath(word[len(start) :]))
-    return found
 
 
 def _record(settings: "dict[str, Any]", name: str, result: RewrittenCommand) -> None:
@@ -267,14 +215,13 @@ def main(folder: str, name: str, arguments: list[str]) -> "NoReturn":
         os.execvp(command[0], [*command, *arguments])
     if name == RUSTC:  # cargo's wrapper protocol: the first argument is the rustc to run
         command = [*command, *arguments[:1]]
-        result = rewritten_rust(arguments[1:], settings["rules"], _rust_profile(settings))
+        result = rewritten_rust(arguments[1:], settings["rules"])
         mapping = settings["rust_mapping"]
     else:
         # ccache, distcc and compilers that are scripts look for the compiler on PATH again
         path = os.environ.get("PATH", os.defpath).split(os.pathsep)
         os.environ["PATH"] = os.pathsep.join(entry for entry in path if entry != folder)
         result = rewritten(arguments, settings["rules"])
-        result.arguments = _optimised(settings, result.arguments, result.sources)
         mapping = settings["mapping"]
     _count(settings, name, command, arguments, result)
     if result.removed or result.kept:

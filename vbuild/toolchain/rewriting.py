@@ -66,8 +66,6 @@ _FLAG_CHECKS = frozenset(
 )
 _FLAG_CHECK_SIZE = 200  # bytes
 
-# code that training did not run is compiled for speed as well
-_TRAINED_RUST = ("-C", "llvm-args=-pgso=false")
 _RUST_FEATURES = tuple(flag.removeprefix("-m") for flag in _CHOOSES if not flag.endswith("="))
 
 
@@ -158,11 +156,8 @@ def _verdict(sources: "Sequence[str]", rules: "Rules", *, assembles: bool) -> "C
     return of
 
 
-def rewritten_rust(arguments: "Sequence[str]", rules: "Rules", profile: str = "") -> RewrittenCommand:
-    """The arguments of rustc; unchanged where it compiles for the building machine: build scripts, macros.
-
-    *profile* is the file with what training left.
-    """
+def rewritten_rust(arguments: "Sequence[str]", rules: "Rules") -> RewrittenCommand:
+    """The arguments of rustc; unchanged where it compiles for the building machine: build scripts, macros."""
     result = RewrittenCommand((), [word for word in arguments if word.endswith(".rs")][:1])
     if not any(word.startswith("--target") for word in arguments):
         result.arguments = list(arguments)
@@ -176,8 +171,7 @@ def rewritten_rust(arguments: "Sequence[str]", rules: "Rules", profile: str = ""
             result.arguments.append(word)
         elif kept:
             result.arguments += [f"{option}{kept}"] if joined else [option, kept]
-    trained = (*_TRAINED_RUST, "-C", f"profile-use={profile}") if profile else ()
-    _add(result, (*rules["rust"], *trained), first=False)
+    _add(result, rules["rust"], first=False)
     result.added = []  # there is no other way for ours to arrive, so none was missed
     if not result.sources:  # cargo asking rustc what the flags stand for
         result.removed = []

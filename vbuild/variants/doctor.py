@@ -1,44 +1,29 @@
-"""`vbuild select --doctor`: whether installed variants fit this machine, and whether a server shows its variants.
+"""`vbuild doctor`: whether installed variants fit this machine.
 
-    interpreter -> the folders it imports from -> *.dist-info/variant.json -> supported here, or not, and what is better
+    folders of an environment -> *.dist-info/variant.json -> supported here, or not, and what is better
 
 Caches and disks that machines share bring variants to machines that cannot run them, and no installer checks again
 (redirecting sdists that choose by hardware; folders on a network). A variant wheel keeps its variant.json when it is
 installed, whatever its file was called (PEP 825).
-
-    a page of links -> variant wheels by release -> listed in a variants.json that is listed itself, or not
-
-Servers that list wheels and sdists alone, as pypiserver does, drop variants.json without a word.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
-from vbuild.config.requirements import asked_project
-from vbuild.errors import FetchError, HardwareError, VariantError, WheelError
+from vbuild.errors import VariantError
 from vbuild.files.reading import read_file
-from vbuild.files.wording import counted
 from vbuild.hardware.machine import Machine
-from vbuild.index_client.located import LocatedFile, files_at
-from vbuild.process.python import search_path
 from vbuild.variants.document import Document, Schema
 from vbuild.variants.metadata import VariantMetadata
 from vbuild.variants.order import ranked, supported_features
 from vbuild.variants.providers import BUILT_IN, is_answered, metadata_for
 from vbuild.wheel.metadata import VARIANT_JSON
-from vbuild.wheel.name import WheelName
 
-_REFUSED = "installers leave variants out that no variants.json lists, and take the plain wheel"
-_SERVERS = "serve the folder that 'vbuild index DIST --simple SITE' writes; docs/layouts/variants.md names servers"
 _VERDICTS = {True: "runs here", None: "may run here or not", False: "is NOT for this machine"}
 _CPUS = ("x86_64", "aarch64")
 _PIP = "pip install --force-reinstall --no-deps --no-cache-dir"
@@ -85,97 +70,14 @@ class Diagnosis(Struct, frozen=True):
         )
 
 
-class Served(Struct, frozen=True):
-    """A release with variants as *place* serves it: how many wheels have which *labels*, and what is wrong, or None."""
-
-    project: str
-    version: str
-    place: str
-    labels: tuple[str, ...]
-    wheels: int
-    why: str | None
-
-    def data(self) -> dict[str, Any]:
-        """The release as JSON holds it."""
-        return {
-            "name": self.project,
-            "version": self.version,
-            "place": self.place,
-            "labels": list(self.labels),
-            "wheels": self.wheels,
-            "why": self.why,
-            "do": _SERVERS if self.why else None,
-        }
-
-    def __str__(self) -> str:
-        what = f"{self.project} {self.version} at {self.place}: {counted(self.wheels, 'variant wheel')}"
-        return f"{what}: {f'{self.why}; {_REFUSED}' if self.why else 'all listed in variants.json'}"
-
-    @property
-    def advice(self) -> str | None:
-        return _SERVERS if self.why else None
-
-
-def served(name: str, place: str | Path) -> tuple[Served, ...]:
-    """Each release with variants of the project *name* at *place*, a folder or a page, and whether installers see them.
-
-    The newest release comes first. `FetchError` if *place* cannot be read, `VariantError` if it has no variant wheel.
-    """
-    asked_project(name, VariantError)
-    files = {file.name: file for file in files_at(place, name)}
-    releases: dict[tuple[Version, str], list[str]] = {}
-    for file in files:
-        with suppress(WheelError):
-            parsed = WheelName.parse(file)
-            if parsed.variant and parsed.project == canonicalize_name(name):
-                releases.setdefault((Version(parsed.version), parsed.release), []).append(parsed.variant)
-    if not releases:
-        raise VariantError(f"{name}: no variant wheel of it at {place}, so that there is nothing to look at")
-    found = []
-    for (version, release), labels in sorted(releases.items(), reverse=True):
-        wanted = tuple(dict.fromkeys(labels))
-        why = _why_unseen(files.get(f"{release}-variants.json"), f"{release}-variants.json", wanted)
-        found.append(Served(canonicalize_name(name), str(version), str(place), wanted, len(labels), why))
-    return tuple(found)
-
-
-def _why_unseen(file: LocatedFile | None, name: str, labels: tuple[str, ...]) -> str | None:
-    """What keeps installers from wheels with these *labels*; None if the *file* lists all of them."""
-    if file is None:
-        return f"{name} is not listed"
-    try:
-        known = {variant.label for variant in Document.parse(file.read()).variants}
-    except (FetchError, VariantError) as error:
-        return f"{name} cannot be read: {error}"
-    missing = [label for label in labels if label not in known]
-    return f"{name} does not list {', '.join(missing)}" if missing else None
-
-
-def diagnosed(python: Path | None, machine: Machine) -> tuple[Diagnosis, ...]:
-    """Every distribution with a variant.json that *python*, or the running interpreter, imports from, by name.
-
-    Those that *machine* does not support come first. `HardwareError` if *python* is not an interpreter.
-    """
-    return diagnosed_in(_path(python), machine)
-
-
 def diagnosed_in(folders: list[str], machine: Machine) -> tuple[Diagnosis, ...]:
-    """The same of every distribution in *folders*; of a project in several the first counts."""
+    """Every distribution with a variant.json in *folders*, by name; of a project in several the first counts.
+
+    Those that *machine* does not support come first.
+    """
     found = (_diagnosis(*installed, machine) for installed in _installed(folders))
     order = (False, None, True)
     return tuple(sorted(filter(None, found), key=lambda one: (order.index(one.is_supported), one.project)))
-
-
-def _path(python: Path | None) -> list[str]:
-    """The folders that the interpreter imports from."""
-    if python is None:
-        return [folder for folder in sys.path if folder]
-    try:
-        return search_path(python)
-    except OSError as error:
-        raise HardwareError(f"{python}: cannot be run: {error.strerror}") from error
-    except (subprocess.CalledProcessError, ValueError) as error:
-        raise HardwareError(f"{python}: does not say where it imports from; expected a Python interpreter") from error
 
 
 def _installed(path: list[str]) -> Iterator[tuple[str, str, Path]]:

@@ -1,4 +1,4 @@
-"""Variant properties and variants as values; the features that a provider's plugin finds on a machine.
+"""Variant properties and variants as values.
 
     x86_64 :: level :: v3            namespace :: feature :: value
     x86_64_v3 = {x86_64 :: level :: v3}    a variant: its label, and the properties that the label stands for
@@ -11,12 +11,11 @@ import hashlib
 import re
 from collections.abc import Iterable
 from itertools import groupby
-from typing import Any, Self
+from typing import Self
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from vbuild.errors import VariantError
-from vbuild.hardware.machine import Features
 
 NULL_LABEL = "null"
 
@@ -137,46 +136,3 @@ def hash_label(properties: Iterable[Property]) -> str:
     """
     text = "".join(f"{prop}\n" for prop in sorted(set(properties)))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
-
-
-class InstalledPackage(Struct, frozen=True, rename={"file": "wheel"}):
-    """A wheel that was installed: its project and version, its file, the file's SHA-256, and where it came from."""
-
-    name: str
-    version: str
-    file: str
-    sha256: str
-    url: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.version}"
-
-
-class PluginFeatures(Struct, frozen=True):
-    """The *features* of *namespace* that the machine supports, best first, as the plugin at *endpoint* answers.
-
-    The plugin's own package is the first of *packages*; what it needs follows.
-    """
-
-    namespace: str
-    endpoint: str
-    packages: tuple[InstalledPackage, ...]
-    features: Features
-
-    def __str__(self) -> str:
-        text = "; ".join(f"{name} {' > '.join(values)}" for name, values in self.features) or "nothing"
-        return f"{self.namespace}: {self.packages[0]} says that this machine supports {text}"
-
-    def data(self) -> dict[str, Any]:
-        """The answer as JSON holds it."""
-        return {
-            "namespace": self.namespace,
-            "plugin": self.endpoint,
-            "packages": [to_builtins(package) for package in self.packages],
-            "features": [{"name": name, "values": list(values)} for name, values in self.features],
-        }
-
-    def lines(self) -> tuple[str, ...]:
-        """The answer for people: what the machine supports, then every wheel that was installed to ask."""
-        wheels = (f"     {package.file} from {package.url}, sha256 {package.sha256}" for package in self.packages)
-        return (f"plugin of {self}", *wheels)

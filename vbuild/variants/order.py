@@ -102,4 +102,6 @@ def _reason(feature: Feature, metadata: VariantMetadata, features: Features, mac
         is_unasked = not is_listed and extra_of(f"{feature.namespace} :: {feature.name} :: {feature.values[0]}")
         unasked = f"installers' own {' '.join(provider.requires)} answers for levels only"
         return unasked if is_unasked else f"the machine has no {feature.namespace} :: {feature.name}"
-    return f"vbuild has no answer for its provider, {', '.join(provider.requires)}"
+    told = f"[supported.{feature.namespace}] with {feature.name} = ['{feature.values[0]}'] to the file of --machine"
+    unknown = f"vbuild does not know what a machine has of {feature.namespace}, and does not run its provider"
+    return f"{unknown}, {', '.join(provider.requires)}; if the machine has it, add {told}"

@@ -7,7 +7,7 @@ variants count only if the release's ``{name}-{version}-variants.json`` lists th
 https://peps.python.org/pep-0825/#variant-ordering
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from vbuild.config.requirements import asked_project
-from vbuild.config.toml_text import toml_comment
 from vbuild.errors import HardwareError, VariantError, WheelError, at, meant, reason_of
 from vbuild.files.atomic import replacing
 from vbuild.files.reading import read_text
@@ -26,15 +25,12 @@ from vbuild.hardware.conda import machine_of
 from vbuild.hardware.machine import Machine
 from vbuild.index_client.located import LocatedFile, files_at
 from vbuild.variants.document import Document
-from vbuild.variants.model import PluginFeatures
 from vbuild.variants.order import Ranked, ranked
 from vbuild.variants.providers import BUILT_IN
 from vbuild.wheel.archive import peek_into
 from vbuild.wheel.metadata import Metadata
 from vbuild.wheel.name import WheelName
 
-# asks the plugins that a release names which features the machine supports
-Ask = Callable[[Document, Machine], tuple[PluginFeatures, ...]]
 Rank = tuple[bool, int, int, tuple[int, str] | tuple[()]]
 
 
@@ -61,14 +57,12 @@ class Selection(Struct, frozen=True):
 
     *url* is where the wheel is, empty for a file of this machine, of which *wheel* is the path.
 
-    *plugin_features* are what plugins answered about the machine for the wheel's release, if they were asked. *notes*
-    say of documents of other tools and earlier drafts how they were read.
+    *notes* say of documents of other tools and earlier drafts how they were read.
     """
 
     wheel: Path
     name: WheelName
     ranking: tuple[Candidate, ...]
-    plugin_features: tuple[PluginFeatures, ...] = ()
     url: str = ""
     notes: tuple[str, ...] = ()
 
@@ -85,7 +79,6 @@ class Selection(Struct, frozen=True):
                 for one in self.ranking
             ],
             **({"notes": list(self.notes)} if self.notes else {}),
-            **({"plugins": [answer.data() for answer in self.plugin_features]} if self.plugin_features else {}),
         }
 
 
@@ -95,14 +88,12 @@ def select(
     *,
     machine: Machine,
     version: str | Version | None = None,
-    ask: Ask | None = None,
 ) -> Selection:
     """The wheel of the project *name* at the places *find_links* that *machine* gets, of *version* if one is given.
 
     A place is a folder, or the URL of a page of links or a simple index, of which METADATA is read at most.
-    *ask*, if given, says more of the machine for each release looked at that has variants. `VariantError` if no
-    wheel fits, saying why for each, where a variants.json is not as PEP 825 says, or for a namespace of the machine's
-    policy that no release has; `FetchError` for a place that cannot be read.
+    `VariantError` if no wheel fits, saying why for each, where a variants.json is not as PEP 825 says, or for a
+    namespace of the machine's policy that no release has; `FetchError` for a place that cannot be read.
     """
     asked_project(name, VariantError)
     listed = {file.name: file for place in reversed(find_links) for file in files_at(place, name)}
@@ -114,7 +105,6 @@ def select(
         near = meant(name, there) if version is None else ""
         raise VariantError(f"{wanted}: no wheel of it in {places}{near}")
     ranking: list[Candidate] = []
-    asked: list[PluginFeatures] = []
     notes: list[str] = []
     known = set(BUILT_IN)
     # the final ones, then the pre-releases
@@ -122,16 +112,14 @@ def select(
         index, document = _document(WheelName.parse(releases[found][0].name), listed)
         known.update(document.metadata.namespaces if document else ())
         notes += (f"{index}: {note}" for note in (document.notes if document else ()))
-        answers = ask(document, machine) if ask and document else ()
-        variants = ranked(document, informed(machine, answers)) if document else None
+        variants = ranked(document, machine) if document else None
         candidates = _ranked(releases[found], index, variants, machine)
         ranking += candidates
-        asked += answers
         if (best := candidates[0]).fits:
             _check_policy(machine, known)
-            return Selection(best.path, best.name, tuple(ranking), answers, best.file.url, tuple(notes))
+            return Selection(best.path, best.name, tuple(ranking), best.file.url, tuple(notes))
     _check_policy(machine, known)
-    reasons = "; ".join((*(f"{candidate.file.name}: {candidate.why}" for candidate in ranking), *map(str, asked)))
+    reasons = "; ".join(f"{candidate.file.name}: {candidate.why}" for candidate in ranking)
     raise VariantError(f"{name}: none of {len(ranking)} wheels fits this machine: {reasons}")
 
 
@@ -143,11 +131,6 @@ def _check_policy(machine: Machine, known: Collection[str]) -> None:
                 f"no namespace {name!r}; the releases looked at and vbuild have {', '.join(sorted(known))}"
                 f"{meant(name, known)}"
             )
-
-
-def informed(machine: Machine, answers: Iterable[PluginFeatures]) -> Machine:
-    """*machine* with what it supports by the *answers* of plugins, next to what it lists."""
-    return replace(machine, supported=(*machine.supported, *((one.namespace, one.features) for one in answers)))
 
 
 def machine_at(path: Path) -> Machine:
@@ -165,15 +148,11 @@ def machine_at(path: Path) -> Machine:
         return machine_of(text) if is_json else Machine.parse(text)
 
 
-def save_machine(machine: Machine, path: Path, answers: Sequence[PluginFeatures] = ()) -> None:
-    """Write *machine*, and the *answers* of plugins about it, to *path*, complete or not at all.
-
-    `HardwareError` if that cannot be.
-    """
-    notes = "".join(f"{toml_comment(line)}\n" for one in answers for line in one.lines())
+def save_machine(machine: Machine, path: Path) -> None:
+    """Write *machine* to *path*, complete or not at all. `HardwareError` if that cannot be."""
     try:
         with replacing(path) as part:
-            part.write_text(f"{notes}{informed(machine, answers)}", encoding="utf-8")
+            part.write_text(str(machine), encoding="utf-8")
     except OSError as error:
         raise HardwareError(f"{path}: cannot be written: {error.strerror}") from error
 

@@ -18,7 +18,6 @@ from tests.factories.gpu_projects import PROJECTS
 from tests.factories.projects import tree
 from tests.factories.tools import needs
 from vbuild.build.trial import TrialResult
-from vbuild.errors import BuildError
 from vbuild.hardware.machine import Machine
 from vbuild.release.cibuildwheel import cibuildwheel, planned
 from vbuild.release.model import ReleaseResult
@@ -219,88 +218,6 @@ def test_a_file_whose_flags_put_code_above_the_level_is_built_again_without_them
     assert ("%ymm" in dump.stdout) is bool(guard)
     assert release.kept_flags == ((("-mavx2", ("kernel.c",)),) if guard else ())
     assert plain.trial is v3.trial is TrialResult.NONE
-
-
-def test_a_library_is_optimised_as_a_whole_where_the_recipe_asks_for_it(tmp_path: Path) -> None:
-    hidden = '__attribute__((visibility("hidden"))) void kernel('
-    asked = f"{OFFLINE}{LEVELS}[tool.vbuild.build.profile]\nlto = true\n"
-    source = project(tmp_path / "project", asked, kernel=CALLED.replace("void kernel(", hidden), setup=PLAIN_SETUP)
-    with inside(source):
-        release = cibuildwheel(tmp_path / "dist", variants=["plain"])
-    (product,) = release.products
-    library = extension(product.wheel, tmp_path / "x" / "y")
-    assert " kernel\n" not in subprocess.run(["nm", library], capture_output=True, text=True, check=True).stdout
-    assert product.profile
-    assert (product.profile.lto, product.profile.train) == (True, None)
-    assert release.notes == ()
-
-
-WALK = """
-__attribute__((noinline)) static float rarely(float *a, float x) { a[(int)x & 15] += x / 31; return a[0] * x; }
-void kernel(float *a, const float *b) {
-    for (int i = 0; i < 16; i++) if (b[i] > 1000) a[i] += rarely(a, b[i]) * rarely(a, a[i]); else a[i] += b[i];
-}
-"""
-TRAIN = """
-[tool.vbuild.build.profile]
-train = "python {recipe}/train.py"
-"""
-BACKENDS = {
-    "setuptools": (OFFLINE, {}),
-    "scikit-build-core": (
-        (
-            '[build-system]\nrequires = ["scikit-build-core"]\nbuild-backend = "scikit_build_core.build"\n'
-            f"[tool.scikit-build]\ninstall.strip = false\n{OFFLINE}"
-        ),
-        {
-            "CMakeLists.txt": "cmake_minimum_required(VERSION 3.15)\nproject(demo C)\n"
-            "set(CMAKE_C_FLAGS_RELEASE -O2)\nfind_package(Python REQUIRED COMPONENTS Interpreter Development.Module)\n"
-            "python_add_library(demo MODULE demo.c kernel.c WITH_SOABI)\ninstall(TARGETS demo DESTINATION .)\n"
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_code_is_trained_in_the_container_for_all_levels(backend: str, tmp_path: Path) -> None:
-    options, files = BACKENDS[backend]
-    source = project(tmp_path / "project", options + LEVELS + TRAIN, kernel=WALK, setup=PLAIN_SETUP)
-    if files:
-        (source / "setup.py").unlink()
-        text = (source / "pyproject.toml").read_text()
-        (source / "pyproject.toml").write_text(text.partition("\n[project]")[2].join(["[project]", ""]))
-    tree(source, {**files, "train.py": "import demo\nfor number in range(1000): demo.total()\n"})
-    steps: list[str] = []
-    with inside(source):
-        release = cibuildwheel(
-            tmp_path / "dist",
-            variants=["plain", "x86_64_v3"],
-            on_progress=lambda target, step: steps.append(f"{target} {step}"),
-        )
-    assert release.failures == ()
-    assert steps[0] == "plain training"
-    assert steps.count("x86_64_v3 training") == 0
-    for product in release.products:
-        assert product.profile
-        assert (product.profile.train, product.profile.objects) == ("python {recipe}/train.py", 2)
-        library = extension(product.wheel, tmp_path / "x" / "y")
-        assert b".gcda" not in library.read_bytes()
-        code = subprocess.run(["objdump", "-d", library], capture_output=True, text=True, check=True).stdout
-        assert "<kernel.cold>:" in code
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ("exit 3", "build.profile.train: cp311-manylinux_x86_64: "),
-        ("true", "cp311-manylinux_x86_64: build.profile.train: the command ran no compiled code of the project"),
-    ],
-)
-def test_training_that_fails_leaves_no_wheel(command: str, said: str, tmp_path: Path) -> None:
-    source = project(tmp_path / "project", f"{OFFLINE}{LEVELS}{TRAIN.replace('python {recipe}/train.py', command)}")
-    with inside(source), pytest.raises(BuildError, match=f"^{said}"):
-        cibuildwheel(tmp_path / "dist", variants=["plain"])
-    assert not (tmp_path / "dist").exists()
 
 
 PLAIN_SETUP = """

@@ -65,11 +65,6 @@ def test_what_changes_nothing_leaves_the_key(tmp_path: Path, run: CibuildwheelRu
     assert key_of(project, moved, replace(kept, setup="/host/new")) == before
 
 
-def test_runs_that_train_code_are_not_kept(tmp_path: Path, run: CibuildwheelRun) -> None:
-    assert key_of(tmp_path / "project", replace(run, number=0)) is None
-    assert key_of(tmp_path / "project", replace(run, profile="/host/kit/profiles/x")) is None
-
-
 def test_a_damaged_run_is_dropped_and_leaves_no_wheel(tmp_path: Path) -> None:
     files = RunFiles(tmp_path / "wheels", tmp_path / "logs", tmp_path / "log")
     files.output.mkdir()

@@ -166,9 +166,8 @@ def test_a_namespace_that_vbuild_does_not_know_is_answered_by_the_machines_descr
     layout = theirs(tmp_path / "theirs", amd64(), amd64(label="atom", properties="rebellions :: arch :: atom"))
     assert number(select_image(layout, machine(supported={"rebellions": {"arch": ("atom",)}}))) == 1
     found = select_image(layout, machine())
-    assert found.ranking[1].why == (
-        "rebellions :: arch :: atom is not supported: "
-        "vbuild has no answer for its provider, rebellions-variant-provider"
+    assert found.ranking[1].why.startswith(
+        "rebellions :: arch :: atom is not supported: vbuild does not know what a machine has of rebellions, "
     )
 
 

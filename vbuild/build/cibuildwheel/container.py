@@ -30,7 +30,6 @@ LOST = (
 _PREFERRED = (3, 11)  # the first that starts fast, and that the wrapper of nvcc runs on
 _CHOSEN = "VBUILD_PYTHON"
 MOUNT = "cibuildwheel mounts the host at /host, unless disable-host-mount is set or the engine is on another machine"
-FIRST_GCC = 10  # that takes the flags of vbuild.build.profile
 _ASK = "import sys; print(sys.implementation.name, *sys.version_info[:2], sys.executable)"
 _PYTHONS = "/opt/python"
 _FIRST = ("cc", "gcc", "clang")  # the compilers that are asked, the first that is there
@@ -91,7 +90,7 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
     shutil.rmtree(folder, ignore_errors=True)
     compilers = compiler_wrapper.programs(environment.get("PATH", os.defpath))
     rules: dict[str, tuple[str, ...]] = {name: tuple(value) for name, value in settings["rules"].items()}
-    if (rules["everywhere"] or settings["profile"] or not settings["is_baseline"]) and compilers:
+    if not settings["is_baseline"] and compilers:
         # that of CC, or else one that a build is likely to take
         words = [Path(word).name for word in environment.get("CC", "").split()]
         named = [compilers[name] for name in (*words, *_FIRST) if name in compilers]
@@ -120,11 +119,9 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
             "compilers": {name: str(path) for name, path in compilers.items()},
             "log": str(logs / "nvcc.jsonl"),
         }
-    profile = {"folder": str(Path(settings["profile"], logs.name)), "base": settings["project"]}
     compiler_wrapper.put(
         folder,
         {
-            **({"profile": profile} if settings["profile"] else {}),
             "rules": rules,
             "programs": programs,
             "variables": {},
@@ -145,20 +142,13 @@ def put(settings: dict[str, Any], logs: Path, environment: dict[str, str]) -> No
 
 
 def check(compiler: Path, settings: dict[str, Any]) -> None:
-    """Refuse a *compiler* that cannot compile for the level of *settings*, or as they ask."""
+    """Refuse a *compiler* that cannot compile for the level of *settings*."""
     from vbuild.toolchain import compiler_wrapper  # noqa: PLC0415 - as above
 
     ran = subprocess.run([str(compiler), *compiler_wrapper.QUESTION], capture_output=True, text=True, check=False)
     macros = {name: int(value) for name, value in compiler_wrapper.MACRO.findall(ran.stdout)}
     family = "clang" if "__clang_major__" in macros else "gcc"
     version = macros.get("__clang_major__", macros.get("__GNUC__", 0))
-    if (settings["rules"]["everywhere"] or settings["profile"]) and (family != "gcc" or version < FIRST_GCC):
-        raise SystemExit(
-            f"{SAID}build.profile: {family} {version} of the image; expected gcc {FIRST_GCC} or newer: leave the table "
-            f"out, set CC=gcc in the option environment, or choose another image, such as manylinux_2_28"
-        )
-    if settings["is_baseline"]:
-        return
     if settings["machine"] == "x86_64" and version < compiler_wrapper.KNOWS_LEVELS[family]:
         expected = " or ".join(f"{name} {first}" for name, first in compiler_wrapper.KNOWS_LEVELS.items())
         raise SystemExit(

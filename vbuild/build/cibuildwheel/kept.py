@@ -67,12 +67,7 @@ class KeptRuns(Struct, frozen=True):
     fresh: bool = False
 
     def key(self, run: CibuildwheelRun) -> str | None:
-        """The key of *run*; None for one that trains code, or that has a profile of it: those are not kept.
-
-        `BuildError` if a file of the project cannot be read.
-        """
-        if run.profile or not run.number:
-            return None
+        """The key of *run*. `BuildError` if a file of the project cannot be read."""
         config = self.arguments.options
         passed = passed_on(self.arguments, self.environment)
         variables = {

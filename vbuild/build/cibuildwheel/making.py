@@ -18,7 +18,7 @@ The logs are written from within the container.
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Self
 
@@ -29,11 +29,10 @@ from packaging.tags import Tag
 import vbuild
 from vbuild.build.cibuildwheel.journal import BEFORE_BUILD, Journal
 from vbuild.build.cibuildwheel.kept import KeptRuns, RunFiles
-from vbuild.build.cibuildwheel.options import PROJECT, inside
+from vbuild.build.cibuildwheel.options import inside
 from vbuild.build.cibuildwheel.program import Arguments, Cibuildwheel, Containers, Echo, failed
-from vbuild.build.cibuildwheel.runs import CibuildwheelRun, RunContext, counting, trained
+from vbuild.build.cibuildwheel.runs import CibuildwheelRun
 from vbuild.build.kept_flags import KeptFlags
-from vbuild.build.profile import Profile, check_container, collected
 from vbuild.build.trial import TrialResult
 from vbuild.build.wrappers import (
     CompilerCall,
@@ -44,9 +43,8 @@ from vbuild.build.wrappers import (
     failures,
     overrides,
 )
-from vbuild.errors import BuildError, WheelError, at
+from vbuild.errors import BuildError, WheelError
 from vbuild.process.run import supervised
-from vbuild.recipe.model import Recipe
 from vbuild.sbom.model import Material
 from vbuild.toolchain import nvcc_commands
 from vbuild.toolchain.nvcc_commands import Command
@@ -241,60 +239,6 @@ class ContainerRunner(Struct, frozen=True):
         except BuildError as error:
             return error
         return None
-
-
-class Training(Struct, frozen=True):
-    """The *runs* with what training left, and that: *profiles* by their folder in the container, and by identifier."""
-
-    runs: Sequence[CibuildwheelRun]
-    profiles: Mapping[str, Mapping[str, Profile]]
-
-
-def trained_runs(
-    plan: Sequence[CibuildwheelRun],
-    recipe: Recipe,
-    context: RunContext,
-    runner: ContainerRunner,
-    on_progress: Callable[[CibuildwheelRun], None],
-) -> Training:
-    """The runs of *plan* with profiles of their code, if *recipe* trains it: of the lowest level, for all levels.
-
-    `BuildError` if training fails.
-    """
-    if recipe.build.profile.train is None:
-        return Training(plan, {})
-    folders: dict[object, str] = {}
-    profiles: dict[str, Mapping[str, Profile]] = {}
-    check_container(recipe.build.profile, context.backend)
-    for run in sorted((run for run in plan if run.plan), key=lambda run: run.cpu.rank):
-        if (choices := run.targets[0].choices) in folders:
-            continue
-        if not run.is_tested:
-            raise BuildError(
-                f"build.profile.train: runs code for {run.cpu}, and this machine is {context.machine or 'not known'}"
-            )
-        on_progress(run)
-        place = f"profiles/{run.name}"
-        folders[choices] = str(context.setup / place)
-        profiles[folders[choices]] = _profiles(counting(recipe, run, context), runner, runner.setup.folder / place)
-    following = [trained(recipe, run, context, folders[run.targets[0].choices]) if run.plan else run for run in plan]
-    return Training(following, profiles)
-
-
-def _profiles(run: CibuildwheelRun, runner: ContainerRunner, folder: Path) -> Mapping[str, Profile]:
-    """What *run*, whose code counts, leaves in *folder* for each identifier."""
-    made, found = runner.made(run), dict[str, Profile]()
-    if made.error:
-        with at("build.profile.train"):
-            raise made.error
-    for identifier in made.builds:
-        place = folder / identifier
-        place.mkdir(parents=True)
-        counts = runner.setup.folder / "runs" / run.name / "counts" / identifier
-        trees = {"": Path(PROJECT)}
-        with at(identifier):
-            found[identifier] = collected(counts, place, trees=trees, stage=folder, compilers=None, log=made.log)
-    return found
 
 
 def assigned(wheels: Iterable[Path], identifiers: Sequence[str]) -> dict[str, Path]:

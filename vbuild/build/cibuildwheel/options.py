@@ -37,7 +37,6 @@ from msgspec import Struct, field, to_builtins
 
 from vbuild.build.cibuildwheel.container import LOST
 from vbuild.build.plan import RELATIVE_RPATHS, SETTLED, CudaPlan, Rewriting
-from vbuild.build.profile import CARGO_LTO
 from vbuild.config.table import Env, Setting
 from vbuild.errors import BuildError
 from vbuild.recipe.target import Target
@@ -81,8 +80,8 @@ def inside(path: Path) -> PurePosixPath:
     return HOST / path.resolve().relative_to("/")
 
 
-def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None, profile: str = "") -> Env:
-    """The assignments, in the shell's words, that a build by *rules* and *profile* gets behind the project's own."""
+def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None) -> Env:
+    """The assignments, in the shell's words, that a build by *rules* gets behind the project's own."""
     words = {name: _quoted(value) for name, value in target.env}
     # what makes builds the same anywhere, unless the image, the project or the recipe says otherwise
     words |= {name: _unless_set(name, f"echo {value}") for name, value in SETTLED.items() if name not in words}
@@ -98,13 +97,12 @@ def assignments(target: Target, rules: Rewriting, cuda: CudaPlan | None, profile
     # in front, where what anybody else says of it counts; behind the quote that each of these begins with
     words["CMAKE_ARGS"] = f'"{RELATIVE_RPATHS} {words.get("CMAKE_ARGS", _CMAKE_ARGS)[1:]}'
     bins = [str(WRAPPERS), *([str(CUDA / "bin")] if cuda else [])]
-    settings = json.dumps([to_builtins(rules), cuda.rules.data() if cuda else None, profile], sort_keys=True)
+    settings = json.dumps([to_builtins(rules), cuda.rules.data() if cuda else None], sort_keys=True)
     return (
         *words.items(),
         # cargo finds rustc by itself, and does not see the flags that its wrapper adds: see vbuild.build.wrappers
         (WRAPPER, '"$RUSTC_WRAPPER"'),
         ("RUSTC_WRAPPER", _quoted(str(WRAPPERS / "rustc-launcher"))),
-        *((name, _unless_set(name, f"echo {value}")) for name, value in (CARGO_LTO if rules.everywhere else ())),
         ("CARGO_TARGET_DIR", _quoted(str(PROJECT / "target"))),
         ("CARGO_BUILD_TARGET", _unless_set("CARGO_BUILD_TARGET", _RUST_HOST)),
         # a ccache of the project's sees only commands as they were, and may only ask a compiler for its version

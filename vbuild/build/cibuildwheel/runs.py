@@ -33,8 +33,7 @@ from vbuild.build.cibuildwheel.options import (
     written,
 )
 from vbuild.build.cuda import cuda_plan
-from vbuild.build.plan import BUILD_FOLDER, BuildBackend, CudaPlan, FlagPlan, Rewriting, in_fixed_folder, levelled
-from vbuild.build.profile import INSTRUMENTING, LTO, TRAINED
+from vbuild.build.plan import BuildBackend, CudaPlan, FlagPlan, Rewriting, levelled
 from vbuild.config.table import Env
 from vbuild.elf.catalogue import driver_libraries
 from vbuild.errors import BuildError
@@ -58,7 +57,7 @@ class CibuildwheelRun(Struct, frozen=True):
 
     *plan* and *toolkit* are None where nothing of vbuild's is put into the container. *repair* is what the wrapper of
     auditwheel adds, and *is_tested* whether the project's tests are left to run. It is the *number*th with these
-    targets; 0 is the one that trains. In the container, the folder *profile* has the profiles by identifier, if any.
+    targets.
     """
 
     targets: tuple[Target, ...]
@@ -69,7 +68,6 @@ class CibuildwheelRun(Struct, frozen=True):
     repair: tuple[str, ...] = ()
     is_tested: bool = True
     number: int = 1
-    profile: str = ""
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.targets))
@@ -106,7 +104,6 @@ class CibuildwheelRun(Struct, frozen=True):
             "rules": {name: getattr(rules, name) for name in Rewriting.__struct_fields__},
             "nvcc": self.plan.cuda.data() if self.plan.cuda else None,
             "auditwheel": self.repair,
-            "profile": self.profile,
             "project": str(PROJECT),
             "wrappers": str(WRAPPERS),
             "wrapper": WRAPPER,
@@ -125,14 +122,6 @@ class RunContext(Struct, frozen=True):
     setup: PurePosixPath
     backend: BuildBackend
     toolkit: Callable[[Target], Toolkit]
-
-
-class _Change(Struct, frozen=True):
-    """What differs in a run from the one that is planned: its *rules*, its *number*, and where its *profile* is."""
-
-    rules: Rewriting
-    number: int
-    profile: str
 
 
 def runs(
@@ -170,32 +159,7 @@ def again(
 ) -> CibuildwheelRun:
     """*run* once more, by other *rules* of the compiler wrappers, for those *identifiers* of it only."""
     number = run.number + 1
-    return _levelled(recipe, run.targets, identifiers, (), context, change=_Change(rules, number, run.profile))
-
-
-def counting(recipe: Recipe, run: CibuildwheelRun, context: RunContext) -> CibuildwheelRun:
-    """*run* with code that counts, and the command that trains it for a test."""
-    rules = replace(run.plan.rewriting if run.plan else Rewriting(), everywhere=INSTRUMENTING[CompilerFamily.GCC])
-    change = _Change(rules, 0, str(context.setup / "profiles" / "none"))
-    made = _levelled(recipe, run.targets, run.identifiers, (), context, change=change)
-    counts = context.setup / "runs" / made.name / "counts"
-    train = (recipe.build.profile.train or "").replace("{recipe}", "{package}")
-    setting = f"export GCOV_PREFIX={counts}/$CIBUILDWHEEL_BUILD_IDENTIFIER PYTHONHASHSEED=0"
-    options = {
-        "TEST_COMMAND": f"{setting} && {train}",
-        "TEST_REQUIRES": " ".join(recipe.build.profile.requires),
-        "TEST_SKIP": "",
-    }
-    variables = {f"CIBW_{name}{suffix}": text for name, text in options.items() for suffix in ("", "_LINUX")}
-    variables = {name: text for name, text in variables.items() if name != "CIBW_TEST_SKIP_LINUX"}
-    return replace(made, variables=tuple({**dict(made.variables), **variables}.items()))
-
-
-def trained(recipe: Recipe, run: CibuildwheelRun, context: RunContext, profile: str) -> CibuildwheelRun:
-    """*run* with the profiles in the folder *profile* of the container."""
-    rules = replace(run.plan.rewriting if run.plan else Rewriting(), trained=TRAINED[CompilerFamily.GCC])
-    change = _Change(rules, 1, profile)
-    return _levelled(recipe, run.targets, run.identifiers, (), context, change=change)
+    return _levelled(recipe, run.targets, identifiers, (), context, rules=rules, number=number)
 
 
 def machine_of(identifier: str) -> str:
@@ -244,29 +208,25 @@ def _levelled(
     all_of_them: Sequence[str],
     context: RunContext,
     *,
-    change: _Change | None = None,
+    rules: Rewriting | None = None,
+    number: int = 1,
 ) -> CibuildwheelRun:
-    target, asked = group[0], recipe.build.profile
+    target = group[0]
     toolkit = context.toolkit(target) if target.cuda else None
     cuda = _cuda(recipe, target, toolkit, context.backend) if toolkit else None
-    if change is None:
-        rules = levelled(target.cpu, rules=recipe.build.flags)
-        change = _Change(replace(rules, everywhere=LTO[CompilerFamily.GCC]) if asked.lto else rules, 1, "")
+    rules = rules or levelled(target.cpu, rules=recipe.build.flags)
     settings = (*target.config_settings, *(cuda.config_settings if cuda else ()))
     plan = FlagPlan(
         cpu=target.cpu,
         backend=context.backend,
-        environment=assignments(target, change.rules, cuda, change.profile),
-        # objects are known by their places
-        config_settings=in_fixed_folder(context.backend, settings) if asked.train else settings,
-        rewriting=change.rules,
+        environment=assignments(target, rules, cuda),
+        config_settings=settings,
+        rewriting=rules,
         cuda=cuda.rules if cuda else None,
     )
     is_tested = target.cpu.is_baseline or bool(context.machine and context.machine.runs(target.cpu))
     repair = _repair(recipe, target)
-    run = CibuildwheelRun(
-        group, tuple(mine), (), plan, toolkit, repair, is_tested, number=change.number, profile=change.profile
-    )
+    run = CibuildwheelRun(group, tuple(mine), (), plan, toolkit, repair, is_tested, number=number)
     options = Inheritance.of(context.environment)
     options.add("environment", " ".join(f"{name}={text}" for name, text in plan.environment), _ASSIGNMENTS)
     if plan.config_settings:
@@ -325,8 +285,7 @@ def _before_build(recipe: Recipe, run: CibuildwheelRun, setup: PurePosixPath) ->
     That may install a compiler, and may end in anything: a newline, a comment. So ours is the shell's trap.
     """
     program = f"python -I -S -B {shlex.quote(str(setup / _PROGRAM))} {shlex.quote(str(setup / 'runs' / run.name))}"
-    commands = [*([f"rm -rf {BUILD_FOLDER}"] if recipe.build.profile.train else []), *recipe.build.before_build]
-    more = (f' && (cd "{{package}}" && sh -c {shlex.quote(command)})' for command in commands)
+    more = (f' && (cd "{{package}}" && sh -c {shlex.quote(command)})' for command in recipe.build.before_build)
     missing = f"vbuild: {setup} cannot be read in the container; {MOUNT}"
     is_there = f"[ -r {shlex.quote(str(setup / _PROGRAM))} ]"
     put = f"{program}{''.join(more)} || status=$?"

@@ -1,6 +1,5 @@
 """The file names of packages for conda, and where packages are."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from vbuild.errors import RepackageError
@@ -32,18 +31,3 @@ def packages_in(folder: Path) -> tuple[Path, ...]:
     except OSError as error:
         raise RepackageError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
     return tuple(sorted(path for path in (*shown, *below) if is_package(path)))
-
-
-def packages_at(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The packages at *paths* and in the folders there; `RepackageError` for a folder without, or one given twice."""
-    found: dict[str, Path] = {}
-    for path in paths:
-        own = packages_in(path) if path.is_dir() else (path,)
-        if not own:
-            raise RepackageError(f"{path}: no packages in this folder; expected files that end in {CONDA} or {TAR_BZ2}")
-        for package in own:
-            # a package in two formats, or of two subdirs
-            key = f"{package.parent.name}/{stem_of(package)}" if path.is_dir() else stem_of(package)
-            if (other := found.setdefault(key, package)) != package:
-                raise RepackageError(f"{package}: is {other} again; give them apart")
-    return tuple(found.values())

@@ -28,7 +28,6 @@ from vbuild.files.hashing import sha256_of
 from vbuild.files.json_text import json_object
 from vbuild.files.reading import read_file
 from vbuild.files.records import Buffer
-from vbuild.publishing.conda.tarred import counted_entries
 from vbuild.publishing.model import PublishRule
 from vbuild.verification.model import Finding, Severity
 from vbuild.wheel.metadata import Record, recorded_sha256
@@ -44,6 +43,8 @@ _OURS = {f"info/{name}" for name in ("about.json", "files", "index.json", "link.
 # bytes of what describes a package: paths.json of a hundred thousand files
 LARGEST = 1 << 25
 _READ = 1 << 20
+# the largest packages have a hundred thousand files; entries of any package, and the most of a small one
+_MOST_ENTRIES, _FEW_ENTRIES = 500_000, 20_000
 
 
 class OpenCondaPackage(Struct, frozen=True):
@@ -100,6 +101,18 @@ class OpenCondaPackage(Struct, frozen=True):
             except (zstd.ZstdError, tarfile.TarError, EOFError) as error:
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise RepackageError(f"damaged: {reason}") from error
+
+
+def counted_entries(archive: tarfile.TarFile, *, packed: int) -> Iterator[tarfile.TarInfo]:
+    """The entries of *archive*; `RepackageError` when there are more than a package of *packed* bytes has.
+
+    Entries that are alike and hold nothing take no room, and each takes time and memory.
+    """
+    most = min(_MOST_ENTRIES, max(_FEW_ENTRIES, packed))
+    for number, entry in enumerate(archive):
+        if number == most:
+            raise RepackageError(f"more than {most} entries; expected no more in a package of its size")
+        yield entry
 
 
 @contextmanager

@@ -148,7 +148,7 @@ TABLE, PKG_INFO = "wheels.json", "PKG-INFO"
 _BACKEND, _HARDWARE, _INSTALLED = "redirectbackend.py", "redirecthardware.py", "redirectinstalled.py"
 HAZARD = (
     "It chooses by CPU and GPU, which the caches of pip and uv do not know: machines that share one get what the first "
-    "of them chose. Install there with --no-cache-dir (pip) or --no-cache (uv); vbuild select --doctor finds what was "
+    "of them chose. Install there with --no-cache-dir (pip) or --no-cache (uv); vbuild doctor finds what was "
     "chosen for another machine."
 )
 STALE = (
