@@ -136,7 +136,7 @@ ROWS = (
     _writing("matrix", is_nightly=True),
     Row("lock in/isolated.toml", project, is_nightly=True),
     Row("lock demo --machine in/machine.toml -f in -o out", release, is_nightly=True),
-    Row("cibuildwheel -o out --dry-run -- in", cibuildwheel_project),
+    Row("cibuildwheel -o out --dry-run -- in", cibuildwheel_project, is_nightly=True),
     _writing("collect"),
     Row("toolkit list", is_nightly=True),
     Row("toolkit install 13.0", statuses=(1,), is_nightly=True),  # no index has it
@@ -148,7 +148,7 @@ ROWS = (
     Row("cache clean", is_nightly=True),
     _writing("slim"),
     _writing("slim-image", is_nightly=True),
-    Row("slim --environment in/venv --gpu 90", release),
+    Row("slim --environment in/venv --gpu 90", release, is_nightly=True),
     Row("slim --system --gpu 90 --dry-run", is_nightly=True),
     _writing("split"),
     Row("split in -o out --min-size 0 --try true --check", _writing("split").fill, is_nightly=True),

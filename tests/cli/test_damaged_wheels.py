@@ -81,6 +81,7 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "in"
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("damage", [_flipped, _other_crc, _other_bytes], ids=["bit", "crc", "bytes"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_damaged_file_is_named_and_nothing_written(

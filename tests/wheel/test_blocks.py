@@ -54,6 +54,7 @@ def honest(name: str) -> Blocks:
     return blocks_of(stream(name), PLAIN)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", COMPRESSORS)
 def test_all_pieces_stand_behind_what_they_refer_to(name: str) -> None:
     blocks, plain = honest(name), memoryview(PLAIN)
