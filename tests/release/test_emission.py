@@ -10,7 +10,6 @@ import pytest
 
 from tests.factories.emitted_recipes import written_recipe
 from vbuild.errors import BuildError, RecipeError
-from vbuild.files.atomic import STAGE
 from vbuild.release.emit import CiSystem, emitted
 from vbuild.release.emit_jobs import chunks
 
@@ -117,7 +116,7 @@ def test_what_the_jobs_would_not_find_is_refused(folder: Path) -> None:
 
 def test_what_cannot_stand_in_one_line_is_refused(folder: Path) -> None:
     with pytest.raises(BuildError) as refusal:
-        emitted(written_recipe(folder, LEVELS, name="a\nb.toml"), CiSystem.SLURM)
+        emitted(written_recipe(folder, LEVELS, name="a\nb.toml"), CiSystem.GITLAB)
     assert str(refusal.value) == (
         "source: 'a\\nb.toml' cannot be written in one line; expected printable characters alone"
     )
@@ -158,7 +157,6 @@ TOO_LARGE = {
     "expected fewer builds, or the reusable workflow (uses: .../vbuild/.github/workflows/vbuild.yml)",
     CiSystem.GITLAB: "the configuration would have {} bytes, and GitLab takes none of more than 2000000; "
     "expected fewer builds",
-    CiSystem.SLURM: "the script would have {} bytes, and Slurm takes none of more than 4000000; expected fewer builds",
 }
 
 
@@ -176,11 +174,6 @@ def test_a_file_that_would_not_be_taken_is_not_emitted(folder: Path, system: CiS
 def _values(axis: str, length: int, number: int) -> str:
     rows = (f'{"x" * length}{value} = {{ properties = ["x :: {axis} :: v{value}"] }}\n' for value in range(number))
     return "".join(rows)
-
-
-def test_a_part_that_a_cluster_leaves_in_a_project_is_no_part_of_its_source(folder: Path) -> None:
-    text = emitted(written_recipe(folder, LEVELS), CiSystem.SLURM)
-    assert f"work=$(mktemp -d {STAGE}slurm/" in text
 
 
 def test_chunks_are_all_items_in_their_order() -> None:

@@ -1,9 +1,7 @@
 """What a stranger calls a project, a folder or a Python stays a text in what is emitted, or is refused."""
 
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 import yaml
 
 from tests.factories.recipes import HASH
-from tests.factories.workflows import words
 from vbuild.errors import BuildError, RecipeError
 from vbuild.release.emit import CiSystem, emitted, project_workflows
 from vbuild.release.emit_jobs import INSTALL
@@ -94,16 +91,6 @@ def test_a_value_is_a_text_and_nothing_else(folder: Path, value: str, system: Ci
     if system is CiSystem.GITHUB:
         assert expressions(odd) == expressions(plain)
     assert len(odd.splitlines()) == len(plain.splitlines())
-
-
-@pytest.mark.parametrize("value", VALUES)
-def test_the_shell_of_a_cluster_gets_the_words_as_they_are(folder: Path, value: str) -> None:
-    source = recipe(folder, value)
-    script = emitted(source, CiSystem.SLURM, options=["--pass-env", value])
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    [call] = words(f"set -- part work 0\n{script}", SLURM_ARRAY_TASK_ID="0", PATH=os.defpath)
-    assert call[:2] == ["matrix", f"./{source}" if value.startswith("-") else str(source)]
-    assert call[call.index("--pass-env") + 1] == value
 
 
 @pytest.mark.parametrize("value", ["a\nb: c", "a\rb", "a\x1b[2J", "a\u2028b", "a\x7f"])

@@ -109,19 +109,6 @@ def test_the_pipeline_for_gitlab(
 
 
 @pytest.mark.nightly
-def test_the_script_for_slurm(
-    project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one folder, which is what the nodes of a cluster see."""
-    folder = checkout(project, tmp_path / "work")
-    (folder / "release.sh").write_text(workflow(project, CiSystem.SLURM, monkeypatch))
-    for number in range(2):
-        run("bash release.sh part 'a b' 0", folder, SLURM_ARRAY_TASK_ID=str(number))
-    run("bash release.sh collect 'a b'", folder)
-    assert published(folder / "dist") == whole
-
-
-@pytest.mark.nightly
 def test_the_commands_in_json(
     project: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

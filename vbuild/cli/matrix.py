@@ -45,7 +45,7 @@ _FOR_JOBS = {"jobs": None, "fresh": False, "locked": False, "pass_env": ()}
 @click.option("--part", is_flag=True, help="Leave what needs the whole release to 'vbuild collect'.")
 @click.option(
     "--emit",
-    type=options.Choice(["github", "gitlab", "slurm", "json"]),
+    type=options.Choice(["github", "gitlab", "json"]),
     help="Print jobs for this system, one for each build; build nothing.",
 )
 @click.option(

@@ -1,8 +1,7 @@
-"""`vbuild matrix --emit`: a recipe's release as the file that a CI system or a cluster runs.
+"""`vbuild matrix --emit`: a recipe's release as the file that a CI system runs.
 
     recipe -> parts -> github   a workflow: matrices of builds, then a job that collects
                     -> gitlab   a pipeline of two stages
-                    -> slurm    a script that submits job arrays, and a job behind them
                     -> json     the parts and their commands, for any other system
 
 Every part is one command, ``vbuild matrix SOURCE --only LABEL … --part``, that does the same on any machine. The last
@@ -30,20 +29,6 @@ A release as a GitLab pipeline: a stage of builds, and a stage that collects wha
 - The matrix's values are in the job's name, of 255 characters at most, so that a part's command stands in the script:
   https://gitlab.com/gitlab-org/gitlab/-/issues/353024
 - A whole configuration has at most 2 MB: https://gitlab.com/gitlab-org/gitlab/-/issues/370116
-
-A release as a script for Slurm: job arrays, one task for each part, and a job that collects what they made.
-
-    bash FILE [options of sbatch]      in the working folder -> arrays -> collect, after them
-
-- An array's last number is below the cluster's ``MaxArraySize``, 1001 unless it is configured; the script asks, and
-  submits as many arrays as it takes: https://slurm.schedmd.com/job_array.html
-- Collecting starts ``afterany``: with ``afterok`` one build that fails would leave it waiting for ever, and wheels that
-  were built would be no release: https://slurm.schedmd.com/sbatch.html#OPT_dependency
-- A script has at most 4 MB (``max_script_size``): https://slurm.schedmd.com/slurm.conf.html#OPT_max_script_size
-
-All tasks share one folder, and it may be the project that they build. So parts are in one whose name begins as that of
-vbuild's own work in progress does, which is no part of any source. Each submission has a folder of its own in there:
-the tasks of one before may still be running.
 """
 
 import json
@@ -54,7 +39,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +46,7 @@ from msgspec import Struct, to_builtins
 
 from vbuild.build.cibuildwheel.program import Arguments
 from vbuild.errors import BuildError
-from vbuild.files.atomic import STAGE, replacing
+from vbuild.files.atomic import replacing
 from vbuild.files.templates import Written, yaml_block, yaml_text
 from vbuild.recipe.model import Recipe
 from vbuild.release.emit_jobs import CHECK, INSTALL, VARIABLE, JobPart, Jobs, chunks, rendered
@@ -259,37 +243,6 @@ def _chosen(jobs: Jobs, several: Iterable[JobPart]) -> Iterator[str]:
     yield "esac"
 
 
-_WORK = f"{STAGE}slurm"
-_SLURM_FILE = 4_000_000  # bytes
-
-
-def script(jobs: Jobs) -> str:
-    """The script that submits *jobs*, and is submitted itself; `BuildError` if Slurm would not take it."""
-    commands = [jobs.command(part) for part in jobs.parts]
-    text = rendered(
-        "slurm.sh.jinja",
-        shlex.quote,
-        jobs=jobs,
-        work=Written(_WORK),
-        title=f"vbuild-{jobs.name}",
-        check=Written(CHECK),
-        cpus=dict(pairwise(jobs.options)).get("--jobs"),  # how much a task does at a time
-        collect=Written(_in_work(jobs.collecting, jobs.collecting.index(jobs.parts_folder))),
-        commands=[Written(_in_work(command, command.index("-o") + 1)) for command in commands],
-    )
-    if (size := len(text.encode())) > _SLURM_FILE:
-        what = f"the script would have {size} bytes, and Slurm takes none of more than {_SLURM_FILE}"
-        raise BuildError(f"{jobs.source}: {what}; expected fewer builds")
-    return text
-
-
-def _in_work(command: Sequence[str], place: int) -> str:
-    """The *command* for a shell, its word at *place* in the folder of a submission, as the script calls that."""
-    words = [shlex.quote(word) for word in command]
-    words[place] = f'"$work"/{words[place]}'
-    return " ".join(words)
-
-
 # rises when a key changes its meaning
 FORMAT = 1
 
@@ -299,7 +252,6 @@ class CiSystem(StrEnum):
 
     GITHUB = "github"
     GITLAB = "gitlab"
-    SLURM = "slurm"
     JSON = "json"
 
 
@@ -309,11 +261,10 @@ def emitted(
     """The file that makes the release of the recipe or project at *source* on *system*, run in this working folder.
 
     *install* is the shell command that installs vbuild in a job; by default it installs what the variable
-    ``VBUILD_WHEELS`` names, and fails with a sentence if that is empty. On a cluster nothing is installed: jobs have
-    what their submitter has. Every job fails before it does anything else if its ``vbuild`` is another project's.
-    *runner* is GitHub's ``runs-on`` or GitLab's ``image``. *options* are given to every ``vbuild matrix``, such as
-    ``--schema``. The same recipe gives the same text. `RecipeError` for a recipe that is
-    wrong, `BuildError` if the jobs would not find it or the file would be too large.
+    ``VBUILD_WHEELS`` names, and fails with a sentence if that is empty. Every job fails before it does anything else
+    if its ``vbuild`` is another project's. *runner* is GitHub's ``runs-on`` or GitLab's ``image``. *options* are given
+    to every ``vbuild matrix``, such as ``--schema``. The same recipe gives the same text. `RecipeError` for a recipe
+    that is wrong, `BuildError` if the jobs would not find it or the file would be too large.
     """
     jobs = Jobs.of(source, install=install, runner=runner, options=options)
     match system:
@@ -321,8 +272,6 @@ def emitted(
             return workflow(jobs)
         case CiSystem.GITLAB:
             return pipeline(jobs)
-        case CiSystem.SLURM:
-            return script(jobs)
     return json.dumps(data(jobs), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -1,6 +1,6 @@
 """What is emitted, whatever the system: the parts of a release, where its files are, what a job needs first.
 
-    SOURCE, from the working folder -> Jobs -> github, gitlab, slurm, or JSON
+    SOURCE, from the working folder -> Jobs -> github, gitlab, or JSON
 
 The working folder is the one that the jobs start in: a repository's top folder.
 
