@@ -104,7 +104,7 @@ def checked_index(data: bytes, stem: str) -> dict[str, Any]:
         if type(number) is not int or number < 0:
             raise RepackageError(f"build_number is {number!r}; expected a whole number")
         if not isinstance(depends, list) or not all(isinstance(one, str) for one in depends):
-            raise RepackageError("depends is no list of texts")
+            raise RepackageError("depends: expected a list of texts")
         return values
 
 
