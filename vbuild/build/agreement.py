@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 
 from msgspec import Struct
 
-from vbuild.build.headers import left_out
+from vbuild.build.advice import left_out
 from vbuild.errors import BuildError
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import GpuCodeKind, GpuList, GpuOffer, Service, service

@@ -30,7 +30,7 @@ from msgspec import Struct
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
 
-from vbuild.build.headers import missing_header, missing_source
+from vbuild.build.advice import missing_header, missing_source
 from vbuild.config.requirements import requirement_lines
 from vbuild.errors import BuildError, at
 from vbuild.files.cache import Cache, remove
@@ -51,7 +51,6 @@ from vbuild.toolchain.interpreter import Interpreter
 # with which uv installs other versions than those asked for; a lock was made with them already
 _INSTEAD = frozenset({"UV_OVERRIDE", "UV_CONSTRAINT", "UV_EXCLUDE"})
 
-_NO_MODULE = re.compile(r"^(?:ModuleNotFoundError|ImportError): No module named '(\w+)", re.MULTILINE)
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _DIGITS = 12  # of a digest: paths of programs must stay short
 _LARGE = 1 << 20  # bytes: what somebody edits in its place is smaller
@@ -479,8 +478,3 @@ def own_environment(interpreter: Interpreter) -> BuildEnvironment:
 
 def _digest(lines: Collection[str]) -> str:
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:_DIGITS]
-
-
-def missing_module(log: str) -> str:
-    """The module that the last traceback in the text of a *log* says is missing; empty if it says nothing of one."""
-    return str((_NO_MODULE.findall(log) or [""])[-1])

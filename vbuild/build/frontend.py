@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,26 +22,16 @@ from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
+from vbuild.build.advice import advice, first_of_nvcc, looked_in_vain
 from vbuild.build.caching import Running
 from vbuild.build.cuda import cuda_plan
-from vbuild.build.environment import BuildEnvironment, Environments, SourceTools, missing_module, own_environment
-from vbuild.build.headers import (
-    first_of_nvcc,
-    looked_in_vain,
-    missing_header,
-    missing_source,
-    older_cuda,
-    older_python,
-    other_python,
-)
+from vbuild.build.environment import BuildEnvironment, Environments, SourceTools, own_environment
 from vbuild.build.identity import packages_of
 from vbuild.build.job import Job
-from vbuild.build.numpy_api import older_numpy
 from vbuild.build.plan import BuildBackend
 from vbuild.build.reproducible import BuildTraces
 from vbuild.build.requiring import check_cuda, pins
 from vbuild.build.resources import job_variables
-from vbuild.build.setup_imports import is_known, project_of
 from vbuild.build.wrappers import (
     BuildFolders,
     CompilerCall,
@@ -71,7 +60,6 @@ _MISMATCHES = ("target specific option mismatch", "always_inline function", "req
 
 # it goes whatever a recipe says, so no key of one helps
 _NATIVE = "-march=native"
-_NO_HEADERS = re.compile(r"Python\.h'? ?(?:file not found|: No such file)")
 
 
 class Built(Struct, frozen=True):
@@ -379,27 +367,8 @@ def _explained(job: Job, wrappers: CompilerWrappers, log: Path) -> Iterator[None
                 f"{error}\nIts {_NATIVE} is for the building machine, and goes in any case; the sources need more "
                 f"than the baseline has, and no wheel for all machines can be built of them as they are"
             ) from error
-        if missing := missing_module(text):
-            project = project_of(missing)
-            what = "Name the package that has the module"
-            if not is_known(project):
-                what += "; check first whose it is, as anyone can register a free name on the package index"
-            what += f": build.requires = [{project!r}]"
+        if what := advice(text, first or ""):
             raise BuildError(f"{error}\n{what}") from error
-        if _NO_HEADERS.search(text):
-            raise BuildError(
-                f"{error}\nThe headers of Python are missing; install them: apt-get install python3-dev"
-            ) from error
-        asked = (
-            (missing_header, first),
-            (other_python, text),
-            (older_python, first),
-            (older_numpy, text),
-            (older_cuda, text),
-            (missing_source, text),
-        )
-        if advice := next((said for about, what in asked if (said := about(what or ""))), None):
-            raise BuildError(f"{error}\n{advice}") from error
         if job.compilers.cxx is None and "++" in text:
             raise BuildError(f"{error}\nThere is no C++ compiler on PATH; install g++ or clang") from error
         raise error from caught

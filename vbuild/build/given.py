@@ -21,11 +21,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 
-from vbuild.build.draft import RecipeDraft, drafted
 from vbuild.build.environment import resolved
-from vbuild.build.job import takes
 from vbuild.build.source import fetched, unpacked
-from vbuild.build.survey import ProjectSurvey, surveyed
+from vbuild.build.survey import ProjectSurvey, RecipeDraft, drafted, surveyed
 from vbuild.config.requirements import is_path
 from vbuild.config.table import Table
 from vbuild.errors import BuildError, FetchError, HardwareError, RecipeError, at
@@ -49,7 +47,6 @@ _AXES = frozenset({"cpu", "cuda", "requires", "axes"})
 _SHOWN = 5
 # the packages whose version is that of the toolkit; cuda-toolkit requires the others since CUDA 13
 _TOOLKITS = frozenset({"cuda-toolkit", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11"})
-_OLDEST_PYTHON, _NEWER_PYTHONS = 6, 5  # minor versions that may be installed
 _SERIES = re.compile(r"\d+\.\d+")
 
 
@@ -113,10 +110,7 @@ def given(source: str | Path, axes: AskedAxes, *, indexes: Indexes | None = None
         survey = surveyed(unpacked(fetched(sdist, indexes=indexes), Path(folder)), sdist.name)
     if is_pure:
         _check_compiled(survey, sdist.name)
-    survey = _with_requirements(survey, axes, indexes)
-    axes, fitting = _with_python(axes, survey)
     matrix, chosen = _axes(axes, survey)
-    chosen = (*fitting, *chosen)
     draft = drafted(survey, matrix)
     return Given(Recipe.of_sdist(sdist, path, draft.values()), (*notes, *chosen, *_met(survey, matrix)), draft=draft)
 
@@ -138,12 +132,7 @@ def _of_files(path: Path, axes: AskedAxes) -> Given:
     if is_drafted or (axes.gpus and path.name in PROJECT_FILES):
         with at(path):
             survey = surveyed(path.parent, project_name(path.parent) or path.parent.name)
-        survey = _with_requirements(survey, axes, None)
-    fitting: tuple[str, ...] = ()
-    if survey and is_drafted:
-        axes, fitting = _with_python(axes, survey)
     keys, notes = _keys(axes, survey) if has_axes else _axes(axes, survey)
-    notes = (*fitting, *notes)
     draft = None
     if is_drafted and survey:
         draft, notes = drafted(survey, keys), (*notes, *_met(survey, keys))
@@ -195,44 +184,6 @@ def _keys(axes: AskedAxes, survey: ProjectSurvey | None) -> tuple[dict[str, Any]
     return axes.keys(), notes
 
 
-def _with_python(axes: AskedAxes, survey: ProjectSurvey) -> tuple[AskedAxes, tuple[str, ...]]:
-    """*axes*, for a project that does not take the Python that runs vbuild with one of this machine that it takes.
-
-    And a line that says so. Without such a Python they stay, and the build says what is missing.
-    """
-    here = sys.version_info
-    wanted = survey.pythons
-    if axes.pythons or takes(wanted, here[:3]):
-        return axes, ()
-    is_taken = takes(survey.requires_python, here[:3])
-    made = f"Cython {survey.generated} made its C, which compiles for Python {wanted.rpartition(',')[2]}"
-    why = made if is_taken else f"the project wants {survey.requires_python}"
-    for minor in sorted(range(_OLDEST_PYTHON, here.minor + _NEWER_PYTHONS), key=lambda each: abs(each - here.minor)):
-        with suppress(BuildError):
-            found = Interpreter.found(f"3.{minor}", os.environ)
-            if takes(wanted, found.version):
-                text = f"{found.version[0]}.{found.version[1]}"
-                return replace(axes, pythons=(text,)), (f"Python {text}: {why}; --python takes another",)
-    return axes, ((f"{made}, and this machine has none",) if is_taken else ())
-
-
-def _with_requirements(survey: ProjectSurvey, axes: AskedAxes, indexes: Indexes | None) -> ProjectSurvey:
-    """*survey*, with the toolkit's libraries that those of its build requirements take that are compiled with it."""
-    from vbuild.index_client.packages import files_of
-
-    libraries = set(survey.libraries)
-    for line in (*survey.lines, *survey.imported) if axes.gpus or axes.toolkits else ():
-        with suppress(BuildError, FetchError, RecipeError, OSError):  # the build says what cannot be installed
-            wanted = Requirement(line)
-            at_hand = indexes or Indexes.configured()
-            if wanted.url or any(one.is_wheel for one in files_of(wanted.name, indexes=at_hand)):
-                continue
-            sdist = _newest(wanted, at_hand)[0]
-            with tempfile.TemporaryDirectory() as folder:
-                libraries |= {*surveyed(unpacked(fetched(sdist, indexes=indexes), Path(folder)), sdist.name).libraries}
-    return replace(survey, libraries=tuple(sorted(libraries)))
-
-
 def _cuda_of_requirements(lines: Collection[str], pythons: Sequence[str]) -> tuple[Dotted, str] | None:
     """The CUDA toolkit that comes with what *lines* require, and the package that says so; None if none does."""
     if not lines:
@@ -262,23 +213,10 @@ def _met(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[str]:
         yield "it has CUDA code, and --cuda is not asked for"
     elif survey.only_calls_cuda and "cuda" not in matrix:
         yield "it calls CUDA's libraries; --toolkit 12.9,13.0 builds with these, a wheel for each"
-    for name, value in survey.switches:
-        if "cuda" in matrix or not name.endswith("FORCE_CUDA"):
-            yield f"{name}={value} is set, so that it is built here"
-    if survey.options and "cuda" in matrix:
-        yield f"{', '.join(name for name, _ in survey.options)} is turned on: it leaves CUDA out otherwise"
-    for line, why in survey.added:
-        yield f"{line} is required: {why}"
+    for name, value in survey.switched(has_cuda="cuda" in matrix).items():
+        yield f"{name}={value} is set, so that it is built here"
     if survey.imported:
         yield f"it imports or includes {', '.join(survey.imported)} and does not require it: installed for the build"
-    if survey.unknown:
-        yield (
-            f"it imports {', '.join(survey.unknown)} and does not require it: not installed, because anyone can "
-            f"register a free name on the package index; if this project is meant: "
-            f"build.requires = {[*survey.imported, *survey.unknown]}"
-        )
-    if survey.decisive and survey.has_cuda and "cuda" in matrix:
-        yield f"its setup.py leaves CUDA out without {', '.join(survey.decisive)}: installed for the build"
 
 
 def _pythons(axes: AskedAxes) -> dict[str, Any]:

@@ -1,32 +1,39 @@
-"""What a project's files say of how it is built, before anything is: what a recipe for it has to name.
+"""What a project's files say of how it is built, and the recipe that follows.
 
-    pyproject.toml          the backend, build requirements, requires-python
+    pyproject.toml          build requirements, requires-python, hooks of hatchling that run on demand only
     *.egg-info, folders     the module that users import
-    *.cu, CMakeLists.txt    CUDA, its own list of architectures, the libraries of the toolkit it includes or links
-    setup.py                switches such as X_FORCE_BUILD, without which a finished wheel is downloaded, and what it
-                            imports and its build requirements lack (setup_imports.py)
-    *.c, *.cpp, *.rs        run-time dispatch of its own, and headers of the system
+    setup.py                known projects that it imports and does not require; switches such as X_FORCE_BUILD,
+                            without which it downloads a finished wheel
+    *.cu, CMakeLists.txt    CUDA, and the libraries of the toolkit that are included or linked
+    *.c, *.cpp, *.rs        languages, and headers of the system
+      -> ProjectSurvey, axes -> RecipeDraft -> keys that a recipe is read from, or the text of one
 
-Files are searched, not run: what a project computes is not found.
+Files are searched, not run. What this does not find, a build says when it fails, with the line for the recipe
+(`vbuild.build.advice`).
 """
 
+import ast
 import os
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
-from vbuild.build.headers import is_of_cuda, toolkit_library
-from vbuild.build.job import recognised, wanted_python
-from vbuild.build.numpy_api import NumpyBound, numpy_bound, oldest
-from vbuild.build.own_library import made_before, text_of
-from vbuild.build.plan import BuildBackend
-from vbuild.build.setup_imports import PLACES, setup_imports
+from vbuild.build.advice import is_known, is_of_cuda, project_of, toolkit_library
+from vbuild.build.job import wanted_python
 from vbuild.config.requirements import required_project
 from vbuild.config.table import Table
+from vbuild.config.toml_text import toml, toml_comment, toml_key
+from vbuild.elf.catalogue import frameworks
 from vbuild.errors import RecipeError
+from vbuild.files.reading import read_text
+from vbuild.hardware.driver import Dotted
+from vbuild.toolchain.toolkit import releases
 
 _LANGUAGES = {
     **dict.fromkeys((".c",), "C"),
@@ -37,111 +44,66 @@ _LANGUAGES = {
     **dict.fromkeys((".pyx", ".pxd"), "Cython"),
 }
 _HEADERS = (".h", ".hh", ".inc")
-_SCRIPTS = (".py", ".cmake", ".toml", ".cfg", "CMakeLists.txt", "meson.build", "meson_options.txt", "meson.options")
+_SCRIPTS = (".py", ".cmake", ".toml", ".cfg", "CMakeLists.txt", "meson.build")
 _NOT_ITS_OWN = frozenset(
     {"tests", "test", "test cases", "docs", "doc", "examples", "benchmarks"}
     | {"build", "dist", "node_modules", "__pycache__", "site-packages"}
 )
+_PLACES = ("src", "python", "lib")  # of a project's packages, if not at its top
+_LARGEST = 1 << 21  # bytes: a file that is larger is data
+_WIDTH = 120
 
 # a name that turns "download the wheel that fits" off, or compilation on; how it is compared tells what to set it to
 _FORCED = re.compile(
     r"""["'](?P<name>(?:[A-Z][A-Z0-9_]*_)?(?:FORCE_(?:BUILD|CUDA)|USE_(?:CYTHON|MYPYC)))["'](?=(?P<rest>[^\n]*))"""
 )
 _COMPILING = ("USE_CYTHON", "USE_MYPYC")
-_HOOKS = ("HATCH_BUILD_HOOKS_ENABLE", "1")
 _SAYS_TRUE = re.compile(r"""==\s*["'](?P<value>\w+)["']""")
-_ARCHS = re.compile(r"(?:arch=compute_|code=sm_|\bsm_)(?P<number>\d{2,3}[af]?)")
-_CUDA = re.compile(
-    r"CUDAExtension|enable_language\s*\(\s*CUDA|LANGUAGES[^)]*\bCUDA\b|find_package\s*\(\s*CUDA|\bnvcc\b"
-)
-_DISPATCH = re.compile(
-    r"__builtin_cpu_(?:supports|is|init)|__get_cpuid|\b__cpuid(?:ex|_count)?\b|is_x86_feature_detected!|target_clones"
-    r"|\bgetauxval\s*\(|__attribute__\s*\(\(\s*(?:__)?target"
-)
 # of what is compiled that has no source in a language of ours: by cffi, mypyc, Cython of .py, a tool that is called
 _EXTENDS = re.compile(r"\b(?:ext_modules|rust_extensions|cffi_modules|mypycify|cythonize)\b")
 _COMPILERS = frozenset(
     {"cffi", "cython", "hatch-mypyc", "maturin", "meson-python", "mypy", "nuitka", "pythran", "scikit-build"}
     | {"scikit-build-core", "setuptools-rust"}
 )
-_NATIVE = re.compile(r"-m(?:arch|tune|cpu)=native")
 # that nvcc compiles something, be it called .cu or not
 _KERNELS = re.compile(r"CUDAExtension|enable_language\s*\(\s*CUDA|LANGUAGES[^)]*\bCUDA\b|cuda_add_|\.cu\b|-x cu\b")
-_PYBIND11, _SEPARABLE = re.compile(r"\bpybind11_add_module\b"), re.compile(r"\bCUDA_SEPARABLE_COMPILATION\s+ON\b")
-_OWN_LTO = re.compile(r"\bINTERPROCEDURAL_OPTIMIZATION\b|\bNO_EXTRAS\b")
-_AS_CUDA = re.compile(r"-x cu\b|\bLANGUAGE\s+CUDA\b")  # sources whose names do not say so
-# how scripts name the toolkit's libraries; and variables that take its major version
+_AS_CUDA = re.compile(r"-x cu\b|\bLANGUAGE\s+CUDA\b")
+# how scripts name the toolkit's libraries
 _LINKED = re.compile(
     r"""\bCUDA::(?P<target>\w+)|\bCUDA_(?P<variable>[a-zA-Z]+)_LIBRAR(?:Y|IES)\b"""
     r"""|["']-(?P<tile>-?enable-tile)["']|["'](?:-l)?(?P<name>cu[a-z]+(?:Lt)?|nv[a-zA-Z]+|npp[a-z]*)["']"""
 )
-# what a build leaves out unless it is asked: an option of CMake or Meson, and a variable that setup.py reads
-_OPTION = re.compile(
-    r"""\boption\s*\(\s*(?P<cmake>\w+)\s+"[^"]*"\s+(?:OFF|FALSE|NO|0)\s*\)"""
-    r"""|\boption\s*\(\s*'(?P<meson>\w+)'[^)]*?\bvalue\s*:\s*(?P<value>false|'disabled'|'auto')"""
-    r"""|(?:environ\.get|getenv)\(\s*["'](?P<variable>\w+)["']\s*,\s*["'](?:0|OFF|False|false|no|)["']\s*\)(?P<rest>[^\n]*)""",
-    re.IGNORECASE,
-)
-_ENABLES = frozenset({"use", "with", "enable", "enabled", "build", "have", "support", "backend", "kernels", "compile"})
-_MAJOR = re.compile(r"""(?:environ(?:\.get\(|\[)|getenv\()\s*["'](?P<name>[A-Z0-9_]*CUDA_MAJOR(?:_VERSION)?)["']""")
-# the C that Cython writes names its release, and compiles for Pythons up to one: tried with the headers of each
-_GENERATED = re.compile(r"/\* Generated by Cython (?P<version>\d+\.\d+(?:\.\d+)?)")
-_KNOWN_PYTHONS = (
-    ("0.29.13", "<3.8"),
-    ("0.29.24", "<3.10"),
-    ("0.29.32", "<3.11"),
-    ("0.29.35", "<3.12"),
-    ("3.0.8", "<3.13"),
-)
-_BEFORE_RENAMING = "scikit-build-core<0.8"  # of cmake.minimum-version
-_RENAMED = "its pyproject.toml has cmake.minimum-version, which newer releases refuse"
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?P<header>[\w./+-]+)>", re.MULTILINE)
 _QUOTED = re.compile(
     r"""^[ \t]*(?:#[ \t]*include|cdef[ \t]+extern[ \t]+from)[ \t]*["']<?(?P<header>[\w./+-]+)""", re.MULTILINE
+)
+_OF_SETUPTOOLS = frozenset({"setuptools", "pkg_resources", "distutils", "_distutils_hack"})
+_EXTENSIONS = frozenset({"torch.utils.cpp_extension"})
+
+_CUDA_LIBRARIES = (
+    *("cudart", "cublas*", "cufft*", "curand", "cusolver*", "cusparse*", "nvrtc*", "nvJitLink", "npp*", "nvjpeg"),
+    *("cudnn*", "nccl"),
 )
 
 
 class ProjectSurvey(Struct, frozen=True, kw_only=True):
     """What the files of a project say; each of *languages*, *libraries* and *headers* once, sorted.
 
-    *requires* are the projects that its build requirements, the *lines*, name. *module* is what users import, or "" if
-    that is not certain. *archs* are the GPUs of its own list, as in ``80``. *libraries* are those of the CUDA toolkit,
-    as ``matrix.cuda[].libraries`` has them, and *switches* the variables that make it build here what it would
-    download, or compile what it would leave to Python. *options* are those of its build system, or variables, that
-    leave CUDA out unless they are set, each with the value that does.
-
-    *imported* is what setup.py cannot do without and *requires* lacks, *unknown*, *tried* and *decisive* are those of
-    `vbuild.build.setup_imports`. *generated* is the oldest release of Cython that made C of it which
-    nothing makes again, or "". *added* holds a requirement to
-    releases that take the project, each with the reason. *majors* are variables that want the major version of CUDA.
-    *before* makes a library of kernels that setup.py links, and nothing else makes.
-    It *has_lto* where pybind11 adds link-time optimization to CUDA code that is compiled separately.
-    *dispatch* are files that ask the CPU, *native* those that build for the building machine. *headers* are those in
-    angle brackets that are not its own.
+    *requires* are the projects that its build requirements, the *lines*, name, and *imported* those that they lack.
+    *module* is what users import, or "" if that is not certain. *libraries* are those of the CUDA toolkit, as
+    ``matrix.cuda[].libraries`` has them. *switches* are variables that make it build here what it would download, or
+    compile what it would leave to Python. *headers* are those in angle brackets that are not its own.
     """
 
-    backend: BuildBackend
     requires: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     requires_python: str = ""
     module: str = ""
     languages: tuple[str, ...] = ()
-    archs: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     switches: tuple[tuple[str, str], ...] = ()
-    options: tuple[tuple[str, str], ...] = ()
-    dispatch: tuple[str, ...] = ()
-    native: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     imported: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-    tried: tuple[str, ...] = ()
-    decisive: tuple[str, ...] = ()
-    generated: str = ""
-    added: tuple[tuple[str, str], ...] = ()
-    majors: tuple[str, ...] = ()
-    before: str = ""
-    has_lto: bool = False
     has_extensions: bool = False
     has_kernels: bool = False
     calls_cuda: bool = False
@@ -156,91 +118,59 @@ class ProjectSurvey(Struct, frozen=True, kw_only=True):
         return self.calls_cuda and not self.has_kernels
 
     @property
-    def pythons(self) -> str:
-        """The specifier of the Pythons that it takes: those that it wants, and for which its C was made."""
-        known = (
-            pythons
-            for oldest, pythons in _KNOWN_PYTHONS
-            if self.generated and _release(self.generated) < _release(oldest)
-        )
-        return ",".join(filter(None, [self.requires_python, next(known, "")]))
-
-    @property
     def is_compiled(self) -> bool:
         """Whether there is any source that a compiler takes, or a tool that makes some."""
         return bool(self.languages or self.switches or self.has_extensions or _COMPILERS.intersection(self.requires))
 
+    def switched(self, *, has_cuda: bool) -> dict[str, str]:
+        """The *switches* of a build with or without CUDA."""
+        return {name: value for name, value in self.switches if has_cuda or not name.endswith("FORCE_CUDA")}
+
 
 def surveyed(project: Path, name: str) -> ProjectSurvey:
     """What the files in the folder *project* say, whose distribution is called *name*."""
-    found, files = _Found(), tuple(_files(project))
-    for path in files:
-        found.look(path, path.relative_to(project).as_posix())
-    lines, has_hooks, is_renamed = _stated(project)
+    sources = _Sources()
+    for path in _files(project):
+        sources.look(path, path.relative_to(project).as_posix())
+    lines, has_hooks = _stated(project)
     requires = tuple(dict.fromkeys(each for line in lines if (each := required_project(line))))
     # with other sources it compiles by itself, and a switch for Cython makes those anew
-    by_itself = found.languages - {"Cython"}
-    switches = {name: value for name, value in found.switches.items() if not (by_itself and name.endswith(_COMPILING))}
+    by_itself = sources.languages - {"Cython"}
+    switches = {name: text for name, text in sources.switches.items() if not (by_itself and name.endswith(_COMPILING))}
     if has_hooks:
-        switches |= [_HOOKS]
-    imports = setup_imports(project, requires)
-    imported = imports.required
-    if any(header.startswith("numpy/") for header in found.headers) and "numpy" not in {*requires, *imported}:
+        switches["HATCH_BUILD_HOOKS_ENABLE"] = "1"
+    imported = tuple(dict.fromkeys(_imported(project, requires)))
+    if any(header.startswith("numpy/") for header in sources.headers) and "numpy" not in {*requires, *imported}:
         imported = (*imported, "numpy")
-    is_made_again = "cython" in {*requires, *imported}
-    added = [(_BEFORE_RENAMING, _RENAMED)] if is_renamed else []
-    bound = oldest({*found.numpy[False], *(() if is_made_again else found.numpy[True])})
-    if bound and bound.is_admitted_by(lines):
-        added.append((bound.line, bound.why))
-    before = made_before(project, files)
+    libraries = {library for name in (*sources.headers, *sources.linked) if (library := toolkit_library(name))}
     return ProjectSurvey(
-        backend=recognised(project),
         requires=requires,
         lines=lines,
         requires_python=wanted_python(project),
         module=_module(project, name),
-        languages=tuple(sorted(found.languages)),
-        archs=tuple(sorted(found.archs, key=lambda arch: (int(arch.rstrip("af")), arch))),
-        libraries=tuple(sorted({each for name in (*found.headers, *found.linked) if (each := toolkit_library(name))})),
+        languages=tuple(sorted(sources.languages)),
+        libraries=tuple(sorted(libraries)),
         switches=tuple(sorted(switches.items())),
-        options=tuple(sorted((option, on) for option, on in found.options.items() if _is_of_cuda(option, name))),
-        dispatch=tuple(sorted(found.dispatch)),
-        native=tuple(sorted(found.native)),
-        headers=tuple(sorted(found.headers - found.own)),
+        headers=tuple(sorted(sources.headers - sources.own)),
         imported=imported,
-        unknown=imports.unknown,
-        tried=tuple(each for each in imports.tried if each not in imported),
-        decisive=tuple(each for each in imports.decisive if each not in imported),
-        generated="" if is_made_again else min(found.generated, key=_release, default=""),
-        added=tuple(added),
-        majors=tuple(sorted(found.majors)),
-        before=before,
-        has_lto=found.has_lto,
-        has_extensions=found.has_extensions,
+        has_extensions=sources.has_extensions,
         # some have the script of a kernel that they no longer have
-        has_kernels=bool(before) or (found.has_kernels and ("CUDA" in found.languages or found.has_others)),
-        calls_cuda=any(map(is_of_cuda, (*found.headers, *found.quoted))),
+        has_kernels=sources.has_kernels and ("CUDA" in sources.languages or sources.has_others),
+        calls_cuda=any(map(is_of_cuda, (*sources.headers, *sources.quoted))),
     )
 
 
-class _Found:
+class _Sources:
     """What the files looked at so far have."""
 
     def __init__(self) -> None:
         self.languages: set[str] = set()
-        self.archs: set[str] = set()
         self.switches: dict[str, str] = {}
-        self.options: dict[str, str] = {}
-        self.dispatch: set[str] = set()
-        self.native: set[str] = set()
         self.headers: set[str] = set()
         self.own: set[str] = set()
         self.quoted: set[str] = set()
         self.linked: set[str] = set()
-        self.majors: set[str] = set()
-        self.generated: set[str] = set()
-        self.numpy: dict[bool, set[NumpyBound]] = {True: set(), False: set()}
-        self.has_extensions = self.has_kernels = self.has_others = self.has_lto = False
+        self.has_extensions = self.has_kernels = self.has_others = False
 
     def look(self, path: Path, name: str) -> None:
         is_script = path.name.endswith(_SCRIPTS)
@@ -253,90 +183,62 @@ class _Found:
             self.languages.add(language)
         if not (is_script or is_header or language):
             return
-        text = text_of(path)
-        if is_script:
-            self._look_at_script(text, name)
+        text = _text(path)
         self.quoted |= {match["header"] for match in _QUOTED.finditer(text)}
         if not is_script and language != "Cython":
-            if match := _GENERATED.match(text):
-                self.generated.add(match["version"])
-            if bound := numpy_bound(text):
-                self.numpy[match is not None].add(bound)
             self.headers |= {match["header"] for match in _INCLUDE.finditer(text)}
-            if _DISPATCH.search(text):
-                self.dispatch.add(name)
-
-    def _look_at_script(self, text: str, name: str) -> None:
+        if not is_script:
+            return
         for match in _FORCED.finditer(text):
-            said = _SAYS_TRUE.search(match["rest"])
-            self.switches.setdefault(match["name"], said["value"] if said else "1")
-        if _EXTENDS.search(text):
-            self.has_extensions = True
-        if _NATIVE.search(text):
-            self.native.add(name)
+            compared = _SAYS_TRUE.search(match["rest"])
+            self.switches.setdefault(match["name"], compared["value"] if compared else "1")
+        self.has_extensions |= bool(_EXTENDS.search(text))
         if not (name.endswith(".py") and "/" in name):
             self.has_kernels |= bool(_KERNELS.search(text))
             self.has_others |= bool(_AS_CUDA.search(text))
-            self.has_lto |= bool(_PYBIND11.search(text) and _SEPARABLE.search(text) and not _OWN_LTO.search(text))
-            for match in _OPTION.finditer(text) if "/" not in name else ():
-                self._add_option(match)
             for match in _LINKED.finditer(text):
-                self.linked.add(
-                    "tileiras" if match["tile"] else match["target"] or match["name"] or match["variable"].lower()
-                )
-        if _CUDA.search(text):
-            self.archs |= {match["number"] for match in _ARCHS.finditer(text)}
-        self.majors |= {match["name"] for match in _MAJOR.finditer(text)}
-
-    def _add_option(self, match: re.Match[str]) -> None:
-        if match["cmake"]:
-            self.options[match["cmake"]] = "ON"
-        elif match["meson"]:
-            self.options[match["meson"]] = "true" if match["value"] == "false" else "enabled"
-        elif not match["variable"].endswith("FORCE_CUDA"):
-            said = _SAYS_TRUE.search(match["rest"])
-            self.options[match["variable"]] = said["value"] if said else "1"
-
-
-def _is_of_cuda(option: str, project: str) -> bool:
-    """Whether *option* turns on CUDA alone, by its words: ``DEMO_ENABLE_CUDA`` of *project*, not ``CUDA_DEBUG``."""
-    own = {*canonicalize_name(project).split("-"), canonicalize_name(project).replace("-", "")}
-    return {*option.lower().split("_")} - _ENABLES - own in ({"cuda"}, {"gpu"}, {"cuda", "gpu"})
+                library = match["target"] or match["name"] or (match["variable"] or "").lower()
+                self.linked.add("tileiras" if match["tile"] else library)
 
 
 def _files(project: Path) -> Iterator[Path]:
+    """The files of *project*: not what is hidden, in a virtual environment, or built of it."""
     for place, folders, files in os.walk(project):
-        folders[:] = sorted(name for name in folders if _is_its_own(Path(place, name)))
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name.lower() not in _NOT_ITS_OWN
+            and not Path(place, name, "pyvenv.cfg").exists()
+        )
         yield from (Path(place, name) for name in sorted(files))
 
 
-def _is_its_own(folder: Path) -> bool:
-    """Whether *folder* is of the project's sources: not hidden, no virtual environment, not what was built of it."""
-    name = folder.name.lower()
-    return not name.startswith(".") and name not in _NOT_ITS_OWN and not (folder / "pyvenv.cfg").exists()
+def _text(path: Path) -> str:
+    """The text of a source; "" for a link, for a file that is too large to be one, and if it cannot be read."""
+    try:
+        if path.is_symlink() or path.stat().st_size > _LARGEST:
+            return ""
+        return read_text(path, errors="replace")
+    except OSError:
+        return ""
 
 
-def _stated(project: Path) -> tuple[tuple[str, ...], bool, bool]:
-    """The build requirements as pyproject.toml says them.
+def _stated(project: Path) -> tuple[tuple[str, ...], bool]:
+    """The build requirements in pyproject.toml, and whether hatchling has hooks that it runs on demand only.
 
-    And whether hatchling has hooks that it runs on demand only, as projects have them that compile with mypyc; and
-    whether scikit-build-core has a key that was renamed, and is not asked to read it as it was.
+    Projects that compile with mypyc have such hooks.
     """
     file = project / "pyproject.toml"
-    table = Table({})
-    if file.is_file():
-        try:
-            table = Table.load(file)
-        except RecipeError:  # the backend says what is wrong with it
-            table = Table({})
-    system = table.raw("build-system")
-    listed = system.get("requires", []) if isinstance(system, dict) else []
-    lines = [text for text in listed if isinstance(text, str) and required_project(text)]
-    hooks = _at(table.raw("tool"), "hatch", "build", "targets", "wheel", "hooks")
-    has_hooks = any(isinstance(hook, dict) and hook.get("enable-by-default") is False for hook in hooks.values())
-    settings = _at(table.raw("tool"), "scikit-build")
-    is_renamed = "minimum-version" in _at(settings, "cmake") and "minimum-version" not in settings
-    return tuple(lines), has_hooks, is_renamed
+    try:
+        table = Table.load(file) if file.is_file() else Table({})
+    except RecipeError:  # the backend says what is wrong with it
+        table = Table({})
+    listed = _at(table.raw("build-system")).get("requires")
+    lines = [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
+    hooks = _at(table.raw("tool"), "hatch", "build", "targets", "wheel", "hooks").values()
+    has_hooks = any(isinstance(hook, dict) and hook.get("enable-by-default") is False for hook in hooks)
+    return tuple(text for text in lines if required_project(text)), has_hooks
 
 
 def _at(table: object, *keys: str) -> Mapping[str, object]:
@@ -346,27 +248,158 @@ def _at(table: object, *keys: str) -> Mapping[str, object]:
     return table if isinstance(table, dict) else {}
 
 
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
+def _imported(project: Path, requires: Iterable[str]) -> Iterator[str]:
+    """The known projects that setup.py imports at its top, and that *requires* lacks.
+
+    Of frameworks also what a function or a handler of errors imports to compile extensions: some projects handle a
+    missing torch themselves, and say how to install it. Projects that are not known are left to the user: anyone can
+    register a free name, and the build would run their code.
+    """
+    try:
+        tree = ast.parse(_text(project / "setup.py"))
+    except (SyntaxError, ValueError):  # of Python 2, for one: the build says so
+        return
+    extends = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module in _EXTENSIONS)
+    for node in (*tree.body, *extends):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        for name in (module.partition(".")[0] for module in names):
+            paths = [project / place / name for place in ("", *_PLACES)]
+            is_own = any(path.is_dir() or path.with_name(f"{name}.py").is_file() for path in paths)
+            needed = project_of(name)
+            if name in _OF_SETUPTOOLS or name in sys.stdlib_module_names or is_own or not is_known(needed):
+                continue
+            if not any(_brings(required, needed) for required in requires):
+                yield needed
+
+
+def _brings(required: str, needed: str) -> bool:
+    """Whether *required* is *needed*, or named after it as ``oldest-supported-numpy`` is; not so of frameworks."""
+    if needed in frameworks():
+        return required == needed
+    return set(needed.split("-")) <= set(required.split("-"))
 
 
 def _module(project: Path, name: str) -> str:
-    """The module that users of *name* import, where its files leave no doubt."""
+    """The module that users of *name* import, if its files leave no doubt."""
     plain = canonicalize_name(name).replace("-", "_")
-    listed: list[str] = []
+    places = [project, *(project / place for place in _PLACES)]
     for file in (*project.glob("*.egg-info/top_level.txt"), *project.glob("*/*.egg-info/top_level.txt")):
-        listed = [line.strip() for line in text_of(file).splitlines() if line.strip().isidentifier()]
-        break
-    places = [project, *(project / name for name in PLACES)]
-    if listed:
-        same = [each for each in listed if each.lower() == plain]
-        shown = [each for each in listed if not each.startswith("_") and each not in _NOT_ITS_OWN]
+        listed = [line.strip() for line in _text(file).splitlines() if line.strip().isidentifier()]
+        if not listed:
+            break
+        if same := [module for module in listed if module.lower() == plain]:
+            return same[0]
+        public = [module for module in listed if not module.startswith("_") and module not in _NOT_ITS_OWN]
         # some are of a namespace, or of what is compiled on other systems only
-        there = [
-            each
-            for each in shown
-            if any((place / f"{each}{suffix}").exists() for place in places for suffix in ("", ".py", *_LANGUAGES))
-        ]
-        return (same or (there if len(shown) == 1 else []) or [""])[0]
+        endings = ("", ".py", *_LANGUAGES)
+        is_there = any((place / f"{module}{end}").exists() for module in public for place in places for end in endings)
+        return public[0] if len(public) == 1 and is_there else ""
     packages = (path.parent.name for place in places for path in place.glob("*/__init__.py"))
     return next((package for package in packages if package.lower() == plain and package.isidentifier()), "")
+
+
+class DraftKey(Struct, frozen=True):
+    """One key of a recipe: its *table*, "" for the top, and what the *comment* behind it says.
+
+    One that *is_offered* stands there as a comment, for the reader to take.
+    """
+
+    table: str
+    key: str
+    value: Any
+    comment: str = ""
+    is_offered: bool = False
+
+    def __str__(self) -> str:
+        text = f"{toml_key(self.key)} = {toml(self.value)}"
+        text = f"# {text}" if self.is_offered else text
+        if not self.comment:
+            return text
+        comment = toml_comment(self.comment)
+        line = f"{text}  {comment}"
+        return line if len(line) <= _WIDTH else f"{comment}\n{text}"
+
+
+class RecipeDraft(Struct, frozen=True):
+    """The keys of a recipe, those of a table together."""
+
+    keys: tuple[DraftKey, ...]
+
+    def values(self) -> dict[str, Any]:
+        """What a reader of recipes gets: tables of keys by their names, and the keys of the top."""
+        tables: dict[str, Any] = {}
+        for key in self.keys:
+            if not key.is_offered:
+                (tables.setdefault(key.table, {}) if key.table else tables)[key.key] = key.value
+        return tables
+
+    def text(self, prefix: str = "") -> str:
+        """The same as TOML, each table with *prefix* in front of its name."""
+        lines: list[str] = []
+        table = ""
+        for key in self.keys:
+            if key.table != table:
+                table = key.table
+                lines.append(f"\n[{prefix}{table}]")
+            lines.append(str(key))
+        return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def drafted(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> RecipeDraft:
+    """The keys of a recipe along the axes of *matrix* for the project that *survey* describes, without its source."""
+    return RecipeDraft((*_matrix(survey, matrix), *_others(survey, matrix)))
+
+
+def _matrix(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
+    for key, value in matrix.items():
+        if key == "cuda":
+            entries = [{**entry, **_libraries(survey, entry["toolkit"])} for entry in value]
+            each = "each group, and a plain one for all" if "gpus" in value[0] else "each, and a plain one"
+            yield DraftKey("matrix", key, entries, f"a wheel for {each}")
+        else:
+            yield DraftKey("matrix", key, value, "the plain wheel is built as well" if key == "cpu" else "")
+    if "python" not in matrix:
+        stated = f", and it wants {survey.requires_python}" if survey.requires_python else ""
+        offered = ["3.12", "3.13", "3.14"]
+        yield DraftKey("matrix", "python", offered, f"the Python that runs vbuild otherwise{stated}", is_offered=True)
+    if survey.only_calls_cuda and "cuda" not in matrix:
+        entry = {"toolkit": "13.0", **_libraries(survey)}
+        yield DraftKey("matrix", "cuda", [entry], "it calls CUDA's libraries, and has no kernels", is_offered=True)
+    if survey.has_cuda and "cuda" not in matrix:
+        groups = {"sm80": "80,86,89", "sm90": "90", "sm100": "100", "sm120": "120+ptx"}
+        entry = {"toolkit": "13.0", "gpus": groups, **_libraries(survey)}
+        yield DraftKey("matrix", "cuda", [entry], "it has CUDA code", is_offered=True)
+
+
+def _libraries(survey: ProjectSurvey, version: str = "13.0") -> dict[str, Any]:
+    """The libraries of the toolkit *version* that the project takes: of CUDA 12 some are part of the runtime."""
+    release = releases().get(Dotted.parse(version))
+    libraries = [name for name in survey.libraries if release is None or release.projects(name)]
+    return {"libraries": libraries} if libraries else {}
+
+
+def _others(survey: ProjectSurvey, matrix: Mapping[str, Any]) -> Iterator[DraftKey]:
+    has_cuda = "cuda" in matrix
+    if switches := survey.switched(has_cuda=has_cuda):
+        what = "or it takes a finished wheel from elsewhere, leaves CUDA out where there is no GPU, or compiles nothing"
+        yield DraftKey("build", "env", switches, what)
+    if survey.imported:
+        what = "setup.py imports it, or a source includes it, and the project does not say so"
+        yield DraftKey("build", "requires", [*survey.imported], what)
+    if has_cuda and "gpus" in matrix["cuda"][0]:
+        what = "what is asked for takes the place of a list of its own"
+        yield DraftKey("build", "cuda", {"archs": "complete"}, what)
+    if has_cuda and not {*survey.requires, *survey.imported}.intersection(frameworks()):
+        # they take gigabytes; a framework brings them
+        patterns = [f"lib{name}.so.*" for name in _CUDA_LIBRARIES]
+        what = "NVIDIA's packages have them, which it requires where it uses them"
+        yield DraftKey("repair", "exclude", patterns, what)
+        yield DraftKey("split", "rpath", value=True, comment="and finds there")
+        yield DraftKey("split", "share", value=False)
+    if survey.module:
+        # a module of torch may need a GPU's driver to be imported, and brings gigabytes
+        is_offered = has_cuda or "torch" in survey.requires
+        command = shlex.join(["python", "-c", f"import {survey.module}"])
+        yield DraftKey("test", "command", command, "runs with each wheel", is_offered)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from vbuild.build.environment import BuildEnvironment, missing_module
+from vbuild.build.advice import missing_module
+from vbuild.build.environment import BuildEnvironment
 from vbuild.errors import BuildError, at
 from vbuild.files.atomic import linked
 from vbuild.hardware.cpu import Cpu

@@ -48,7 +48,7 @@ def init(source: str, file: Path | None, *, emit: str | None, check: bool, as_js
     if check:
         if file:
             raise click.UsageError("--check writes nothing; expected no --output")
-        from vbuild.build.precheck import prospect
+        from vbuild.build.init import prospect
 
         found = prospect(source, axes)
         lines = [line for one in (*found.notes, *found.obstacles) for line in wrapped(str(one), indent=2)]

@@ -23,7 +23,7 @@ from msgspec import Struct
 from packaging.tags import Tag
 from packaging.version import Version
 
-from vbuild.build.headers import ASSEMBLERS
+from vbuild.build.advice import ASSEMBLERS
 from vbuild.build.wrappers import FailedCall
 from vbuild.dispatch.judge import named_rank
 from vbuild.elf.hwcaps_folders import level_of
