@@ -12,7 +12,7 @@ from vbuild.gpu_code.model import Container, GpuEntry, Vendor
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuList, Ptx, kept_offers
-from vbuild.slimming.stated import unmeasured
+from vbuild.slimming.library import unmeasured
 
 
 def fatbins(data: bytes) -> Iterator[Container]:

@@ -23,8 +23,8 @@ from vbuild.gpu_code.bundle import BUNDLES, BundleMethod
 from vbuild.gpu_code.fatbin import FATBINS, FatbinFlag, FatbinKind, decompressed, recompressed
 from vbuild.gpu_code.model import ContainerForm, verbatim
 from vbuild.hardware.gpu import GpuList
+from vbuild.slimming.device_files import examined
 from vbuild.slimming.library import LibraryPlan
-from vbuild.slimming.plan import examined
 from vbuild.slimming.request import Cuts, Empty, Share
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "fatbins"

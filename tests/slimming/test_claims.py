@@ -5,9 +5,9 @@ import pytest
 from vbuild.errors import RepackageError
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuServed
-from vbuild.slimming.output import claimed_properties
+from vbuild.slimming.library import cuda_major
 from vbuild.slimming.results import LibraryCut
-from vbuild.slimming.stated import cuda_major
+from vbuild.slimming.slim import nvidia_properties
 from vbuild.wheel.metadata import Metadata
 
 HEAD = "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
@@ -23,7 +23,7 @@ def machine(number: int) -> GpuServed:
 
 
 def said(*cuts: LibraryCut, major: int | None = None) -> list[str]:
-    return [f"{prop.feature} {prop.value}" for prop in claimed_properties(cuts, major=major)]
+    return [f"{prop.feature} {prop.value}" for prop in nvidia_properties(cuts, major=major)]
 
 
 def test_each_gpu_that_some_library_has_machine_code_for_is_claimed_once_and_in_order() -> None:
@@ -49,7 +49,7 @@ def test_the_oldest_driver_is_that_of_the_cuda_linked_or_one_that_reads_zstd() -
 @pytest.mark.parametrize("cuts", [(), (cut(kept=0),), (cut(GpuServed(Arch(89), jit=1)),)])
 def test_a_wheel_of_which_nothing_can_be_said_is_refused(cuts: tuple[LibraryCut, ...]) -> None:
     with pytest.raises(RepackageError) as caught:
-        claimed_properties(cuts, major=None)
+        nvidia_properties(cuts, major=None)
     assert str(caught.value) == "PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others"
 
 

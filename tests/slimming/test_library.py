@@ -16,9 +16,10 @@ from vbuild.errors import RepackageError
 from vbuild.gpu_code.fatbin import FatbinFlag, FatbinKind
 from vbuild.hardware.architectures import Arch
 from vbuild.hardware.gpu import GpuList, GpuServed, Ptx
-from vbuild.slimming.library import GpuLibrary, check_served
+from vbuild.slimming.library import GpuLibrary
 from vbuild.slimming.request import Cuts, Empty, Share
 from vbuild.slimming.results import LibraryCut
+from vbuild.slimming.slim import check_served
 
 BIG = 1 << 13
 SM_80, SM_90 = Arch(80), Arch(90)

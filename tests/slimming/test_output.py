@@ -8,9 +8,8 @@ from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.errors import RepackageError
-from vbuild.slimming.output import SlimOutput, slim_outputs
-from vbuild.slimming.plan import planned
 from vbuild.slimming.request import Cuts, Share
+from vbuild.slimming.slim import SlimOutput, slim_outputs, slim_plan
 from vbuild.variants.stamp import stamped
 from vbuild.wheel.archive import open_wheel
 
@@ -20,7 +19,7 @@ PLAIN = Share(Share.parse("any=90").gpus)
 
 
 def found(path: Path, *shares: Share) -> list[SlimOutput]:
-    with open_wheel(path) as source, planned(source, shares, Cuts()) as plan:
+    with open_wheel(path) as source, slim_plan(source, shares, Cuts()) as plan:
         return list(slim_outputs(source, plan, shares))
 
 
@@ -45,7 +44,7 @@ def test_a_wheel_without_gpu_code_has_one_outcome_for_all(tmp_path: Path) -> Non
 def test_only_the_variants_own_document_is_made_anew(tmp_path: Path) -> None:
     v3 = stamped(wheel(tmp_path, NAME, {"a.so": FAT}), tmp_path / "v3", variant=variant("v3", "x86_64 :: level :: v3"))
     share = Share.parse("a=90")
-    with open_wheel(v3) as source, planned(source, (share,), Cuts()) as plan:
+    with open_wheel(v3) as source, slim_plan(source, (share,), Cuts()) as plan:
         (output,) = slim_outputs(source, plan, (share,))
         paths = [member.path for member in source.members]
         assert [path for path in paths if output.remakes(source, path)] == [f"{source.dist_info}/variant.json"]

@@ -15,9 +15,9 @@ from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
 from vbuild.errors import RepackageError, WheelError
 from vbuild.hardware.cpu import available_cores
-from vbuild.slimming.output import slim_outputs
-from vbuild.slimming.plan import examined, is_alone, planned, worth_reading
+from vbuild.slimming.device_files import examined, is_alone, worth_reading
 from vbuild.slimming.request import Cuts, Share
+from vbuild.slimming.slim import slim_outputs, slim_plan
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.write import edited
 
@@ -30,7 +30,7 @@ FRAMED = zstandard.compress(bundle({GFX942: b"code"}))
 
 def told(folder: Path, files: Mapping[str, bytes], cuts: Cuts | None = None) -> list[tuple[str, ...]]:
     """The members that change, that are worth a word, that go, and the names of what comes of them."""
-    with open_wheel(wheel(folder, NAME, files)) as source, planned(source, SHARES, cuts or Cuts()) as plan:
+    with open_wheel(wheel(folder, NAME, files)) as source, slim_plan(source, SHARES, cuts or Cuts()) as plan:
         names = tuple(str(output.name) for output in slim_outputs(source, plan, SHARES))
         return [tuple(plan.files(0)), tuple(cut.member for cut in plan.cuts(0)), tuple(sorted(plan.dropped)), names]
 
@@ -70,7 +70,10 @@ def test_what_is_dropped_is_not_looked_into(tmp_path: Path, order: str) -> None:
 def test_every_byte_is_told_once_first_those_of_all_files_that_are_not_looked_into(tmp_path: Path) -> None:
     files = {"host.so": HOST, "data.bin": b"x" * 1000, "a.so": FAT, "empty.txt": b""}
     heard: list[int] = []
-    with open_wheel(wheel(tmp_path, NAME, files)) as source, planned(source, SHARES, Cuts(), on_progress=heard.append):
+    with (
+        open_wheel(wheel(tmp_path, NAME, files)) as source,
+        slim_plan(source, SHARES, Cuts(), on_progress=heard.append),
+    ):
         whole = sum(member.size for member in source.members)
     assert heard == [whole - len(FAT) - len(HOST), *sorted((len(FAT), len(HOST)), reverse=True)]
 
@@ -83,7 +86,7 @@ def test_what_cannot_be_inflated_ends_all(tmp_path: Path) -> None:
     with (
         open_wheel(tmp_path / NAME) as source,
         pytest.raises(WheelError, match=r"a\.txt"),
-        planned(source, SHARES, Cuts()),
+        slim_plan(source, SHARES, Cuts()),
     ):
         pytest.fail("it is damaged")
 
@@ -93,7 +96,7 @@ def test_a_refusal_of_one_library_ends_all(tmp_path: Path) -> None:
     with (
         pytest.raises(RepackageError, match=r"^0\.so: nothing for sm_75"),
         open_wheel(fat) as source,
-        planned(source, (Share.parse("a=75"),), Cuts()),
+        slim_plan(source, (Share.parse("a=75"),), Cuts()),
     ):
         pytest.fail("nothing serves sm_75")
 
@@ -156,7 +159,7 @@ def test_a_large_library_waits_in_its_folder_out_of_memory_and_what_stays_is_cop
     (tmp_path / "room").mkdir()
     with (
         open_wheel(fat) as source,
-        planned(source, SHARES[:1], Cuts(), room=tmp_path / "room") as plan,
+        slim_plan(source, SHARES[:1], Cuts(), room=tmp_path / "room") as plan,
     ):
         rows = Path("/proc/self/smaps").read_text().partition(f"{tmp_path}/room/")[2]
         assert (found := re.search(r"^Rss: +(\d+) kB$", rows, re.MULTILINE))
@@ -168,6 +171,6 @@ def test_a_large_library_waits_in_its_folder_out_of_memory_and_what_stays_is_cop
     with (
         open_wheel(fat) as source,
         pytest.raises(WheelError, match="cannot be unpacked"),
-        planned(source, SHARES, Cuts(), room=tmp_path / "nowhere"),
+        slim_plan(source, SHARES, Cuts(), room=tmp_path / "nowhere"),
     ):
         pytest.fail("it has no place to wait in")

@@ -1,5 +1,5 @@
-"""``vbuild slim``: GPU code for other GPUs, debug information and symbols, cut out of wheels and installed packages.
+"""``vbuild slim``: cuts GPU code for other GPUs, debug information and symbols out of wheels and installed packages.
 
-Start with `slim` for wheels and `environment` for installed packages; both ask `plan` what becomes of each file. The
-edit of a library is made in ``vbuild.elf.surgery`` and ``vbuild.pe``.
+Start with `slim` for wheels and `environment` for installed packages. What becomes of one file is decided in
+`device_files`, and of a library in `library`; ``vbuild.elf.surgery`` and ``vbuild.pe`` edit it.
 """

@@ -1,10 +1,10 @@
-"""Files that are nothing but GPU code: what each share keeps of them, and the lists in a wheel that name them.
+"""What each share keeps of a file, above all of one that is nothing but GPU code; and the lists that name such files.
 
-A cubin, a file of PTX or an AMD code object stands alone: it stays if a GPU asked for can run it, and goes otherwise. A
-file that is a fatbin or a bundle is cut as one in a library is, and goes if nothing in it is for these GPUs.
+A cubin, a file of PTX or an AMD code object stays if a GPU of the share can run it, and goes otherwise. A file that is
+a fatbin or a bundle is cut as one in a library is, and goes if nothing in it is for these GPUs.
 
-    checksums.txt, manifest.json    which the package's own code names: the rows of what went go, too
-                                    which it does not name: left as it is, for another package may know its hash
+    checksums.txt, manifest.json    which the package's own code names: lose the rows of what went
+                                    which it does not name: stay as they are, for another package may know their hash
     "9f86d081…" in kernels.py       a file whose hash is there stays as it is
 """
 
@@ -13,6 +13,7 @@ import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
@@ -20,18 +21,23 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.image import Image
+from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.files.wording import counted
-from vbuild.gpu_code.device_file import DeviceFile, container_in
+from vbuild.gpu_code.device_file import SUFFIXES, DeviceFile, Folder, Head, container_in, may_be_container
 from vbuild.gpu_code.model import Compression, Container, Vendor
 from vbuild.hardware.architectures import Device, GpuTarget
+from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.gpu import GpuRequest, GpuServed, Service, kept_offers, service
-from vbuild.slimming.library import ContainerDecision, LibraryPlan, names_of
-from vbuild.slimming.package import OpenPackage, Package, PackageFile
+from vbuild.pe.image import is_64_bit
+from vbuild.slimming.library import ContainerDecision, GpuLibrary, LibraryPlan, names_of
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import LibraryCut
-from vbuild.wheel.metadata import is_dist_info, recorded_sha256
+from vbuild.wheel.archive import Wheel
+from vbuild.wheel.metadata import Package, is_dist_info, recorded_sha256
+from vbuild.wheel.zip_read import Member
 
 _UNTOUCHED = EditedFile.whole(b"")
 _JSON, _PYTHON = ".json", ".py"
@@ -44,17 +50,68 @@ _WORD = re.compile(r"[\w.+=@/-]+")
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
+# as torch has it for torch.cuda.get_arch_list(): sm_75 sm_80 compute_90
+_NAMES = {b"sm_": rb"sm_\d{2,3}[af]?", b"gfx": rb"gfx[0-9a-f]{3,4}"}
+_NAME = re.compile(b"|".join(_NAMES.values()))
+# by what a list begins with: a search for fixed letters is quick, and most files have none of them
+_ARCHITECTURES = {
+    start: re.compile(rb"%s(?:[ ,;|'\"]{1,4}(?:%s|compute_\d{2,3}[af]?))+" % (first, _NAME.pattern))
+    for start, first in _NAMES.items()
+}
+_TEXTS = (".py", ".json", ".toml", ".txt", ".cfg")
+# bytes of a text that is searched for architectures
+_LONGEST_TEXT = 1 << 20
+
+
+def is_alone(path: str, size: int, head: Head) -> bool:
+    """Whether the file at *path* of *size* bytes is nothing but GPU code; *head* gives its first bytes."""
+    return bool(DeviceFile.of(path, size, head)) or may_be_container(path, head)
+
+
+def worth_reading(path: str, head: Head) -> bool:
+    """Whether the file at *path* may have GPU code; *head* gives its first bytes."""
+    is_elf = head(len(MAGIC))[: len(MAGIC)] == MAGIC
+    return is_elf or is_64_bit(head) or may_be_container(path, head) or path.endswith(SUFFIXES)
+
+
+def examined(
+    path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts, folder: Folder | None = None
+) -> LibraryPlan:
+    """Return what each of *shares* keeps of the file *data* at *path*, which lies in *folder*.
+
+    Raises `RepackageError` if nothing serves a GPU asked for.
+    """
+
+    def head(size: int) -> bytes:
+        return bytes(data[:size])
+
+    if file := DeviceFile.of(path, len(data), head, folder):
+        return file_plan(file, path, len(data), shares, cuts)
+    if may_be_container(path, head):
+        return _container_plan(path, data, shares, cuts)
+    if not worth_reading(path, head):
+        account = LibraryCut(member=path, before=len(data), after=len(data))
+        return LibraryPlan(path, (EditedFile.whole(data),) * len(shares), (account,) * len(shares))
+    library = GpuLibrary.of(path, data)
+    cores = available_cores()
+    cut = partial(library.slimmed, cuts=cuts, threads=max(cores // len(shares), 1))
+    with ThreadPoolExecutor(min(len(shares), cores)) as pool:
+        results = list(pool.map(cut, shares))
+    files, accounts = (tuple(column) for column in zip(*results, strict=True))
+    listed = _listed_in(library.image) if library.image else frozenset()
+    return LibraryPlan(path, files, accounts, library.needed, listed)
+
+
 def file_plan(file: DeviceFile, path: str, size: int, shares: Sequence[Share], cuts: Cuts) -> LibraryPlan:
     """Return what each of *shares* keeps of the *file* of *size* bytes at *path*: all of it or nothing."""
     accounts = []
     for share in shares:
         # code of a vendor of whom no GPU is named stays
         requests = _requests(share, file.vendor)
-        found = [kept_offers([file.offer, *file.others], request, ptx=cuts.ptx) for request in requests]
+        kept = [kept_offers([file.offer, *file.others], request, ptx=cuts.ptx) for request in requests]
         # of files for several GPUs all stay for one that none is for: it may be given any
-        stays = not requests or any(0 in places or (file.others and not places) for places in found)
-        hows = [(device, service([file.offer], device)) for device in _devices(share, file.vendor)]
-        served = [_served(device, how if stays else Service.NONE) for device, how in hows]
+        stays = not requests or any(0 in places or (file.others and not places) for places in kept)
+        services = [(device, service([file.offer], device)) for device in _devices(share, file.vendor)]
         names = tuple(names_of([file.offer]))
         accounts.append(
             LibraryCut(
@@ -63,19 +120,18 @@ def file_plan(file: DeviceFile, path: str, size: int, shares: Sequence[Share], c
                 after=size if stays else 0,
                 kept=int(stays),
                 dropped=int(not stays),
-                served=tuple(served),
-                zstd=False,
+                served=tuple(_served(device, how if stays else Service.NONE) for device, how in services),
                 gpus_before=names,
                 gpus=names if stays else (),
                 alone=f"{file.kind} for {file.arch}" if file.is_known else file.kind,
                 why_whole=file.trouble,
             )
         )
-    gone = frozenset(place for place, account in enumerate(accounts) if not account.kept)
+    gone = frozenset(index for index, account in enumerate(accounts) if not account.kept)
     return LibraryPlan(path, (_UNTOUCHED,) * len(shares), tuple(accounts), gone=gone)
 
 
-def container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts) -> LibraryPlan:
+def _container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: Cuts) -> LibraryPlan:
     """Return what each of *shares* keeps of the fatbin or the bundle that the file *data* at *path* is."""
     whole = EditedFile.whole(data)
     try:
@@ -96,10 +152,10 @@ def container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: C
         stays = not is_idle or trouble is not None
         file = whole
         if stays and container.movable and (cuts.zstd or decision.is_cut):
-            decision, replacement, trouble = decision.replaced(data, zstd=bool(cuts.zstd))
-            file = EditedFile.of(data, replacement.parts)
+            rewrite = decision.rewritten(data, zstd=bool(cuts.zstd))
+            decision, trouble = rewrite.decision, rewrite.damage
+            file = EditedFile.of(data, rewrite.replacement.parts)
         kept = decision.kept if stays else ()
-        served = [_served(device, decision.service(device)) for device in _devices(share, container.vendor)]
         files.append(file)
         accounts.append(
             LibraryCut(
@@ -108,7 +164,7 @@ def container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: C
                 after=file.size if stays else 0,
                 kept=len(kept),
                 dropped=len(container.entries) - len(kept),
-                served=tuple(served),
+                served=tuple(_served(device, decision.service(device)) for device in _devices(share, container.vendor)),
                 zstd=any(entry.compression is Compression.ZSTD for entry in kept),
                 is_recompressed=bool(cuts.zstd) and not file.is_unchanged,
                 gpus_before=tuple(names_of(entry.offer for entry in container.entries)),
@@ -117,7 +173,7 @@ def container_plan(path: str, data: memoryview, shares: Sequence[Share], cuts: C
                 why_whole=trouble,
             )
         )
-    gone = frozenset(place for place, account in enumerate(accounts) if not account.after)
+    gone = frozenset(index for index, account in enumerate(accounts) if not account.after)
     return LibraryPlan(path, tuple(files), tuple(accounts), gone=gone)
 
 
@@ -134,7 +190,7 @@ def _why_not_gone(container: Container) -> str | None:
 
 
 def together(cuts: Iterable[LibraryCut]) -> Iterator[LibraryCut]:
-    """The *cuts*, with one account of all device files of a kind: the first stands for them, numbers are added up."""
+    """The *cuts*, with one account for all device files of a kind, whose numbers are added up."""
     groups: dict[tuple[str, str | None], list[LibraryCut]] = defaultdict(list)
     for cut in cuts:
         if cut.alone:
@@ -145,12 +201,12 @@ def together(cuts: Iterable[LibraryCut]) -> Iterator[LibraryCut]:
         first = group[0]
         served = [
             GpuServed(
-                same[0].device,
-                sum(each.machine for each in same),
-                sum(each.jit for each in same),
-                sum(each.nothing for each in same),
+                of_device[0].device,
+                sum(served.machine for served in of_device),
+                sum(served.jit for served in of_device),
+                sum(served.nothing for served in of_device),
             )
-            for same in zip(*(cut.served for cut in group), strict=True)
+            for of_device in zip(*(cut.served for cut in group), strict=True)
         ]
         yield replace(
             first,
@@ -181,7 +237,7 @@ def _served(device: Device, how: Service) -> GpuServed:
 
 
 class OwnLists(Struct, frozen=True):
-    """What the code of a package has of its files: *digests* by the place where they are, *words* of lists it reads."""
+    """What the code of a package has of its files: *digests* by the file that has them, and *words* of its lists."""
 
     digests: Mapping[str, str]
     words: Mapping[str, str]
@@ -189,19 +245,19 @@ class OwnLists(Struct, frozen=True):
     @classmethod
     def of(cls, package: Package) -> Self:
         code, texts = _texts(package)
-        named = [(member.path, text) for member, text in texts if _is_named(member.path, code)]
-        places = [*code.items(), *((path, text.encode()) for path, text in named)]
+        lists = [(member.path, text) for member, text in texts if _is_named(member.path, code)]
+        sources = [*code.items(), *((path, text.encode()) for path, text in lists)]
         return cls(
-            {match.decode(): place for place, data in places for match in _DIGEST.findall(data)},
-            {posixpath.basename(word): path for path, text in named for word in _WORD.findall(text)},
+            {match.decode(): path for path, data in sources for match in _DIGEST.findall(data)},
+            {posixpath.basename(word): path for path, text in lists for word in _WORD.findall(text)},
         )
 
     def why_whole(self, path: str, digest: str) -> str | None:
         """Why the file at *path* with this SHA-256 has to stay as it is; None if nothing is known."""
-        if place := self.digests.get(digest):
-            return f"its SHA-256 is in {place}"
-        place = self.words.get(posixpath.basename(path))
-        return f"{place} lists it, which the package reads" if place else None
+        if source := self.digests.get(digest):
+            return f"its SHA-256 is in {source}"
+        source = self.words.get(posixpath.basename(path))
+        return f"{source} lists it, which the package reads" if source else None
 
 
 def _is_named(path: str, code: Mapping[str, bytes]) -> bool:
@@ -215,7 +271,7 @@ class Listing(Struct, frozen=True):
     *is_own* says that the package's code names the list, *is_known* that its own hash is somewhere in the package.
     """
 
-    member: PackageFile
+    member: Member
     text: str
     named: Mapping[str, frozenset[str]]
     is_own: bool
@@ -232,39 +288,37 @@ class Listing(Struct, frozen=True):
         return "".join(line for line in lines if words.isdisjoint(_WORD.findall(line))).encode()
 
 
-def kept_true(
-    package: OpenPackage, plans: Sequence[LibraryPlan], shares: int
+def with_true_lists(
+    wheel: Wheel, plans: Sequence[LibraryPlan], shares: int
 ) -> tuple[tuple[LibraryPlan, ...], tuple[dict[str, EditedFile], ...], tuple[tuple[str, ...], ...]]:
     """*plans* without what lists would miss; the new lists of each share, and what to say about the others."""
     loose = {plan.member: plan for plan in plans if plan.is_changed and any(cut.alone for cut in plan.cuts)}
     if not loose:
         return tuple(plans), ({},) * shares, ((),) * shares
-    listings, pinned = _listings(package, loose)
-    held: dict[str, str] = dict(pinned)
+    listings, why_whole = _listings(wheel, loose)
     files: list[dict[str, EditedFile]] = [{} for _ in range(shares)]
-    said: list[list[str]] = [[] for _ in range(shares)]
-    goes = [frozenset(plan.member for plan in plans if place in plan.gone) for place in range(shares)]
+    notes: list[list[str]] = [[] for _ in range(shares)]
+    all_gone = [frozenset(plan.member for plan in plans if share in plan.gone) for share in range(shares)]
     for listing in listings:
         named = frozenset[str]().union(*listing.named.values())
-        for place in range(shares):
-            gone = {path for path in named if place in loose[path].gone} - held.keys()
-            if not gone or listing.member.path in goes[place]:
+        for share in range(shares):
+            gone = {path for path in named if share in loose[path].gone} - why_whole.keys()
+            if not gone or listing.member.path in all_gone[share]:
                 continue
             count = counted(len(gone), "file")
             if not listing.is_own:
-                what = f"{listing.member.path} still lists {count} that went"
-                said[place].append(f"{what}; left as it is, for another package may know its hash")
+                still = f"{listing.member.path} still lists {count} that went"
+                notes[share].append(f"{still}; left as it is, for another package may know its hash")
             elif (data := listing.without(gone)) is None:
-                held |= dict.fromkeys(gone, f"{listing.member.path} lists it, and cannot be changed with it")
+                why_whole |= dict.fromkeys(gone, f"{listing.member.path} lists it, and cannot be changed with it")
             else:
-                files[place][listing.member.path] = EditedFile.whole(data)
-                said[place].append(f"{listing.member.path} no longer lists {count} that went")
-    plans = tuple(kept_whole(plan, held[plan.member]) if plan.member in held else plan for plan in plans)
-    return plans, tuple(files), tuple(map(tuple, said))
+                files[share][listing.member.path] = EditedFile.whole(data)
+                notes[share].append(f"{listing.member.path} no longer lists {count} that went")
+    plans = tuple(_left_whole(plan, why_whole[plan.member]) if plan.member in why_whole else plan for plan in plans)
+    return plans, tuple(files), tuple(map(tuple, notes))
 
 
-def kept_whole(plan: LibraryPlan, why: str) -> LibraryPlan:
-    """*plan* for a file that stays as it is, and why."""
+def _left_whole(plan: LibraryPlan, why: str) -> LibraryPlan:
     cuts = (
         replace(cut, after=cut.before, kept=cut.kept + cut.dropped, dropped=0, gpus=cut.gpus_before, why_whole=why)
         for cut in plan.cuts
@@ -272,24 +326,24 @@ def kept_whole(plan: LibraryPlan, why: str) -> LibraryPlan:
     return LibraryPlan(plan.member, (_UNTOUCHED,) * len(plan.files), tuple(cuts))
 
 
-def _listings(package: OpenPackage, loose: Mapping[str, LibraryPlan]) -> tuple[list[Listing], dict[str, str]]:
-    """The lists in *package* that name *loose* files, and which of these have to stay as they are, with the reason."""
+def _listings(wheel: Wheel, loose: Mapping[str, LibraryPlan]) -> tuple[list[Listing], dict[str, str]]:
+    """The lists in *wheel* that name *loose* files, and which of these have to stay as they are, with the reason."""
     by_name: dict[str, list[str]] = defaultdict(list)
-    for member in package.members:
+    for member in wheel.members:
         by_name[posixpath.basename(member.path)].append(member.path)
-    code, texts = _texts(package)
-    digests = {recorded_sha256(package.row(member).hash): member.path for member in package.members}
-    known = {path: place for place, data in code.items() for path in _with_digests(data, digests)}
-    held = {path: f"its SHA-256 is in {place}" for path, place in known.items() if path in loose}
-    found = []
+    code, texts = _texts(wheel)
+    digests = {recorded_sha256(wheel.row(member).hash): member.path for member in wheel.members}
+    in_code = {path: source for source, data in code.items() for path in _with_digests(data, digests)}
+    why_whole = {path: f"its SHA-256 is in {source}" for path, source in in_code.items() if path in loose}
+    listings = []
     for member, text in texts:
         for path in _with_digests(text.encode(), digests):
             # what changes is no longer what the list says
             if path in loose and len(loose[path].gone) < len(loose[path].files):
-                held[path] = f"its SHA-256 is in {member.path}"
+                why_whole[path] = f"its SHA-256 is in {member.path}"
         if named := dict(_named(text, posixpath.dirname(member.path), by_name, loose)):
-            found.append(Listing(member, text, named, _is_named(member.path, code), member.path in known))
-    return found, held
+            listings.append(Listing(member, text, named, _is_named(member.path, code), member.path in in_code))
+    return listings, why_whole
 
 
 def _texts(package: Package) -> tuple[dict[str, bytes], list[tuple[Any, str]]]:
@@ -359,3 +413,42 @@ def _is_entry_of(value: Any, words: Collection[str]) -> bool:  # noqa: ANN401 - 
     if isinstance(value, dict):
         return any(isinstance(item, str) and item in words for item in value.values())
     return isinstance(value, str) and value in words
+
+
+def still_listed(package: Package, cuts: Iterable[LibraryCut], listed: Mapping[str, frozenset[str]]) -> Iterator[str]:
+    """Yield a warning if *package* lists the architectures it is for, and *cuts* took some of those.
+
+    *listed* has the architectures in the lists of its libraries, by path.
+    """
+    before, after = set[str](), set[str]()
+    for cut in cuts:
+        before.update(cut.gpus_before)
+        after.update(cut.gpus)
+    gone = frozenset(name for name in before - after if not name.startswith("PTX"))
+    if not gone:
+        return
+    texts = [member for member in package.members if member.path.endswith(_TEXTS) and member.size <= _LONGEST_TEXT]
+    paths = [path for path, names in listed.items() if names & gone]
+    paths += [member.path for member in texts if _listed(package.read(member)) & gone]
+    if paths:
+        more = f" and {counted(len(paths) - 1, 'more file')}" if len(paths) > 1 else ""
+        where = f"architectures are listed in {paths[0]}{more}, and still with {', '.join(sorted(gone, key=_number))}"
+        yield f"{where}: what the package says of itself, as torch.cuda.get_arch_list() does, names code that went"
+
+
+def _listed_in(image: Image) -> frozenset[str]:
+    """Return the architectures in lists of them among the constants of a library."""
+    constants = (
+        section for section in image.sections if section.name.startswith((".rodata", ".rdata")) and section.span
+    )
+    return frozenset().union(*(_listed(image.view(section.span)) for section in constants))
+
+
+def _listed(data: bytes | memoryview) -> frozenset[str]:
+    text = bytes(data)
+    matches = (match for start, pattern in _ARCHITECTURES.items() if start in text for match in pattern.finditer(text))
+    return frozenset(name.decode() for match in matches for name in _NAME.findall(match[0]))
+
+
+def _number(arch: str) -> tuple[int, str]:
+    return int("0" + "".join(filter(str.isdigit, arch))), arch

@@ -1,13 +1,14 @@
-"""Everything that slimming does to the libraries of one wheel, decided before a byte is written.
+"""What a cut keeps of one library: its new bytes, and an account of what went.
 
-    every ELF member, inflated once, in threads -> GpuLibrary: ElfImage, DeviceCode
-        -> for each share the entries that its GPUs need -> Replacements -> EditedFile, LibraryCut
-        -> SlimPlan
+    ELF or PE file -> GpuLibrary: image, containers (fatbins and bundles of entries)
+                   -> ContainerDecision: the entries that the GPUs need
+                   -> Rewrite: the container's new bytes, compressed again if the cuts say so
+                   -> surgery on the file -> EditedFile, LibraryCut
 
-A library that changes stays mapped from its temporary file while the plan is open; others are unmapped at once. What
-cannot be read or cut safely stays as it is, byte for byte, and the result says why.
+What cannot be read or cut safely stays as it is, byte for byte, and the account says why.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,14 +17,16 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.edits import Replacement
+from vbuild.binary.edits import Replacement, Strip
+from vbuild.binary.image import Image
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Outline
 from vbuild.elf.surgery.cutting import Operation, operated
+from vbuild.elf.surgery.holes import stripped
 from vbuild.elf.surgery.slots import PointerSlot
 from vbuild.errors import BinaryError, RepackageError
-from vbuild.files.edited import EditedFile
-from vbuild.gpu_code.fatbin import recompressed
+from vbuild.files.edited import EditedFile, Part
+from vbuild.gpu_code.fatbin import FATBINS, HEADER_SIZE, recompressed, recompressed_size
 from vbuild.gpu_code.model import Compression, Container, DeviceCode, GpuEntry, Vendor, offered, verbatim
 from vbuild.gpu_code.survey import device_code
 from vbuild.hardware.architectures import Arch, Device
@@ -40,18 +43,39 @@ from vbuild.hardware.gpu import (
     service,
 )
 from vbuild.pe.cutting import cut as pe_cut
+from vbuild.pe.cutting import debug_sections, symbols_of
 from vbuild.pe.image import Directory, PeImage, is_64_bit
 from vbuild.pe.read import PACKED, UPX, read_outline
 from vbuild.slimming.request import Cuts, Empty, Share
-from vbuild.slimming.results import LibraryCut
-from vbuild.slimming.savings import savings
-from vbuild.slimming.stated import cuda_major, unmeasured
+from vbuild.slimming.results import LibraryCut, Saving
+from vbuild.wheel.deflate import estimated
+from vbuild.wheel.metadata import Metadata
+from vbuild.wheel.zip_format import ZipMethod
+
+# libraries whose SONAME has CUDA's own major version; those of CUDA 11 have 11.0 and 11.2
+_SONAMES = (
+    re.compile(r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(?P<major>[0-9]{1,2})(?:\.[0-9]+)?"),
+    # as Windows has them: cudart64_110.dll, cublas64_12.dll, nvrtc64_120_0.dll
+    re.compile(r"(?:cudart|nvrtc|cublas|cublasLt)64_(?P<major>[0-9]{2})0?(?:_0)?\.dll", re.IGNORECASE),
+)
+# the packages of CUDA 12 have its number in their names; those of CUDA 13 only in the version that is required
+_REQUIREMENTS = (
+    re.compile(r"nvidia[-_.][\w.-]+?[-_]cu(?P<major>[0-9]{1,2})\b", re.IGNORECASE),
+    re.compile(r"(?:nvidia-cuda-runtime|cuda-toolkit)(?:\[[^]]*\])? *\(?== *(?P<major>[0-9]{1,2})\.", re.IGNORECASE),
+)
+# pinned containers that are checked for a size, the largest: each means a search through all code and data
+_MOST_PINNED = 32
+# bytes of debug data or GPU code that are worth a word, and the time that a sample takes
+_LEAST = 1 << 16
+_SAMPLES = 4
+# bytes of a sample: of GPU code, which zstd compresses slowly, and of what deflate compresses
+_CODE, _LYING = 1 << 19, 1 << 20
 
 
 class ContainerDecision(Struct, frozen=True):
-    """What remains of one container: the entries that are kept, and whether any of them serves a GPU asked for.
+    """The entries of a container that stay; it *serves* if one of them is for a GPU of the share.
 
-    *surplus* are those that stay only because the container cannot be cut.
+    *surplus* are entries that no GPU needs, and that stay because the container cannot be cut.
     """
 
     container: Container
@@ -61,22 +85,20 @@ class ContainerDecision(Struct, frozen=True):
 
     @classmethod
     def untouched(cls, container: Container) -> Self:
-        """Keep all of *container*."""
         return cls(container, container.entries)
 
     @classmethod
     def of(cls, container: Container, gpus: GpuList, cuts: Cuts, *, may_shrink: bool = False) -> Self:
-        """Decide what *gpus* need of *container*: those entries stay, and no others unless the container is pinned.
+        """Keep what *gpus* need of *container*, or all of it if *gpus* has none of its vendor.
 
-        A pinned one that *may_shrink* does so in its place. A container for GPUs of a vendor that *gpus* names none of
-        stays whole.
+        A pinned container keeps the rest as surplus, unless it *may_shrink* in its place.
         """
         requests = gpus.targets if container.vendor is Vendor.AMD else gpus.requests
         if not requests:
             return cls.untouched(container)
         offers = [entry.offer for entry in container.entries]
-        places = {place for request in requests for place in kept_offers(offers, request, ptx=cuts.ptx)}
-        kept = tuple(entry for place, entry in enumerate(container.entries) if place in places)
+        needed = {index for request in requests for index in kept_offers(offers, request, ptx=cuts.ptx)}
+        kept = tuple(entry for index, entry in enumerate(container.entries) if index in needed)
         serves = any(entry.code is not GpuCodeKind.OTHER for entry in kept)
         if not (container.movable or may_shrink):
             surplus = tuple(entry for entry in container.entries if entry not in kept)
@@ -93,31 +115,37 @@ class ContainerDecision(Struct, frozen=True):
         return any(entry.code is not GpuCodeKind.OTHER for entry in self.container.entries)
 
     def service(self, device: Device) -> Service:
-        """Return how the kept entries serve *device*."""
         return service([entry.offer for entry in self.kept], device) if self.serves else Service.NONE
 
     def compiles_for(self, device: Arch) -> bool:
-        """Whether *device* has PTX here to compile, or needs nothing of this container."""
+        """Whether *device* finds PTX here to compile, or needs nothing of this container."""
         ptx = [entry.offer for entry in self.kept if entry.code is GpuCodeKind.PTX]
         return not self.serves or service(ptx, device) is Service.JIT
 
-    def replaced(self, data: memoryview, *, zstd: bool) -> tuple[Self, Replacement, str | None]:
-        """Return the container's new bytes, with the pointers that follow it.
-
-        One whose code cannot be read stays whole: then the decision is another, and the last says what is wrong.
-        """
+    def rewritten(self, data: memoryview, *, zstd: bool) -> "Rewrite":
+        """Return the container with the kept entries alone, compressed again with *zstd*."""
         written = partial(recompressed, data) if zstd else verbatim
-        wrappers = self.container.wrappers if self.container.movable else ()
+        span, wrappers = self.container.span, self.container.wrappers if self.container.movable else ()
         try:
             parts = self.container.keeping(frozenset(self.kept), written=written)
         except BinaryError as error:
-            whole = Replacement(self.container.span, (self.container.span,), wrappers)
-            return self.untouched(self.container), whole, str(error)
-        return self, Replacement(self.container.span, parts, wrappers), None
+            return Rewrite(self.untouched(self.container), Replacement(span, (span,), wrappers), str(error))
+        return Rewrite(self, Replacement(span, parts, wrappers))
+
+
+class Rewrite(Struct, frozen=True):
+    """The new bytes of a container, with the pointers that follow it.
+
+    *damage* says why its code cannot be read: then all of it stays, which is the *decision*, too.
+    """
+
+    decision: ContainerDecision
+    replacement: Replacement
+    damage: str | None = None
 
 
 class GpuLibrary(Struct, frozen=True):
-    """A library in a wheel, mapped into memory; *trouble* says why it cannot be read, or is None.
+    """A library, mapped into memory; *trouble* says why it cannot be read, or is None.
 
     *shrinking* are the file offsets of the pinned containers that may become smaller where they are.
     """
@@ -150,111 +178,117 @@ class GpuLibrary(Struct, frozen=True):
             return cls(member, data, None, DeviceCode(), trouble=str(error))
 
     def slimmed(self, share: Share, cuts: Cuts, *, threads: int = 1) -> tuple[EditedFile, LibraryCut]:
-        """Return the library cut for *share*, and an account; GPU code is compressed anew in so many *threads*.
+        """Return the library cut for *share*, and an account; GPU code is compressed again in so many *threads*.
 
-        Code for a vendor's GPUs stays whole if it serves none of those asked for: it served them no better before.
-        Raises `RepackageError` if it does not serve one of them, and the cuts are strict.
+        Raises `RepackageError` if the cuts are strict and the library has no code for a GPU of *share*.
         """
-        devices = share.gpus.every if share.gpus else ()
         if self.image is None:
             return self._unchanged(share, cuts, self.trouble)
-        gpus = share.gpus
-        decisions = tuple(
-            ContainerDecision.of(container, gpus, cuts, may_shrink=container.span.start in self.shrinking)
-            if gpus
-            else ContainerDecision.untouched(container)
-            for container in self.code.containers
-        )
-        lacks = dict(_lacking(decisions, devices))
+        decisions, lacks, left = self._decide(share, cuts)
         if cuts.strict and lacks:
-            raise RepackageError(_refusal(self.member, min(lacks.values())))
-        idle = (
-            frozenset()
-            if cuts.unsupported
-            else share.vendors - {Vendor.of(each) for each in devices if each not in lacks}
-        )
-        decisions = tuple(
-            ContainerDecision.untouched(each.container) if each.container.vendor in idle else each for each in decisions
-        )
-        # whole containers are replaced, too: they move up behind the others, which leaves one hole instead of many
-        movable = [each for each in decisions if each.container.movable or each.container.span.start in self.shrinking]
+            raise RepackageError(refusal(self.member, min(lacks.values())))
         cuts = replace(cuts, zstd=self._recompresses(share, cuts, decisions))
-        is_cut = cuts.zstd or any(decision.is_cut for decision in movable)
-        replaced = self._replaced(movable, zstd=bool(cuts.zstd), threads=threads) if is_cut else []
-        damaged = {each.container.span: each for each, _, what in replaced if what}
-        decisions = tuple(damaged.get(each.container.span, each) for each in decisions)
+        movable = [
+            decision
+            for decision in decisions
+            if decision.container.movable or decision.container.span.start in self.shrinking
+        ]
+        rewrites = self._rewrite(movable, zstd=bool(cuts.zstd), threads=threads)
         try:
-            replacements = [replacement for _, replacement, _ in replaced]
-            operation = _operated(self.image, replacements, cuts)
+            operation = _operated(self.image, [rewrite.replacement for rewrite in rewrites], cuts)
         except BinaryError as error:
             return self._unchanged(share, cuts, str(error))
-        rewritten = (entry for decision in movable for entry in decision.kept if entry.vendor is Vendor.NVIDIA)
-        is_recompressed = bool(cuts.zstd) and not all(map(_needs_zstd, rewritten))
-        account = self._account(operation.edited, decisions, devices, slots=operation.slots)
-        left = {what for device, what in lacks.items() if Vendor.of(device) in idle}
-        wrong = [f"{each.container.section}: {what}" for each, _, what in replaced if what]
-        notes = (*account.notes, *wrong, *sorted(left), *((operation.why_large,) if operation.why_large else ()))
+        damaged = {rewrite.decision.container.span: rewrite.decision for rewrite in rewrites if rewrite.damage}
+        account = self._account(
+            operation.edited, [damaged.get(decision.container.span, decision) for decision in decisions], share
+        )
+        wrong = [f"{rewrite.decision.container.section}: {rewrite.damage}" for rewrite in rewrites if rewrite.damage]
+        entries = [entry for decision in movable for entry in decision.kept]
+        is_recompressed = bool(cuts.zstd) and not all(
+            _needs_zstd(entry) for entry in entries if entry.vendor is Vendor.NVIDIA
+        )
         is_signed = isinstance(self.image, PeImage) and self.image.directory(Directory.SECURITY) is not None
-        unsigned = is_signed and not operation.edited.is_unchanged
-        zstd = account.zstd or is_recompressed
-        more = tuple(savings(self.image, [entry for one in movable for entry in one.kept], cuts))
-        told = {
-            "is_recompressed": is_recompressed,
-            "zstd": zstd,
-            "notes": notes,
-            "more": more,
-            "lacks": lacks,
-            "unsigned": unsigned,
-        }
-        return operation.edited, replace(account, **told)
+        return operation.edited, replace(
+            account,
+            headers=tuple(slot.value for slot in operation.slots),
+            is_fragile=PointerSlot.MOVED in operation.slots,
+            is_recompressed=is_recompressed,
+            zstd=account.zstd or is_recompressed,
+            unsigned=is_signed and not operation.edited.is_unchanged,
+            notes=(*account.notes, *wrong, *left, *filter(None, [operation.why_large])),
+            more=tuple(_savings(self.image, entries, cuts)),
+            lacks=lacks,
+        )
 
-    def _replaced(
-        self, decisions: Sequence[ContainerDecision], *, zstd: bool, threads: int
-    ) -> list[tuple[ContainerDecision, Replacement, str | None]]:
-        """Return what `ContainerDecision.replaced` makes of *decisions*."""
-        replaced = partial(ContainerDecision.replaced, data=self.data, zstd=zstd)
-        if not zstd:
-            return list(map(replaced, decisions))
-        # compressing takes most of the time, and Python's lock is not held for it
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(replaced, decisions))
+    def _decide(
+        self, share: Share, cuts: Cuts
+    ) -> tuple[tuple[ContainerDecision, ...], dict[Device, str], tuple[str, ...]]:
+        """Return what stays of each container, what there is instead of code for GPUs of *share*, and notes about it.
 
-    def _recompresses(self, share: Share, cuts: Cuts, decisions: tuple[ContainerDecision, ...]) -> bool:
-        """Whether to compress with zstd: if that is asked for, or all who may load the variant have a driver for it."""
+        Code for a vendor's GPUs stays whole if it serves none of *share*: it served them no better before.
+        """
+        if share.gpus is None:
+            return tuple(map(ContainerDecision.untouched, self.code.containers)), {}, ()
+        decisions = tuple(
+            ContainerDecision.of(container, share.gpus, cuts, may_shrink=container.span.start in self.shrinking)
+            for container in self.code.containers
+        )
+        lacks = dict(_lacking(decisions, share.gpus.every))
+        if cuts.unsupported:
+            return decisions, lacks, ()
+        served = {Vendor.of(device) for device in share.gpus.every if device not in lacks}
+        decisions = tuple(
+            decision if decision.container.vendor in served else ContainerDecision.untouched(decision.container)
+            for decision in decisions
+        )
+        return (
+            decisions,
+            lacks,
+            tuple(sorted({why for device, why in lacks.items() if Vendor.of(device) not in served})),
+        )
+
+    def _recompresses(self, share: Share, cuts: Cuts, decisions: Sequence[ContainerDecision]) -> bool:
+        """Whether to compress with zstd: the cuts say so, or all who may load the variant have a driver for it."""
         if cuts.zstd is not None or share.label is None:
             return bool(cuts.zstd)
         if share.document:  # what it claims is known, and has to stay true
             return share.oldest_driver >= ZSTD_SINCE
         devices = share.gpus.devices if share.gpus else ()
-        chosen = [each for each in _chosen_from(decisions) if each.container.vendor is Vendor.NVIDIA]
-        served = (*devices, *_virtual(chosen, devices))
+        fatbins = [decision for decision in _chosen_from(decisions) if decision.container.vendor is Vendor.NVIDIA]
+        served = (*devices, *_virtual(fatbins, devices))
         # no driver knows a GPU that is newer than its CUDA
-        known = min((found[0] for device in served if (found := device.toolkits)), default=Dotted(0, 0))
+        known = min((toolkits[0] for device in served if (toolkits := device.toolkits)), default=Dotted(0, 0))
         linked = Dotted(cuda_major(self.needed) or 0, 0)
         return max(known, linked) >= ZSTD_SINCE
 
-    def _unchanged(self, share: Share, cuts: Cuts, why: str | None) -> tuple[EditedFile, LibraryCut]:
-        file, gpus = EditedFile.whole(self.data), share.gpus
-        decisions = tuple(map(ContainerDecision.untouched, self.code.containers))
-        if gpus:
-            whole = (replace(container, why_pinned=why) for container in self.code.containers)
-            surplus = [ContainerDecision.of(container, gpus, cuts).surplus for container in whole]
-            decisions = tuple(replace(each, surplus=more) for each, more in zip(decisions, surplus, strict=True))
-        return file, self._account(file, decisions, gpus.every if gpus else (), why_whole=why)
+    def _rewrite(self, decisions: Sequence[ContainerDecision], *, zstd: bool, threads: int) -> list[Rewrite]:
+        """Return the new bytes of all containers, or nothing if none of them changes.
 
-    def _account(
-        self,
-        file: EditedFile,
-        decisions: tuple[ContainerDecision, ...],
-        devices: tuple[Device, ...],
-        *,
-        slots: tuple[PointerSlot, ...] = (),
-        why_whole: str | None = None,
-    ) -> LibraryCut:
+        Whole ones are rewritten, too: they move up behind the others, which leaves one hole instead of many.
+        """
+        rewritten = partial(ContainerDecision.rewritten, data=self.data, zstd=zstd)
+        if zstd:
+            # compressing takes most of the time, and Python's lock is not held for it
+            with ThreadPoolExecutor(threads) as pool:
+                return list(pool.map(rewritten, decisions))
+        return list(map(rewritten, decisions)) if any(decision.is_cut for decision in decisions) else []
+
+    def _unchanged(self, share: Share, cuts: Cuts, why: str | None) -> tuple[EditedFile, LibraryCut]:
+        file = EditedFile.whole(self.data)
+        decisions = [ContainerDecision.untouched(container) for container in self.code.containers]
+        if share.gpus:
+            pinned = [replace(container, why_pinned=why) for container in self.code.containers]
+            surplus = [ContainerDecision.of(container, share.gpus, cuts).surplus for container in pinned]
+            decisions = [replace(decision, surplus=more) for decision, more in zip(decisions, surplus, strict=True)]
+        return file, replace(self._account(file, decisions, share), why_whole=why)
+
+    def _account(self, file: EditedFile, decisions: Sequence[ContainerDecision], share: Share) -> LibraryCut:
+        devices = share.gpus.every if share.gpus else ()
         # a bundle also lists the host, which has its code elsewhere
         entries = [entry for decision in decisions for entry in decision.kept if entry.size]
         total = sum(bool(entry.size) for decision in decisions for entry in decision.container.entries)
         chosen = _chosen_from(decisions)
+        surplus = [dict.fromkeys(entry.arch for entry in decision.surplus) for decision in decisions]
         return LibraryCut(
             member=self.member,
             before=len(self.data),
@@ -264,99 +298,20 @@ class GpuLibrary(Struct, frozen=True):
             empty=sum(not decision.serves for decision in chosen),
             jit_only=sum(any(decision.service(device) is Service.JIT for device in devices) for decision in chosen),
             pinned=sum(not (decision.container.movable or decision.is_cut) for decision in decisions),
-            served=tuple(_served(found, device) for device in devices if (found := _of_vendor(chosen, device))),
-            virtual=_virtual([each for each in chosen if each.container.vendor is Vendor.NVIDIA], devices),
+            served=tuple(_served(own, device) for device in devices if (own := _of_vendor(chosen, device))),
+            virtual=_virtual([decision for decision in chosen if decision.container.vendor is Vendor.NVIDIA], devices),
             zstd=any(map(_needs_zstd, entries)),
             gpus_before=tuple(names_of(entry.offer for decision in decisions for entry in decision.container.entries)),
             gpus=tuple(names_of(entry.offer for entry in entries)),
-            headers=tuple(slot.value for slot in slots),
-            is_fragile=PointerSlot.MOVED in slots,
             notes=self.code.notes,
-            why_whole=why_whole,
-            surplus=tuple(
-                tuple(dict.fromkeys(entry.arch for entry in decision.surplus))
-                for decision in decisions
-                if decision.surplus
-            ),
+            surplus=tuple(map(tuple, filter(None, surplus))),
         )
-
-
-def _operated(image: ElfImage | PeImage, replacements: Sequence[Replacement], cuts: Cuts) -> Operation:
-    if isinstance(image, PeImage):
-        return Operation(pe_cut(image, replacements, strip=cuts.strip, drop_signature=cuts.drop_signature))
-    return operated(image, replacements, strip=cuts.strip, force=cuts.force)
-
-
-def _needs_zstd(entry: GpuEntry) -> bool:
-    """Whether only newer drivers of NVIDIA read *entry*; AMD's runtime reads zstd since there are bundles of it."""
-    return entry.vendor is Vendor.NVIDIA and entry.compression is Compression.ZSTD
-
-
-def _lacking(decisions: tuple[ContainerDecision, ...], devices: Iterable[Device]) -> Iterator[tuple[Device, str]]:
-    """Yield those of *devices* that nothing serves although there is code for GPUs of the vendor, and what there is."""
-    for device in devices:
-        # code that only other libraries read, or that is empty, was never for a GPU
-        chosen = [decision for decision in _of_vendor(_chosen_from(decisions), device) if decision.is_for_gpus]
-        if chosen and all(decision.service(device) is Service.NONE for decision in chosen):
-            found = ", ".join(names_of(entry.offer for decision in chosen for entry in decision.container.entries))
-            where = f"any of its {GpuServed(device).word}s ({len(chosen)})"
-            yield device, f"nothing for {device} in {where}, which have {found}"
-
-
-def _refusal(member: str, what: str) -> str:
-    return f"{member}: {what}; choose among those, or let it go with --allow-unsupported"
-
-
-def _least(container: Container, cuts: Cuts) -> tuple[GpuEntry, ...]:
-    """Return what stays of *container* if no GPU needs any of it: the smallest entry, PTX last under `Ptx.NONE`."""
-    if cuts.empty is Empty.NOTHING:
-        return ()
-    without_ptx = cuts.ptx is Ptx.NONE
-    return tuple(
-        sorted(container.entries, key=lambda entry: (without_ptx and entry.code is GpuCodeKind.PTX, entry.size))[:1]
-    )
-
-
-def _chosen_from(decisions: tuple[ContainerDecision, ...]) -> tuple[ContainerDecision, ...]:
-    """Return the decisions about containers that the driver chooses from."""
-    spans = {container.span for container in offered([decision.container for decision in decisions])}
-    return tuple(decision for decision in decisions if decision.container.span in spans)
-
-
-def _of_vendor(decisions: Iterable[ContainerDecision], device: Device) -> list[ContainerDecision]:
-    """Return the decisions about containers for GPUs of the vendor of *device*."""
-    vendor = Vendor.of(device)
-    return [decision for decision in decisions if decision.container.vendor is vendor]
-
-
-def names_of(offers: Iterable[GpuOffer]) -> list[str]:
-    """Return what *offers* are for, machine code first, then PTX: ``sm_80``, ``PTX for sm_90``."""
-    found = frozenset(offers)
-    machine, ptx = (
-        sorted((offer.arch for offer in found if offer.code is code), key=arch_order)
-        for code in (GpuCodeKind.MACHINE, GpuCodeKind.PTX)
-    )
-    return [*map(str, machine), *(f"PTX for {arch}" if isinstance(arch, Arch) else str(arch) for arch in ptx)]
-
-
-def _served(decisions: Iterable[ContainerDecision], device: Device) -> GpuServed:
-    found = [decision.service(device) for decision in decisions]
-    return GpuServed(device, found.count(Service.MACHINE), found.count(Service.JIT), found.count(Service.NONE))
-
-
-def _virtual(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) -> tuple[Arch, ...]:
-    """Return the GPUs M.0 for which every container has PTX; asked for, or the PTX was made for them."""
-    made_for = {entry.arch for decision in decisions for entry in decision.kept if entry.code is GpuCodeKind.PTX}
-    numbers = {arch.number for arch in (*made_for, *devices) if isinstance(arch, Arch) and arch.number % 10 == 0}
-    known = (arch for arch in map(Arch, sorted(numbers)) if arch.toolkits)
-    return tuple(arch for arch in known if all(decision.compiles_for(arch) for decision in decisions))
 
 
 class LibraryPlan(Struct, frozen=True):
     """What happens to one file: an edited file and an account for each share, and the libraries in its NEEDED.
 
-    *listed* are the architectures in lists that stand in it as text, *gone* the indices of shares that keep nothing of
-    it, not even an empty file.
+    *listed* are the architectures in lists that stand in it as text, *gone* the indices of shares that do not have it.
     """
 
     member: str
@@ -371,14 +326,154 @@ class LibraryPlan(Struct, frozen=True):
         return bool(self.gone) or not all(file.is_unchanged for file in self.files)
 
 
-def check_served(cuts: Sequence[LibraryCut]) -> None:
-    """Raise `RepackageError` if none of the files *cuts* serves a GPU asked for, and some have code for others."""
-    served = {each.device for cut in cuts for each in cut.served if each.machine or each.jit}
-    for cut in cuts:
-        lost = [each.device for each in cut.served if each.device not in served] if not cut.after else []
-        if cut.alone and lost:
-            what = f"nothing for {lost[0]} in it or in any other file, and it is for {', '.join(cut.gpus_before)}"
-            raise RepackageError(_refusal(cut.member, what))
-        for device, what in cut.lacks.items():
-            if device not in served:
-                raise RepackageError(_refusal(cut.member, what))
+def _operated(image: ElfImage | PeImage, replacements: Sequence[Replacement], cuts: Cuts) -> Operation:
+    if isinstance(image, PeImage):
+        return Operation(pe_cut(image, replacements, strip=cuts.strip, drop_signature=cuts.drop_signature))
+    return operated(image, replacements, strip=cuts.strip, force=cuts.force)
+
+
+def _needs_zstd(entry: GpuEntry) -> bool:
+    """Whether only newer drivers of NVIDIA read *entry*; AMD's runtime reads zstd since there are bundles of it."""
+    return entry.vendor is Vendor.NVIDIA and entry.compression is Compression.ZSTD
+
+
+def _lacking(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) -> Iterator[tuple[Device, str]]:
+    """Yield those of *devices* that nothing serves although there is code for GPUs of the vendor, and what there is."""
+    for device in devices:
+        # code that only other libraries read, or that is empty, was never for a GPU
+        chosen = [decision for decision in _of_vendor(_chosen_from(decisions), device) if decision.is_for_gpus]
+        if chosen and all(decision.service(device) is Service.NONE for decision in chosen):
+            names = ", ".join(names_of(entry.offer for decision in chosen for entry in decision.container.entries))
+            where = f"any of its {GpuServed(device).word}s ({len(chosen)})"
+            yield device, f"nothing for {device} in {where}, which have {names}"
+
+
+def refusal(member: str, why: str) -> str:
+    return f"{member}: {why}; choose among those, or let it go with --allow-unsupported"
+
+
+def _least(container: Container, cuts: Cuts) -> tuple[GpuEntry, ...]:
+    """Return what stays of *container* if no GPU needs any of it: the smallest entry, PTX last under `Ptx.NONE`."""
+    if cuts.empty is Empty.NOTHING:
+        return ()
+    without_ptx = cuts.ptx is Ptx.NONE
+    by_size = sorted(container.entries, key=lambda entry: (without_ptx and entry.code is GpuCodeKind.PTX, entry.size))
+    return tuple(by_size[:1])
+
+
+def _chosen_from(decisions: Sequence[ContainerDecision]) -> list[ContainerDecision]:
+    """Return the decisions about containers that the driver chooses from."""
+    spans = {container.span for container in offered([decision.container for decision in decisions])}
+    return [decision for decision in decisions if decision.container.span in spans]
+
+
+def _of_vendor(decisions: Iterable[ContainerDecision], device: Device) -> list[ContainerDecision]:
+    """Return the decisions about containers for GPUs of the vendor of *device*."""
+    return [decision for decision in decisions if decision.container.vendor is Vendor.of(device)]
+
+
+def names_of(offers: Iterable[GpuOffer]) -> list[str]:
+    """Return what *offers* are for, machine code first, then PTX: ``sm_80``, ``PTX for sm_90``."""
+    distinct = frozenset(offers)
+    machine, ptx = (
+        sorted((offer.arch for offer in distinct if offer.code is code), key=arch_order)
+        for code in (GpuCodeKind.MACHINE, GpuCodeKind.PTX)
+    )
+    return [*map(str, machine), *(f"PTX for {arch}" if isinstance(arch, Arch) else str(arch) for arch in ptx)]
+
+
+def _served(decisions: Iterable[ContainerDecision], device: Device) -> GpuServed:
+    services = [decision.service(device) for decision in decisions]
+    return GpuServed(device, services.count(Service.MACHINE), services.count(Service.JIT), services.count(Service.NONE))
+
+
+def _virtual(decisions: Sequence[ContainerDecision], devices: Iterable[Device]) -> tuple[Arch, ...]:
+    """Return the GPUs M.0 for which every container has PTX: those of *devices*, and those that PTX was made for."""
+    made_for = {entry.arch for decision in decisions for entry in decision.kept if entry.code is GpuCodeKind.PTX}
+    numbers = {arch.number for arch in (*made_for, *devices) if isinstance(arch, Arch) and arch.number % 10 == 0}
+    known = (arch for arch in map(Arch, sorted(numbers)) if arch.toolkits)
+    return tuple(arch for arch in known if all(decision.compiles_for(arch) for decision in decisions))
+
+
+def cuda_major(needed: Iterable[str], metadata: Metadata | None = None) -> int | None:
+    """Return the CUDA major of a wheel with these NEEDED entries, or None unless it is exactly one."""
+    majors = {int(match["major"]) for name in needed for pattern in _SONAMES if (match := pattern.fullmatch(name))}
+    if not majors and metadata:
+        majors = {
+            int(match["major"])
+            for line in metadata.requires_dist
+            for pattern in _REQUIREMENTS
+            if (match := pattern.match(line))
+        }
+    return majors.pop() if len(majors) == 1 else None
+
+
+def unmeasured(image: Image, code: DeviceCode) -> frozenset[int]:
+    """Return the file offsets of the pinned containers that may shrink where they are: nothing else has their size.
+
+    Code that knew it, to hand it on or to find what follows, would have it as a number of four bytes or more.
+    """
+    pinned = [container for container in code.containers if container.in_place and not container.movable]
+    pinned = sorted(pinned, key=lambda container: len(container.span), reverse=True)[:_MOST_PINNED]
+    numbers = {
+        container.span.start: [size.to_bytes(4, "little") for size in (length, length - HEADER_SIZE)]
+        for container in pinned
+        if (length := len(container.span))
+    }
+    filled = [section for section in image.sections if section.is_loaded and section.span]
+    for section in filled if numbers else ():
+        if section.name not in FATBINS.sections:
+            data = bytes(image.view(section.span))
+            numbers = {start: sizes for start, sizes in numbers.items() if not any(size in data for size in sizes)}
+    return frozenset(numbers)
+
+
+def _savings(image: Image, kept: Sequence[GpuEntry], cuts: Cuts) -> Iterator[Saving]:
+    """Yield what stripping *image* would save, and compressing *kept*, its movable entries that stay, with zstd.
+
+    Both are estimated from samples.
+    """
+    debug = _debug(image) if cuts.strip is Strip.NOTHING else []
+    size = sum(map(len, debug))
+    if size >= _LEAST:
+        yield Saving("--strip debug", _packed(image, debug, cuts.members), size)
+    plain = [
+        entry
+        for entry in kept
+        if entry.vendor is Vendor.NVIDIA and entry.compression in {Compression.RAW, Compression.LZ4}
+    ]
+    size = sum(entry.size for entry in plain)
+    if cuts.zstd or size < _LEAST:
+        return
+    # the largest and some between: what is small does not count, and what is alike lies together
+    samples = sorted(plain, key=lambda entry: entry.size, reverse=True)[:: max(len(plain) // _SAMPLES, 1)][:_SAMPLES]
+    try:
+        after = sum(recompressed_size(image.data, entry, sample=_CODE) for entry in samples)
+    except BinaryError:
+        return  # an entry that cannot be read is named by what looks at it
+    before = sum(entry.size for entry in samples)
+    middles = [_middle(entry.span) for entry in samples]
+    packed = _packed(image, middles, cuts.members) * before // sum(map(len, middles))
+    # a zstd frame does not get smaller in a wheel
+    saving = Saving("--recompress", (packed - after) * size // before, (before - after) * size // before)
+    if saving.packed > 0 or saving.unpacked > 0:
+        yield saving
+
+
+def _middle(span: range) -> range:
+    start = span.start + max(len(span) - _LYING, 0) // 2
+    return range(start, min(start + _LYING, span.stop))
+
+
+def _debug(image: Image) -> list[range]:
+    """The file offsets of what ``--strip debug`` takes."""
+    if isinstance(image, PeImage):
+        indices = debug_sections(image)
+        return [] if indices is None else [*(image.sections[index].raw for index in indices), symbols_of(image)]
+    return [section.span for section in stripped(image, Strip.DEBUG)] if isinstance(image, ElfImage) else []
+
+
+def _packed(image: Image, spans: Iterable[range], members: ZipMethod) -> int:
+    """About how many bytes *spans* of the file take in a wheel."""
+    parts: list[Part] = [*sorted(spans, key=lambda span: span.start)]
+    return estimated(EditedFile.of(image.data, parts), members=members)

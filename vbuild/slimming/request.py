@@ -11,9 +11,9 @@ from vbuild.errors import RepackageError
 from vbuild.gpu_code.model import Vendor
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList, Ptx
-from vbuild.slimming.package import OpenPackage
 from vbuild.variants.document import Document
 from vbuild.variants.model import checked_label
+from vbuild.wheel.archive import Wheel
 from vbuild.wheel.zip_format import ZipMethod
 
 _LOWER_BOUND = "cuda_version_lower_bound"
@@ -99,14 +99,14 @@ class Cuts(Struct, frozen=True, kw_only=True):
         """Whether something besides GPUs is asked for."""
         return bool(self.drop) or bool(self.zstd) or self.members is ZipMethod.ZSTD or self.strip is not Strip.NOTHING
 
-    def dropped(self, package: OpenPackage) -> frozenset[str]:
-        """Return the paths in *package* that match the globs of *drop*; ``*`` also crosses slashes.
+    def dropped(self, wheel: Wheel) -> frozenset[str]:
+        """Return the paths in *wheel* that match the globs of *drop*; ``*`` also crosses slashes.
 
         Raises `RepackageError` if a glob matches a member that a wheel needs.
         """
-        paths = {member.path: glob for member in package.members for glob in self.drop if is_named(member.path, glob)}
+        paths = {member.path: glob for member in wheel.members for glob in self.drop if is_named(member.path, glob)}
         for path, glob in paths.items():
-            if path.startswith(f"{package.dist_info}/"):
+            if path.startswith(f"{wheel.dist_info}/"):
                 raise RepackageError(f"--drop {glob!r} names {path}, which describes the wheel; expected other members")
         return frozenset(paths)
 

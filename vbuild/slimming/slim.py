@@ -1,54 +1,73 @@
 """`vbuild slim`: cut fat CUDA wheels to the GPUs one names, or into a family of variant wheels, in one pass.
 
-    wheel -> licence: the first library that is to change asks it                (an error until here leaves no files)
-          -> plan: every library inflated once, surveyed, cut for each share     (nothing is written yet)
-          -> GPUs that nothing serves, claims
-          -> a writer for each share: cut libraries deflated, all other members' bytes as they are
-          -> variant.json and RECORD, and variants.json next to the wheels
+    wheel -> plan: every library inflated once, and cut for each share      (nothing is written yet)
+                the licence is checked as soon as a library is to change    (an error until here leaves no files)
+          -> outputs: a name and, for a variant, its claims
+          -> a writer for each output: cut libraries deflated, all other members' bytes as they are
+          -> variant.json, bill of materials and RECORD, and variants.json next to the wheels
 
-The wheels of a family contain the same host code, which is deflated once.
+The wheels of a family contain the same host code, which is deflated once. The claims of a variant follow from the code
+that remains:
+
+    nvidia :: sm_arch :: 90_real                     machine code that a GPU of capability 9.0 runs
+    nvidia :: sm_arch :: 90_virtual                  PTX that its driver compiles; only for M.0, by the providers
+    nvidia :: cuda_version_lower_bound :: 12.0       the oldest driver, by the CUDA major that the wheel links
+    amd :: gfx_arch :: gfx942                        code that runs on AMD's gfx942, in any mode
+
+https://github.com/wheelnext/nvidia-variant-provider defines the first two features, PyPI's rocm-bootstrap the third.
 """
 
 import hashlib
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.outline import Format
 from vbuild.errors import BuildError, RepackageError, VbuildError, at
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import read_file
+from vbuild.gpu_code.device_file import HEADER, DeviceFile, Folders
+from vbuild.gpu_code.model import Vendor
+from vbuild.hardware.architectures import Arch, GpuTarget
 from vbuild.hardware.cpu import available_cores
 from vbuild.hardware.driver import ZSTD_SINCE, Dotted
-from vbuild.hardware.gpu import GpuList
-from vbuild.slimming.library import GpuLibrary
-from vbuild.slimming.output import SlimOutput, slim_outputs
-from vbuild.slimming.plan import SlimPlan, planned
+from vbuild.hardware.gpu import GpuList, arch_order
+from vbuild.sbom.keeping import Changes, carries, listed, path_of, put
+from vbuild.sbom.model import BillChange, Gone, Treatment
+from vbuild.slimming.device_files import examined, file_plan, still_listed, together, with_true_lists, worth_reading
+from vbuild.slimming.library import GpuLibrary, LibraryPlan, cuda_major, refusal
 from vbuild.slimming.request import Cuts, Share
-from vbuild.slimming.results import Saving, Slimmed
-from vbuild.slimming.stated import cuda_major, still_listed
+from vbuild.slimming.results import LibraryCut, Saving, Slimmed
+from vbuild.variants.document import Document
 from vbuild.variants.index import index
+from vbuild.variants.model import Property, Variant
+from vbuild.variants.providers import metadata_for
 from vbuild.wheel.archive import Wheel, gathered, open_wheel
 from vbuild.wheel.deflate import Codec, Deflater, estimated
 from vbuild.wheel.licence import Prohibition, prohibitions
-from vbuild.wheel.unpacking import room_for
-from vbuild.wheel.write import passed, placed, write_wheels
+from vbuild.wheel.metadata import VARIANT_JSON
+from vbuild.wheel.name import WheelName
+from vbuild.wheel.unpacking import forget, room_for
+from vbuild.wheel.write import WheelWriter, passed, placed, write_wheels
 from vbuild.wheel.zip_format import ZipMethod
+from vbuild.wheel.zip_read import Member
 from vbuild.workers.cluster import Cluster, Promise, connected
 from vbuild.workers.executor import LOCAL, Executor, opened, packed, scratch
 
 # a saving of a smaller part of the wheel is not worth a line
 _WORTH = 20
-
 # bytes of a member's two headers in a zip archive, besides its path in each
 _HEADERS = 76
+_HOW = "vbuild slim"
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -66,17 +85,17 @@ def slim(
 ) -> tuple[Slimmed, ...]:
     """Write into *folder* what *shares* keep of the wheels at *paths*, which may be folders of wheels.
 
-    Without a folder nothing is written, and sizes are those of the members. A share without a label keeps the wheel's
-    name; those with one become variant wheels, with a variants.json for each release. A wheel without GPU code is
-    copied unchanged, unless *cuts* strip or drop something. An *executor* that is not local sends wheels to its
-    workers. What is passed on is compared with CRC-32 and RECORD, too, unless *verify* is off. *on_progress* is called
-    with the name of the current wheel, the bytes done, and the bytes in total.
+    Without a folder nothing is written, and packed sizes are estimated. A share without a label keeps the wheel's name;
+    those with one become variant wheels, with a variants.json for each release. A wheel without GPU code is copied
+    unchanged, unless *cuts* strip or drop something. An *executor* that is not local sends wheels to its workers. What
+    is copied is compared with CRC-32 and RECORD, unless *verify* is off. *on_progress* is called with the name of the
+    current wheel, the bytes done, and the bytes in total.
 
-    Raises `RepackageError` if nothing in a wheel serves a GPU asked for, or a licence forbids the change, and
+    Raises `RepackageError` if nothing in a wheel serves a GPU of a share, or a licence forbids the change, and
     `WheelError` if a wheel is damaged: then no part of that wheel is in *folder*.
     """
     cuts = cuts or Cuts()
-    check_shares(shares, cuts)
+    _check_shares(shares, cuts)
     wheels = gathered(paths)
     _check_globs(wheels, cuts)
     make = partial(slim_wheel, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license, verify=verify)
@@ -103,20 +122,32 @@ def slim_wheel(
     """Slim the one wheel at *path*, in one pass over it, as `slim` does; no index is written."""
     with open_wheel(path) as wheel, at(path.name):
         _check_members(wheel, shares, cuts)
-        follows = cuts.zstd is None and all(share.label and not share.document for share in shares)
-        major = cuda_major((), wheel.metadata()) if follows else None
-        if major is not None and Dotted(major, 0) >= ZSTD_SINCE:
-            cuts = replace(cuts, zstd=True)
-        progress = _Progress(wheel, on_progress)
-        found = tuple(prohibitions(wheel))
-        allow = partial(check_licence, () if accept_license else found)
-        with planned(wheel, shares, cuts, room=room_for(folder), on_progress=progress, on_change=allow) as plan:
-            bare = wheel.record.unhashed(wheel.record_path)
-            told = (f"RECORD has {bare}: CRC-32 alone vouches for them; the new RECORD has them all",) if bare else ()
-            warnings = () if plan.is_idle else (*map(licence_warning, found), *told)
+        if cuts.zstd is None and all(share.label and not share.document for share in shares):
+            major = cuda_major((), wheel.metadata())
+            if major is not None and Dotted(major, 0) >= ZSTD_SINCE:  # its variants need such a driver anyway
+                cuts = replace(cuts, zstd=True)
+        # bytes examined and bytes written together, so every member counts twice
+        done, total = 0, 2 * sum(member.size for member in wheel.members)
+
+        def advance(size: int) -> None:
+            nonlocal done
+            done += size
+            on_progress(path.name, done, total)
+
+        forbidden = tuple(prohibitions(wheel))
+        own = next((prohibition for prohibition in forbidden if prohibition.is_own), None)
+
+        def check_licence() -> None:
+            if own and not accept_license:
+                why = f"the licence forbids to modify what is in this wheel ({own})"
+                raise RepackageError(f"{why}; if you are allowed to, say so with --accept-license")
+
+        room = room_for(folder)
+        with slim_plan(wheel, shares, cuts, room=room, on_progress=advance, on_change=check_licence) as plan:
             outputs = tuple(slim_outputs(wheel, plan, shares))
-            write = partial(_written, wheel, plan=plan, outputs=outputs, codec=codec, cuts=cuts, on_progress=progress)
-            written = () if folder is None else write(folder, verify=verify)
+            write = partial(_write, wheel, plan, outputs, cuts, codec=codec, on_progress=advance, verify=verify)
+            written = write(folder) if folder else ()
+            warnings = () if plan.is_idle else (*map(_licence_warning, forbidden), *_hash_warning(wheel))
             return tuple(_results(wheel, plan, outputs, written, warnings, cuts=cuts))
 
 
@@ -134,6 +165,457 @@ def library_cutter(paths: Sequence[Path], gpus: GpuList) -> Callable[[str, memor
                         "allowed to, use `vbuild slim --accept-license` first"
                     )
     return lambda path, data: GpuLibrary.of(path, data).slimmed(Share(gpus), Cuts())[0]
+
+
+def _check_shares(shares: Sequence[Share], cuts: Cuts) -> None:
+    """Raise `RepackageError` if there is nothing to do, or two outputs would have one name."""
+    if not any(share.gpus for share in shares) and not cuts.more:
+        raise RepackageError(
+            "nothing to do; expected GPUs to keep (--gpu, --variant), or --recompress, --strip or --drop"
+        )
+    labels = [share.label for share in shares]
+    if twice := sorted({label or "the plain one" for label in labels if labels.count(label) > 1}):
+        raise RepackageError(f"two variants are called {', '.join(twice)}; expected a label for each")
+
+
+def _check_members(wheel: Wheel, shares: Sequence[Share], cuts: Cuts) -> None:
+    """Raise `RepackageError` for members that only uv reads in a wheel that pip would install."""
+    if cuts.members is ZipMethod.ZSTD and not all(share.label or wheel.name.variant for share in shares):
+        raise RepackageError(
+            "--members zstd: pip, which installs plain wheels, cannot read such members; expected a variant wheel, or "
+            "--variant LABEL=LIST to make some"
+        )
+
+
+def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
+    """Raise `RepackageError` for a glob that matches nothing in any wheel, probably a typo, before anything is
+    written.
+    """
+    unused = set(cuts.drop)
+    for path in wheels if unused else ():
+        with open_wheel(path) as wheel, at(path.name):
+            unused -= {glob for glob in unused if replace(cuts, drop=(glob,)).dropped(wheel)}
+    if unused:
+        raise RepackageError(f"--drop {min(unused)!r}: names no member of any wheel given; * also crosses slashes")
+
+
+def _licence_warning(prohibition: Prohibition) -> str:
+    """What to know about a wheel that is changed although some licence in it forbids that."""
+    if prohibition.is_own:
+        return f"accepted for you: {prohibition}"
+    return f"the licence of a component forbids to modify that one: {prohibition}"
+
+
+def _hash_warning(wheel: Wheel) -> Iterator[str]:
+    if bare := wheel.record.unhashed(wheel.record_path):
+        yield f"RECORD has {bare}: CRC-32 alone vouches for them; the new RECORD has them all"
+
+
+class SlimPlan(Struct, frozen=True):
+    """What happens to the files of a wheel, and the members that are left out of every share.
+
+    It *has_others* if compiled files are of formats without GPU code. For each share, *lists* are the lists in it that
+    no longer name what went, and *notes* say what to know of others.
+    """
+
+    libraries: tuple[LibraryPlan, ...]
+    dropped: frozenset[str]
+    has_others: bool = False
+    lists: tuple[dict[str, EditedFile], ...] = ()
+    notes: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def has_gpu_code(self) -> bool:
+        return any(cut.has_gpu_code for library in self.libraries for cut in library.cuts)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.dropped and not any(library.is_changed for library in self.libraries)
+
+    @property
+    def why_idle(self) -> str | None:
+        """Why there is nothing to do, or None."""
+        if not self.is_idle:
+            return None
+        if not self.libraries and self.has_others:
+            return "its compiled files are for macOS or 32-bit Windows, and slim changes none of these"
+        if not self.libraries:
+            return "it has no compiled file, and runs on any machine"
+        cuts = [cut for library in self.libraries for cut in library.cuts]
+        is_left = any(cut.why_whole for cut in cuts)
+        if not self.has_gpu_code:
+            unread = (
+                "no GPU code in what could be read, and files that could not be read are left, for the reasons below"
+            )
+            return unread if is_left else "its compiled files have no GPU code"
+        if is_left or any(cut.surplus for cut in cuts):
+            why = "for the reasons below" if is_left else "in code that cannot be cut; vbuild inspect says why"
+            return f"what could go of it is left, {why}"
+        names = ", ".join(dict.fromkeys(gpu for cut in cuts for gpu in cut.gpus))
+        # what another vendor's GPUs run stays whole
+        is_of_another = not any(cut.served or cut.zstd for cut in cuts)
+        return f"nothing in it to cut: its GPU code is for {names}" if is_of_another else "nothing in it to cut"
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """The names in NEEDED of all libraries."""
+        return frozenset(name for library in self.libraries for name in library.needed)
+
+    def files(self, share: int) -> dict[str, EditedFile]:
+        """Return the files that change for the share with index *share*, by path."""
+        files = {library.member: library.files[share] for library in self.libraries if share not in library.gone}
+        return {path: file for path, file in files.items() if not file.is_unchanged} | self.lists[share]
+
+    def gone(self, share: int) -> frozenset[str]:
+        """Return the members that the share with index *share* does not have."""
+        return self.dropped.union(library.member for library in self.libraries if share in library.gone)
+
+    def cuts(self, share: int) -> tuple[LibraryCut, ...]:
+        """Return accounts for the share with index *share*: with GPU code, changed, or unchanged for a reason."""
+        cuts = (library.cuts[share] for library in self.libraries)
+        return tuple(
+            together(cut for cut in cuts if cut.has_gpu_code or cut.after != cut.before or cut.why_whole or cut.notes)
+        )
+
+
+@contextmanager
+def slim_plan(
+    wheel: Wheel,
+    shares: Sequence[Share],
+    cuts: Cuts,
+    *,
+    room: Path | None = None,
+    on_progress: Callable[[int], None] = lambda _size: None,
+    on_change: Callable[[], None] = lambda: None,
+) -> Iterator[SlimPlan]:
+    """Decide what to do to *wheel*, inflated in the folder *room*; *on_progress* is called with the bytes examined.
+
+    *on_change* is called as soon as it is known that something changes, and may raise. A library that changes stays
+    mapped from its temporary file while the plan is open.
+
+    Raises `RepackageError` if nothing serves a GPU of a share, or a glob names what a wheel needs; `WheelError` if it
+    is damaged.
+    """
+    dropped = cuts.dropped(wheel)
+    if dropped:
+        on_change()
+    plans, to_inflate = _sorted_out(wheel, dropped, shares, cuts)
+    on_progress(sum(member.size for member in wheel.members) - sum(member.size for member in to_inflate))
+    to_inflate.sort(key=lambda member: member.size, reverse=True)
+    with ExitStack() as stack, ThreadPoolExecutor(available_cores()) as pool:
+        stack.callback(pool.shutdown, cancel_futures=True)
+        if any(plan.is_changed for plan in plans):
+            on_change()
+        examine = partial(_examined, wheel, stack=stack, shares=shares, cuts=cuts, room=room)
+        for plan in pool.map(examine, to_inflate):
+            if plan.is_changed:
+                on_change()
+            on_progress(plan.cuts[0].before)
+            plans.append(plan)
+        order = {member.path: index for index, member in enumerate(wheel.members)}
+        plans.sort(key=lambda plan: order[plan.member])
+        for share in range(0 if cuts.unsupported else len(shares)):
+            check_served([plan.cuts[share] for plan in plans])
+        libraries, lists, notes = with_true_lists(wheel, plans, len(shares))
+        has_others = not plans and any(Format.of(member.path, partial(wheel.head, member)) for member in wheel.members)
+        yield SlimPlan(libraries, dropped, has_others, lists, notes)
+
+
+def _sorted_out(
+    wheel: Wheel, dropped: Collection[str], shares: Sequence[Share], cuts: Cuts
+) -> tuple[list[LibraryPlan], list[Member]]:
+    """Return what becomes of the files that are GPU code alone, and the members that have to be inflated.
+
+    Threads for thousands of small files would only wait for Python's lock.
+    """
+    plans, to_inflate = [], []
+    folders = Folders((member.path for member in wheel.members), wheel.read)
+    for member in wheel.members:
+        if member.path in dropped:
+            continue
+        start = wheel.head(member, HEADER)
+        head = partial(_head, wheel, member, start)
+        if file := DeviceFile.of(member.path, member.size, head, folders.of(member.path)):
+            plans.append(file_plan(file, member.path, member.size, shares, cuts))
+        elif worth_reading(member.path, head) or (not start and member.size > 0):
+            to_inflate.append(member)
+    return plans, to_inflate
+
+
+def _head(wheel: Wheel, member: Member, start: bytes, size: int) -> bytes:
+    return start if size <= HEADER else wheel.head(member, size)
+
+
+def _examined(
+    wheel: Wheel, member: Member, *, stack: ExitStack, shares: Sequence[Share], cuts: Cuts, room: Path | None
+) -> LibraryPlan:
+    """Examine the library *member*; if it changes, it stays mapped until *stack* closes."""
+    with ExitStack() as mapped:
+        data = mapped.enter_context(wheel.mapped(member, folder=room, to_edit=True))
+        plan = examined(member.path, data, shares, cuts)
+        if plan.is_changed:
+            forget(data)
+            stack.push(mapped.pop_all())
+        return plan
+
+
+def check_served(cuts: Sequence[LibraryCut]) -> None:
+    """Raise `RepackageError` if none of the files *cuts* serves a GPU of the share, and some have code for others."""
+    served = {served.device for cut in cuts for served in cut.served if served.machine or served.jit}
+    for cut in cuts:
+        lost = [service.device for service in cut.served if service.device not in served] if not cut.after else []
+        if cut.alone and lost:
+            why = f"nothing for {lost[0]} in it or in any other file, and it is for {', '.join(cut.gpus_before)}"
+            raise RepackageError(refusal(cut.member, why))
+        for device, why in cut.lacks.items():
+            if device not in served:
+                raise RepackageError(refusal(cut.member, why))
+
+
+class SlimOutput(Struct, frozen=True):
+    """A wheel to write; *document* is its variant.json if that is new, *gone* are the members that it does not have."""
+
+    name: WheelName
+    files: dict[str, EditedFile]
+    cuts: tuple[LibraryCut, ...]
+    document: Document | None = None
+    gone: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def properties(self) -> tuple[Property, ...]:
+        """The properties of the variant that slimming makes, or none."""
+        return self.document.variants[0].properties if self.document else ()
+
+    @property
+    def warnings(self) -> Iterator[str]:
+        """What publishers should know about the wheel."""
+        for cut in self.cuts:
+            if cut.is_fragile:
+                what = "its program headers were moved by force: GNU strip and objcopy destroy such a file"
+                yield f"{cut.member}: {what}"
+        if zstd := [cut.member for cut in self.cuts if cut.is_recompressed]:
+            what = f"GPU code is compressed with zstd, which no driver before that of CUDA {ZSTD_SINCE} reads"
+            yield f"{what}: in {', '.join(zstd)}"
+        yield from self.notes
+
+    def remakes(self, wheel: Wheel, path: str) -> bool:
+        """Whether the member of *wheel* at *path* is written anew."""
+        is_document = self.document is not None and path == f"{wheel.dist_info}/{VARIANT_JSON}"
+        return is_document or path == path_of(wheel.dist_info)
+
+    def finish(self, wheel: Wheel, writer: WheelWriter, *, bill: bool = True) -> None:
+        """Write the new variant.json and bill of materials; with *bill*, a wheel that has none gets one."""
+        if self.document:
+            path = f"{wheel.dist_info}/{VARIANT_JSON}"
+            writer.write(wheel.find(path) or path, self.document.pack())
+        if bill or carries(wheel):
+            put(writer, wheel, changes=self._changes(wheel))
+
+    def _changes(self, wheel: Wheel) -> Changes:
+        """Return the changes to the compiled files of *wheel*, for its bill of materials."""
+        before = listed((wheel.row(member) for member in wheel.members), also=self.files)
+        cuts = {cut.member: cut for cut in self.cuts}
+        edited = {
+            path: BillChange(before[path], _HOW, cuts[path].gpus_before if path in cuts else ())
+            for path in self.files
+            if path in before
+        }
+        gone = [path for path in sorted(self.gone) if path in before]
+        return Changes(
+            edited,
+            {path: cut.gpus for path, cut in cuts.items() if path in edited},
+            tuple(Gone(path, before[path], path.rpartition("/")[2], Treatment.DROPPED) for path in gone),
+        )
+
+
+def slim_outputs(wheel: Wheel, plan: SlimPlan, shares: Sequence[Share]) -> Iterator[SlimOutput]:
+    """Yield a wheel to write for each share, or a single one if *wheel* has no GPU code.
+
+    Raises `RepackageError` if the result would be a variant that contradicts the wheel's own claims.
+    """
+    path = f"{wheel.dist_info}/{VARIANT_JSON}"
+    claimed = Document.parse(wheel.read(path)) if wheel.find(path) else None
+    if not plan.has_gpu_code:
+        yield SlimOutput(wheel.name, plan.files(0), plan.cuts(0), gone=plan.gone(0))
+        return
+    labels: dict[tuple[Property, ...], str] = {}
+    # the variants of a release have one order of namespaces (PEP 825, consistency)
+    vendors = tuple(vendor for vendor in Vendor if any(vendor in share.vendors for share in shares))
+    for number, share in enumerate(shares):
+        output = SlimOutput(
+            wheel.name, plan.files(number), plan.cuts(number), gone=plan.gone(number), notes=plan.notes[number]
+        )
+        if share.label is None:
+            if claimed and (same := share.vendors.intersection(claimed.metadata.namespaces)):
+                what = f"is a variant for {min(same).upper()} GPUs already ({wheel.name.variant})"
+                what += f", and would be one for {share.gpus} only"
+                raise RepackageError(f"{what}; give it a label of its own with --variant LABEL={share.gpus}")
+            yield output
+            continue
+        document = share.document or _document(wheel, plan, share, vendors=vendors, claimed=claimed, cuts=output.cuts)
+        if (other := labels.setdefault(document.variants[0].properties, share.label)) != share.label:
+            raise RepackageError(f"variants {other!r} and {share.label!r} would be for the same GPUs; expected others")
+        yield replace(output, name=wheel.name.normalised().labelled(share.label), document=document)
+
+
+def _document(
+    wheel: Wheel,
+    plan: SlimPlan,
+    share: Share,
+    *,
+    vendors: tuple[Vendor, ...],
+    claimed: Document | None,
+    cuts: tuple[LibraryCut, ...],
+) -> Document:
+    """Return the variant.json of *share*: claims about other hardware stay, those of the *vendors* come first."""
+    served = [served for cut in cuts for served in cut.served]
+    if not served:
+        names = ", ".join(dict.fromkeys(gpu for cut in cuts for gpu in cut.gpus))
+        raise RepackageError(f"{share}: no GPU code is for such GPUs; it is for {names}: expected some of these")
+    if Vendor.AMD in share.vendors:
+        devices = {service.device for service in served if service.machine or service.jit}
+        targets = sorted((device for device in devices if isinstance(device, GpuTarget)), key=arch_order)
+        first = tuple(Property(Vendor.AMD, "gfx_arch", str(target)) for target in targets)
+    else:
+        first = nvidia_properties(cuts, major=cuda_major(plan.needed, wheel.metadata()))
+    claims = [claim for variant in claimed.variants for claim in variant.properties] if claimed else []
+    others = [claim for claim in claims if claim.namespace not in share.vendors]
+    unchanged = [name for name in claimed.metadata.namespaces if name not in vendors] if claimed else []
+    providers = dict(claimed.metadata.providers) if claimed else {}
+    metadata = metadata_for((*vendors, *unchanged), {name: providers[name] for name in unchanged if name in providers})
+    return Document.of(Variant.of(share.label or "", (*others, *first)), metadata)
+
+
+def nvidia_properties(cuts: Iterable[LibraryCut], *, major: int | None) -> tuple[Property, ...]:
+    """Return the properties of the wheel with these libraries for NVIDIA's GPUs; *major* is CUDA's, None if unknown.
+
+    Raises `RepackageError` if no property can say what the wheel is for.
+    """
+    with_code = tuple(cut for cut in cuts if any(isinstance(served.device, Arch) for served in cut.served))
+    # GPUs that run machine code of some library: what single fatbins lack, they lacked before
+    served = {served.device for cut in with_code for served in cut.served if served.machine}
+    real = {device.number for device in served if isinstance(device, Arch)}
+    # GPUs of a new major that PTX of every library serves
+    shared = frozenset.intersection(*(frozenset(cut.virtual) for cut in with_code)) if with_code else frozenset[Arch]()
+    values = [*(f"{number}_real" for number in sorted(real)), *(f"{arch.number}_virtual" for arch in sorted(shared))]
+    if not values:
+        raise RepackageError("PTX alone serves the GPUs asked for, and sm_arch can say so only of M.0; choose others")
+    properties = [Property(Vendor.NVIDIA, "sm_arch", value) for value in values]
+    oldest = [ZSTD_SINCE] if any(cut.zstd for cut in with_code) else []
+    oldest += [Dotted(major, 0)] if major is not None else []
+    if oldest:
+        properties.append(Property(Vendor.NVIDIA, "cuda_version_lower_bound", str(max(oldest))))
+    return tuple(properties)
+
+
+def _write(
+    wheel: Wheel,
+    plan: SlimPlan,
+    outputs: Sequence[SlimOutput],
+    cuts: Cuts,
+    folder: Path,
+    *,
+    codec: Codec,
+    on_progress: Callable[[int], None],
+    verify: bool,
+) -> tuple[Path, ...]:
+    """Write the *outputs* in one pass over *wheel*; an idle plan copies the wheel.
+
+    To *verify* is to compare what was not read yet with RECORD meanwhile.
+    """
+    if plan.is_idle and not _is_repacked(wheel, cuts) and not any(output.document for output in outputs):
+        return (passed(wheel, folder, verify=verify),)
+    with ExitStack() as stack:
+        deflater = stack.enter_context(Deflater(codec, folder=folder, remembers=len(outputs) > 1))
+        names = [output.name for output in outputs]
+        checked = [wheel] if verify else []
+        writers = stack.enter_context(write_wheels(folder, names, like=wheel, deflater=deflater, checked=checked))
+        for writer in writers:
+            writer.members = cuts.members
+        pool = stack.enter_context(ThreadPoolExecutor(available_cores()))
+        stack.callback(deflater.stop)  # before the pool waits for what an interrupt left at work
+        for member in wheel.members:
+            changed = []
+            for output, writer in zip(outputs, writers, strict=True):
+                if member.path in output.gone or output.remakes(wheel, member.path):
+                    continue
+                if file := output.files.get(member.path):
+                    changed.append((writer, file))
+                else:
+                    writer.copy(wheel, member)
+            # one hashes and writes while pieces for another are made
+            deque(pool.map(lambda pair, member=member: pair[0].write(member, pair[1]), changed), maxlen=0)
+            deflater.forget()
+            on_progress(member.size)
+        for output, writer in zip(outputs, writers, strict=True):
+            output.finish(wheel, writer, bill=cuts.bill)
+    return tuple(writer.path for writer in writers)
+
+
+def _is_repacked(wheel: Wheel, cuts: Cuts) -> bool:
+    """Whether all members of *wheel* are compressed anew, whatever becomes of them."""
+    return cuts.members is ZipMethod.ZSTD and wheel.name.variant is not None
+
+
+def _results(
+    wheel: Wheel,
+    plan: SlimPlan,
+    outputs: Sequence[SlimOutput],
+    written: Sequence[Path],
+    warnings: Sequence[str],
+    *,
+    cuts: Cuts,
+) -> Iterator[Slimmed]:
+    before = sum(member.size for member in wheel.members)
+    listed = {library.member: library.listed for library in plan.libraries}
+    for number, output in enumerate(outputs):
+        path = written[number] if written else None
+        packed = path.stat().st_size if path else _estimated(wheel, output, cuts)
+        sizes = {path: file.size for path, file in output.files.items()}
+        after = sum(sizes.get(member.path, member.size) for member in wheel.members if member.path not in output.gone)
+        yield Slimmed(
+            wheel=wheel.path,
+            name=str(output.name),
+            path=path,
+            before=wheel.path.stat().st_size,
+            packed=packed,
+            unpacked_before=before,
+            unpacked=after,
+            libraries=output.cuts,
+            removed=tuple(sorted(plan.dropped)),
+            properties=output.properties,
+            warnings=(*warnings, *output.warnings, *still_listed(wheel, output.cuts, listed)),
+            why_untouched=None if output.document or _is_repacked(wheel, cuts) else plan.why_idle,
+            more=tuple(_savings(wheel, plan, number, output, packed)),
+        )
+
+
+def _estimated(wheel: Wheel, output: SlimOutput, cuts: Cuts) -> int:
+    """About how many bytes *output* will have: the members that change by samples, the rest as they lie in *wheel*."""
+    size = wheel.path.stat().st_size
+    members = cuts.members if output.name.variant else ZipMethod.DEFLATED
+    for member in wheel.members:
+        if member.path in output.gone:
+            size -= member.compressed_size + _HEADERS + 2 * len(member.path)
+        elif file := output.files.get(member.path):
+            size += estimated(file, members=members) - member.compressed_size
+    return size
+
+
+def _savings(wheel: Wheel, plan: SlimPlan, share: int, output: SlimOutput, packed: int) -> Iterator[Saving]:
+    """Yield what other options would save of *output*, which is that of *share*: a twentieth of its *packed* bytes."""
+    by_option: dict[str, list[Saving]] = {}
+    for library in plan.libraries:
+        for saving in library.cuts[share].more:
+            by_option.setdefault(saving.option, []).append(saving)
+    static = [member for member in wheel.members if member.path.endswith(".a") and member.path not in output.gone]
+    by_option["--drop '*.a'"] = [Saving("", member.compressed_size, member.size) for member in static]
+    for option, savings in by_option.items():
+        total = Saving(option, sum(saving.packed for saving in savings), sum(saving.unpacked for saving in savings))
+        if total.packed * _WORTH >= packed:
+            yield total
 
 
 def slim_on_worker(make: bytes, wheel: bytes, file: str, into: str | None) -> tuple[bytes, ...]:
@@ -192,181 +674,11 @@ def _sent(cluster: Cluster, path: Path, folder: Path | None, *, make: bytes) -> 
 
 def _received(result: Any, path: Path, folder: Path | None) -> Iterator[Slimmed]:  # noqa: ANN401 - of `slim_on_worker`
     """Yield the results for the wheel at *path*, written to *folder*; raises the worker's `VbuildError`."""
-    found = result if isinstance(result, BuildError) else opened(result[0])
-    if isinstance(found, VbuildError):
-        raise found
-    outputs = dict(zip((slimmed.name for slimmed in found if slimmed.path), result[1:], strict=True))
+    results = result if isinstance(result, BuildError) else opened(result[0])
+    if isinstance(results, VbuildError):
+        raise results
+    outputs = dict(zip((slimmed.name for slimmed in results if slimmed.path), result[1:], strict=True))
     with at(path.name):
         files = {file.name: file for file in placed(outputs, folder, made_from=path)} if folder else {}
-    for slimmed in found:
+    for slimmed in results:
         yield replace(slimmed, wheel=path, path=files.get(slimmed.name))
-
-
-class _Progress:
-    """Counts bytes examined and bytes written together, so every member counts twice."""
-
-    def __init__(self, wheel: Wheel, on_progress: OnProgress) -> None:
-        self._name = wheel.path.name
-        self._on_progress = on_progress
-        self._done = 0
-        self._total = 2 * sum(member.size for member in wheel.members)
-
-    def __call__(self, size: int) -> None:
-        self._done += size
-        self._on_progress(self._name, self._done, self._total)
-
-
-def check_shares(shares: Sequence[Share], cuts: Cuts) -> None:
-    """Raise `RepackageError` if nothing is asked for, or two outputs would have one name."""
-    if not any(share.gpus for share in shares) and not cuts.more:
-        raise RepackageError(
-            "nothing to do; expected GPUs to keep (--gpu, --variant), or --recompress, --strip or --drop"
-        )
-    labels = [share.label for share in shares]
-    if twice := sorted({label or "the plain one" for label in labels if labels.count(label) > 1}):
-        raise RepackageError(f"two variants are called {', '.join(twice)}; expected a label for each")
-
-
-def _check_members(wheel: Wheel, shares: Sequence[Share], cuts: Cuts) -> None:
-    """Raise `RepackageError` if members that only uv reads are asked for in a wheel that pip would install."""
-    if cuts.members is ZipMethod.ZSTD and not all(share.label or wheel.name.variant for share in shares):
-        raise RepackageError(
-            "--members zstd: pip, which installs plain wheels, cannot read such members; expected a variant wheel, or "
-            "--variant LABEL=LIST to make some"
-        )
-
-
-def _check_globs(wheels: Sequence[Path], cuts: Cuts) -> None:
-    """Raise `RepackageError` for a glob that matches nothing in any wheel, probably a typo, before anything is
-    written.
-    """
-    unused = set(cuts.drop)
-    for path in wheels if unused else ():
-        with open_wheel(path) as wheel, at(path.name):
-            unused -= {glob for glob in unused if replace(cuts, drop=(glob,)).dropped(wheel)}
-    if unused:
-        raise RepackageError(f"--drop {min(unused)!r}: names no member of any wheel given; * also crosses slashes")
-
-
-def check_licence(found: Iterable[Prohibition]) -> None:
-    """Raise `RepackageError` if the own licence of a distribution forbids changes."""
-    for prohibition in found:
-        if prohibition.is_own:
-            why = "the licence forbids to modify what is in this wheel"
-            raise RepackageError(f"{why} ({prohibition}); if you are allowed to, say so with --accept-license")
-
-
-def licence_warning(prohibition: Prohibition) -> str:
-    """What to know about a wheel or a package that is changed although some licence in it forbids that."""
-    if prohibition.is_own:
-        return f"accepted for you: {prohibition}"
-    return f"the licence of a component forbids to modify that one: {prohibition}"
-
-
-def _written(
-    wheel: Wheel,
-    folder: Path,
-    *,
-    plan: SlimPlan,
-    outputs: Sequence[SlimOutput],
-    codec: Codec,
-    cuts: Cuts,
-    on_progress: Callable[[int], None],
-    verify: bool,
-) -> tuple[Path, ...]:
-    """Write the *outputs* in one pass over *wheel*, each as *cuts* say; an idle plan copies the wheel.
-
-    To *verify* is to compare what was not read yet with RECORD meanwhile.
-    """
-    if plan.is_idle and not _is_repacked(wheel, cuts) and not any(output.document for output in outputs):
-        return (passed(wheel, folder, verify=verify),)
-    with ExitStack() as stack:
-        deflater = stack.enter_context(Deflater(codec, folder=folder, remembers=len(outputs) > 1))
-        names = [output.name for output in outputs]
-        checked = [wheel] if verify else []
-        writers = stack.enter_context(write_wheels(folder, names, like=wheel, deflater=deflater, checked=checked))
-        for writer in writers:
-            writer.members = cuts.members
-        pool = stack.enter_context(ThreadPoolExecutor(available_cores()))
-        stack.callback(deflater.stop)  # before the pool waits for what an interrupt left at work
-        for member in wheel.members:
-            changed = []
-            for output, writer in zip(outputs, writers, strict=True):
-                if member.path in output.gone or output.remakes(wheel, member.path):
-                    continue
-                if file := output.files.get(member.path):
-                    changed.append((writer, file))
-                else:
-                    writer.copy(wheel, member)
-            # one hashes and writes while pieces for another are made
-            deque(pool.map(lambda pair, place=member: pair[0].write(place, pair[1]), changed), maxlen=0)
-            deflater.forget()
-            on_progress(member.size)
-        for output, writer in zip(outputs, writers, strict=True):
-            output.finish(wheel, writer, bill=cuts.bill)
-    return tuple(writer.path for writer in writers)
-
-
-def _is_repacked(wheel: Wheel, cuts: Cuts) -> bool:
-    """Whether all members of *wheel* are compressed anew, whatever becomes of them."""
-    return cuts.members is ZipMethod.ZSTD and wheel.name.variant is not None
-
-
-def _estimated(wheel: Wheel, output: SlimOutput, cuts: Cuts) -> int:
-    """About how many bytes *output* will have: the members that change by samples, the rest as they lie in *wheel*."""
-    size = wheel.path.stat().st_size
-    members = cuts.members if output.name.variant else ZipMethod.DEFLATED
-    for member in wheel.members:
-        if member.path in output.gone:
-            size -= member.compressed_size + _HEADERS + 2 * len(member.path)
-        elif file := output.files.get(member.path):
-            size += estimated(file, members=members) - member.compressed_size
-    return size
-
-
-def _savings(wheel: Wheel, plan: SlimPlan, share: int, output: SlimOutput, packed: int) -> Iterator[Saving]:
-    """Yield what other options would save of *output*, which is that of *share*: a twentieth of its *packed* bytes."""
-    found: dict[str, list[Saving]] = {}
-    for library in plan.libraries:
-        for saving in library.cuts[share].more:
-            found.setdefault(saving.option, []).append(saving)
-    static = [member for member in wheel.members if member.path.endswith(".a") and member.path not in output.gone]
-    found["--drop '*.a'"] = [Saving("", member.compressed_size, member.size) for member in static]
-    for option, several in found.items():
-        total = Saving(option, sum(one.packed for one in several), sum(one.unpacked for one in several))
-        if total.packed * _WORTH >= packed:
-            yield total
-
-
-def _results(
-    wheel: Wheel,
-    plan: SlimPlan,
-    outputs: Sequence[SlimOutput],
-    written: Sequence[Path],
-    warnings: Sequence[str],
-    *,
-    cuts: Cuts,
-) -> Iterator[Slimmed]:
-    before = sum(member.size for member in wheel.members)
-    listed = {library.member: library.listed for library in plan.libraries}
-    for place, output in enumerate(outputs):
-        path = written[place] if written else None
-        packed = path.stat().st_size if path else _estimated(wheel, output, cuts)
-        sizes = {path: file.size for path, file in output.files.items()}
-        still = still_listed(wheel, output.cuts, listed)
-        after = sum(sizes.get(member.path, member.size) for member in wheel.members if member.path not in output.gone)
-        yield Slimmed(
-            wheel=wheel.path,
-            name=str(output.name),
-            path=path,
-            before=wheel.path.stat().st_size,
-            packed=packed,
-            unpacked_before=before,
-            unpacked=after,
-            libraries=output.cuts,
-            removed=tuple(sorted(plan.dropped)),
-            properties=output.properties,
-            warnings=(*warnings, *output.warnings, *still),
-            why_untouched=None if output.document or _is_repacked(wheel, cuts) else plan.why_idle,
-            more=tuple(_savings(wheel, plan, place, output, packed)),
-        )

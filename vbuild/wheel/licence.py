@@ -20,13 +20,13 @@ calls proprietary, without a text, allows nothing.
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, Self
+from collections.abc import Iterator
+from typing import Self
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
-from vbuild.wheel.metadata import Metadata
+from vbuild.wheel.metadata import Package
 
 _NAME = re.compile(r"(?<![a-z])(?:licen[cs]es?|copying|eula|notices?)(?![a-z])", re.IGNORECASE)
 _FOLDERS = ("licenses", "licences", "license_files", "license", "licence")
@@ -53,22 +53,6 @@ _LARGEST = 1 << 24
 _LONGEST = 300
 
 
-class Licensed(Protocol):
-    """What may have a licence: a wheel, what is installed, a package for conda. Its *dist_info* describes it."""
-
-    @property
-    def dist_info(self) -> str: ...
-
-    @property
-    def members(self) -> Iterable[Any]: ...
-
-    def metadata(self) -> Metadata: ...
-
-    def find(self, path: str) -> Any: ...  # noqa: ANN401 - one of its own members, or None
-
-    def read(self, member: Any) -> bytes: ...  # noqa: ANN401 - one of its own members
-
-
 class Prohibition(Struct, frozen=True):
     """Words that forbid changes: their file, with the line, and whether it *is_own*, of the distribution itself."""
 
@@ -90,7 +74,7 @@ class Licence(Struct, frozen=True):
     components: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, wheel: Licensed) -> Self:
+    def of(cls, wheel: Package) -> Self:
         """The licence of *wheel*."""
         headers = wheel.metadata().headers
         paths = [member.path for member in wheel.members]
@@ -126,7 +110,7 @@ class Licence(Struct, frozen=True):
         return bool(self.expression or self.text or self.classifiers or self.files)
 
 
-def prohibitions(wheel: Licensed) -> Iterator[Prohibition]:
+def prohibitions(wheel: Package) -> Iterator[Prohibition]:
     """Yield what forbids to modify *wheel*: the first such sentence of each text, or that METADATA says proprietary."""
     licence = Licence.of(wheel)
     texts = [(path, _read(wheel, path)) for path in licence.files]
@@ -148,7 +132,7 @@ def _is_text(path: str, dist_info: str) -> bool:
     return bool(_NAME.search(name)) and posixpath.splitext(name)[1].lower() in _TEXTS
 
 
-def _is_own(path: str, wheel: Licensed, beside: str) -> bool:
+def _is_own(path: str, wheel: Package, beside: str) -> bool:
     """Whether the text at *path* is of the distribution itself, whose code all lies in the folder *beside*."""
     folder, _, name = path.rpartition("/")
     if path.startswith(f"{wheel.dist_info}/"):
@@ -160,7 +144,7 @@ def _is_own(path: str, wheel: Licensed, beside: str) -> bool:
     return is_near and not set(_WORD.findall(name.lower())) - _SILENT - project
 
 
-def _read(wheel: Licensed, path: str) -> str:
+def _read(wheel: Package, path: str) -> str:
     member = wheel.find(path)
     return wheel.read(member).decode(errors="replace") if member and member.size <= _LARGEST else ""
 

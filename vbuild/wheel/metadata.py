@@ -15,7 +15,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Self
+from typing import Any, Protocol, Self
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
@@ -239,6 +239,22 @@ class Metadata(_HeaderFile, frozen=True):
     @property
     def requires_dist(self) -> tuple[str, ...]:
         return self.headers.values("Requires-Dist")
+
+
+class Package(Protocol):
+    """A wheel, or a distribution that is installed: files, of which those in *dist_info* describe it."""
+
+    @property
+    def dist_info(self) -> str: ...
+
+    @property
+    def members(self) -> Iterable[Any]: ...
+
+    def metadata(self) -> Metadata: ...
+
+    def find(self, path: str) -> Any: ...  # noqa: ANN401 - one of its own members, or None
+
+    def read(self, member: Any) -> bytes: ...  # noqa: ANN401 - one of its own members
 
 
 class Renaming(Struct, frozen=True):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vbuild.files.reading import open_file
 from vbuild.publishing.oci.layers import OPAQUE, WHITEOUT, entry_path
-from vbuild.slimming.plan import is_alone, worth_reading
+from vbuild.slimming.device_files import is_alone, worth_reading
 from vbuild.slimming.results import FileLeft
 
 _LISTS = (".dist-info", "conda-meta")
