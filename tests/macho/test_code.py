@@ -117,6 +117,10 @@ def test_halves_are_judged_apart(tmp_path: Path) -> None:
         (macho(cpu=7), "code for machine 0x7, kind 0: expected x86-64 or arm64"),
         (macho(cpu=0x1000012), "code for machine 0x1000012, kind 0"),
         (struct.pack("<8I", 0xFEEDFACF, ARM64, 0, 6, 1, 8, 0, 0) + struct.pack("<II", 2, 4), "load command at 0x20"),
+        (
+            struct.pack("<8I", 0xFEEDFACF, ARM64, 0, 6, 1, 8, 0, 0) + struct.pack("<II", 2, 8),
+            "expected 0x18 up to 0x28",
+        ),
     ],
 )
 def test_what_is_not_understood_is_named_and_not_checked(tmp_path: Path, data: bytes, expected: str) -> None:

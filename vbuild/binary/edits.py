@@ -1,7 +1,17 @@
-"""What is asked of a cut, and edits of a file put together into an edited file over it."""
+"""Edits of a compiled file: what is replaced, where the rest of its section goes, and the edited file read back.
 
+Pieces of a section go down in their order when some become shorter, and never past what stays:
+
+    before  | A          | B     |.| stays | C             | D      |
+    after   | a | b |            | | stays | c  | d |                |
+                    ^ free                          ^ free
+"""
+
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from itertools import accumulate
+from typing import Self
 
 from msgspec import Struct
 
@@ -11,10 +21,12 @@ from vbuild.files.edited import EditedFile, Part
 from vbuild.files.records import Buffer
 
 _SMALL = 4096
+_PAGE = 4096
+_CHUNK = 1 << 20
 
 
 class Strip(StrEnum):
-    """How much of what the loader does not need is to go."""
+    """What goes of the parts that the loader does not need."""
 
     NOTHING = "nothing"
     DEBUG = "debug"
@@ -22,11 +34,10 @@ class Strip(StrEnum):
 
 
 class Replacement(Struct, frozen=True):
-    """New bytes for the file offsets *span*, a part of one loaded section; they may lie elsewhere in it afterwards.
+    """New bytes for the file offsets *span* of one loaded section; they may move within it.
 
-    *parts* are ranges of the same file and new bytes, together never longer than *span*. *pointers* are the words that
-    the loader fills with the address of the span's first byte, all of them; they will follow it. A span to which no
-    pointer leads stays where it begins.
+    *parts* are ranges of the same file and new bytes, together no longer than *span*. *pointers* are all words that the
+    loader fills with the address of the span's first byte; they follow it. Without pointers it keeps its first address.
     """
 
     span: range
@@ -35,36 +46,38 @@ class Replacement(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes of what it puts there."""
+        """Bytes of the parts."""
         return sum(map(len, self.parts))
 
 
 def by_section(
     replacements: Iterable[Replacement], index_of: Callable[[Replacement], int]
 ) -> dict[int, tuple[Replacement, ...]]:
-    """*replacements* in the order of the file, by the index of the section that each is in."""
-    found: dict[int, list[Replacement]] = {}
-    for each in sorted(replacements, key=lambda each: each.span.start):
-        found.setdefault(index_of(each), []).append(each)
-    return {index: tuple(each) for index, each in found.items()}
+    """*replacements* in the order of the file, by the index of their section."""
+    sections: dict[int, list[Replacement]] = {}
+    for replacement in sorted(replacements, key=lambda replacement: replacement.span.start):
+        sections.setdefault(index_of(replacement), []).append(replacement)
+    return {index: tuple(inside) for index, inside in sections.items()}
 
 
 def check_followed(
-    replacements: Sequence[Replacement], spans: Sequence[range], found: Iterable[Pointer], exported: Iterable[int]
+    replacements: Sequence[Replacement], spans: Sequence[range], pointers: Iterable[Pointer], exported: Iterable[int]
 ) -> None:
-    """Refuse a file in which more leads to the replaced bytes than the pointers that will follow them.
+    """Raise `BinaryError` if more leads to the replaced bytes than the pointers that will follow them.
 
-    *spans* are the addresses of *replacements*, *found* all words of the file that lead into these, and *exported* the
-    addresses that other files look for by name. Raises `BinaryError`.
+    *spans* are the addresses of *replacements*, *pointers* all words of the file that lead into these, and *exported*
+    the addresses that other files look for by name.
     """
-    known = {pointer.place: pointer for each in replacements for pointer in each.pointers}
-    for span, each in zip(spans, replacements, strict=True):
-        for pointer in each.pointers:
+    known = {pointer.place: pointer for replacement in replacements for pointer in replacement.pointers}
+    starts = set()
+    for span, replacement in zip(spans, replacements, strict=True):
+        for pointer in replacement.pointers:
             if pointer.target != span.start:
                 raise BinaryError(f"pointer to {pointer.target:#x} for what begins at {span.start:#x}")
-    starts = {span.start for span, each in zip(spans, replacements, strict=True) if not each.pointers}
+        if not replacement.pointers:
+            starts.add(span.start)
     filled = set()
-    for pointer in found:
+    for pointer in pointers:
         filled.add(pointer.place)
         if known.get(pointer.place) != pointer and pointer.target not in starts:
             raise BinaryError(f"the word at {pointer.place:#x} leads to {pointer.target:#x}, which would move away")
@@ -75,6 +88,109 @@ def check_followed(
         raise BinaryError(f"exported symbol at {min(moved):#x}, in what would move away")
 
 
+class Chunk(Struct, frozen=True):
+    """A stretch of addresses that will need *size* bytes; one that *stays* keeps its first address."""
+
+    span: range
+    size: int
+    stays: bool = False
+
+
+class Packing(Struct, frozen=True):
+    """The new first address of each piece, and the addresses that become free, both ascending."""
+
+    starts: tuple[int, ...]
+    free: tuple[range, ...]
+
+
+def up(number: int, unit: int) -> int:
+    """The first multiple of *unit* from *number* on."""
+    return -(-number // unit) * unit
+
+
+def packed(section: range, pieces: Sequence[Chunk], *, alignment: int, is_padding: Callable[[range], bool]) -> Packing:
+    """New places for the ascending *pieces* of *section*; starts keep the alignment that all had before.
+
+    What no piece claims stays, unless it is shorter than the alignment and *is_padding*. `BinaryError` if pieces
+    overlap or grow.
+    """
+    unit = _alignment(pieces, alignment)
+    cursor = before = section.start
+    starts, free = [], []
+    for piece in pieces:
+        _check(piece, section, before)
+        gap = range(before, piece.span.start)
+        if gap and not (len(gap) < unit and is_padding(gap)):
+            free.append(range(cursor, gap.start))
+            cursor = gap.stop
+        start = piece.span.start if piece.stays else up(cursor, unit)
+        free.append(range(cursor, start))
+        starts.append(start)
+        cursor, before = start + piece.size, piece.span.stop
+    rest = range(before, section.stop)
+    is_free = not rest or (len(rest) < unit and is_padding(rest))
+    free.append(range(cursor, section.stop if is_free else rest.start))
+    return Packing(tuple(starts), tuple(filter(None, free)))
+
+
+def spread(section: range, pieces: Sequence[Chunk], *, alignment: int, is_padding: Callable[[range], bool]) -> Packing:
+    """New places as `packed` gives them, but pieces may move past what stays, into the smallest gaps first.
+
+    That leaves few large gaps, which need few program headers. `BinaryError` if a piece fits nowhere.
+    """
+    unit = _alignment(pieces, alignment)
+    before = start = section.start
+    gaps: list[range] = []
+    for piece in pieces:
+        _check(piece, section, before)
+        unclaimed = range(before, piece.span.start)
+        if unclaimed and not (len(unclaimed) < unit and is_padding(unclaimed)):
+            gaps.append(range(start, unclaimed.start))
+            start = unclaimed.stop
+        if piece.stays:
+            gaps.append(range(start, piece.span.start))
+            start = piece.span.start + piece.size
+        before = piece.span.stop
+    rest = range(before, section.stop)
+    is_free = not rest or (len(rest) < unit and is_padding(rest))
+    gaps.append(range(start, section.stop if is_free else rest.start))
+    gaps = sorted(filter(None, gaps), key=len)
+    starts = {number: piece.span.start for number, piece in enumerate(pieces) if piece.stays}
+    free: list[range] = []
+    moving = (number for number in range(len(pieces)) if number not in starts)
+    for number in sorted(moving, key=lambda number: -pieces[number].size):
+        size = pieces[number].size
+        for index, gap in enumerate(gaps):
+            first = up(gap.start, unit)
+            if first + size <= gap.stop:
+                starts[number] = first
+                free.append(range(gap.start, first))
+                gaps[index] = range(first + size, gap.stop)
+                break
+        else:
+            raise BinaryError(f"{size:#x} bytes fit into no gap between what stays")
+    free = sorted(filter(None, (*free, *gaps)), key=lambda gap: gap.start)
+    return Packing(tuple(starts[number] for number in range(len(pieces))), tuple(free))
+
+
+def _alignment(pieces: Sequence[Chunk], alignment: int) -> int:
+    """The largest power of two that all starts are multiples of, up to *alignment* or a page."""
+    bits = max(alignment, _PAGE)
+    for piece in pieces:
+        bits |= piece.span.start
+    return bits & -bits
+
+
+def _check(piece: Chunk, section: range, before: int) -> None:
+    start, stop = piece.span.start, piece.span.stop
+    if not before <= start < stop <= section.stop:
+        raise BinaryError(
+            f"replaced {start:#x} to {stop:#x}: expected addresses from {before:#x} on, up to {section.stop:#x}"
+        )
+    if piece.size > len(piece.span):
+        raise BinaryError(f"{piece.size:#x} bytes for the {len(piece.span):#x} at address {start:#x}: it may not grow")
+
+
 class Edit(Struct, frozen=True):
     """*parts* instead of the bytes at the file offsets *span*, which may lie behind the file's end."""
 
@@ -83,12 +199,9 @@ class Edit(Struct, frozen=True):
 
 
 def spliced(source: Buffer, edits: Iterable[Edit]) -> EditedFile:
-    """*source* with *edits*; small pieces next to each other are copied together.
-
-    `BinaryError` if two edits want the same bytes.
-    """
+    """*source* with *edits*; `BinaryError` if two edits want the same bytes."""
     view = memoryview(source)
-    # where nothing is replaced by nothing may be any place that a header says: no zeros are put up to there
+    # an empty edit may be at any place that a header says: no zeros are put up to there
     edits = [edit for edit in edits if edit.span or any(map(len, edit.parts))]
     return EditedFile.of(view, _gathered(view, _parts(len(view), edits)))
 
@@ -108,7 +221,7 @@ def _parts(size: int, edits: Iterable[Edit]) -> Iterator[Part]:
 
 
 def _gathered(source: memoryview, parts: Iterable[Part]) -> Iterator[Part]:
-    """*parts* with the small ones copied together: thousands of words are patched in tables of pointers."""
+    """*parts* with small neighbours copied together: thousands of words are patched in tables of pointers."""
     small: list[Part] = []
     for part in parts:
         if len(part) < _SMALL:
@@ -123,4 +236,77 @@ def _gathered(source: memoryview, parts: Iterable[Part]) -> Iterator[Part]:
 def _joined(source: memoryview, parts: list[Part]) -> list[Part]:
     if not any(isinstance(part, bytes) and part for part in parts):
         return parts
-    return [b"".join(bytes(source[one.start : one.stop]) if isinstance(one, range) else one for one in parts)]
+    return [b"".join(bytes(source[part.start : part.stop]) if isinstance(part, range) else part for part in parts)]
+
+
+class Written(Struct, frozen=True, eq=False):
+    """An edited file, read by slices before it is written; a slice is copied only if it crosses parts."""
+
+    edited: EditedFile
+    _starts: tuple[int, ...]
+    _size: int
+
+    @classmethod
+    def of(cls, edited: EditedFile) -> Self:
+        *starts, size = accumulate(map(len, edited.parts), initial=0)
+        return cls(edited, tuple(starts), size)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, span: slice) -> memoryview:
+        start, stop, _ = span.indices(self._size)
+        pieces = [self._bytes(piece) for piece in self.pieces(range(start, stop))]
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def pieces(self, span: range) -> Iterator[range | memoryview]:
+        """The file's bytes at *span*: ranges of the edited file's source, and new bytes."""
+        index = bisect_right(self._starts, span.start) - 1
+        cursor = span.start
+        while cursor < min(span.stop, self._size):
+            part, start = self.edited.parts[index], self._starts[index]
+            stop = min(start + len(part), span.stop)
+            first, last = cursor - start, stop - start
+            yield part[first:last] if isinstance(part, range) else memoryview(part)[first:last]
+            cursor, index = stop, index + 1
+
+    def _bytes(self, piece: range | memoryview) -> memoryview:
+        return self.edited.source[piece.start : piece.stop] if isinstance(piece, range) else piece
+
+    def differs(self, span: range, original: memoryview, start: int, words: dict[int, int]) -> int | None:
+        """The first offset in *original* at which the file's bytes at *span* are not those from *start* on.
+
+        *words* are the numbers expected instead, by their offset in *original*.
+        """
+        cursor = start
+        own = self.edited.source.obj is original.obj and len(self.edited.source) == len(original)
+        for piece in self.pieces(span):
+            if not (own and isinstance(piece, range) and piece.start == cursor):
+                if (different := _difference(self._bytes(piece), original, cursor, words)) is not None:
+                    return different
+            # the bytes are the original's own: only the expected words can be others
+            elif unmet := [
+                at
+                for at in words
+                if cursor - 8 < at < cursor + len(piece)
+                and int.from_bytes(original[at : at + 8], "little") != words[at]
+            ]:
+                return min(unmet)
+            cursor += len(piece)
+        return None if cursor == start + len(span) else cursor
+
+
+def _difference(data: memoryview, original: memoryview, start: int, words: dict[int, int]) -> int | None:
+    for offset in range(0, len(data), _CHUNK):
+        first, piece = start + offset, data[offset : offset + _CHUNK]
+        expected = bytearray(original[first : first + len(piece)])
+        for at, value in words.items():
+            # a word may begin in one piece and end in the next
+            low, high = max(at, first), min(at + 8, first + len(expected))
+            if low < high:
+                expected[low - first : high - first] = value.to_bytes(8, "little")[low - at : high - at]
+        if expected != piece:
+            pairs = enumerate(zip(expected, piece, strict=False))
+            same = min(len(expected), len(piece))
+            return first + next((at for at, (old, new) in pairs if old != new), same)
+    return None

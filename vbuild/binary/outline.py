@@ -7,11 +7,15 @@ BinaryLoading   the same, with the Python modules that it is and the libraries t
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from types import ModuleType
 from typing import Any, Protocol
 
 from msgspec import Struct
+
+from vbuild.errors import BinaryError
 
 # PyInitU_ where a name has letters that are not ASCII (PEP 489), PyModExport_ from Python 3.15 on (PEP 793)
 MODULE = re.compile(rb"Py(?:Init|ModExport)U?_(\w+)\0")
@@ -200,3 +204,21 @@ class BinaryLoading(Struct, frozen=True, kw_only=True):
     is_program: bool
     mentioned: frozenset[str]
     own_place: tuple[str, ...] = ()
+
+
+@contextmanager
+def reading_with_lief() -> Iterator[ModuleType]:
+    """The module lief for a block that reads headers; its errors there, and its absence, are a `BinaryError`.
+
+    It is imported when the first PE or Mach-O file is read: that takes 0.5 s. Some machines have no wheel of it.
+    """
+    try:
+        import lief  # noqa: PLC0415
+    except ImportError as error:
+        raise BinaryError("PE and Mach-O files are read with lief, which is not installed") from error
+    lief.logging.disable()
+    try:
+        yield lief
+    # numbers that its enumerations do not have, and names that are not text
+    except (ArithmeticError, LookupError, RuntimeError, SystemError, TypeError, ValueError) as error:
+        raise BinaryError(f"headers that cannot be read: {error}") from error

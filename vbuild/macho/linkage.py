@@ -28,7 +28,7 @@ def is_system(name: str) -> bool:
 
 
 def edges_of(files: Mapping[str, BinaryOutline], *, is_elsewhere: Callable[[str], bool]) -> tuple[Edge, ...]:
-    """Where each library that *files*, by installed path, need is, those of a file together and in order.
+    """The edges from *files* to the libraries that they need, each file's in its order.
 
     *is_elsewhere* says of a name whether another package has it.
     """
@@ -45,7 +45,7 @@ def edges_of(files: Mapping[str, BinaryOutline], *, is_elsewhere: Callable[[str]
 
 
 class _Search:
-    """Resolves names, as far as it is known who loads whom."""
+    """Resolves names by the loaders that are known so far."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class _Search:
             return Edge(path, name, Via.PLATFORM, None)
         start, _, rest = name.partition("/")
         is_program = self._files[path].type == "MH_EXECUTE"
-        places: Iterable[str] = ()
+        folders: Iterable[str] = ()
         if name.startswith(_LOADER) or (name.startswith(_EXECUTABLE) and is_program):
-            places = [posixpath.dirname(path)]
+            folders = [posixpath.dirname(path)]
         elif name.startswith(_RPATH):
-            places = self._own(path)
-        if provider := self._found(path, places, rest):
+            folders = self._own(path)
+        if provider := self._provider(path, folders, rest):
             return Edge(path, name, Via.OWN, provider)
-        if start == _RPATH[:-1] and (provider := self._found(path, self._inherited(path), rest)):
+        if start == _RPATH[:-1] and (provider := self._provider(path, self._inherited(path), rest)):
             return Edge(path, name, Via.INHERITED, provider)
         if not name.startswith(_LOADER) and (provider := self._loaded(path, name)):
             return Edge(path, name, Via.NAME, provider)
@@ -80,12 +80,12 @@ class _Search:
             (name.startswith(_EXECUTABLE) and not is_program)
             or posixpath.basename(name).startswith(_PYTHON)
             or self._is_elsewhere(posixpath.basename(name))
-            or any(self._leads_out(posixpath.normpath(posixpath.join(place, rest))) for place in places)
+            or any(self._leads_out(posixpath.normpath(posixpath.join(folder, rest))) for folder in folders)
         )
         return Edge(path, name, Via.OUTSIDE if is_outside else Via.MISSING, None)
 
     def _own(self, path: str) -> Iterator[str]:
-        """The folders of the LC_RPATH of the file at *path*, below site-packages; absolute ones are not among them."""
+        """The folders in the LC_RPATH of the file at *path*, below site-packages, without absolute ones."""
         for entry in self._files[path].rpath:
             start, _, rest = f"{entry}/".partition("/")
             is_program = self._files[path].type == "MH_EXECUTE"
@@ -100,26 +100,22 @@ class _Search:
                 yield from self._own(here)
                 queue += self._loaders[here]
 
-    def _found(self, path: str, folders: Iterable[str], name: str) -> str | None:
-        found = (posixpath.normpath(posixpath.join(folder, name)) for folder in folders)
-        return next((each for each in found if each in self._files and self._fits(each, path)), None)
+    def _provider(self, path: str, folders: Iterable[str], name: str) -> str | None:
+        candidates = (posixpath.normpath(posixpath.join(folder, name)) for folder in folders)
+        return next((file for file in candidates if file in self._files and self._fits(file, path)), None)
 
     def _loaded(self, path: str, name: str) -> str | None:
-        """The file that answers to *name* once it is loaded; of several, the one that shares most of the path."""
+        """The file that answers to *name* once it is loaded, by preference near *path*."""
         homes = self._names.get(name) or (self._names.get(name.rpartition("/")[2]) if name[:1] != "/" else None)
         fitting = [home for home in homes or () if home != path and self._fits(home, path)]
         return min(fitting, key=lambda home: (-len(posixpath.commonprefix([home, path])), home), default=None)
 
     def _fits(self, path: str, consumer: str) -> bool:
         """Whether a process with *consumer* in it can load the file at *path*."""
-        mine, theirs = _machines(self._files[path]), _machines(self._files[consumer])
-        return self._files[path].type in {"MH_DYLIB", "MH_BUNDLE"} and bool(mine & theirs)
+        library, *_ = outlines = self._files[path], self._files[consumer]
+        own, wanted = ({half.outline.machine for half in file.halves} or {file.machine} for file in outlines)
+        return library.type in {"MH_DYLIB", "MH_BUNDLE"} and bool(own & wanted)
 
     def _leads_out(self, path: str) -> bool:
-        """Whether *path* belongs to another package, as far as it can tell."""
+        """Whether *path* is in the folder of another package."""
         return path.partition("/")[0] not in self._tops
-
-
-def _machines(outline: BinaryOutline) -> set[str]:
-    """What it has code for."""
-    return {half.outline.machine for half in outline.halves} or {outline.machine}

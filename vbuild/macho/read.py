@@ -9,8 +9,7 @@
     LC_SYMTAB, LC_DYSYMTAB   how many exports, which symbols strip -x takes, PyInit_demo: the Python module demo
     LC_CODE_SIGNATURE        whether it is signed, as all code for arm64 must be
 
-lief gets headers and load commands alone: 380 KB with 16,000 symbols of one long name take it 90 s and 2 GB. Symbols
-are read here.
+lief gets headers and load commands alone: 380 KB with 16,000 symbols of one long name take it 90 s and 2 GB.
 https://github.com/apple-oss-distributions/xnu/blob/main/EXTERNAL_HEADERS/mach-o/loader.h
 """
 
@@ -20,8 +19,7 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vbuild.binary.headers import reading_with_lief
-from vbuild.binary.outline import MODULE, BinaryLoading, BinaryOutline, Format, Half, PlainSection
+from vbuild.binary.outline import MODULE, BinaryLoading, BinaryOutline, Format, Half, PlainSection, reading_with_lief
 from vbuild.errors import BinaryError
 from vbuild.files.records import Buffer
 from vbuild.macho.linkage import is_system
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     import lief
 
 # cputype; 1 << 24 stands for 64 bits
-_MACHINES = {7: "i386", 0x1000007: "x86_64", 12: "armv7", 0x100000C: "arm64", 0x200000C: "arm64_32", 18: "ppc"}
+_MACHINES = {7: "i386", 0x1000007: "x86_64", 0x100000C: "arm64"}
 _ARM64, _ARM64E = 0x100000C, 2
 _SUBTYPE = 0xFFFFFF  # the rest are flags
 _TYPES = ("OBJECT", "EXECUTE", "FVMLIB", "CORE", "PRELOAD", "DYLIB", "DYLINKER", "BUNDLE", "DYLIB_STUB", "DSYM")
@@ -51,7 +49,7 @@ _NAME = re.compile(rb"(?<![^\0/\"' ])[\w+-][\w.+-]*\.(?:dylib|so)\Z")
 
 
 class _MachoFile:
-    """A Mach-O file for one machine; `BinaryError` unless what its commands name lies in *data*."""
+    """A Mach-O file for one machine, whose tables lie in *data*; `BinaryError` otherwise."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -65,10 +63,10 @@ class _MachoFile:
         with reading_with_lief() as lief:
             config = lief.MachO.ParserConfig()
             config.parse_dyld_exports = config.parse_dyld_bindings = config.parse_dyld_rebases = False
-            found = lief.MachO.parse(bytes(data[:end]), config)
-            if found is None or len(found) != 1 or len(found.at(0).commands) != count:
+            files = lief.MachO.parse(bytes(data[:end]), config)
+            if files is None or len(files) != 1 or len(files.at(0).commands) != count:
                 raise BinaryError("load commands that cannot be read")
-            self._take(found.at(0))
+            self._take(files.at(0))
         pieces = [
             *self.segments,
             ("the table of symbols", self.symbols[0], self.symbols[1] * _SYMBOL[self.bits].size),
@@ -78,32 +76,34 @@ class _MachoFile:
         for name, start, length in pieces:
             if start + length > len(data):
                 raise BinaryError(f"{name} ends at {start + length:#x}, past the end, {len(data):#x}")
-        for what, several in (("segments", self.segments), ("sections", self.sections)):
-            if (total := sum(size for *_, size in several)) > 2 * len(data):
-                raise BinaryError(f"{what} of {total:#x} bytes together in a file of {len(data):#x}")
+        for pieces_name, sized in (("segments", self.segments), ("sections", self.sections)):
+            if (total := sum(size for *_, size in sized)) > 2 * len(data):
+                raise BinaryError(f"{pieces_name} of {total:#x} bytes together in a file of {len(data):#x}")
 
-    def _take(self, found: "lief.MachO.Binary") -> None:
-        """What lief has *found* in the load commands: whatever it cannot give it raises here."""
-        self.libraries: list[tuple[str, str]] = [(each.command.name, each.name) for each in found.libraries]
-        self.rpaths: list[str] = [each.path for each in found.rpaths]
-        self.uuid = bytes(found.uuid.uuid).hex() if found.uuid else None
-        self.segments = [(_text(each.name), int(each.file_offset), int(each.file_size)) for each in found.segments]
+    def _take(self, binary: "lief.MachO.Binary") -> None:
+        """Read every value of *binary* that is needed: lief raises here what it cannot give."""
+        self.libraries: list[tuple[str, str]] = [(library.command.name, library.name) for library in binary.libraries]
+        self.rpaths: list[str] = [rpath.path for rpath in binary.rpaths]
+        self.uuid = bytes(binary.uuid.uuid).hex() if binary.uuid else None
+        self.segments = [
+            (_text(segment.name), int(segment.file_offset), int(segment.file_size)) for segment in binary.segments
+        ]
         self.sections = [
-            (f"{_text(each.segment_name)},{_text(each.name)}", int(each.offset), int(each.size))
-            for segment in found.segments
+            (f"{_text(section.segment_name)},{_text(section.name)}", int(section.offset), int(section.size))
+            for segment in binary.segments
             # the file of debug information has the headers of sections that are elsewhere
             if segment.file_size
-            for each in segment.sections
+            for section in segment.sections
             # what the loader fills with zeros has no place in the file
-            if each.offset
+            if section.offset
         ]
-        table, ranges = found.symbol_command, found.dynamic_symbol_command
+        table, ranges = binary.symbol_command, binary.dynamic_symbol_command
         self.symbols = (int(table.symbol_offset), int(table.numberof_symbols)) if table else (0, 0)
         self.names = (int(table.strings_offset), int(table.strings_size)) if table else (0, 0)
         self.local = (int(ranges.idx_local_symbol), int(ranges.nb_local_symbols)) if ranges else (0, 0)
         exported = (ranges.idx_external_define_symbol, ranges.nb_external_define_symbols) if ranges else (0, 0)
         self.exported = (int(exported[0]), int(exported[1]))
-        self.signature = int(found.code_signature.data_size) if found.code_signature else None
+        self.signature = int(binary.code_signature.data_size) if binary.code_signature else None
 
     @property
     def machine(self) -> str:
@@ -111,27 +111,26 @@ class _MachoFile:
             return "arm64e"
         return _MACHINES.get(self.cpu, f"{self.cpu:#x}")
 
-    def _entries(self, first: int, count: int) -> Iterator[tuple[int, ...]]:
-        """So many symbols from the *first* on: place of the name, kind, section, description, value."""
-        layout, (start, all_of_them) = _SYMBOL[self.bits], self.symbols
-        stop = min(first + count, all_of_them)
+    def _symbols(self, first: int, count: int) -> Iterator[tuple[int, ...]]:
+        layout, (start, total) = _SYMBOL[self.bits], self.symbols
+        stop = min(first + count, total)
         with self.data[start + min(first, stop) * layout.size : start + stop * layout.size] as rows:
             yield from layout.iter_unpack(rows)
 
     @property
     def _exported(self) -> Iterator[tuple[int, ...]]:
-        found = self._entries(*self.exported)
-        return (row for row in found if not row[1] & _IS_STAB and row[1] & _TYPE == _IN_SECTION)
+        rows = self._symbols(*self.exported)
+        return (row for row in rows if not row[1] & _IS_STAB and row[1] & _TYPE == _IN_SECTION)
 
     @property
     def _local_size(self) -> int:
-        """Bytes of the symbols that strip -x takes, with the names that no others have."""
+        """Bytes of the symbols that strip -x takes, and of names that they alone have."""
         (first, count), (_, total), (start, size) = self.local, self.symbols, self.names
         rows = max(min(first + count, total) - first, 0) * _SYMBOL[self.bits].size
         if total > _MOST_SYMBOLS:
             return rows
-        local = {row[0] for row in self._entries(first, count)}
-        others = itertools.chain(self._entries(0, min(first, total)), self._entries(first + count, total))
+        local = {row[0] for row in self._symbols(first, count)}
+        others = itertools.chain(self._symbols(0, min(first, total)), self._symbols(first + count, total))
         local -= {row[0] for row in others}
         names, freed, end = bytes(self.data[start : start + size]), 0, 0
         for name in sorted(local):
@@ -143,7 +142,7 @@ class _MachoFile:
 
     @property
     def modules(self) -> Iterator[str]:
-        """The Python modules that it is: what it exports to be imported by."""
+        """The Python modules whose init functions it exports."""
         start, size = self.names
         with self.data[start : start + size] as names:
             wanted = {match.start() + 1: match[1].decode() for match in _MODULE.finditer(names)}
@@ -158,23 +157,21 @@ class _MachoFile:
             with self.data[start : start + size] as text:
                 for match in _SUFFIX.finditer(text) if name.rpartition(",")[2] in _WITH_TEXT else ():
                     around = bytes(text[max(match.start() - _LONGEST, 0) : match.end()])
-                    if found := _NAME.search(around):
-                        yield found[0].decode("ascii")
+                    if library := _NAME.search(around):
+                        yield library[0].decode("ascii")
 
     @property
     def outline(self) -> BinaryOutline:
-        loaded = self.libraries
-        needed = tuple(dict.fromkeys(name for command, name in loaded if command != "ID_DYLIB"))
-        kind = f"MH_{_TYPES[self.kind - 1]}" if 0 < self.kind <= len(_TYPES) else f"{self.kind:#x}"
+        libraries = self.libraries
         return BinaryOutline(
             format=Format.MACHO,
             machine=self.machine,
             bits=self.bits,
-            type=kind,
-            soname=next((name for command, name in loaded if command == "ID_DYLIB"), None),
-            needed=needed,
-            weak=tuple(name for command, name in loaded if command == "LOAD_WEAK_DYLIB"),
-            delayed=tuple(name for command, name in loaded if command == "LAZY_LOAD_DYLIB"),
+            type=f"MH_{_TYPES[self.kind - 1]}" if 0 < self.kind <= len(_TYPES) else f"{self.kind:#x}",
+            soname=next((name for command, name in libraries if command == "ID_DYLIB"), None),
+            needed=tuple(dict.fromkeys(name for command, name in libraries if command != "ID_DYLIB")),
+            weak=tuple(name for command, name in libraries if command == "LOAD_WEAK_DYLIB"),
+            delayed=tuple(name for command, name in libraries if command == "LAZY_LOAD_DYLIB"),
             rpath=tuple(self.rpaths),
             build_id=self.uuid,
             exports=sum(1 for _ in self._exported),
@@ -183,7 +180,7 @@ class _MachoFile:
         )
 
     def _parts(self) -> Iterator[PlainSection]:
-        """The sections, and what the last segment has, which has none."""
+        """The sections, and the parts of __LINKEDIT, which has no sections."""
         for name, _, size in self.sections:
             is_debug = name.startswith("__DWARF,")
             yield PlainSection(name, size, is_loaded=not is_debug, is_debug=is_debug)
@@ -204,13 +201,13 @@ class _MachoFile:
 def read_outline(data: Buffer) -> BinaryOutline:
     """The Mach-O file *data*, thin or fat; `BinaryError` if it is none or is damaged."""
     with memoryview(data) as view:
-        return _joined([(len(span), _read(view, span).outline) for span in halves(view)])
+        return _joined([(size, file.outline) for size, file in _files(view)])
 
 
 def read_loading(data: Buffer) -> BinaryLoading:
     """The Mach-O file *data*, thin or fat; `BinaryError` if it is none or is damaged."""
     with memoryview(data) as view:
-        files = [(len(span), _read(view, span)) for span in halves(view)]
+        files = _files(view)
         outline = _joined([(size, file.outline) for size, file in files])
         known = {*map(outline.plain, outline.needed), outline.plain(outline.soname or "")}
         mentioned = {name for _, file in files for name in file.mentioned}
@@ -226,14 +223,14 @@ def _text(name: str | bytes) -> str:
     return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 
 
-def _read(view: memoryview, span: range) -> _MachoFile:
-    return _MachoFile(view[span.start : span.stop])
+def _files(view: memoryview) -> list[tuple[int, _MachoFile]]:
+    return [(len(span), _MachoFile(view[span.start : span.stop])) for span in halves(view)]
 
 
 def halves(view: memoryview) -> list[range]:
-    """Where the files in *view*, fat or thin, are; `BinaryError` unless each has bytes of its own.
+    """The offsets of the files in *view*, fat or thin; `BinaryError` unless each has bytes of its own.
 
-    macOS chooses by the machines that the fat header states, so those that are not the files' own are an error, too.
+    macOS chooses by the machines that the fat header states, so they have to be the files' own.
     """
     if (layout := _FAT.get(bytes(view[:4]))) is None:
         return [range(len(view))]
@@ -242,17 +239,17 @@ def halves(view: memoryview) -> list[range]:
     if not 0 < count <= _MOST_HALVES or end > len(view):
         raise BinaryError(f"fat header of {count} files, expected 1 to {_MOST_HALVES} within {len(view):#x} bytes")
     rows = list(layout.iter_unpack(view[8:end]))
-    found = [range(row[2], row[2] + row[3]) for row in rows]
-    for span in sorted(found, key=lambda span: span.start):
+    spans = [range(row[2], row[2] + row[3]) for row in rows]
+    for span in sorted(spans, key=lambda span: span.start):
         if span.start < end or span.stop > len(view):
             raise BinaryError(f"file of a fat one at {span.start:#x} to {span.stop:#x}, of {len(view):#x} bytes")
         end = span.stop
-    for row, span in zip(rows, found, strict=True):
+    for row, span in zip(rows, spans, strict=True):
         head = bytes(view[span.start : span.start + 8])
         own = int.from_bytes(head[4:], "little")
         if head[:4] in _THIN and own != row[0]:
             raise BinaryError(f"file of a fat one at {span.start:#x} is for {own:#x}, the fat header says {row[0]:#x}")
-    return found
+    return spans
 
 
 def _joined(files: list[tuple[int, BinaryOutline]]) -> BinaryOutline:
@@ -286,9 +283,9 @@ def _joined(files: list[tuple[int, BinaryOutline]]) -> BinaryOutline:
         is_signed=all(outline.is_signed for outline in outlines),
         notes=together("notes"),
         sections=tuple(
-            PlainSection(f"{outline.machine}:{each.name}", each.size, each.is_loaded, each.is_symbols, each.is_debug)
+            PlainSection(f"{outline.machine}:{part.name}", part.size, part.is_loaded, part.is_symbols, part.is_debug)
             for outline in outlines
-            for each in outline.sections
+            for part in outline.sections
         ),
         halves=tuple(Half(size, outline) for size, outline in files),
     )

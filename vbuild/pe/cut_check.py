@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.edits import Replacement
-from vbuild.binary.written import Written
+from vbuild.binary.edits import Replacement, Written
 from vbuild.errors import BinaryError, at
 from vbuild.files.edited import EditedFile
 from vbuild.pe.image import Directory, PeImage, PeLayout, PeSection, SectionFlag

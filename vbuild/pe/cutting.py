@@ -16,9 +16,20 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.edits import Edit, Replacement, Strip, by_section, check_followed, spliced
-from vbuild.binary.packing import Chunk, Packing, packed, spread, up
-from vbuild.binary.written import Written
+from vbuild.binary.edits import (
+    Chunk,
+    Edit,
+    Packing,
+    Replacement,
+    Strip,
+    Written,
+    by_section,
+    check_followed,
+    packed,
+    spliced,
+    spread,
+    up,
+)
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
 from vbuild.pe.cut_check import prove

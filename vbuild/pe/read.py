@@ -18,8 +18,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from vbuild.binary.headers import reading_with_lief
-from vbuild.binary.outline import MODULE, BinaryLoading, BinaryOutline, Format, PlainSection
+from vbuild.binary.outline import MODULE, BinaryLoading, BinaryOutline, Format, PlainSection, reading_with_lief
 from vbuild.errors import BinaryError
 from vbuild.files.records import U32, Buffer
 from vbuild.pe.image import CoffHeader, DebugEntry, Directory, PeRecord, coff_place

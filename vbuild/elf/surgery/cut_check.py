@@ -13,9 +13,8 @@ from functools import cache, partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.edits import Replacement
+from vbuild.binary.edits import Replacement, Written
 from vbuild.binary.image import Pointer
-from vbuild.binary.written import Written
 from vbuild.elf.image import WORD, ElfImage
 from vbuild.elf.layout import ElfLayout, Section
 from vbuild.elf.records import (

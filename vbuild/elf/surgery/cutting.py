@@ -15,8 +15,19 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.edits import Edit, Replacement, Strip, by_section, check_followed, spliced
-from vbuild.binary.packing import Chunk, Packing, packed, spread, up
+from vbuild.binary.edits import (
+    Chunk,
+    Edit,
+    Packing,
+    Replacement,
+    Strip,
+    by_section,
+    check_followed,
+    packed,
+    spliced,
+    spread,
+    up,
+)
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import Section
 from vbuild.elf.records import ADDRESS_TAGS, FileHeader, FileType, SectionFlag, SectionHeader, SectionType

@@ -11,7 +11,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from vbuild.binary.packing import up
+from vbuild.binary.edits import up
 from vbuild.elf.layout import ElfLayout
 from vbuild.elf.records import ElfMachine, ProgramHeader
 from vbuild.errors import BinaryError

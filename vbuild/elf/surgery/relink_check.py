@@ -17,8 +17,8 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vbuild.binary.edits import Written
 from vbuild.binary.image import Ranges
-from vbuild.binary.written import Written
 from vbuild.elf.dynamic import Dynamic, Relink
 from vbuild.elf.image import DynamicRow, ElfImage
 from vbuild.elf.layout import Section

@@ -29,7 +29,7 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.packing import up
+from vbuild.binary.edits import up
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import Section
 from vbuild.elf.records import ADDRESS_TAGS, ElfRecord, ProgramHeader, SectionType, SegmentFlag, SegmentType

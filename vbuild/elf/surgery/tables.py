@@ -15,8 +15,8 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from vbuild.binary.edits import up
 from vbuild.binary.image import Ranges
-from vbuild.binary.packing import up
 from vbuild.elf.dynamic import Dynamic, version_definitions, version_needs
 from vbuild.elf.image import ElfImage
 from vbuild.elf.layout import Section

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from vbuild.binary.packing import Chunk, Packing, packed, spread
+from vbuild.binary.edits import Chunk, Packing, packed, spread
 from vbuild.errors import BinaryError
 
 
