@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.factories.elf import MODULE, program, rpath
 from tests.factories.linked_libraries import DEEP, NAME, files, linked
@@ -14,10 +12,9 @@ from tests.factories.wheels import wheel
 from vbuild.binary.linkage import Via
 from vbuild.files.wording import WIDTH
 from vbuild.inspection.closure import Closure, ClosureRole, LinkedLibrary, Node, Official, repeats
-from vbuild.inspection.closure_text import closure_lines, closure_of, repeat_lines
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
-from vbuild.inspection.page import ClosureDrawing, depths
+from vbuild.inspection.text import closure_lines, closure_of, repeat_lines
 
 C, D = (f"demo/_{letter}.cpython-311-x86_64-linux-gnu.so" for letter in "CD")
 
@@ -159,23 +156,14 @@ def test_a_copy_that_kept_its_name_says_whose_it_was_as_well(tmp_path: Path) -> 
         f"{len(copy) / 1e3:.1f} kB that the loader loads: 1 library; CUDA 12",
         "",
     ]
-    (card,) = ClosureDrawing(closure_of(contents)).data()["cards"]
-    assert card["files"][0]["facts"] == {"Library of": "nvidia-cuda-runtime-cu12, CUDA 12"}
 
 
-def test_libraries_that_only_need_each_other_are_drawn_and_told(tmp_path: Path) -> None:
-    whole = {
-        "demo/liba.so": linked("int a;", "libb.so", "libcuda.so.1", soname="liba.so", flags=rpath("$ORIGIN")),
+def test_libraries_that_only_need_each_other_are_unneeded(tmp_path: Path) -> None:
+    whole: dict[str, bytes | str] = {
+        "demo/liba.so": linked("int a;", "libb.so", soname="liba.so", flags=rpath("$ORIGIN")),
         "demo/libb.so": linked("int b;", "liba.so", soname="libb.so", flags=rpath("$ORIGIN")),
     }
-    contents = inspected(tmp_path, whole)
-    data = ClosureDrawing(closure_of(contents)).data()
-    assert {card["title"] for row in data["rows"] for card in map(data["cards"].__getitem__, row["cards"])} == {
-        "liba.so",
-        "libb.so",
-        "libcuda.so.1",
-    }
-    assert [found.name for found in closure_of(contents).unneeded] == ["liba.so", "libb.so"]
+    assert [found.name for found in closure_of(inspected(tmp_path, whole)).unneeded] == ["liba.so", "libb.so"]
 
 
 def test_a_file_of_the_official_project_itself_is_no_copy(tmp_path: Path) -> None:
@@ -240,7 +228,6 @@ def test_what_matches_nothing_is_said(contents: Contents) -> None:
 def test_a_wheel_without_libraries_has_no_closure_to_show(tmp_path: Path) -> None:
     empty = inspected(tmp_path, {"demo/__init__.py": ""}, "demo-1.0-py3-none-any.whl")
     assert list(closure_lines(empty)) == ["demo 1.0 py3-none-any", "no file that a loader loads"]
-    assert ClosureDrawing(closure_of(empty)).data() == {"rows": [], "cards": [], "links": []}
 
 
 def test_a_closure_that_was_not_asked_for_is_not_shown(tmp_path: Path) -> None:
@@ -286,75 +273,6 @@ def test_a_library_under_two_names_has_both(tmp_path: Path) -> None:
     (repeat,) = repeats((contents.wheel, closure_of(contents)) for contents in wheels)
     assert repeat.names == ("cp311.so", "cp312.so")
     assert any(line.startswith("cp311.so (+1) ") for line in repeat_lines(wheels))
-
-
-def test_the_drawing_has_a_row_for_each_step_and_one_for_each_kind_that_is_away(contents: Contents) -> None:
-    data = ClosureDrawing(closure_of(contents)).data()
-    titles = {card["id"]: card["title"] for card in data["cards"]}
-    assert [(row["label"], {titles[card] for card in row["cards"]}) for row in data["rows"]] == [
-        ("Modules and programs", {"_C", "_D"}),
-        ("Needed by nothing here", {"libmore.so", "libplugin.so", "libidle.so"}),
-        ("They load", {"libtop.so"}),
-        ("2 steps down", {"libdeep.so.1"}),
-        ("Other packages", {"torch", "nvidia-cufft-cu12"}),
-        ("The driver", {"libcuda.so.1"}),
-        ("Not found", {"libnowhere.so.3"}),
-    ]
-    links = {(titles[link["from"]], titles[link["to"]], link["via"]) for link in data["links"]}
-    assert ("_D", "libdeep.so.1", "name") in links
-    assert ("libtop.so", "libmore.so", "opens") in links
-    (cufft,) = [card for card in data["cards"] if card["title"] == "nvidia-cufft-cu12"]
-    assert (cufft["look"], cufft["note"], cufft["cuda"]) == ("outside", "libcufft.so.11", "CUDA 12")
-    assert [[titles[card] for card in chain] for chain in cufft["chains"]] == [["_C", "nvidia-cufft-cu12"]]
-
-
-def test_modules_that_load_the_same_have_one_card_together(tmp_path: Path) -> None:
-    code = linked(MODULE, "libx.so", flags=rpath("$ORIGIN"))
-    whole: dict[str, bytes | str] = {f"demo/m{number}.abi3.so": code for number in range(6)}
-    whole["demo/libx.so"] = linked("int x;", soname="libx.so")
-    whole["demo/other.abi3.so"] = linked(MODULE, "libcuda.so.1")
-    data = ClosureDrawing(closure_of(inspected(tmp_path, whole))).data()
-    assert [(card["title"], card["note"]) for card in data["cards"]] == [
-        ("6 modules", "m0, m1, m2 …"),
-        ("other", ""),
-        ("libx.so", ""),
-        ("libcuda.so.1", ""),
-    ]
-    assert data["cards"][0]["size"] == 6 * len(code)
-    assert data["cards"][2]["chains"] == [(0, 2)]
-
-
-graphs = st.integers(1, 9).flatmap(
-    lambda size: st.lists(st.lists(st.integers(0, size - 1), max_size=4), min_size=size, max_size=size)
-)
-
-
-@given(graphs)
-def test_every_step_goes_down_but_those_that_close_a_circle(graph: list[list[int]]) -> None:
-    needs = {str(here): [str(below) for below in several if below != here] for here, several in enumerate(graph)}
-    found = depths(needs)
-    assert found.keys() == needs.keys()
-    rising = {here: [below for below in several if found[below] <= found[here]] for here, several in needs.items()}
-    # what is not below is on a way back
-    for here, several in rising.items():
-        for below in several:
-            assert here in _reached(needs, below)
-
-
-def _reached(needs: dict[str, list[str]], start: str) -> set[str]:
-    found: set[str] = set()
-    waiting = [start]
-    while waiting:
-        for below in needs[waiting.pop()]:
-            if below not in found:
-                found.add(below)
-                waiting.append(below)
-    return found
-
-
-def test_a_long_chain_is_as_deep_as_it_is_long() -> None:
-    needs = {str(number): [str(number + 1)] for number in range(5000)} | {"5000": []}
-    assert depths(needs)["5000"] == 5000
 
 
 def test_the_order_of_files_does_not_matter(contents: Contents) -> None:

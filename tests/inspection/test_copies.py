@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-import vbuild.inspection
 from tests.factories.level_copies import BASE, STUB, level_members, leveled_wheel
 from tests.factories.tools import needs
 from tests.factories.wheels import contents as unpacked
@@ -18,7 +17,7 @@ from vbuild.inspection.model import Contents
 from vbuild.inspection.page import page
 from vbuild.inspection.text import summary
 
-SCHEMA = json.loads((Path(vbuild.inspection.__file__).parent / "schema.json").read_text())
+SCHEMA = json.loads(Path(__file__).with_name("contents.schema.json").read_text())
 
 pytestmark = needs("gcc")
 

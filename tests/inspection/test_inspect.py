@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-import vbuild.inspection
 from tests.factories.elf import MODULE, SUM, object_file, shared_object
 from tests.factories.fatbins import cubin, device_library, entry, fatbin
 from tests.factories.linked_libraries import DEEP, files
@@ -30,7 +29,7 @@ HOST = shared_object(MODULE + SUM, "-Wl,-soname,libdemo.so.1", needs="libother.s
 GPU = device_library(
     fatbin(entry(arch=80), entry(arch=90), entry(FatbinKind.PTX, 90)), fatbin(entry(arch=80), entry(FatbinKind.PTX, 90))
 )
-SCHEMA = json.loads((Path(vbuild.inspection.__file__).parent / "schema.json").read_text())
+SCHEMA = json.loads(Path(__file__).with_name("contents.schema.json").read_text())
 
 
 def made(folder: Path, files: Mapping[str, bytes | str], *, name: str = NAME, metadata: str = "") -> Contents:

@@ -148,9 +148,9 @@ def linked(folder: Path) -> Contents:
     return inspect(wheel(folder, NAME, whole), closure=True)
 
 
-def test_the_table_of_the_closure_is_there_without_a_script(tmp_path: Path) -> None:
+def test_the_closure_is_a_table(tmp_path: Path) -> None:
     text = page(linked(tmp_path))
-    table = text[text.index('id="closure-table"') :]
+    table = text[text.index('id="closure"') :]
     for said in (
         "linux-gnu.so &gt; libtop.so</td>",
         DEEP,
@@ -164,29 +164,5 @@ def test_the_table_of_the_closure_is_there_without_a_script(tmp_path: Path) -> N
     assert not re.search(r"url\(|@import|https?://", text)
 
 
-def test_a_page_without_a_closure_has_neither_its_style_nor_its_script(tmp_path: Path) -> None:
-    text = page(contents(tmp_path))
-    assert "linkage" not in text
-    assert "closure" not in drawn(text)
-
-
-@needs("chromium")
-def test_chromium_draws_every_library_and_tells_why_the_chosen_one_is_there(tmp_path: Path) -> None:
-    shown = browsed(page(linked(tmp_path)), tmp_path, f"demo.libs/{DEEP}")
-    assert (shown.complaints, shown.hosts) == ((), ())
-    elements = shown.elements
-    found = [(tag, attributes, (attributes.get("class") or "").split()) for tag, attributes in Tags(elements).found]
-    cards = {attributes["aria-label"] or "": classes for _, attributes, classes in found if "card" in classes}
-    (chosen,) = [label for label, classes in cards.items() if "chosen" in classes]
-    assert chosen.startswith("libdeep.so.1. ")
-    assert {label.partition(".")[0] for label, classes in cards.items() if "on" in classes} == {
-        "_C",
-        "_D",
-        "libtop",
-        "libdeep",
-    }
-    assert [attributes["tabindex"] for _, attributes, classes in found if "card" in classes].count("0") == 1
-    assert "Why it is here" in elements
-    assert '<details class="table" id="closure-table">' in elements
-    marked = [classes for tag, _, classes in found if tag == "path" and "on" in classes]
-    assert sorted(classes[0] for classes in marked) == ["name", "own", "own"]
+def test_a_page_without_a_closure_has_no_table_of_it(tmp_path: Path) -> None:
+    assert 'id="closure"' not in page(contents(tmp_path))

@@ -7,22 +7,20 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-import vbuild.inspection
 from tests.factories.fatbins import entry, fatbin
 from tests.factories.macho_files import ARM64, BUNDLE, X86_64, fat, macho
 from tests.factories.pe_files import pe_file
 from tests.factories.wheels import wheel
 from tests.factories.windows import device_dll, needs_mingw
 from vbuild.gpu_code.fatbin import FatbinKind
-from vbuild.inspection.closure_text import closure_lines
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.model import Contents
 from vbuild.inspection.page import page
-from vbuild.inspection.text import details, summary
+from vbuild.inspection.text import closure_lines, details, summary
 
 WINDOWS, MACOS = "demo-1.0-cp312-cp312-win_amd64.whl", "demo-1.0-cp312-cp312-macosx_11_0_universal2.whl"
 HASH = "0fa7eb792d3fbcf2233e4ea47e9144b9"
-SCHEMA = json.loads((Path(vbuild.inspection.__file__).parent / "schema.json").read_text())
+SCHEMA = json.loads(Path(__file__).with_name("contents.schema.json").read_text())
 INIT = "import os\nos.add_dll_directory(os.path.join(os.path.dirname(__file__), os.pardir, 'demo.libs'))\n"
 
 

@@ -12,7 +12,6 @@ import pytest
 from jsonschema import Draft202012Validator
 from macholib.MachO import MachO
 
-import vbuild.inspection
 from tests.factories.elf import judged_by
 from vbuild.api.repackaging import slim
 from vbuild.binary.linkage import Via
@@ -27,7 +26,7 @@ from vbuild.inspection.text import details, summary
 
 pytestmark = pytest.mark.network
 
-SCHEMA = json.loads((Path(vbuild.inspection.__file__).parent / "schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[1] / "inspection/contents.schema.json").read_text())
 PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 24, 17)), "manylinux2014_x86_64")
 SMALL = ("nvidia-nvjpeg-cu12==12.4.0.76", "xformers==0.0.35", "numpy==2.4.*")
 LARGE = ("bitsandbytes==0.50.2", "xgboost==3.2.0", "cupy-cuda12x==14.2.0", "cupy-rocm-7-0==14.2.0", "triton==3.9.0")

@@ -22,7 +22,6 @@ from tests.factories.variants import variant
 from tests.factories.wheels import contents, wheel
 from vbuild.gpu_code.fatbin import FatbinKind
 from vbuild.index_client.configuration import Indexes
-from vbuild.inspection import model
 from vbuild.inspection.inspect import inspect
 from vbuild.inspection.text import summary
 from vbuild.publishing.local import Local
@@ -51,7 +50,7 @@ FILES: dict[str, bytes | str] = {
     "demo/__init__.py": "from demo import _c\n",
     "demo/_c.so": module("libtop.so.1", source=COUNTS),
 }
-SCHEMA = Path(model.__file__).with_name("schema.json")
+SCHEMA = Path(__file__).parents[1] / "inspection/contents.schema.json"
 ALONE = Indexes(no_index=True)
 
 pytestmark = needs("gcc")

@@ -60,11 +60,11 @@ def contents_lines(several: Iterable["Contents"], globs: Sequence[str]) -> Itera
 
 def closure_lines(several: Sequence["Contents"], globs: Sequence[str]) -> Iterator[str]:
     """Which library loads which in each wheel, and what wheels repeat; or how those matching *globs* are reached."""
-    from vbuild.inspection import closure_text
+    from vbuild.inspection import text
 
     for place, contents in enumerate(several):
         yield from [""] if place else []
-        yield from closure_text.closure_lines(contents, globs)
-    if not globs and (repeated := [*closure_text.repeat_lines(several)]):
+        yield from text.closure_lines(contents, globs)
+    if not globs and (repeated := [*text.repeat_lines(several)]):
         yield ""
         yield from repeated

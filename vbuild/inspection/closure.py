@@ -1,9 +1,8 @@
 """Which library of a wheel loads which, why each is in it, and which ones other wheels repeat.
 
-    Linked (a member and what the loader asks of it) -> Closure -> Node -> Need -> where it resolves, whose it is
+    LinkedLibrary (a member, and what it tells the loader) -> Closure -> Node -> NeededLibrary (where it is, and whose)
 
-Paths are those in the wheel; the graph below them, `vbuild.binary.linkage`, has them as they are installed. What is in
-no package's folder, a script or a file of data, keeps the path that it has in the wheel.
+Paths are those in the wheel; the graph, `vbuild.binary.linkage`, has installed paths.
 """
 
 import dataclasses
@@ -32,7 +31,7 @@ _DLL = re.compile(r"(?P<stem>\w+?)(?:64_(?P<major>\d\d?)(?:0(?:_\d+)?)?)?\.dll",
 
 
 class ClosureRole(StrEnum):
-    """What a file is to the loader: Python or a user starts with it, or it is there for others."""
+    """What a file is to the loader: Python imports it, a user starts it, or others need it."""
 
     MODULE = "module"
     PROGRAM = "program"
@@ -40,7 +39,7 @@ class ClosureRole(StrEnum):
 
 
 class LinkedLibrary(Struct, frozen=True):
-    """A member that the loader can load: its path in the wheel, its sizes in bytes, and its hash in RECORD."""
+    """A member that the loader can load; sizes in bytes, *hash* as in RECORD."""
 
     path: str
     size: int
@@ -50,14 +49,14 @@ class LinkedLibrary(Struct, frozen=True):
 
 
 class Official(Struct, frozen=True, order=True):
-    """The project whose wheels have a library, for one major of CUDA where it has a project for each."""
+    """The project whose wheels have a library; *cuda* is its major version of CUDA, if there is a project for each."""
 
     project: str
     cuda: int | None = None
 
 
 class NeededLibrary(Struct, frozen=True):
-    """One NEEDED of a file: how the loader comes to it, the path of the one in the wheel, and whose it is if not."""
+    """One NEEDED of a file: how the loader finds it, its path if it is in the wheel, else the projects that have it."""
 
     name: str
     via: Via
@@ -66,7 +65,7 @@ class NeededLibrary(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """A file of the closure: what it needs and may open, and where it is from."""
+    """A file of the closure: what it needs and may open, and which projects it is a copy from."""
 
     linked: LinkedLibrary
     needs: tuple[NeededLibrary, ...]
@@ -104,15 +103,14 @@ class Node(Struct, frozen=True, kw_only=True):
 
     @property
     def mentioned(self) -> tuple[str, ...]:
-        """The libraries that it names without needing them: what it may open."""
+        """The libraries that it names without needing them: it may open them."""
         outline = self.loading.outline
         own = {self.name, outline.soname, *outline.needed}
-        # a repair tool that renames what is needed leaves the old name where it stood
-        renamed = {outline.plain(found.name) for found in map(hashed, outline.needed) if found}
+        # a repair tool that renames what is needed leaves the old name in the data
+        renamed = {outline.plain(original.name) for original in map(hashed, outline.needed) if original}
         return tuple(sorted(name for name in self.loading.mentioned - own if outline.plain(name) not in renamed))
 
     def via(self, *ways: Via) -> tuple[NeededLibrary, ...]:
-        """What it needs and comes to in one of these *ways*."""
         return tuple(need for need in self.needs if need.via in ways)
 
     def data(self) -> dict[str, Any]:
@@ -140,18 +138,18 @@ class Node(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closure:
-    """The files of a wheel that the loader loads, the largest first, and how they hang together.
+    """The files of a wheel that the loader loads, the largest first.
 
-    *cuda* is the major version that their names agree on. *named* says of each library that nothing needs which files
-    of the wheel that are not ELF files have its name in them.
+    *cuda* is the major version that their names agree on. *named* lists, for libraries that nothing needs, the Python
+    files that name them.
     """
 
     nodes: tuple[Node, ...]
     cuda: int | None
-    named: Mapping[str, tuple[str, ...]]
     _graph: LinkGraph
-    _paths: Mapping[str, str] = field(repr=False)
+    _installed: Mapping[str, str] = field(repr=False)
     _members: Mapping[str, str] = field(repr=False)
+    named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -160,44 +158,34 @@ class Closure:
         *,
         platforms: Sequence[PlatformPolicy] = (),
         added: Collection[str] = (),
-        named: Mapping[str, tuple[str, ...]] | None = None,
         project: str = "",
     ) -> Self:
-        """The closure of *files* in a wheel of *project*, which the *platforms* of its tags promise libraries to.
+        """The closure of *files* in a wheel of *project* whose tags name *platforms*.
 
         *added* are the folders that its code gives to os.add_dll_directory.
         """
-        found = {file.path: file for file in sorted(files, key=lambda file: (-file.size, file.path))}
-        paths = _installed(found)
-        graph = _graph({paths[path]: file.loading for path, file in found.items()}, platforms, added)
-        loadings = [file.loading for file in found.values()]
-        cuda = cuda_of(
-            _on_linux(name) for one in loadings for name in (*one.outline.needed, one.outline.soname, one.base) if name
-        )
-        back = {installed: path for path, installed in paths.items()}
-        known = _known(found.values())
-        nodes = tuple(
-            Node(
-                linked=file,
-                needs=tuple(
-                    NeededLibrary(
-                        edge.name,
-                        edge.via,
-                        back[edge.provider] if edge.provider else None,
-                        _of_name(edge.name, cuda) if edge.via in {Via.OUTSIDE, Via.MISSING} else (),
-                    )
-                    for edge in graph.needs(paths[path])
-                ),
-                opens=_opened(file, known),
-                officials=tuple(one for one in _of_file(file, cuda) if one.project != project),
-            )
-            for path, file in found.items()
-        )
-        return cls(nodes=nodes, cuda=cuda, named=named or {}, _graph=graph, _paths=paths, _members=back)
+        largest_first = sorted(files, key=lambda file: (-file.size, file.path))
+        installed = _installed_paths(file.path for file in largest_first)
+        members = {place: path for path, place in installed.items()}
+        graph = _graph({installed[file.path]: file.loading for file in largest_first}, platforms, added)
+        cuda = _cuda_major(file.loading for file in largest_first)
+        by_name = _paths_by_name(largest_first)
+        nodes = []
+        for file in largest_first:
+            needs = []
+            for edge in graph.needs(installed[file.path]):
+                is_outside = edge.via in {Via.OUTSIDE, Via.MISSING}
+                owners = _owners_of_name(edge.name, cuda) if is_outside else ()
+                provider = members[edge.provider] if edge.provider else None
+                needs.append(NeededLibrary(edge.name, edge.via, provider, owners))
+            officials = tuple(official for official in _owners_of_file(file, cuda) if official.project != project)
+            opens = _opened(file, by_name)
+            nodes.append(Node(linked=file, needs=tuple(needs), opens=opens, officials=officials))
+        return cls(nodes=tuple(nodes), cuda=cuda, _graph=graph, _installed=installed, _members=members)
 
     @property
     def edges(self) -> tuple[tuple[Node, NeededLibrary], ...]:
-        """Who needs what in the wheel."""
+        """Who needs what that is in the wheel."""
         return tuple((node, need) for node in self.nodes for need in node.needs if need.provider)
 
     @property
@@ -208,23 +196,23 @@ class Closure:
 
     @property
     def opened(self) -> dict[str, tuple[str, ...]]:
-        """The files that name a library which nothing needs, by the path of the library."""
+        """The files that name each library which nothing needs, by the path of the library."""
         needed = {need.provider for _, need in self.edges}
-        waiting = [node for node in self.nodes if node.role is ClosureRole.LIBRARY and node.path not in needed]
-        return {node.path: files for node in waiting if (files := self.openers(node.path))}
+        unneeded = [node.path for node in self.nodes if node.role is ClosureRole.LIBRARY and node.path not in needed]
+        return {path: files for path in unneeded if (files := self.openers(path))}
 
     def openers(self, path: str) -> tuple[str, ...]:
-        """The files that have the name of the library at *path* in them without needing it."""
+        """The files that name the library at *path* without needing it."""
         binaries = {node.path for node in self.nodes if path in node.opens}
         return tuple(sorted(binaries | set(self.named.get(path, ()))))
 
     def chains(self, path: str) -> tuple[tuple[str, ...], ...]:
-        """Why the file at *path* is there: the shortest chain from each file that loading begins with, down to it."""
-        found = self._graph.chains(self._paths[path])
-        return tuple(tuple(self._members[step] for step in chain) for chain in found)
+        """Why the file at *path* is there: see `LinkGraph.chains`."""
+        chains = self._graph.chains(self._installed[path])
+        return tuple(tuple(self._members[step] for step in chain) for chain in chains)
 
     def with_repeats(self, repeats: Iterable["Repeat"], wheel: str) -> Self:
-        """The same, knowing which of its libraries are in other wheels than *wheel*, too."""
+        """The same closure, with the other wheels that have a library of *wheel*."""
         others = {repeat.hash: tuple(name for name in repeat.wheels if name != wheel) for repeat in repeats}
         nodes = (
             replace(node, also_in=others.get(node.linked.hash or "", ())) if node.role is ClosureRole.LIBRARY else node
@@ -233,7 +221,7 @@ class Closure:
         return dataclasses.replace(self, nodes=tuple(nodes))
 
     def data(self) -> dict[str, Any]:
-        """The closure for ``msgspec.to_builtins``, which makes JSON of it, described by ``schema.json``."""
+        """The closure, for ``msgspec.to_builtins`` to make JSON of."""
         return {
             "cuda": self.cuda,
             "nodes": [node.data() for node in self.nodes],
@@ -248,7 +236,7 @@ class Closure:
 
 
 class Repeat(Struct, frozen=True):
-    """A library that several wheels have byte for byte: its names, where it is, and what it takes up in each."""
+    """A library that several wheels have byte for byte: *size* is in bytes, *packed* that in each wheel."""
 
     hash: str
     size: int
@@ -258,44 +246,41 @@ class Repeat(Struct, frozen=True):
 
     @property
     def repeated(self) -> int:
-        """The bytes of the wheels that all but one of them take up."""
+        """The packed bytes of all copies but one."""
         return sum(self.packed) - max(self.packed)
 
 
 def repeats(closures: Iterable[tuple[str, Closure]]) -> tuple[Repeat, ...]:
-    """The libraries that several of the *closures*, by the names of their wheels, have; what repeats most first.
+    """The libraries that several of the *closures*, pairs of wheel and closure, have; what repeats most first.
 
-    Extension modules and programs are passed over: Python and users look for them where they are.
+    Extension modules and programs do not count: Python and users look for them where they are.
     """
-    found: dict[str, list[tuple[int, str, Node]]] = {}
-    for place, (wheel, closure) in enumerate(closures):
+    copies: dict[str, list[tuple[int, str, Node]]] = {}
+    for index, (wheel, closure) in enumerate(closures):
         for node in closure.nodes:
             if node.linked.hash and node.role is ClosureRole.LIBRARY:
-                found.setdefault(node.linked.hash, []).append((place, wheel, node))
-    several = (
-        Repeat(
-            digest,
-            group[0][2].linked.size,
-            tuple(sorted({node.name for _, _, node in group})),
-            tuple({place: wheel for place, wheel, _ in group}.values()),
-            tuple(node.linked.packed_size for _, _, node in group),
-        )
-        for digest, group in found.items()
-        if len({place for place, _, _ in group}) > 1
-    )
-    return tuple(sorted(several, key=lambda repeat: (-repeat.repeated, repeat.names)))
+                copies.setdefault(node.linked.hash, []).append((index, wheel, node))
+    repeated = []
+    for digest, group in copies.items():
+        wheels = {index: wheel for index, wheel, _ in group}
+        if len(wheels) > 1:
+            nodes = [node for _, _, node in group]
+            names = tuple(sorted({node.name for node in nodes}))
+            packed = tuple(node.linked.packed_size for node in nodes)
+            repeated.append(Repeat(digest, nodes[0].linked.size, names, tuple(wheels.values()), packed))
+    return tuple(sorted(repeated, key=lambda repeat: (-repeat.repeated, repeat.names)))
 
 
 def _graph(
     files: Mapping[str, BinaryLoading], platforms: Sequence[PlatformPolicy], added: Collection[str]
 ) -> LinkGraph:
-    """The graph of *files*, the edges of each format's as its loader finds them."""
+    """The graph of *files*; the room of each format finds the edges as its loader does."""
     outlines: dict[Format, dict[str, BinaryOutline]] = {format_: {} for format_ in Format}
     for path in sorted(files):
         outlines[files[path].outline.format][path] = files[path].outline
 
     def is_elsewhere(name: str) -> bool:
-        return bool(_of_name(name, None))
+        return bool(_owners_of_name(name, None))
 
     edges = (
         *linkage.edges_of(outlines[Format.ELF], platforms),
@@ -305,8 +290,15 @@ def _graph(
     return LinkGraph.of(files, edges, filter(replaced_library, files))
 
 
-def _on_linux(name: str) -> str:
-    """The name on Linux of the library that is called *name* elsewhere, which the catalogue has."""
+def _cuda_major(loadings: Iterable[BinaryLoading]) -> int | None:
+    names = (
+        name for loading in loadings for name in (*loading.outline.needed, loading.outline.soname, loading.base) if name
+    )
+    return cuda_of(map(_linux_name, names))
+
+
+def _linux_name(name: str) -> str:
+    """The library's name on Linux, which the catalogue has: ``libcudart.so.12`` of ``cudart64_12.dll``."""
     name = name.rpartition("/")[2]
     if match := _DLL.fullmatch(name):
         version = f".{match['major']}" if match["major"] else ""
@@ -314,60 +306,59 @@ def _on_linux(name: str) -> str:
     return f"{name.removesuffix('.dylib')}.so" if name.endswith(".dylib") else name
 
 
-def _installed(paths: Iterable[str]) -> dict[str, str]:
-    """Where each of *paths* is once installed; the path itself where two would be at the same place."""
-    found: dict[str, str] = {}
+def _installed_paths(paths: Iterable[str]) -> dict[str, str]:
+    """The installed path of each of *paths*; scripts, data, and all but the first at one place keep their path."""
+    installed: dict[str, str] = {}
     taken: set[str] = set()
     for path in paths:
-        installed = installed_path(path) or path
-        found[path] = path if installed in taken else installed
-        taken.add(found[path])
-    return found
+        place = installed_path(path) or path
+        installed[path] = path if place in taken else place
+        taken.add(installed[path])
+    return installed
 
 
-def _known(files: Iterable[LinkedLibrary]) -> dict[str, set[str]]:
-    """The paths of *files* by the names that another may open them under: code puts versions behind names."""
-    found: dict[str, set[str]] = {}
+def _paths_by_name(files: Iterable[LinkedLibrary]) -> dict[str, set[str]]:
+    """The paths of *files* by each name that code may open them under: with all, a part, or none of the version."""
+    paths: dict[str, set[str]] = {}
     for file in files:
         for name in filter(None, (posixpath.basename(file.path), file.loading.outline.soname)):
             if file.loading.outline.format is not Format.ELF:
-                found.setdefault(file.loading.outline.plain(name), set()).add(file.path)
+                paths.setdefault(file.loading.outline.plain(name), set()).add(file.path)
                 continue
             stem, suffix, version = name.partition(".so")
             parts = version.split(".")
             for end in range(1, len(parts) + 1):
-                found.setdefault(stem + suffix + ".".join(parts[:end]), set()).add(file.path)
-    return found
+                paths.setdefault(stem + suffix + ".".join(parts[:end]), set()).add(file.path)
+    return paths
 
 
-def _opened(file: LinkedLibrary, known: Mapping[str, set[str]]) -> tuple[str, ...]:
-    """The paths of the libraries, by the names they have, that *file* names without needing them."""
+def _opened(file: LinkedLibrary, paths: Mapping[str, set[str]]) -> tuple[str, ...]:
+    """The *paths* by name that *file* mentions without needing them."""
     plain = file.loading.outline.plain
-    named = {path for name in file.loading.mentioned for path in known.get(plain(name), ())}
-    needed = {path for name in file.loading.outline.needed for path in known.get(plain(name), ())}
-    return tuple(sorted(named - needed - {file.path}))
+    mentioned = {path for name in file.loading.mentioned for path in paths.get(plain(name), ())}
+    needed = {path for name in file.loading.outline.needed for path in paths.get(plain(name), ())}
+    return tuple(sorted(mentioned - needed - {file.path}))
 
 
-def _of_name(name: str, cuda: int | None) -> tuple[Official, ...]:
-    """The projects that have a library of that SONAME."""
-    called = _on_linux(name)
+def _owners_of_name(name: str, cuda: int | None) -> tuple[Official, ...]:
+    """The projects that have a library with the SONAME *name*."""
+    linux_name = _linux_name(name)
     # Windows numbers some otherwise
-    found = _narrowed(by_soname(called) or (by_stem(called) if called != name else ()), cuda)
-    loaded = framework(called)
-    return found or ((Official(loaded.project),) if loaded else ())
+    entries = by_soname(linux_name) or (by_stem(linux_name) if linux_name != name else ())
+    owner = framework(linux_name)
+    return _for_cuda(entries, cuda) or ((Official(owner.project),) if owner else ())
 
 
-def _of_file(file: LinkedLibrary, cuda: int | None) -> tuple[Official, ...]:
-    """The projects that *file* is a copy from, by the names it had."""
-    before = hashed(posixpath.basename(file.path))
-    outline = file.loading.outline
-    for name in (file.loading.base, outline.soname, before and before.name):
-        if name and (found := _narrowed(by_soname(name), cuda)):
-            return found
-    return _narrowed(by_stem(before.name), cuda) if before else ()
+def _owners_of_file(file: LinkedLibrary, cuda: int | None) -> tuple[Official, ...]:
+    """The projects that *file* is a copy from, by the names that it had."""
+    original = hashed(posixpath.basename(file.path))
+    for name in (file.loading.base, file.loading.outline.soname, original and original.name):
+        if name and (owners := _for_cuda(by_soname(name), cuda)):
+            return owners
+    return _for_cuda(by_stem(original.name), cuda) if original else ()
 
 
-def _narrowed(entries: Sequence[CatalogueEntry], cuda: int | None) -> tuple[Official, ...]:
-    """The projects of *entries* for that major of CUDA; of all of them if none is for it."""
+def _for_cuda(entries: Sequence[CatalogueEntry], cuda: int | None) -> tuple[Official, ...]:
+    """The projects of *entries* for the major version *cuda*; all of them if none is for it."""
     fitting = [entry for entry in entries if cuda is None or entry.cuda in {None, cuda}]
     return tuple(dict.fromkeys(Official(entry.project, entry.cuda) for entry in fitting or entries))

@@ -1,12 +1,12 @@
-"""`vbuild doctor`: whether the GPU code that is installed, or in wheels, runs on the GPUs that are there or named.
+"""`vbuild doctor`: whether GPU code that is installed, or in wheels, runs on the GPUs of the machine, or named ones.
 
     environment -> RECORD, conda-meta -> libraries, mapped; headers alone are read -> GpuCode
     wheel       -> `vbuild.inspection.inspect`                                     -> GpuCode
         -> for each GPU: natively, by JIT, no; and the oldest driver for that
 
-"No kernel image is available for execution on the device" is what CUDA says of a library that has neither machine code
+"No kernel image is available for execution on the device" is CUDA's message about a library with neither machine code
 nor PTX for the GPU. The driver has to know the GPU, the CUDA that the library links, the version of PTX if it compiles
-that, and zstd if code is compressed so.
+that, and zstd if code is compressed with it.
 """
 
 import mmap
@@ -14,7 +14,7 @@ import os
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vbuild.binary.image import Image
-from vbuild.binary.outline import BinaryOutline, Format
-from vbuild.elf.image import ElfImage
-from vbuild.elf.read import Outline
+from vbuild.binary.outline import Format
 from vbuild.errors import BinaryError
 from vbuild.files.reading import AT_ONCE, open_file
 from vbuild.gpu_code.device_file import HEADER, TRITON, DeviceFile, DiskFolder, is_named
@@ -38,35 +35,35 @@ from vbuild.hardware.driver import ZSTD_SINCE, Dotted, compiles_since
 from vbuild.hardware.gpu import Service
 from vbuild.hardware.machine import Machine
 from vbuild.inspection.gpu_code import GpuCode, Outlook, Runs
-from vbuild.inspection.inspect import inspect
+from vbuild.inspection.inspect import IMAGES, OUTLINES, inspect
 from vbuild.pe.image import PeImage
-from vbuild.pe.read import PACKED, UPX, read_outline
+from vbuild.pe.read import PACKED, UPX
 from vbuild.variants.doctor import Diagnosis, diagnosed_in
 from vbuild.wheel.installed import Environment, InstalledDistribution
 
 _ALONE = (".cubin", ".ptx", ".co", ".hsaco", ".zst")
 _FILE = re.compile(r"\.so(\.[\w.]+)?$|\.(cubin|ptx|co|hsaco)(\.zst)?$|\.(pyd|dll)$", re.IGNORECASE)
-# bytes of a file in which its headers are: those of its sections are at its end
+# bytes at the start and the end of a file with its headers; those of sections are at the end
 _HEAD, _TAIL = 1 << 12, 1 << 16
-# libraries of CUDA by the name that the loader knows, as repair tools leave it: libcudart-1a2b3c4d.so.12
+# CUDA's libraries, also as repair tools rename them: libcudart-1a2b3c4d.so.12
 _CUDA = re.compile(
     r"(?P<name>lib(?:cudart|cublas(?:Lt)?|cufft|curand|cusolver(?:Mg)?|cusparse(?:Lt)?|cudnn\w*?|nvrtc|nvJitLink|nccl|cupti"
     r"|cufile|cutensor\w*?|nvshmem_host))(?:-[0-9a-f]{8,16})?\.so(?:\.(?P<major>\d+))?[\d.]*"
 )
-# as Linux and as Windows call them: cudart64_12.dll, and cudart64_110.dll before
+# on Linux and on Windows: cudart64_12.dll, and earlier cudart64_110.dll
 _RUNTIME = re.compile(
     r"lib(?:cudart|nvrtc|cublas|cublasLt)\.so\.(\d+)[\d.]*|(?:cudart|cublas|cublasLt)64_(\d\d)0?\.dll", re.IGNORECASE
 )
 # bytes of a cubin without kernels, and some more
 _SMALL = 1 << 13
-# GPU code is in files of these formats
-_IMAGES: Mapping[Format, Callable[[memoryview], Image]] = {Format.ELF: ElfImage.parse, Format.PE: PeImage.parse}
-_OUTLINES: Mapping[Format, Callable[[memoryview], BinaryOutline]] = {Format.ELF: Outline.parse, Format.PE: read_outline}
 _SECTIONS = tuple(name for form in FORMS for name in form.sections)
 
 
 class Fitness(Struct, frozen=True):
-    """How code *runs* on *device*, and the CUDA version of the oldest *driver* for that; None if it is not known."""
+    """How code *runs* on *device*, and the CUDA version of the oldest *driver* for that.
+
+    *runs* is None if the code is for another vendor's GPUs, *driver* if no version is known.
+    """
 
     device: Device
     runs: Runs | None
@@ -81,9 +78,9 @@ class Fitness(Struct, frozen=True):
 
 
 class Examined(Struct, frozen=True):
-    """A library with GPU code, or all device files of *owner*: bytes of GPU code, and what slimming would save of it.
+    """A library with GPU code, or all device files of *owner*: bytes of GPU code, and those that slimming saves.
 
-    *fits* has an item for each GPU that was asked about; one of another vendor than the code's says nothing.
+    *fits* has an item for each GPU that doctor checks.
     """
 
     owner: str
@@ -95,7 +92,7 @@ class Examined(Struct, frozen=True):
 
     @property
     def serves_nothing(self) -> bool:
-        """Whether it is a library that a GPU asked about cannot run anything of."""
+        """Whether it is a library with nothing for one of the GPUs."""
         return self.is_library and any(fit.runs is Runs.NO for fit in self.fits)
 
     def data(self) -> dict[str, Any]:
@@ -109,7 +106,7 @@ class Examined(Struct, frozen=True):
 
 
 class Copies(Struct, frozen=True):
-    """A library of CUDA that is there several times: the *owners* of its files, and their bytes together."""
+    """A library of CUDA that several *owners* have; *size* is the sum in bytes."""
 
     name: str
     owners: tuple[str, ...]
@@ -120,10 +117,9 @@ class Copies(Struct, frozen=True):
 
 
 class Checkup(Struct, frozen=True):
-    """What was examined, the largest first, with the CUDA libraries that are there twice, and what could not be read.
+    """What was examined, the largest first; *notes* say what could not be read.
 
-    *driver* is the CUDA version of this machine's driver, or None; *variants* are the installed variant wheels, if the
-    machine was asked about them.
+    *driver* is the CUDA version of this machine's driver; *variants* are installed variant wheels.
     """
 
     examined: tuple[Examined, ...]
@@ -134,27 +130,26 @@ class Checkup(Struct, frozen=True):
 
     @property
     def saves(self) -> int:
-        return sum(one.saves for one in self.examined)
+        return sum(library.saves for library in self.examined)
 
     @property
     def unserved(self) -> tuple[Examined, ...]:
-        """The libraries of which nothing runs on some GPU that was asked about."""
-        return tuple(one for one in self.examined if one.serves_nothing)
+        """The libraries with nothing for one of the GPUs."""
+        return tuple(library for library in self.examined if library.serves_nothing)
 
     def data(self) -> dict[str, Any]:
-        """The result for JSON."""
         return {
             "driver": str(self.driver) if self.driver else None,
-            "libraries": [one.data() for one in self.examined],
-            "copies": [one.data() for one in self.copies],
+            "libraries": [library.data() for library in self.examined],
+            "copies": [copies.data() for copies in self.copies],
             "saves_bytes": self.saves,
-            "variants": [one.data() for one in self.variants],
+            "variants": [diagnosis.data() for diagnosis in self.variants],
             "notes": list(self.notes),
         }
 
 
 class _Library(Struct, frozen=True):
-    """A library as it was found: its GPU code, and the names of those it needs."""
+    """A library, or all device files of *owner*, with the names of the libraries that it needs."""
 
     owner: str
     path: str
@@ -167,29 +162,29 @@ class _Library(Struct, frozen=True):
 def checkup(
     places: Sequence[Path], devices: Sequence[Device], *, driver: Dotted | None = None, machine: Machine | None = None
 ) -> Checkup:
-    """Examine the wheels and the environments at *places* for *devices*; *driver* is what this machine has.
+    """Examine the wheels and the environments at *places* for *devices*; *driver* is this machine's.
 
-    With *machine*, installed variant wheels are compared with it, too.
+    With *machine*, installed variant wheels are compared with it.
     `RepackageError` for a place that is not an environment, `WheelError` for a wheel that cannot be read.
     """
-    found: list[_Library] = []
+    libraries: list[_Library] = []
     notes: list[str] = []
     folders: list[str] = []
     for place in places:
         if place.suffix == ".whl":
-            found += _in_wheel(place, notes)
+            libraries += _in_wheel(place, notes)
         else:
             environment = Environment.at(place)
             folders += map(str, environment.folders)
             installed = _files(environment.distributions())
             for _, files in installed:
                 _announce(files.values())
-            for one, files in installed:
-                found += _installed(one, files, notes)
-    examined = (_examined(library, devices) for library in found if library.gpu)
-    order = sorted(examined, key=lambda one: (-one.size, one.owner, one.path))
+            for distribution, files in installed:
+                libraries += _installed(distribution, files, notes)
+    examined = (_examined(library, devices) for library in libraries if library.gpu)
+    largest_first = sorted(examined, key=lambda library: (-library.size, library.owner, library.path))
     variants = diagnosed_in(folders, machine) if machine else ()
-    return Checkup(tuple(order), tuple(_copies(found)), tuple(notes), driver, variants)
+    return Checkup(tuple(largest_first), tuple(_copies(libraries)), tuple(notes), driver, variants)
 
 
 def _in_wheel(wheel: Path, notes: list[str]) -> Iterator[_Library]:
@@ -202,26 +197,26 @@ def _in_wheel(wheel: Path, notes: list[str]) -> Iterator[_Library]:
         yield _Library(owner, library.path, library.size, library.gpu, library.outline.needed)
     if groups := contents.device_files:
         gpu = GpuCode.together(group.gpu for group in groups)
-        yield _Library(owner, _device_files(sum(group.files for group in groups)), 0, gpu, is_library=False)
+        yield _of_device_files(owner, sum(group.files for group in groups), gpu)
 
 
 def _files(distributions: Iterable[InstalledDistribution]) -> list[tuple[InstalledDistribution, dict[str, str]]]:
-    """For each of *distributions* its files that may have GPU code: by what its listing calls each, where it is.
+    """For each of *distributions* the files that may have GPU code: their paths by their names in its listing.
 
-    A file that several list, as RECORD and conda do, is the first one's.
+    A file in several listings, RECORD and conda's, is the first one's.
     """
     seen: set[str] = set()
-    found = []
-    for one in distributions:
-        rows = (row.path for row in one.rows if _FILE.search(row.path) or is_named(row.path))
-        paths = {path: str(one.place(path)) for path in rows}
-        found.append((one, {listed: path for listed, path in paths.items() if path not in seen}))
+    files = []
+    for distribution in distributions:
+        rows = (row.path for row in distribution.rows if _FILE.search(row.path) or is_named(row.path))
+        paths = {path: str(distribution.place(path)) for path in rows}
+        files.append((distribution, {listed: path for listed, path in paths.items() if path not in seen}))
         seen.update(paths.values())
-    return found
+    return files
 
 
 def _announce(paths: Iterable[str]) -> None:
-    """Have the system read the beginnings and the ends of the files at *paths*, where ELF headers are, all at once."""
+    """Let the system read the starts and ends of the files at *paths*, where ELF headers are, all at once."""
     if not hasattr(os, "posix_fadvise"):
         return
     for path in paths:
@@ -236,10 +231,10 @@ def _announce(paths: Iterable[str]) -> None:
                 os.close(opened)
 
 
-def _installed(one: InstalledDistribution, files: Mapping[str, str], notes: list[str]) -> Iterator[_Library]:
-    """What *one* has in *files*, each read by its headers; what cannot be read goes into *notes*."""
-    if one.trouble:
-        notes.append(f"{one}: {one.trouble}")
+def _installed(owner: InstalledDistribution, files: Mapping[str, str], notes: list[str]) -> Iterator[_Library]:
+    """What *owner* has in *files*, each read by its headers; *notes* say what cannot be read."""
+    if owner.trouble:
+        notes.append(f"{owner}: {owner.trouble}")
     alone: list[GpuCode] = []
     folders: dict[str, DiskFolder] = {}
     for listed, path in files.items():
@@ -253,54 +248,48 @@ def _installed(one: InstalledDistribution, files: Mapping[str, str], notes: list
                     if device_file.kind == TRITON:  # slimming leaves its entries whole where they are installed
                         device_file = replace(device_file, trouble="of use together with others only")
                     alone.append(GpuCode.alone(device_file, size))
-                elif (form := Format.of(listed, partial(_first, file.fileno(), start))) and form in _IMAGES:
-                    yield _read(str(one), listed, form, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                elif (format_ := Format.of(listed, partial(_first, file.fileno(), start))) and format_ in IMAGES:
+                    yield _read(str(owner), listed, format_, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except BinaryError as error:
-            notes.append(f"{one}: {listed}: {error}")
+            notes.append(f"{owner}: {listed}: {error}")
         except (OSError, ValueError):
             continue  # what is listed and not there, or empty, runs nowhere
     if alone:
-        yield _Library(str(one), _device_files(len(alone)), 0, GpuCode.together(alone), is_library=False)
+        yield _of_device_files(str(owner), len(alone), GpuCode.together(alone))
 
 
 def _first(file: int, start: bytes, size: int) -> bytes:
     return start[:size] if size <= len(start) else os.pread(file, size, 0)
 
 
-def _read(owner: str, path: str, form: Format, mapped: mmap.mmap) -> _Library:
+def _read(owner: str, path: str, format_: Format, mapped: mmap.mmap) -> _Library:
     data = memoryview(mapped)
-    image = _IMAGES[form](data)
+    image = IMAGES[format_](data)
     if isinstance(image, PeImage) and image.named(UPX):
         raise BinaryError(PACKED)
     sections = [section.span for name in _SECTIONS for section in image.named(name)]
     if not sections:
         return _Library(owner, path, len(data), GpuCode())
-    # headers alone are read: by itself the system would read the megabytes of code between them as well
-    _advise(mapped, "MADV_RANDOM", sections)
+    if hasattr(mmap, "MADV_RANDOM"):
+        # headers alone are read: by itself the system would read the megabytes of code between them as well
+        for span in sections:
+            start = span.start - span.start % mmap.PAGESIZE
+            if start < (stop := min(span.stop, len(mapped))):
+                mapped.madvise(mmap.MADV_RANDOM, start, stop - start)
     needed: tuple[str, ...] = ()
     with suppress(BinaryError):
-        needed = _OUTLINES[form](data).needed
+        needed = OUTLINES[format_](data).needed
     code = device_code(image, everywhere=False)
     if not any(_has_kernel(data, entry) for container in code.containers for entry in container.entries):
         # what the compiler leaves of sources without kernels; the library's own code may read others elsewhere
         idle = {container.span for container in code.containers}
         code = device_code(image)
-        code = replace(code, containers=tuple(one for one in code.containers if one.span not in idle))
+        code = replace(code, containers=tuple(other for other in code.containers if other.span not in idle))
     return _Library(owner, path, len(data), GpuCode.of(code), needed)
 
 
-def _advise(mapped: mmap.mmap, name: str, spans: Iterable[range]) -> None:
-    """Tell the system how *spans* of *mapped* are going to be read, by the advice called *name*, if it takes one."""
-    if (advice := getattr(mmap, name, None)) is None:
-        return
-    for span in spans:
-        start = span.start - span.start % mmap.PAGESIZE
-        if start < (stop := min(span.stop, len(mapped))):
-            mapped.madvise(advice, start, stop - start)
-
-
 def _has_kernel(data: memoryview, entry: GpuEntry) -> bool:
-    """Whether there may be a kernel in *entry*: a section of code, in a cubin small enough to look at."""
+    """Whether *entry* may have a kernel: a cubin that is small enough to look at, and has no code, has none."""
     if entry.kind != "cubin" or entry.size > _SMALL:
         return True
     with suppress(BinaryError):
@@ -308,16 +297,17 @@ def _has_kernel(data: memoryview, entry: GpuEntry) -> bool:
     return True
 
 
-def _device_files(count: int) -> str:
-    return f"{count} files of GPU code alone" if count > 1 else "a file of GPU code alone"
+def _of_device_files(owner: str, count: int, gpu: GpuCode) -> _Library:
+    path = f"{count} files of GPU code alone" if count > 1 else "a file of GPU code alone"
+    return _Library(owner, path, 0, gpu, is_library=False)
 
 
 def _examined(library: _Library, devices: Sequence[Device]) -> Examined:
-    gpu = library.gpu
     fits = tuple(_fitness(library, device) for device in devices)
     served = [fit.device for fit in fits if fit.runs]
-    kept = _kept(gpu, served) if served else gpu.size
-    return Examined(library.owner, library.path, gpu.size, gpu.size - kept, fits, library.is_library)
+    size = library.gpu.size
+    saves = size - _kept(library.gpu, served) if served else 0
+    return Examined(library.owner, library.path, size, saves, fits, library.is_library)
 
 
 def _kept(gpu: GpuCode, devices: Sequence[Device]) -> int:
@@ -336,38 +326,39 @@ def _kept(gpu: GpuCode, devices: Sequence[Device]) -> int:
 
 def _fitness(library: _Library, device: Device) -> Fitness:
     vendor = Vendor.of(device)
-    mine = [stack for stack in library.gpu.stacks if any(sort.vendor is vendor for sort in stack.sorts)]
-    if not any(stack.is_for(type(device)) for stack in mine):
+    stacks = [stack for stack in library.gpu.stacks if any(sort.vendor is vendor for sort in stack.sorts)]
+    if not any(stack.is_for(type(device)) for stack in stacks):
         return Fitness(device, None)
-    runs = sum((stack.outlook(device) for stack in mine), Outlook(device)).runs
-    is_nvidia = isinstance(device, Arch)
-    return Fitness(device, runs, _driver(library, device) if is_nvidia and runs is not Runs.NO else None)
+    runs = sum((stack.outlook(device) for stack in stacks), Outlook(device)).runs
+    return Fitness(device, runs, _oldest_driver(library, device) if runs is not Runs.NO else None)
 
 
-def _driver(library: _Library, device: Device) -> Dotted | None:
-    """The CUDA version of the oldest driver that knows *device* and reads what it is given of *library*."""
+def _oldest_driver(library: _Library, device: Device) -> Dotted | None:
+    """The CUDA version of the oldest NVIDIA driver that knows *device* and reads what it gets of *library*."""
+    if not isinstance(device, Arch):
+        return None
     runtimes = filter(None, map(_RUNTIME.fullmatch, library.needed))
-    wanted = [Dotted(int(match[1] or match[2]), 0) for match in runtimes]
-    if isinstance(device, Arch) and (toolkits := device.toolkits):
-        wanted.append(toolkits[0])
-    given = (sort for stack in library.gpu.stacks for sort, size in stack.kept(device).items() if size)
-    if any(sort.compression is Compression.ZSTD and sort.section for sort in given):
-        wanted.append(ZSTD_SINCE)
+    versions = [Dotted(int(match[1] or match[2]), 0) for match in runtimes]
+    if toolkits := device.toolkits:
+        versions.append(toolkits[0])
+    needed = (sort for stack in library.gpu.stacks for sort, size in stack.kept(device).items() if size)
+    if any(sort.compression is Compression.ZSTD and sort.section for sort in needed):
+        versions.append(ZSTD_SINCE)
     compiled = (stack.ptx for stack in library.gpu.stacks if stack.ptx and stack.service(device) is Service.JIT)
-    wanted += filter(None, map(compiles_since, compiled))
-    return max(wanted, default=None)
+    versions += filter(None, map(compiles_since, compiled))
+    return max(versions, default=None)
 
 
-def _copies(found: Iterable[_Library]) -> Iterator[Copies]:
+def _copies(libraries: Iterable[_Library]) -> Iterator[Copies]:
     by_name: dict[str, list[_Library]] = defaultdict(list)
-    for library in found:
+    for library in libraries:
         if match := _CUDA.fullmatch(posixpath.basename(library.path)):
             by_name[".so.".join(filter(None, match.group("name", "major")))].append(library)
-    for name, libraries in sorted(by_name.items()):
-        # what one distribution has twice under two names is a link, or as it wants it
-        owners = tuple(sorted({library.owner for library in libraries}))
+    for name, copies in sorted(by_name.items()):
+        # two files of one distribution are a link, or meant to be
+        owners = tuple(sorted({library.owner for library in copies}))
         if len(owners) > 1:
-            yield Copies(name, owners, sum(library.size for library in libraries))
+            yield Copies(name, owners, sum(library.size for library in copies))
 
 
 def shortened_runs(fit: Fitness, driver: Dotted | None) -> str:
@@ -383,16 +374,16 @@ def shortened_runs(fit: Fitness, driver: Dotted | None) -> str:
 
 
 def merged(examined: Sequence[Examined]) -> tuple[Examined, ...]:
-    """One row for the libraries of a distribution that fare alike: the first stands for them, bytes are added up."""
+    """One row for all libraries of a distribution with the same result: the first one's path, and the sums of bytes."""
     groups: dict[tuple[object, ...], list[Examined]] = {}
-    for one in examined:
-        groups.setdefault((one.owner, one.is_library, one.fits), []).append(one)
+    for library in examined:
+        groups.setdefault((library.owner, library.is_library, library.fits), []).append(library)
     return tuple(
         replace(
             group[0],
             path=group[0].path if len(group) == 1 else f"{posixpath.basename(group[0].path)} and {len(group) - 1} more",
-            size=sum(one.size for one in group),
-            saves=sum(one.saves for one in group),
+            size=sum(library.size for library in group),
+            saves=sum(library.saves for library in group),
         )
         for group in groups.values()
     )

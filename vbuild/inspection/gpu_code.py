@@ -1,15 +1,14 @@
-"""The GPU code of one library, summed up: what there is for which GPU, and what one GPU alone would need of it.
+"""The GPU code of one library, summed up: what there is for which GPU, and what one GPU alone needs of it.
 
 DeviceCode   every container with every entry, at its place in the file
-Stack        the containers that hold the same sorts of entries, as if they were one: a thousand become a dozen
+Stack        the containers that hold the same sorts of entries, as one: a thousand become a dozen
 Portion      bytes and entries of one sort, for a table
-Outlook      one GPU in front of it: served or not, and the bytes that are left when the others' code goes
+Outlook      whether the code runs on one GPU, and the bytes left when the code for others goes
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from itertools import groupby
 from typing import Any, Self
 
 from msgspec import Struct, field
@@ -23,7 +22,7 @@ from vbuild.hardware.gpu import GpuCodeKind, GpuOffer, GpuRequest, Ptx, Service,
 
 
 class Sort(Struct, frozen=True):
-    """What an entry is, wherever it stands: *kind* is the vendor's word for it."""
+    """What an entry is; *kind* is the vendor's word for it."""
 
     vendor: Vendor
     section: str
@@ -38,7 +37,7 @@ class Sort(Struct, frozen=True):
 
 
 class Portion(Struct, frozen=True):
-    """All GPU code of one sort in a library: entries, bytes as stored with headers, and bytes without compression."""
+    """All GPU code of one sort in a library: entries, bytes as stored with headers, and bytes uncompressed."""
 
     sort: Sort
     entries: int
@@ -59,7 +58,7 @@ class Portion(Struct, frozen=True):
 
 
 class Runs(StrEnum):
-    """Whether GPU code runs on a GPU: all of it that serves it as machine code, some or all compiled by the driver."""
+    """Whether GPU code runs on a GPU: as machine code, or partly or all compiled by the driver."""
 
     NATIVELY = "natively"
     PARTLY_JIT = "partly by JIT"
@@ -68,10 +67,9 @@ class Runs(StrEnum):
 
 
 class Outlook(Struct, frozen=True):
-    """GPU code seen from *device*: in how many containers it finds machine code, PTX alone, and nothing.
+    """In how many containers *device* finds machine code, PTX alone, and nothing.
 
-    *kept* is the size in bytes of what it could be given by its driver, what cannot be taken out included; slimming to
-    this GPU alone leaves that.
+    *kept* are the bytes that slimming to this GPU alone leaves.
     """
 
     device: Device
@@ -105,7 +103,7 @@ class Outlook(Struct, frozen=True):
 
 
 class Pinned(Struct, frozen=True):
-    """GPU code in one section that slimming leaves alone, and why."""
+    """GPU code in one section that slimming cannot cut, and why."""
 
     section: str
     size: int = field(name="bytes")
@@ -114,12 +112,12 @@ class Pinned(Struct, frozen=True):
 
 
 class Stack(Struct, frozen=True):
-    """Containers that hold entries of the same *sorts* in the same order, their sizes in bytes added up.
+    """Containers with entries of the same *sorts* in the same order, their bytes added up.
 
-    *sizes*, *uncompressed* and *smallest* have a number for each sort; *smallest* counts only the entries that are the
-    smallest of their container. *frame* is what the containers take up besides their entries. *is_offered* says that
-    the GPU's runtime chooses from them, *is_alone* that each is a file, which goes if nothing in it is for a GPU; *ptx*
-    is the newest version of the PTX in them.
+    *sizes*, *uncompressed* and *smallest* have a number for each sort; *smallest* counts only the smallest entry of
+    each container. *frame* are the bytes besides entries. *is_offered* says that the GPU's runtime chooses from the
+    containers, *is_alone* that each is a file, which goes if nothing in it is for a GPU; *ptx* is the newest version of
+    PTX in them. *others* is what files beside such a one offer.
     """
 
     section: str
@@ -139,24 +137,15 @@ class Stack(Struct, frozen=True):
         """How each of the containers serves *device*."""
         return service(self._offers, device)
 
-    @property
-    def whole(self) -> dict[Sort, int]:
-        """The bytes of each sort."""
-        found: Counter[Sort] = Counter()
-        for sort, size in zip(self.sorts, self.sizes, strict=True):
-            found[sort] += size
-        return dict(found)
-
     def is_for(self, vendor: type) -> bool:
         """Whether the GPU's runtime chooses from code here for GPUs of the kind *vendor*."""
         machine = (offer.arch for offer in self._offers if offer.code is not GpuCodeKind.OTHER)
         return self.is_offered and any(isinstance(arch, vendor) for arch in machine)
 
     def places(self, device: Device) -> frozenset[int] | None:
-        """The places of the sorts that *device* needs; None if all stay whatever it needs.
+        """The indices of the sorts that *device* needs; None if all stay: pinned ones, and those of another vendor.
 
-        That is so of pinned containers, and of those for another vendor's GPUs. Of a file of its own in which nothing
-        is for *device* nothing stays; of one that cannot be cut all does otherwise.
+        A file of its own goes whole if nothing in it is for *device*; else one that cannot be cut stays whole.
         """
         if not any(isinstance(offer.arch, type(device)) for offer in self._offers):
             return None
@@ -164,30 +153,27 @@ class Stack(Struct, frozen=True):
             return None
         request = device if isinstance(device, GpuTarget) else GpuRequest(device)
         needed = kept_offers([*self._offers, *self.others], request, ptx=Ptx.AUTO)
-        if self.others and not needed:  # none of the files is for it: it may be given any
+        if self.others and not needed:  # none of the files is for it: its driver may get any of them
             return None
         if not self.is_alone:
             return needed
-        for_gpus = {place for place, sort in enumerate(self.sorts) if sort.code is not GpuCodeKind.OTHER}
+        for_gpus = {index for index, sort in enumerate(self.sorts) if sort.code is not GpuCodeKind.OTHER}
         if for_gpus and not for_gpus & needed:
             return frozenset()
         return needed if self.why_pinned is None else frozenset(range(len(self.sorts)))
 
     def kept(self, device: Device) -> dict[Sort, int]:
-        """The bytes of each sort that slimming to *device* alone leaves.
-
-        A container that has nothing for it keeps its smallest entry, and one for another vendor's GPUs all.
-        """
+        """The bytes of each sort that slimming to *device* alone leaves; a container without code for it keeps one."""
         sizes: Sequence[int] = self.sizes
         if (places := self.places(device)) is not None:
-            sizes = [size if place in places else 0 for place, size in enumerate(sizes)] if places else self.smallest
-        found: Counter[Sort] = Counter()
+            sizes = [size if index in places else 0 for index, size in enumerate(sizes)] if places else self.smallest
+        kept: Counter[Sort] = Counter()
         for sort, size in zip(self.sorts, sizes, strict=True):
-            found[sort] += size
-        return dict(found)
+            kept[sort] += size
+        return dict(kept)
 
     def outlook(self, device: Device, *, is_cut: bool = True) -> Outlook:
-        """How *device* fares with it; where the library *is_cut* for it at all."""
+        """How it runs on *device*; *is_cut* says whether slimming to it cuts the library."""
         sizes = sum(self.kept(device).values() if is_cut else self.sizes)
         kept = sizes + self.frame if sizes or not self.is_alone else 0
         if not self.is_offered:
@@ -207,7 +193,7 @@ class Stack(Struct, frozen=True):
 
 
 class GpuCode(Struct, frozen=True):
-    """All GPU code of one library."""
+    """All GPU code of one library; *loose* is what no container holds, by section."""
 
     stacks: tuple[Stack, ...] = ()
     pinned: tuple[Pinned, ...] = ()
@@ -226,12 +212,12 @@ class GpuCode(Struct, frozen=True):
         loose: Counter[str] = Counter()
         for blob in code.blobs:
             loose[blob.section] += len(blob.span)
-        found = (_stack(same, is_offered=bool(key[-1])) for key, same in stacks.items())
-        return cls(tuple(found), tuple(_pinned(code)), code.notes, tuple(loose.items()))
+        summed = (_stack(containers, is_offered=bool(key[-1])) for key, containers in stacks.items())
+        return cls(tuple(summed), tuple(_pinned(code)), code.notes, tuple(loose.items()))
 
     @classmethod
     def alone(cls, file: DeviceFile, size: int) -> Self:
-        """The one entry that *file* is, of *size* bytes."""
+        """The one entry in *file*, of *size* bytes."""
         sort = Sort(file.vendor, "", file.arch, file.kind, file.offer.code, file.compression)
         stack = Stack(
             "",
@@ -251,41 +237,35 @@ class GpuCode(Struct, frozen=True):
 
     @classmethod
     def contained(cls, container: Container, size: int) -> Self:
-        """*container*, a file of *size* bytes; of one in a frame each entry takes its share of these."""
+        """*container*, a file of *size* bytes; if it is compressed as a whole, each entry takes its share of these."""
         code = cls.of(DeviceCode((container,)))
         inner = len(container.span)
+        stacks = [replace(stack, smallest=(0,) * len(stack.sizes), is_alone=True) for stack in code.stacks]
         if inner == size:
-            whole = (replace(stack, smallest=(0,) * len(stack.sizes), is_alone=True) for stack in code.stacks)
-            return replace(code, stacks=tuple(whole))
-        stacks = (
-            replace(
-                stack,
-                sorts=tuple(replace(sort, compression=Compression.ZSTD) for sort in stack.sorts),
-                frame=size - sum(part * size // inner for part in stack.sizes),
-                sizes=tuple(part * size // inner for part in stack.sizes),
-                smallest=(0,) * len(stack.sizes),
-                is_alone=True,
-            )
-            for stack in code.stacks
-        )
-        return replace(code, stacks=tuple(stacks), pinned=())
+            return replace(code, stacks=tuple(stacks))
+        compressed = []
+        for stack in stacks:
+            sizes = tuple(part * size // inner for part in stack.sizes)
+            sorts = tuple(replace(sort, compression=Compression.ZSTD) for sort in stack.sorts)
+            compressed.append(replace(stack, sorts=sorts, frame=size - sum(sizes), sizes=sizes))
+        return replace(code, stacks=tuple(compressed), pinned=())
 
     @classmethod
     def together(cls, codes: Iterable[Self]) -> Self:
-        """The code in *codes*, which are files of their own, as if it were one's: each goes as a whole."""
+        """The *codes* of several files as one."""
         stacks: dict[tuple[object, ...], list[Stack]] = {}
-        pinned: dict[tuple[str, str], list[Pinned]] = {}
+        reasons: dict[tuple[str, str], list[Pinned]] = {}
         for code in codes:
             for stack in code.stacks:
                 key = (stack.sorts, stack.why_pinned, stack.is_offered, stack.others)
                 stacks.setdefault(key, []).append(stack)
-            for one in code.pinned:
-                pinned.setdefault((one.section, one.why), []).append(one)
+            for pinned in code.pinned:
+                reasons.setdefault((pinned.section, pinned.why), []).append(pinned)
         return cls(
-            tuple(_added(same) for same in stacks.values()),
+            tuple(map(_added, stacks.values())),
             tuple(
-                Pinned(section, sum(one.size for one in same), sum(one.count for one in same), why)
-                for (section, why), same in pinned.items()
+                Pinned(section, sum(pinned.size for pinned in group), sum(pinned.count for pinned in group), why)
+                for (section, why), group in reasons.items()
             ),
         )
 
@@ -294,7 +274,7 @@ class GpuCode(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes of GPU code, headers of containers and what no container holds included."""
+        """Bytes of GPU code, with headers of containers, and with what no container holds."""
         return sum(stack.frame + sum(stack.sizes) for stack in self.stacks) + sum(size for _, size in self.loose)
 
     @property
@@ -308,63 +288,57 @@ class GpuCode(Struct, frozen=True):
     @property
     def portions(self) -> tuple[Portion, ...]:
         """What there is of each sort, by section, then architecture."""
-        entries: Counter[Sort] = Counter()
-        sizes: Counter[Sort] = Counter()
-        uncompressed: Counter[Sort] = Counter()
+        portions: dict[Sort, Portion] = {}
         for stack in self.stacks:
-            for place, sort in enumerate(stack.sorts):
-                entries[sort] += stack.count
-                sizes[sort] += stack.sizes[place]
-                uncompressed[sort] += stack.uncompressed[place]
-        order = sorted(entries, key=lambda sort: (sort.vendor, sort.section, arch_order(sort.arch), sort.kind))
-        return tuple(Portion(sort, entries[sort], sizes[sort], uncompressed[sort]) for sort in order)
-
-    def kept(self, device: Device) -> dict[Sort, int]:
-        """The bytes of each sort that slimming to *device* alone leaves."""
-        found: Counter[Sort] = Counter()
-        is_cut = self.is_cut_for(device)
-        for stack in self.stacks:
-            found.update(stack.kept(device) if is_cut else stack.whole)
-        return dict(found)
+            for sort, size, uncompressed in zip(stack.sorts, stack.sizes, stack.uncompressed, strict=True):
+                before = portions.get(sort, Portion(sort, 0, 0, 0))
+                portions[sort] = Portion(
+                    sort,
+                    before.entries + stack.count,
+                    before.size + size,
+                    before.uncompressed_size + uncompressed,
+                )
+        order = sorted(portions, key=lambda sort: (sort.vendor, sort.section, arch_order(sort.arch), sort.kind))
+        return tuple(portions[sort] for sort in order)
 
     def is_cut_for(self, device: Device) -> bool:
-        """Whether slimming to *device* takes something: a library of which nothing serves it is left whole."""
+        """Whether slimming to *device* may cut the library: one with nothing for it stays whole."""
         stacks = [stack for stack in self.stacks if stack.is_for(type(device)) and not stack.is_alone]
         return not stacks or any(stack.service(device) is not Service.NONE for stack in stacks)
 
     def shares(self, devices: Sequence[Device]) -> dict[Sort, list[tuple[int, int, int, int, int]]]:
         """What any choice among *devices* leaves of each sort: bytes, smallest entries, and three sets of devices.
 
-        The sets have a bit for each device: those that need it, those that need something of its containers, and those
-        by whose choice these are cut at all. If none of the last is chosen all bytes stay; if none of the second is,
-        the smallest entries do.
+        The sets have a bit for each device: those that need it, those that need some of its container, and those whose
+        choice cuts the container. Without any of the last all bytes stay; without any of the second the smallest
+        entries do.
         """
-        cutting = list(map(self.is_cut_for, devices))
-        found: dict[Sort, Counter[tuple[int, int, int]]] = {}
-        least: dict[Sort, Counter[tuple[int, int, int]]] = {}
+        are_cut = list(map(self.is_cut_for, devices))
+        sizes: dict[Sort, Counter[tuple[int, int, int]]] = {}
+        smallest: dict[Sort, Counter[tuple[int, int, int]]] = {}
         for stack in self.stacks:
-            all_places = [
-                stack.places(device) if is_cut else None for device, is_cut in zip(devices, cutting, strict=True)
-            ]
-            cut = {1 << bit: places for bit, places in enumerate(all_places) if places is not None}
-            served = sum(bit for bit, places in cut.items() if places)
-            for place, sort in enumerate(stack.sorts):
-                key = (sum(bit for bit, places in cut.items() if place in places), served, sum(cut))
-                found.setdefault(sort, Counter())[key] += stack.sizes[place]
-                least.setdefault(sort, Counter())[key] += stack.smallest[place]
-        return {sort: [(size, least[sort][key], *key) for key, size in sizes.items()] for sort, sizes in found.items()}
+            needed: dict[int, frozenset[int]] = {}  # the indices of sorts, by the device's bit
+            for number, (device, is_cut) in enumerate(zip(devices, are_cut, strict=True)):
+                if is_cut and (places := stack.places(device)) is not None:
+                    needed[1 << number] = places
+            served = sum(bit for bit, places in needed.items() if places)
+            for index, sort in enumerate(stack.sorts):
+                key = (sum(bit for bit, places in needed.items() if index in places), served, sum(needed))
+                sizes.setdefault(sort, Counter())[key] += stack.sizes[index]
+                smallest.setdefault(sort, Counter())[key] += stack.smallest[index]
+        return {
+            sort: [(size, smallest[sort][key], *key) for key, size in by_key.items()] for sort, by_key in sizes.items()
+        }
 
     def outlook(self, device: Device) -> Outlook:
-        """How *device* fares with it, in the containers that the GPU's runtime chooses from."""
-        found = Outlook(device, kept=sum(size for _, size in self.loose))
+        """How it runs on *device*, counting the containers that the GPU's runtime chooses from."""
         is_cut = self.is_cut_for(device)
-        for stack in self.stacks:
-            found += stack.outlook(device, is_cut=is_cut)
-        return found
+        loose = Outlook(device, kept=sum(size for _, size in self.loose))
+        return sum((stack.outlook(device, is_cut=is_cut) for stack in self.stacks), loose)
 
 
 def devices(codes: Iterable[GpuCode]) -> tuple[Device, ...]:
-    """Every GPU that some of the code in *codes* runs on: NVIDIA's by the table of those known, AMD's as named."""
+    """Every GPU that some of *codes* runs on: NVIDIA's that are known, and AMD's that the code names."""
     stacks = {stack.sorts: stack for code in codes for stack in code.stacks if stack.is_offered}
     archs = {sort.arch for sorts in stacks for sort in sorts if sort.code is not GpuCodeKind.OTHER}
     numbers = {*ARCHITECTURES, *(arch.number for arch in archs if isinstance(arch, Arch))}
@@ -374,30 +348,30 @@ def devices(codes: Iterable[GpuCode]) -> tuple[Device, ...]:
         if any(stack.service(device) is not Service.NONE for stack in stacks.values())
     ]
     targets = [arch.device for arch in archs if isinstance(arch, GpuTarget)]
-    several = {member for target in targets for member in GENERIC.get(target.processor, ())}
-    amd = sorted({*map(GpuTarget, several), *(one for one in targets if one.processor in PROCESSORS)}, key=arch_order)
+    generic = {GpuTarget(member) for target in targets for member in GENERIC.get(target.processor, ())}
+    amd = sorted({*generic, *(target for target in targets if target.processor in PROCESSORS)}, key=arch_order)
     return (*nvidia, *amd)
 
 
 def _code(container: Container) -> tuple[GpuEntry, ...]:
-    """The entries with something in them: AMD's bundles also list the host, which has its code elsewhere."""
+    """The entries that are not empty: AMD's bundles also list the host, whose code is elsewhere."""
     return tuple(entry for entry in container.entries if entry.size)
 
 
 def _stack(containers: list[Container], *, is_offered: bool) -> Stack:
-    first = containers[0]
-    width = len(_code(first))
-    sizes, uncompressed, smallest = [0] * width, [0] * width, [0] * width
+    """*containers* of the same section and sorts as one."""
+    first, entries = containers[0], _code(containers[0])
+    sizes, uncompressed, smallest = [0] * len(entries), [0] * len(entries), [0] * len(entries)
     for container in containers:
         least = container.smallest
-        for place, entry in enumerate(_code(container)):
-            sizes[place] += entry.size
-            uncompressed[place] += entry.uncompressed_size
+        for index, entry in enumerate(_code(container)):
+            sizes[index] += entry.size
+            uncompressed[index] += entry.uncompressed_size
             if entry is least:
-                smallest[place] += entry.size
+                smallest[index] += entry.size
     return Stack(
         first.section,
-        tuple(Sort.of(entry, first.section) for entry in _code(first)),
+        tuple(Sort.of(entry, first.section) for entry in entries),
         first.why_pinned,
         is_offered,
         len(containers),
@@ -429,13 +403,10 @@ def _newest(versions: Iterable[Dotted | None]) -> Dotted | None:
 
 
 def _pinned(code: DeviceCode) -> Iterator[Pinned]:
-    """What stays whole, gathered by section and reason in the order of the file."""
-    found = [
-        (item.section, item.why_pinned or "" if isinstance(item, Container) else item.what, len(item.span))
-        for item in code.pinned
-    ]
-    order = {key[:2]: place for place, key in reversed(list(enumerate(found)))}
-    found.sort(key=lambda item: order[item[:2]])
-    for (section, why), items in groupby(found, key=lambda item: item[:2]):
-        sizes = [size for _, _, size in items]
-        yield Pinned(section, sum(sizes), len(sizes), why)
+    """What slimming cannot cut by section and reason, in the order of the file."""
+    sizes: dict[tuple[str, str], list[int]] = {}
+    for pinned in code.pinned:
+        why = pinned.why_pinned or "" if isinstance(pinned, Container) else pinned.what
+        sizes.setdefault((pinned.section, why), []).append(len(pinned.span))
+    for (section, why), group in sizes.items():
+        yield Pinned(section, sum(group), len(group), why)

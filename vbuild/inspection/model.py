@@ -1,12 +1,11 @@
-"""What is in a wheel, as values: its libraries with their GPU code, and what is in it twice, or linked, or licensed.
+"""What is in a wheel, as values.
 
-    Contents -> Library -> Outline (the loader's facts), GpuCode (by architecture)
-             -> Archive, Duplicate, Licence
+    Contents -> LibraryContents -> BinaryOutline (the loader's facts), GpuCode (by architecture)
+             -> DeviceFiles, Archive, Duplicate, Licence
              -> Copies (for CPU levels)
-             -> Closure (which library loads which), where it is asked for
+             -> Closure (which library loads which), if asked for
 
-`Contents.data()` is the JSON of ``vbuild inspect --json``, described by ``schema.json`` next to this file. Sizes are
-bytes: packed as in the wheel, unpacked as installed.
+`Contents.data()` is the JSON of ``vbuild inspect --json``. Sizes are bytes: packed as in the wheel, else as installed.
 """
 
 import posixpath
@@ -51,21 +50,20 @@ class LibraryContents(Struct, frozen=True):
 
     @property
     def level(self) -> str | None:
-        """The CPU level whose processors load it instead of another, ``v3``; None if every processor may load it."""
+        """The CPU level whose processors load it, ``v3``; None if every processor may load it."""
         return level_of(self.path)
 
     @property
     def gpu_share(self) -> float:
-        """The part of the file that is GPU code, from 0 to 1."""
+        """GPU code's share of the file, from 0 to 1."""
         return self.gpu.size / self.size if self.size else 0.0
 
     @property
     def is_bundled(self) -> bool:
-        """Whether a repair tool put it into a folder of its own, next to the package."""
+        """Whether a repair tool put it into a folder next to the package."""
         return _BUNDLED.search(self.path) is not None
 
     def data(self, devices: tuple[Device, ...]) -> dict[str, Any]:
-        """The library as JSON takes it, with its outlook for each of *devices*."""
         outline, gpu = self.outline, self.gpu
         return {
             "path": self.path,
@@ -90,9 +88,9 @@ class LibraryContents(Struct, frozen=True):
 
 
 class DeviceFiles(Struct, frozen=True):
-    """Files that are nothing but GPU code of one *kind* for the same *archs*: how many, and the *first* of them.
+    """Files of GPU code alone, of one *kind* for the same *archs*: how many, and the *first* of them.
 
-    *kind* is the vendor's word for it, as that of an entry, or "fatbin" or "bundle" for what has several.
+    *kind* is that of an entry, or "fatbin" or "bundle" for what has several entries.
     """
 
     kind: str
@@ -116,7 +114,7 @@ class DeviceFiles(Struct, frozen=True):
 
 
 class Damaged(Struct, frozen=True):
-    """A compiled file that cannot be read, and why."""
+    """A compiled file that cannot be read."""
 
     path: str
     size: int = named(name="bytes")
@@ -134,10 +132,7 @@ class Archive(Struct, frozen=True):
 
 
 class Duplicate(Struct, frozen=True):
-    """Files that are the same byte for byte, by their hash in RECORD.
-
-    *wasted* and *packed_wasted* are the bytes that all but the first of them take up.
-    """
+    """Files with the same hash in RECORD; *wasted* and *packed_wasted* are the bytes of all but the first."""
 
     hash: str
     size: int = named(name="bytes")
@@ -147,7 +142,7 @@ class Duplicate(Struct, frozen=True):
 
 
 class Others(Struct, frozen=True):
-    """The files that are not compiled and whose names end alike."""
+    """The files with one suffix that are not compiled."""
 
     suffix: str
     files: int
@@ -156,7 +151,7 @@ class Others(Struct, frozen=True):
 
 
 class ArchitectureSize(Struct, frozen=True):
-    """The GPU code of one kind for one architecture in all libraries together."""
+    """The GPU code of one kind for one architecture in all libraries."""
 
     arch: Device
     kind: str
@@ -175,7 +170,7 @@ class ArchitectureSize(Struct, frozen=True):
 
 
 class LevelCopy(Struct, frozen=True):
-    """The copy of a library for processors of *level*; sizes in bytes."""
+    """The copy of a library for processors of *level*."""
 
     level: str
     path: str
@@ -184,18 +179,18 @@ class LevelCopy(Struct, frozen=True):
 
 
 class Copies(Struct, frozen=True):
-    """The library that every processor may load at *path*, and its *copies*, its own first, by level."""
+    """A library at *path* that every processor may load, and its *copies* by level, its own first."""
 
     path: str
     copies: tuple[LevelCopy, ...]
 
     def at(self, level: str) -> LevelCopy | None:
-        """The copy for *level*; None if processors of it load a lower one's."""
+        """The copy for *level*, or None if its processors load the copy for a lower level."""
         return next((copy for copy in self.copies if copy.level == level), None)
 
 
 class LevelSize(Struct, frozen=True):
-    """What the copies for one level take together, in bytes."""
+    """The bytes of all copies for one level."""
 
     level: str
     files: int
@@ -205,7 +200,7 @@ class LevelSize(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What is in a wheel; libraries by size, the largest first."""
+    """What is in a wheel; the largest library first."""
 
     wheel: str
     project: str
@@ -228,31 +223,27 @@ class Contents:
     devices: tuple[Device, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = devices(self.gpu_codes)
-        object.__setattr__(self, "devices", found)
+        object.__setattr__(self, "devices", devices(self.gpu_codes))
 
     @property
     def gpu_libraries(self) -> tuple[LibraryContents, ...]:
-        """The libraries with GPU code."""
         return tuple(library for library in self.libraries if library.gpu)
 
     @property
     def gpu_codes(self) -> tuple[GpuCode, ...]:
-        """The GPU code of each library, and of the files that are nothing else."""
+        """The GPU code of each library, and of each group of device files."""
         return (*(library.gpu for library in self.gpu_libraries), *(files.gpu for files in self.device_files))
 
     @property
     def gpu_size(self) -> int:
-        """Bytes of GPU code."""
         return sum(gpu.size for gpu in self.gpu_codes)
 
     @property
     def architectures(self) -> tuple[ArchitectureSize, ...]:
         """The GPU code by architecture, lowest first."""
-        found: dict[tuple[Device, str], list[Portion]] = {}
-        for gpu in self.gpu_codes:
-            for portion in gpu.portions:
-                found.setdefault((portion.sort.arch, portion.sort.kind), []).append(portion)
+        groups: dict[tuple[Device, str], list[Portion]] = {}
+        for portion in (portion for gpu in self.gpu_codes for portion in gpu.portions):
+            groups.setdefault((portion.sort.arch, portion.sort.kind), []).append(portion)
         return tuple(
             ArchitectureSize(
                 arch,
@@ -261,49 +252,60 @@ class Contents:
                 sum(portion.entries for portion in portions),
                 sum(portion.size for portion in portions),
             )
-            for (arch, kind), portions in sorted(found.items(), key=lambda item: (arch_order(item[0][0]), item[0][1]))
+            for (arch, kind), portions in sorted(groups.items(), key=lambda item: (arch_order(item[0][0]), item[0][1]))
         )
 
     @property
     def outlooks(self) -> tuple[Outlook, ...]:
-        """How each GPU fares that some of the code runs on, all files together."""
+        """How the code of all files runs on each GPU that runs some of it."""
         return tuple(sum((gpu.outlook(device) for gpu in self.gpu_codes), Outlook(device)) for device in self.devices)
 
     @property
     def bundled(self) -> tuple[LibraryContents, ...]:
-        """The libraries that a repair tool put next to the package; not copies for CPU levels, nor what has a stub."""
-        outlines = (library.outline for library in self.libraries if not library.is_bundled)
-        linux = (one for one in outlines if one.format is Format.ELF and one.sections)
-        stubs = (one for one in linux if all(section.name != ".text" for section in one.sections))
+        """The libraries that a repair tool put next to the package; none behind a stub, no copies for CPU levels."""
         # a stub has no code, and needs the one library that it leads to
-        own = {stub.needed[0] for stub in stubs if len(stub.needed) == 1}
-        there = (library for library in self.libraries if library.is_bundled and library.name not in own)
-        return tuple(library for library in there if library.level is None)
+        behind_stubs = {
+            outline.needed[0]
+            for library in self.libraries
+            if not library.is_bundled
+            and (outline := library.outline).format is Format.ELF
+            and len(outline.needed) == 1
+            and outline.sections
+            and all(section.name != ".text" for section in outline.sections)
+        }
+        return tuple(
+            library
+            for library in self.libraries
+            if library.is_bundled and library.level is None and library.name not in behind_stubs
+        )
 
     @property
     def copies(self) -> tuple[Copies, ...]:
         """The libraries that have copies for CPU levels, by path."""
-        bases = sorted({baseline_of(library.path) for library in self.libraries if library.level})
-        found: dict[str, list[LevelCopy]] = {base: [] for base in bases}
-        for one in self.libraries:
-            if (base := baseline_of(one.path)) in found:
-                found[base].append(LevelCopy(one.level or X86_64_LEVELS[0], one.path, one.size, one.packed_size))
-        return tuple(Copies(base, tuple(sorted(several, key=lambda one: one.level))) for base, several in found.items())
+        baselines = sorted({baseline_of(library.path) for library in self.libraries if library.level})
+        copies: dict[str, list[LevelCopy]] = {baseline: [] for baseline in baselines}
+        for library in self.libraries:
+            if (baseline := baseline_of(library.path)) in copies:
+                level = library.level or X86_64_LEVELS[0]
+                copies[baseline].append(LevelCopy(level, library.path, library.size, library.packed_size))
+        return tuple(
+            Copies(baseline, tuple(sorted(group, key=lambda copy: copy.level))) for baseline, group in copies.items()
+        )
 
     @property
     def levels(self) -> tuple[LevelSize, ...]:
-        """What the copies for each CPU level take, the baseline first; nothing if there are none."""
-        found: dict[str, list[LevelCopy]] = {}
+        """The bytes of the copies for each CPU level, the baseline first; empty without copies."""
+        by_level: dict[str, list[LevelCopy]] = {}
         for copy in (copy for copies in self.copies for copy in copies.copies):
-            found.setdefault(copy.level, []).append(copy)
+            by_level.setdefault(copy.level, []).append(copy)
         return tuple(
-            LevelSize(level, len(mine), sum(copy.size for copy in mine), sum(copy.packed_size for copy in mine))
-            for level, mine in sorted(found.items())
+            LevelSize(level, len(group), sum(copy.size for copy in group), sum(copy.packed_size for copy in group))
+            for level, group in sorted(by_level.items())
         )
 
     @property
     def provided(self) -> dict[str, str]:
-        """The paths of the libraries by the name under which others need them: SONAME, or else file name."""
+        """The paths of the libraries by the name that others need them under: SONAME, else file name."""
         linked = (library for library in self.libraries if library.outline.is_loadable and library.level is None)
         # Windows goes by the names of files alone
         return {
@@ -313,24 +315,22 @@ class Contents:
 
     @property
     def wanted(self) -> dict[str, int]:
-        """What the libraries need from outside of the wheel, with how many of them do."""
-        found = [(library.outline, library.name) for library in self.libraries]
-        provided = {*self.provided, *(outline.plain(name) for outline, name in found)}
-        wanted = (
+        """What the libraries need from outside of the wheel, and how many of them need it."""
+        provided = {*self.provided, *(library.outline.plain(library.name) for library in self.libraries)}
+        wanted = Counter(
             name
-            for outline, _ in found
-            for name in outline.needed
-            if name not in provided and (is_system(name) or outline.plain(name) not in provided)
+            for library in self.libraries
+            for name in library.outline.needed
+            if name not in provided and (is_system(name) or library.outline.plain(name) not in provided)
         )
-        return dict(sorted(Counter(wanted).items()))
+        return dict(sorted(wanted.items()))
 
     @property
     def wasted(self) -> int:
-        """Bytes that byte-identical copies take up."""
         return sum(duplicate.wasted for duplicate in self.duplicates)
 
     def data(self) -> dict[str, Any]:
-        """The contents as JSON takes them: complete, and as ``schema.json`` says."""
+        """The contents as JSON."""
         variant, levels, bill = self.variant, self.levels, self.bill
         values = {
             "version": VERSION,
@@ -368,12 +368,12 @@ class Contents:
                 "gone": [{"path": gone.path, "fate": gone.fate, "purl": gone.purl} for gone in bill.gone],
                 "builds": len(bill.makings),
             }
-        found: dict[str, Any] = to_builtins(values)
-        return found
+        contents: dict[str, Any] = to_builtins(values)
+        return contents
 
 
 def bill_line(bill: Bill) -> str:
-    """*bill* in a line: the compiled files, how many were changed, and what went."""
+    """*bill* in a line: how many files are compiled, changed, and gone by fate."""
     changed = sum(bool(file.before) for file in bill.files)
     fates = {fate: sum(gone.fate is fate for gone in bill.gone) for fate in Treatment}
     parts = [f"{len(bill.files)} compiled", f"{changed} changed", *(f"{count} {fate}" for fate, count in fates.items())]

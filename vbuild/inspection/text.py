@@ -1,18 +1,25 @@
-"""What is in a wheel, for a terminal of 80 columns: first where the bytes are and for which GPUs, then the details.
+"""What is in a wheel, for a terminal of 80 columns.
 
-summary(contents) -> lines          one screen, however large the wheel is
-details(library, devices) -> lines  all that is known of one library
+summary(contents)               one screen: where the bytes are, and for which GPUs
+details(library, devices)       all that is known of one library
+closure_lines(contents, globs)  what each file needs and where that is, and why each library is there
+repeat_lines(contents)          what several wheels have byte for byte
 """
 
+import posixpath
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
+from vbuild.binary.linkage import Via
 from vbuild.binary.outline import BinaryOutline, Format
 from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.files.wording import WIDTH, counted, percent, sized
 from vbuild.hardware.architectures import Device
 from vbuild.hardware.gpu import arch_order
+from vbuild.inspection.closure import HERE, Closure, ClosureRole, NeededLibrary, Node, Official, repeats
 from vbuild.inspection.gpu_code import Outlook, Portion
 from vbuild.inspection.model import ArchitectureSize, Contents, DeviceFiles, LibraryContents, bill_line
 from vbuild.macho import linkage as macho
@@ -28,6 +35,26 @@ _BAR = 12
 _ROWS = 16
 _LABEL = 11
 _GPUS = 26
+_NODE_KIND, _NODE_SIZE = 8, 10
+_NODE_PATH = WIDTH - _NODE_KIND - _NODE_SIZE - 1
+_NAMES = 6
+_REPEAT = 41
+_MOST_CHAINS = 5  # that a closure gives of one library
+_LABELS = {
+    Via.OWN: "own path",
+    Via.INHERITED: "inherited",
+    Via.ADDED: "added",
+    Via.NAME: "if loaded",
+    Via.OUTSIDE: "elsewhere",
+    Via.DRIVER: "driver",
+    Via.MISSING: "missing",
+}
+_WHERE = {
+    Via.OUTSIDE: "of other packages",
+    Via.DRIVER: "of the driver",
+    Via.PLATFORM: "of the platform",
+    Via.MISSING: "missing",
+}
 
 
 def summary(contents: Contents) -> Iterator[str]:
@@ -54,7 +81,7 @@ def summary(contents: Contents) -> Iterator[str]:
 
 
 def details(library: LibraryContents, devices: Sequence[Device]) -> Iterator[str]:
-    """All that is known of *library*, and how each of *devices* fares with it."""
+    """All that is known of *library*, and how it runs on each of *devices*."""
     outline = library.outline
     yield library.path
     yield f"  {sized(library.size)} installed, {sized(library.packed_size)} packed, {outline.machine} {outline.type}"
@@ -66,11 +93,10 @@ def details(library: LibraryContents, devices: Sequence[Device]) -> Iterator[str
     if library.gpu:
         yield from _gpu_details(library, devices)
     for note in library.gpu.notes:
-        yield from labelled("note", note)
+        yield from _labelled("note", note)
 
 
 def _facts(outline: BinaryOutline) -> Iterator[str]:
-    """What *outline* says, a line for each fact."""
     largest = sorted((section for section in outline.sections if section.size), key=lambda section: -section.size)
     sections = (f"{section.name} {sized(section.size)}".replace(" ", _GLUE) for section in largest[:_SHOWN])
     asides = {**dict.fromkeys(outline.delayed, "delayed"), **dict.fromkeys(outline.weak, "weak")}
@@ -91,11 +117,11 @@ def _facts(outline: BinaryOutline) -> Iterator[str]:
         "sections": ", ".join(sections),
         "note": "; ".join(outline.notes),
     }.items():
-        yield from labelled(label, text)
+        yield from _labelled(label, text)
 
 
 def shortened(path: str, width: int) -> str:
-    """*path* in *width* columns, cut in its middle: the name stays whole if it fits, and then its folder."""
+    """*path* in *width* columns, cut in its middle: the name stays whole if it fits, then its folder does."""
     if len(path) <= width:
         return path
     # the end says more than the start: the name, its version, and the folder of a CPU level
@@ -106,7 +132,7 @@ def shortened(path: str, width: int) -> str:
 
 
 def _head(contents: Contents) -> Iterator[str]:
-    yield from wrapped(f"{contents.project} {contents.version}", "  ", *contents.tags)
+    yield from _wrapped(f"{contents.project} {contents.version}", "  ", *contents.tags)
     count = f"{counted(contents.files, 'file')}, {counted(len(contents.libraries), 'library')}"
     yield f"{sized(contents.packed_size)} packed, {sized(contents.size)} installed, {count}"
     if contents.gpu_codes:
@@ -114,11 +140,11 @@ def _head(contents: Contents) -> Iterator[str]:
         places = (len(contents.gpu_libraries), "library"), (alone, "device file")
         where = " and ".join(counted(*place) for place in places if place[0])
         yield f"{sized(contents.gpu_size)} GPU code: {percent(contents.gpu_size, contents.size)} of it, in {where}"
-    yield from wrapped("licence", " " * 9, str(contents.licence))
+    yield from _wrapped("licence", " " * 9, str(contents.licence))
     if contents.variant:
-        yield from wrapped("variant", " " * 9, str(contents.variant))
+        yield from _wrapped("variant", " " * 9, str(contents.variant))
     if contents.bill:
-        yield from wrapped("SBOM", " " * 9, bill_line(contents.bill))
+        yield from _wrapped("SBOM", " " * 9, bill_line(contents.bill))
 
 
 def _architecture_table(architectures: Sequence[ArchitectureSize]) -> Iterator[str]:
@@ -132,15 +158,15 @@ def _architecture_table(architectures: Sequence[ArchitectureSize]) -> Iterator[s
         size = architecture.size
         bar = "█" * round(_BAR * size / largest) if largest else ""
         stored = ", ".join(map(str, architecture.compressions))
-        what = f"{architecture.arch!s:<{_LABEL}} {architecture.kind:<11}"
-        yield f"{what}{sized(size):>10}{percent(size, total):>7}{architecture.entries:>9}  {stored:<9} {bar}".rstrip()
+        name = f"{architecture.arch!s:<{_LABEL}} {architecture.kind:<11}"
+        yield f"{name}{sized(size):>10}{percent(size, total):>7}{architecture.entries:>9}  {stored:<9} {bar}".rstrip()
     if rest := len(architectures) - len(shown):
         size = total - sum(architecture.size for architecture in shown)
         yield f"{f'… and {rest} more':<{_LABEL + 12}}{sized(size):>10}{percent(size, total):>7}"
 
 
 def _gpu_table(contents: Contents) -> Iterator[str]:
-    """How the GPUs fare, those that fare alike together."""
+    """How the code runs on each GPU, GPUs with the same outcome together."""
     yield f"{'GPU':<{_GPUS}} {'code runs':<14}{'needs':>10}   slimming saves"
     groups = _alike(contents.outlooks, lambda outlook: (outlook.runs, outlook.kept))
     for (runs, kept), group in groups[:_ROWS]:
@@ -168,12 +194,11 @@ def _library_table(contents: Contents) -> Iterator[str]:
 
 
 def _device_table(groups: Sequence[DeviceFiles]) -> Iterator[str]:
-    """The files that are nothing but GPU code, those for the same GPUs together."""
     yield f"{'device files':<{_PATH}}{'installed':>11}{'packed':>10}{'files':>7}  such as"
     for group in groups[:_ROWS]:
         names = " ".join([str(arch) for arch in group.archs[:_SHOWN]])
-        what = shortened(f"{group.kind} for {names}" if names else group.kind, _PATH)
-        line = f"{what:<{_PATH}}{sized(group.size):>11}{sized(group.packed_size):>10}{group.files:>7}  "
+        name = shortened(f"{group.kind} for {names}" if names else group.kind, _PATH)
+        line = f"{name:<{_PATH}}{sized(group.size):>11}{sized(group.packed_size):>10}{group.files:>7}  "
         yield f"{line}{shortened(group.first, max(WIDTH - len(line), 12))}"
     if rest := groups[_ROWS:]:
         size, packed = sum(group.size for group in rest), sum(group.packed_size for group in rest)
@@ -182,21 +207,20 @@ def _device_table(groups: Sequence[DeviceFiles]) -> Iterator[str]:
 
 
 def _level_table(contents: Contents) -> Iterator[str]:
-    """The libraries that have copies for CPU levels, with what each copy takes installed."""
     levels = [level.level for level in contents.levels]
     yield f"{'for CPU level':<{_PATH}}" + "".join(f"{level:>11}" for level in levels)
     shown = sorted(contents.copies, key=lambda copies: -sum(copy.size for copy in copies.copies))[:_SHOWN]
     for copies in shown:
-        found = (copies.at(level) for level in levels)
-        columns = "".join(f"{sized(copy.size) if copy else '-':>11}" for copy in found)
+        by_level = map(copies.at, levels)
+        columns = "".join(f"{sized(copy.size) if copy else '-':>11}" for copy in by_level)
         yield f"{shortened(copies.path, _PATH):<{_PATH}}{columns}"
     if rest := len(contents.copies) - len(shown):
         yield f"… and {rest} more"
-    for what, sizes in (
+    for name, sizes in (
         ("all of them, installed", [level.size for level in contents.levels]),
         ("all of them, packed", [level.packed_size for level in contents.levels]),
     ):
-        yield f"{what:<{_PATH}}" + "".join(f"{sized(size):>11}" for size in sizes)
+        yield f"{name:<{_PATH}}" + "".join(f"{sized(size):>11}" for size in sizes)
 
 
 def _archs(portions: Iterable[Portion], width: int) -> str:
@@ -208,97 +232,238 @@ def _archs(portions: Iterable[Portion], width: int) -> str:
 
 
 def _findings(contents: Contents) -> Iterator[str]:
-    """What is worth knowing besides the sizes, if anything."""
     outlines = [library.outline for library in contents.libraries]
     if symbols := sum(outline.symbol_size + outline.debug_size for outline in outlines):
         debug = sum(outline.debug_size for outline in outlines)
-        of_it = f", {sized(debug)} of it debug information" if debug else ""
-        yield from finding("strip", f"{sized(symbols)} of symbols{of_it}")
+        part = f", {sized(debug)} of it debug information" if debug else ""
+        yield from _finding("strip", f"{sized(symbols)} of symbols{part}")
     if pinned := sum(pinned.size for gpu in contents.gpu_codes for pinned in gpu.pinned):
-        yield from finding("pinned", f"{sized(pinned)} of GPU code stays whatever GPUs are asked for")
+        yield from _finding("pinned", f"{sized(pinned)} of GPU code stays whatever GPUs are asked for")
     if contents.duplicates:
-        what = f"{sized(contents.wasted)} in {counted(len(contents.duplicates), 'group')} of byte-identical files"
-        yield from finding("twice", f"{what}; the largest: {' = '.join(contents.duplicates[0].paths[:2])}")
+        groups = f"{sized(contents.wasted)} in {counted(len(contents.duplicates), 'group')} of byte-identical files"
+        yield from _finding("twice", f"{groups}; the largest: {' = '.join(contents.duplicates[0].paths[:2])}")
     if contents.archives:
         size = sum(archive.size for archive in contents.archives)
-        what = f"{counted(len(contents.archives), 'archive')}, {sized(size)}"
-        yield from finding("static", f"{what}; the largest: {contents.archives[0].path}")
-    yield from finding("bundled", ", ".join(library.name for library in contents.bundled))
+        archives = f"{counted(len(contents.archives), 'archive')}, {sized(size)}"
+        yield from _finding("static", f"{archives}; the largest: {contents.archives[0].path}")
+    yield from _finding("bundled", ", ".join(library.name for library in contents.bundled))
     # what the libraries need from outside that the platform of the tags does not promise
-    found = [PlatformPolicy.parse(tag) for tag in {tag.rpartition("-")[2] for tag in contents.tags}]
-    platforms = [platform for platform in found if platform]
+    tags = {tag.rpartition("-")[2] for tag in contents.tags}
+    platforms = [platform for platform in map(PlatformPolicy.parse, tags) if platform]
     missing = (
         name
         for name in contents.wanted
         if not (pe.is_system(name) or macho.is_system(name) or any(platform.has(name) for platform in platforms))
     )
-    yield from finding("needs", ", ".join(missing))
-    yield from flaws(contents)
+    yield from _finding("needs", ", ".join(missing))
+    yield from _flaws(contents)
 
 
-def flaws(contents: Contents) -> Iterator[str]:
+def _flaws(contents: Contents) -> Iterator[str]:
     for damaged in contents.damaged:
-        yield from finding("damaged", f"{damaged.path}: {damaged.why}")
+        yield from _finding("damaged", f"{damaged.path}: {damaged.why}")
     for library in contents.libraries:
         for note in (*library.outline.notes, *library.gpu.notes):
-            yield from finding("note", f"{library.path}: {note}")
+            yield from _finding("note", f"{library.path}: {note}")
     for files in contents.device_files:
         for pinned in files.gpu.pinned:
             more = f" (and {files.files - 1} more)" if files.files > 1 else ""
-            yield from finding("note", f"{files.first}{more}: {pinned.why}")
+            yield from _finding("note", f"{files.first}{more}: {pinned.why}")
     for warning in contents.warnings:
-        yield from finding("warning", warning)
+        yield from _finding("warning", warning)
 
 
 def _gpu_details(library: LibraryContents, devices: Sequence[Device]) -> Iterator[str]:
     gpu = library.gpu
     share = percent(gpu.size, library.size)
     inside = f"{counted(gpu.containers, 'container')} with {counted(gpu.entries, 'entry')}"
-    what = f"{sized(gpu.size)}, {share} of the file, in {inside}"
-    yield from labelled("GPU code", what)
+    yield from _labelled("GPU code", f"{sized(gpu.size)}, {share} of the file, in {inside}")
     if gpu.portions:
         columns = f"{'entries':>8}{'size':>10}{'expanded':>11}"
         yield f"    {'section':<15} {'for':<{_LABEL}} {'kind':<11} {'stored':<6}{columns}"
     for portion in gpu.portions:
         sort = portion.sort
-        what = f"{shortened(sort.section, 15):<15} {sort.arch!s:<{_LABEL}} {sort.kind:<11} {sort.compression:<6}"
-        yield f"    {what}{portion.entries:>8}{sized(portion.size):>10}{sized(portion.uncompressed_size):>11}"
+        name = f"{shortened(sort.section, 15):<15} {sort.arch!s:<{_LABEL}} {sort.kind:<11} {sort.compression:<6}"
+        yield f"    {name}{portion.entries:>8}{sized(portion.size):>10}{sized(portion.uncompressed_size):>11}"
     for pinned in gpu.pinned:
         where = f" in {pinned.section}" if pinned.section else ""
-        yield from labelled("left alone", f"{sized(pinned.size)}, {pinned.count}{where}: {pinned.why}")
-    # the GPUs that are served alike together
+        yield from _labelled("left alone", f"{sized(pinned.size)}, {pinned.count}{where}: {pinned.why}")
     outlooks = [gpu.outlook(device) for device in devices]
     for (runs, served), group in _alike(outlooks, lambda outlook: (outlook.runs, outlook.machine + outlook.jit)):
         total = served + group[0].nothing
         share = f" ({served} of {total} containers)" if 0 < served < total else ""
-        yield from labelled("runs", f"{runs}: {_named(group)}{share}")
+        yield from _labelled("runs", f"{runs}: {_named(group)}{share}")
 
 
 def _alike(outlooks: Iterable[Outlook], key: Callable[[Outlook], Key]) -> list[tuple[Key, list[Outlook]]]:
-    """The *outlooks* that have the same *key* together, where the first of them stood."""
-    found: dict[Key, list[Outlook]] = {}
+    """The *outlooks* grouped by *key*, in the order of each group's first."""
+    groups: dict[Key, list[Outlook]] = {}
     for outlook in outlooks:
-        found.setdefault(key(outlook), []).append(outlook)
-    return list(found.items())
+        groups.setdefault(key(outlook), []).append(outlook)
+    return list(groups.items())
 
 
 def _named(outlooks: Iterable[Outlook]) -> str:
-    """The GPUs of *outlooks*, the prefix of the first one standing for all: ``sm_80 86 89``."""
+    """The GPUs of *outlooks*: ``sm_80 86 89``."""
     first, *rest = (str(outlook.device) for outlook in outlooks)
     return " ".join([first, *(name.removeprefix("sm_") for name in rest)])
 
 
-def labelled(name: str, text: str) -> Iterator[str]:
-    """A line of the details, continued below itself; nothing without *text*."""
+def _labelled(name: str, text: str) -> Iterator[str]:
+    """A line of the details; none without *text*."""
     if text:
-        yield from wrapped(f"  {name:<11}", " " * 14, text)
+        yield from _wrapped(f"  {name:<11}", " " * 14, text)
 
 
-def finding(name: str, text: str) -> Iterator[str]:
+def _finding(name: str, text: str) -> Iterator[str]:
     if text:
-        yield from wrapped(f"{name:<8}", " " * 9, text)
+        yield from _wrapped(f"{name:<8}", " " * 9, text)
 
 
-def wrapped(name: str, indent: str, *texts: str) -> Iterator[str]:
+def _wrapped(name: str, indent: str, *texts: str) -> Iterator[str]:
     lines = textwrap.wrap(f"{name} {' '.join(texts)}", WIDTH, subsequent_indent=indent, break_on_hyphens=False)
     return (line.replace(_GLUE, " ") for line in lines)
+
+
+def closure_lines(contents: Contents, globs: Sequence[str] = ()) -> Iterator[str]:
+    """The closure of the wheel; with *globs*, of the files whose paths match one, with all their chains."""
+    closure = closure_of(contents)
+    yield from _closure_head(contents, closure)
+    chosen = [node for node in closure.nodes if not globs or any(fnmatchcase(node.path, glob) for glob in globs)]
+    if globs and not chosen:
+        yield f"no library matches {' or '.join(globs)}"
+    for node in chosen:
+        yield ""
+        yield from _node_lines(closure, node, whole=bool(globs))
+    if not globs and (rest := [*_closure_findings(contents, closure)]):
+        yield ""
+        yield from rest
+
+
+def repeat_lines(several: Sequence[Contents]) -> Iterator[str]:
+    """The libraries that *several* wheels repeat, what repeats most first; nothing for one wheel."""
+    if len(several) == 1:
+        return
+    packed = sum(contents.packed_size for contents in several)
+    repeated = repeats((contents.wheel, closure_of(contents)) for contents in several)
+    wheels = f"{counted(len(several), 'wheel')}, {sized(packed)}"
+    if not repeated:
+        yield f"{wheels}: no library is in two of them byte for byte"
+        return
+    yield f"{'in several wheels, byte for byte':<{_REPEAT}}{'installed':>10}{'packed':>10}{'wheels':>8}{'repeated':>11}"
+    for repeat in repeated:
+        first, *rest = repeat.names
+        name = shortened(f"{first} (+{len(rest)})" if rest else first, _REPEAT - 1)
+        sizes = f"{sized(repeat.size):>10}{sized(max(repeat.packed)):>10}"
+        yield f"{name:<{_REPEAT}}{sizes}{len(repeat.wheels):>8}{sized(repeat.repeated):>11}"
+    total = sum(repeat.repeated for repeat in repeated)
+    yield f"{f'all {len(repeated)}':<{_REPEAT}}{'':>28}{sized(total):>11}"
+    yield f"{wheels}: {percent(total, packed)} of that is repeated; see `vbuild split`"
+
+
+def closure_of(contents: Contents) -> Closure:
+    """The closure that *contents* were inspected with."""
+    if contents.closure is None:
+        raise ValueError(f"{contents.wheel}: inspected without its closure")
+    return contents.closure
+
+
+def _projects(officials: Iterable[Official]) -> str:
+    """The projects, the highest major of CUDA first: ``nvidia-cufft, nvidia-cufft-cu12 (CUDA 13, 12)``."""
+    ordered = sorted(officials, key=lambda official: (-(official.cuda or 0), official.project))
+    majors = f",{_GLUE}".join(str(cuda) for cuda in dict.fromkeys(official.cuda for official in ordered) if cuda)
+    return ", ".join(official.project for official in ordered) + (f" (CUDA{_GLUE}{majors})" if majors else "")
+
+
+def grouped(needs: Iterable[NeededLibrary]) -> Iterator[str]:
+    """The needed names, grouped by project: ``torch: libc10.so, libtorch.so``."""
+    names: dict[tuple[Official, ...], list[str]] = {}
+    for need in needs:
+        file = posixpath.basename(need.provider or need.name)
+        name = posixpath.basename(need.name)
+        names.setdefault(need.projects, []).append(name if file == name else f"{need.name}{_GLUE}({file})")
+    for projects, group in names.items():
+        owner = f"{_projects(projects)}: " if projects else ""
+        yield owner + ", ".join(group)
+
+
+def reasons_of(closure: Closure, node: Node, *, whole: bool = True) -> Iterator[str]:
+    """Why the library *node* is there: the chains that load it, else the files that name it; all if *whole*."""
+    chains = [chain for chain in closure.chains(node.path) if len(chain) > 1]
+    yield from (" > ".join(map(posixpath.basename, chain)) for chain in chains)
+    if not chains:
+        openers = closure.openers(node.path)
+        yield f"opened by name: {_some(openers, whole=whole)}" if openers else "nothing needs it, and nothing names it"
+
+
+def together(names: Iterable[str]) -> Iterator[str]:
+    """The *names*, those that differ only in their version as one: ``libx.so.1 2 10``."""
+    versions: dict[str, list[str]] = {}
+    for name in names:
+        stem, _, version = name.rpartition(".so.")
+        versions.setdefault(f"{stem}.so." if stem else name, []).append(version if stem else "")
+    for stem, group in sorted(versions.items()):
+        yield stem + _GLUE.join(sorted(group, key=lambda version: (len(version), version)))
+
+
+def _closure_head(contents: Contents, closure: Closure) -> Iterator[str]:
+    yield from _wrapped(f"{contents.project} {contents.version}", "  ", *contents.tags)
+    if not closure.nodes:
+        yield "no file that a loader loads"
+        return
+    roles = Counter(node.role for node in closure.nodes)
+    kinds = ", ".join(counted(roles[role], str(role)) for role in ClosureRole if roles[role])
+    size = sized(sum(node.linked.size for node in closure.nodes))
+    yield f"{size} that the loader loads: {kinds}{f'; CUDA {closure.cuda}' if closure.cuda else ''}"
+    names = {need.name: need.via for node in closure.nodes for need in node.needs}
+    ways = Counter("here" if via in HERE else _WHERE[via] for via in names.values())
+    where = (f"{ways[way]} {way}" for way in ("here", *_WHERE.values()) if ways[way])
+    if names:
+        yield from _wrapped(f"{counted(len(names), 'name')} needed:", "  ", ", ".join(where))
+
+
+def _node_lines(closure: Closure, node: Node, *, whole: bool) -> Iterator[str]:
+    """One file: a line, then one for each fact; all its chains if *whole*."""
+    kind, size = f"{node.role:<{_NODE_KIND}}", f"{sized(node.linked.size):>{_NODE_SIZE}}"
+    yield f"{shortened(node.path, _NODE_PATH):<{_NODE_PATH}} {kind}{size}"
+    outline = node.loading.outline
+    origin = f", a library of {_projects(node.officials)}" if node.officials else ""
+    yield from _labelled(
+        "SONAME" if outline.format is Format.ELF else "own name",
+        outline.soname if outline.soname and outline.soname != node.name else "",
+    )
+    if node.original:
+        yield from _labelled("bundled", f"{node.original.name}, hash {node.original.digest}{origin}")
+    elif origin:
+        yield from _labelled("bundled", node.name + origin)
+    for via, label in _LABELS.items():
+        yield from _labelled(label, "; ".join(grouped(node.via(via))))
+    if promised := len(node.via(Via.PLATFORM)):
+        yield from _labelled("platform", counted(promised, "library"))
+    yield from _labelled("may open", _some(node.mentioned, whole=whole))
+    if node.also_in:
+        yield from _labelled("also in", ", ".join(node.also_in) if whole else counted(len(node.also_in), "other wheel"))
+    if node.role is not ClosureRole.LIBRARY:
+        return
+    reasons = [*reasons_of(closure, node, whole=whole)]
+    for reason in reasons if whole else reasons[:1]:
+        yield from _labelled("why", reason)
+    if (rest := len(reasons) - 1) > 0 and not whole:
+        is_all = len(reasons) < _MOST_CHAINS
+        yield from _labelled("", f"and {counted(rest, 'chain')} more" if is_all else f"and {rest} chains or more")
+
+
+def _closure_findings(contents: Contents, closure: Closure) -> Iterator[str]:
+    missing = {need.name for node in closure.nodes for need in node.via(Via.MISSING)}
+    yield from _finding("missing", ", ".join(together(missing)))
+    if unneeded := closure.unneeded:
+        size = sized(sum(node.linked.size for node in unneeded))
+        count = f"{counted(len(unneeded), 'library')}, {size}, that nothing needs or names"
+        yield from _finding("idle", f"{count}: {_some([node.name for node in unneeded], whole=False)}")
+    yield from _flaws(contents)
+
+
+def _some(names: Sequence[str], *, whole: bool) -> str:
+    shown = names if whole else names[:_NAMES]
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
