@@ -24,7 +24,7 @@ from vbuild.build.source import unpack
 from vbuild.errors import VbuildError
 from vbuild.files.edited import EditedFile
 from vbuild.index_client.located import LocatedFile
-from vbuild.publishing.conda.reading import open_package
+from vbuild.publishing.conda.package import open_package
 from vbuild.publishing.lint.files import ReadySdist
 from vbuild.publishing.lint.metadata import metadata_view
 from vbuild.wheel.archive import check_wheels, open_wheel, peek

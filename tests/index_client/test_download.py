@@ -18,7 +18,7 @@ from tests.factories.toolkits import component, places
 from tests.factories.wheels import wheel
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import Wanted
+from vbuild.index_client.located import Wanted
 from vbuild.index_client.packages import download
 
 

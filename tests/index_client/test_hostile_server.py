@@ -17,10 +17,10 @@ from packaging.version import Version
 
 from vbuild.build import git
 from vbuild.errors import FetchError, VbuildError
-from vbuild.index_client import beginnings, bounds, pages
+from vbuild.index_client import bounds, pages
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.debian import Mirror, fetch_debian
-from vbuild.index_client.listed import ListedFile, Wanted
+from vbuild.index_client.located import ListedFile, Wanted
 from vbuild.index_client.packages import download, files_of
 from vbuild.index_client.ranged import ranged
 
@@ -215,7 +215,7 @@ OF_FILES = ("endless", "dripping", "slow headers", "short", "exabytes", "to file
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a test can reach: of a file 64 MB, and pip's timeout is short."""
-    monkeypatch.setattr(beginnings, "_STEPS", 1.5)
+    monkeypatch.setattr(bounds, "_STEPS", 1.5)
     monkeypatch.setattr(bounds, "FILE", replace(bounds.FILE, size=64 * 10**6))
     monkeypatch.setenv("PIP_TIMEOUT", "0.5")
 

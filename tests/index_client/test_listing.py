@@ -10,7 +10,7 @@ from unearth import Link
 from tests.factories.sources import served
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.located import ListedFile
 from vbuild.index_client.packages import files_of, stated_sha256
 
 NEW = "demo-2.0-py3-none-any.whl"

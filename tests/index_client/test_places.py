@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import Wanted
+from vbuild.index_client.located import Wanted
 from vbuild.index_client.packages import download, files_of
 
 NOWHERE = Indexes(index_url="https://127.0.0.1:9/simple")

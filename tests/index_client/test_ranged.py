@@ -11,7 +11,7 @@ from packaging.version import Version
 from tests.factories.ranges import Serving, serving
 from vbuild.errors import FetchError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.located import ListedFile
 from vbuild.index_client.ranged import PIECE, TAIL, Ranged, ranged
 
 NAME = "demo-1.0-py3-none-any.whl"

@@ -19,8 +19,8 @@ from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.hardware.conda import machine_of
 from vbuild.hardware.machine import Machine
+from vbuild.publishing.conda.channel import problems
 from vbuild.publishing.conda.plan import Conda
-from vbuild.publishing.conda.reading import problems
 from vbuild.publishing.publish import publish
 from vbuild.variants.providers import metadata_for
 from vbuild.variants.stamp import stamped

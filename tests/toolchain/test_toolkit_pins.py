@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import Wanted
+from vbuild.index_client.located import Wanted
 from vbuild.index_client.packages import download, files_of
 from vbuild.toolchain.toolkit import CORE, MACHINES, ToolkitRelease, releases
 from vbuild.wheel.archive import peek

@@ -22,7 +22,7 @@ from vbuild.api.shipping import verify_mirror
 from vbuild.cli.main import main
 from vbuild.errors import FetchError, WheelError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import Wanted
+from vbuild.index_client.located import Wanted
 from vbuild.index_client.packages import download
 from vbuild.index_client.pages import provenance_of
 from vbuild.mirroring.mirror import mirror

@@ -13,7 +13,7 @@ from tests.factories.ranges import serving
 from tests.factories.wheels import contents, everything, poked, wheel
 from vbuild.errors import WheelError
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.located import ListedFile
 from vbuild.index_client.ranged import PIECE, TAIL, ranged
 from vbuild.wheel.distant import Distant
 from vbuild.wheel.name import WheelName

@@ -115,7 +115,7 @@ def mirror(
     from vbuild.binary.edits import Strip
     from vbuild.hardware.gpu import Ptx
     from vbuild.hardware.machine import cpus_asked
-    from vbuild.mirroring.fleet import Common, fleet_of
+    from vbuild.mirroring.mirror import Common, fleet_of
     from vbuild.mirroring.mirror import mirror as verb
     from vbuild.mirroring.model import MirrorRequest
     from vbuild.publishing.model import folder_url

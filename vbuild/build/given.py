@@ -31,7 +31,7 @@ from vbuild.hardware.cpu import Cpu
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.located import ListedFile
 from vbuild.recipe.model import Recipe
 from vbuild.recipe.source import PROJECT_FILES, Sdist, project_file, project_name, sdist_file
 from vbuild.recipe.spelling import baseline

@@ -48,7 +48,7 @@ from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import open_file, read_file
 from vbuild.hardware.cpu import available_cores
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import Wanted
+from vbuild.index_client.located import Wanted
 from vbuild.recipe.source import PROJECT_FILES, Debian, Folder, Git, NativeSource, Sdist
 
 _LATEST = 1 << 33

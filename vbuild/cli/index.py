@@ -27,7 +27,7 @@ def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], verify:
     An index at --simple that is there already keeps its other releases. It is replaced in one step. FOLDER is a channel
     if it has packages for conda in folders such as linux-64, and no wheels.
     """
-    from vbuild.publishing.conda.file_names import packages_in
+    from vbuild.publishing.conda.channel import packages_in
     from vbuild.variants.index import index as verb
     from vbuild.wheel.archive import wheels_in
 

@@ -1,26 +1,135 @@
 """The one client that asks servers: how much they may send, packed and unpacked, for how long, and how slowly.
 
+    the headers                      100 KB, in four times pip's timeout, which is a minute
     a page, which is read whole      64 MB, after inflating too, in 5 minutes
     a file, which is read in pieces  16 GB, as it comes, in 6 hours
     both                             4 KB in each second on average, counted anew as often as pip's timeout ends
-    the headers before it            100 KB, in four times pip's timeout, which is a minute
 
-Timeouts alone bound nothing: a byte now and then is enough for each of them. Time counts while a server is waited for.
-Nothing packed is asked for. A server that packs a page anyway gets the same bounds, and a file stays as it comes.
+Timeouts alone bound nothing: they count anew with each part, so a server that sends a byte a second holds a run for a
+day. Here the headers share one time, and time counts while a server is waited for. Nothing packed is asked for. A
+server that packs a page anyway gets the same bounds, and a file stays as it comes.
 What is too much is a `httpx2.TransportError`, as a connection that breaks is.
 """
 
+import ssl
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, cast
 
+import httpcore2
 import httpx2
 from msgspec import Struct
 from unearth import Link
 from unearth.fetchers import PyPIClient
 
-from vbuild.index_client.beginnings import PATIENCE, begin, end, no_deadline_left, time_transport
+PATIENCE = 15.0  # seconds, where pip's timeout is none
+# of pip's timeout: one to connect, to greet, to ask and to be answered
+_STEPS = 4
+
+
+class _Deadline(Struct, frozen=True):
+    """When the headers of an answer have to be there, by `time.monotonic`, *seconds* after it was asked for."""
+
+    seconds: float
+    ends: float
+
+    def left(self) -> float:
+        """The seconds that are left; raises `httpcore2.ReadTimeout` if there are none."""
+        if (left := self.ends - time.monotonic()) <= 0:
+            raise httpcore2.ReadTimeout(f"its headers are not at their end after {self.seconds:g} seconds")
+        return left
+
+
+_deadline: ContextVar[_Deadline | None] = ContextVar("_deadline", default=None)
+
+
+@contextmanager
+def no_deadline_left() -> Iterator[None]:
+    """However the block is left, with or without an answer, no deadline is."""
+    try:
+        yield
+    finally:
+        _deadline.set(None)
+
+
+def begin(request: httpx2.Request) -> None:
+    """Count the time of *request* from now on; it is a hook of a client whose transports are `timed`."""
+    seconds = _STEPS * ((request.extensions.get("timeout") or {}).get("read") or PATIENCE)
+    _deadline.set(_Deadline(seconds, time.monotonic() + seconds))
+
+
+def end(_response: httpx2.Response) -> None:
+    """The headers are there: what follows has bounds of its own."""
+    _deadline.set(None)
+
+
+def time_transport(transport: httpx2.BaseTransport | None) -> None:
+    """Let the connections of *transport* keep the deadline of the thread that uses them; files need none."""
+    if isinstance(transport, httpx2.HTTPTransport):
+        pool = transport._pool  # noqa: SLF001 - there is no other way to give it the connections
+        if not isinstance(pool._network_backend, _Timed):  # noqa: SLF001
+            pool._network_backend = _Timed(pool._network_backend)  # noqa: SLF001
+
+
+@contextmanager
+def _limited(timeout: float | None) -> Iterator[float | None]:
+    """*timeout*, or what is left until the deadline if that is less; what ends by it says so."""
+    deadline = _deadline.get()
+    try:
+        yield timeout if deadline is None else min(deadline.left(), timeout or deadline.seconds)
+    except httpcore2.TimeoutException:
+        if deadline is not None:
+            deadline.left()
+        raise
+
+
+class _Timed(httpcore2.NetworkBackend):
+    """The connections that *backend* makes, with a deadline."""
+
+    def __init__(self, backend: httpcore2.NetworkBackend) -> None:
+        self._backend = backend
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.NetworkStream:
+        with _limited(timeout) as left:
+            return _TimedStream(self._backend.connect_tcp(host, port, left, local_address, socket_options))
+
+
+class _TimedStream(httpcore2.NetworkStream):
+    """The connection *stream*, with a deadline for each part that is read."""
+
+    def __init__(self, stream: httpcore2.NetworkStream) -> None:
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        with _limited(timeout) as left:
+            return self._stream.read(max_bytes, left)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        with _limited(timeout) as left:
+            self._stream.write(buffer, left)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.NetworkStream:
+        with _limited(timeout) as left:
+            return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, left))
+
+    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - as the library has it
+        return self._stream.get_extra_info(info)
+
 
 SLOWEST = 1 << 12  # bytes a second
 _PIECE = 1 << 16  # bytes that are inflated at once

@@ -1,10 +1,10 @@
-"""Files by the URLs that users type: a wheel that is fetched, and the files that a page or a folder lists.
+"""Files as indexes list them, as somebody wants them, and by the URLs that users type.
 
     https://HOST/demo-1.0-….whl            the file, downloaded
     https://HOST/links.html, .../simple/   the page of a project below it, or else the page itself; or all projects
     dist                                   a folder of this machine
 
-What servers answer is read by `vbuild.index_client.pages`, which is imported when a URL is asked for.
+`vbuild.index_client.packages` asks indexes; `vbuild.index_client.pages`, imported when a URL is asked for, reads pages.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,6 +19,39 @@ from vbuild.files.reading import open_file, read_file
 
 if TYPE_CHECKING:
     from unearth import Link
+from dataclasses import dataclass, field
+
+from packaging.version import Version
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file of a project on an index, with the SHA-256 that the index states, or None.
+
+    *url* is where the bytes are. It says nothing about what the file is, so files with different ones may be equal.
+    """
+
+    file: str
+    version: Version
+    sha256: str | None = None
+    is_yanked: bool = False
+    url: str = field(default="", compare=False, repr=False)
+
+    @property
+    def is_wheel(self) -> bool:
+        return self.file.endswith(".whl")
+
+
+class Wanted(Struct, frozen=True):
+    """A file of a release, pinned by SHA-256: the wheel *file*, or any sdist if that is None."""
+
+    project: str
+    version: Version
+    sha256: str
+    file: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.project}=={self.version}"
 
 
 class LocatedFile(Struct, frozen=True):

@@ -34,7 +34,7 @@ from unearth.utils import parse_netloc
 from vbuild.errors import FetchError
 from vbuild.index_client.bounds import BoundedClient, bound, refuse_ours
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import ListedFile, Wanted
+from vbuild.index_client.located import ListedFile, Wanted
 
 # its warnings become part of an error, or do not matter: a project that one of several places lacks
 logging.getLogger("unearth").addHandler(logging.NullHandler())

@@ -23,7 +23,7 @@ from unearth.fetchers import PyPIClient
 from vbuild.errors import FetchError
 from vbuild.files.reading import open_file
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.located import ListedFile
 from vbuild.index_client.packages import client_of
 
 if TYPE_CHECKING:

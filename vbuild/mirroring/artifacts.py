@@ -18,9 +18,8 @@ from vbuild.errors import RepackageError
 from vbuild.files.atomic import linked
 from vbuild.files.hashing import sha256_of
 from vbuild.files.replaced import completed, turn_for
-from vbuild.mirroring.locks import lock_of
 from vbuild.mirroring.model import SiteMachine
-from vbuild.mirroring.site import MIRROR, read_site
+from vbuild.mirroring.site import MIRROR, lock_of, read_site
 from vbuild.publishing.oci.model import EMPTY_TYPE, INDEX_TYPE, MANIFEST_TYPE, REF_NAME, Descriptor, digest_of
 from vbuild.publishing.oci.writing import packed_json
 

@@ -18,9 +18,8 @@ from vbuild.errors import RepackageError, VbuildError
 from vbuild.files.hashing import Digests, sha256_of
 from vbuild.files.reading import read_file, read_text
 from vbuild.files.wording import counted, wrapped
-from vbuild.mirroring.locks import constraints_of, lock_of
 from vbuild.mirroring.model import MirroredFile, Site
-from vbuild.mirroring.site import MIRROR, read_site, variant_documents
+from vbuild.mirroring.site import MIRROR, constraints_of, lock_of, read_site, variant_documents
 from vbuild.sbom.keeping import carries, contradictions
 from vbuild.sbom.statement import PROVENANCE
 from vbuild.verification.model import Finding, Severity

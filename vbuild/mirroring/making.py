@@ -2,12 +2,17 @@
 
     work/originals/<sha256>       as the index has it, until it is cut
     work/made/<key>/demo-….whl    what the site will have
-    work/made/<key>/file.json     what is known of it; there when the wheel is complete
+    work/made/<key>/file.json     what is known of it; written when the wheel is complete
 
 A few files are fetched while one is cut, so that the disk need not have them all.
+
+On request a wheel's version says what it was cut for: torch 2.9.1 for sm_90 becomes 2.9.1+sm90. An installer that also
+sees the original takes the local version, which comes after it (PEP 440), and ``==2.9.1`` admits both.
+https://packaging.python.org/en/latest/specifications/version-specifiers/#local-version-identifiers
 """
 
 import contextvars
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -23,10 +28,12 @@ from vbuild.errors import FetchError, RepackageError, at
 from vbuild.files.atomic import linked, replacing
 from vbuild.files.hashing import key_of, sha256_of
 from vbuild.files.reading import read_file
-from vbuild.index_client.pages import connected, provenance_of
-from vbuild.index_client.resumed import Store
-from vbuild.mirroring.localized import localized
+from vbuild.index_client.pages import Store, connected, provenance_of
 from vbuild.mirroring.model import Cut, MirroredFile, Original
+from vbuild.publishing.local import local_version
+from vbuild.publishing.model import PublishPlan, renamed
+from vbuild.publishing.publish import written
+from vbuild.publishing.releases import OfferedWheel
 from vbuild.slimming.slim import slim_wheel
 from vbuild.wheel.archive import open_wheel
 
@@ -234,3 +241,21 @@ def _whole(source: Path, place: Path, one: Wanted) -> MirroredFile:
     return MirroredFile(
         one.original.public(size), one.original.sha256, size, size, size, one.cut, one.index, one.machines, why_left=why
     )
+
+
+_WITHOUT_GPUS = "slim"
+_STAGE = "local"
+
+
+def localized(wheel: Path, cut: Cut) -> Path:
+    """The *wheel*, which was *cut*, under its local version instead; its new path, in the same folder.
+
+    `RepackageError` if it has a version that takes none.
+    """
+    offered = OfferedWheel.of(wheel)
+    label = ".".join(re.findall(r"[a-z0-9]+", cut.gpus.replace("_", ""))) or _WITHOUT_GPUS
+    plain = offered.name.normalised()
+    output = renamed(offered, replace(plain, version=local_version(plain.version, label)))
+    stage = wheel.parent / _STAGE
+    written(PublishPlan(_STAGE, (output,), ()), stage)
+    return (stage / output.target).replace(wheel.parent / output.target.name)

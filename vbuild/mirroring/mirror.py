@@ -7,6 +7,7 @@ sources -> for each machine the files that it installs                      (uv 
 """
 
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -22,14 +23,18 @@ from vbuild.errors import RepackageError
 from vbuild.files.archives import source_date_epoch
 from vbuild.files.atomic import unmade
 from vbuild.files.replaced import turn_for
+from vbuild.hardware.cpu import Cpu
+from vbuild.hardware.driver import Dotted, Nvidia
+from vbuild.hardware.gpu import GpuList
+from vbuild.hardware.machine import Machine
 from vbuild.hardware.uv_platform import python_of
-from vbuild.index_client.resumed import Store
-from vbuild.mirroring.locks import install_lines
+from vbuild.index_client.pages import Store
 from vbuild.mirroring.making import Made, OnProgress, Wanted, made_in
 from vbuild.mirroring.model import Cut, FleetMachine, MirroredFile, MirrorRequest, Original, Site, SiteMachine
 from vbuild.mirroring.resolution import resolved
-from vbuild.mirroring.site import read_site, write_site
+from vbuild.mirroring.site import install_lines, read_site, write_site
 from vbuild.process.run import supervised
+from vbuild.variants.select import machine_at
 
 _Key = tuple[str, str]
 """The index that a file is in, and its name."""
@@ -301,3 +306,51 @@ def _is_there(path: Path, size: int) -> bool:
         return path.stat().st_size == size
     except OSError:
         return False
+
+
+class Common(Struct, frozen=True):
+    """What machines that are named by their GPUs have besides: the CPU, NVIDIA's *driver*, the *glibc*, and *pythons*.
+
+    They are texts as `Machine.described` reads them. A driver that is not named is not known.
+    """
+
+    cpu: Cpu
+    driver: str | None = None
+    glibc: str | None = None
+    pythons: tuple[str, ...] = ()
+
+
+def fleet_of(files: Iterable[Path], gpus: Iterable[str], common: Common) -> tuple[FleetMachine, ...]:
+    """The machines that *files* describe, called as these are, and one for each list of *gpus* on each Python.
+
+    An empty list is a machine without GPUs, called as its CPU. `HardwareError` for a file, a GPU or a version that is
+    not known.
+    """
+    described = (FleetMachine(_machine_name(path.stem), machine_at(path)) for path in files)
+    return (*described, *(machine for text in gpus for machine in _with(text, common)))
+
+
+def _with(gpus: str, common: Common) -> Iterator[FleetMachine]:
+    asked = GpuList.asked(gpus) if gpus else GpuList()
+    capabilities = [Dotted(*divmod(request.device.number, 10)) for request in asked.requests]
+    for python in common.pythons or (None,):
+        machine = Machine.described(
+            common.cpu,
+            capabilities,
+            driver=common.driver,
+            glibc=common.glibc,
+            python=python,
+            processors=map(str, asked.targets),
+        )
+        if not common.driver:  # one that runs every CUDA is assumed there
+            machine = replace(machine, nvidia=Nvidia(None, machine.nvidia.capabilities))
+        yield FleetMachine(_machine_name(gpus or str(common.cpu), *_told(python, common.pythons)), machine)
+
+
+def _told(python: str | None, pythons: Sequence[str]) -> tuple[str, ...]:
+    return (f"py{python.replace('.', '')}",) if python and len(pythons) > 1 else ()
+
+
+def _machine_name(*parts: str) -> str:
+    """What a machine of *parts* is called in the names of files: no dots, which locks have their own (PEP 751)."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", "-".join(parts)).strip("-") or "machine"

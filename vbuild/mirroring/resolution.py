@@ -5,17 +5,25 @@
     pylock.toml                                                                   -> pylock
     pylock -> what its markers and the machine's tags select, a wheel or else the sdist
 
+uv follows a link of a server's page to a file of this machine, and states the hash of what it finds. So files of this
+machine are taken only from below the places that the user names for uv:
+
+    pip's and uv's settings     index-url = file:///srv/simple, find-links = /srv/wheels, UV_FIND_LINKS
+    requirements.txt            --find-links wheels, also in a file that it includes
+
 https://packaging.python.org/en/latest/specifications/pylock-toml/ (PEP 751)
 """
 
+import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from packaging.markers import Environment, UndefinedComparison, UndefinedEnvironmentName
 from packaging.pylock import (
@@ -35,8 +43,7 @@ from vbuild.errors import BuildError, RecipeError, RepackageError, at, reason_of
 from vbuild.files.reading import open_file, read_text
 from vbuild.hardware.machine import Machine
 from vbuild.hardware.uv_platform import python_of, uv_platform
-from vbuild.index_client.configuration import export_command
-from vbuild.mirroring.local_places import check_local, local_places, requirement_files
+from vbuild.index_client.configuration import Indexes, export_command
 from vbuild.mirroring.model import FleetMachine, Original, check_name
 
 _UV_LOCK = "uv.lock"
@@ -220,3 +227,60 @@ def _environment(machine: Machine) -> Environment:
         python_version=python_of(machine),
         sys_platform="linux",
     )
+
+
+_VARIABLES = ("UV_FIND_LINKS", "UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL")
+_OPTIONS = re.compile(r"^\s*(?:--find-links|-f|--index-url|-i|--extra-index-url)[\s=]+(\S+)", re.MULTILINE)
+_INCLUDED = re.compile(r"^\s*(?:-r|--requirement|-c|--constraint)[ \t=]*(\S+)", re.MULTILINE)
+
+
+def local_places(sources: Iterable[str]) -> tuple[Path, ...]:
+    """The folders and files that pip's and uv's settings, and the files of requirements among *sources*, name."""
+    indexes = Indexes.configured()
+    named = [(text, Path()) for text in filter(None, (indexes.index_url, *indexes.extra_index_urls))]
+    named += [(text, Path()) for text in indexes.find_links]
+    for name in _VARIABLES:
+        words = re.split(r"[\s,]+", os.environ.get(name, ""))
+        named += [(word.rpartition("=")[2], Path()) for word in words if word]
+    for source in sources:
+        for path, text in requirement_files(Path(source)).items():
+            named += [(found, folder) for found in _OPTIONS.findall(text) for folder in (Path(), path.parent)]
+    return tuple(_paths(named))
+
+
+def requirement_files(path: Path) -> dict[Path, str]:
+    """The text of the file of requirements *path* and of those that it includes, by path; of those that are there.
+
+    `OSError` for one that cannot be read, such as a FIFO, for which uv would wait for ever.
+    """
+    texts: dict[Path, str] = {}
+    left = [path]
+    while left:
+        if (file := left.pop()) not in texts:
+            # uv says what is not there, and knows which variables are in a path
+            with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                texts[file] = read_text(file, errors="replace")
+                left += [file.parent / name for name in _INCLUDED.findall(texts[file]) if "://" not in name]
+    return texts
+
+
+def _paths(named: Iterable[tuple[str, Path]]) -> Iterator[Path]:
+    for text, folder in named:
+        if text.lower().startswith("file:"):
+            yield path_of(text)
+        elif "://" not in text:
+            yield (folder / text).absolute()
+
+
+def path_of(url: str) -> Path:
+    """The path in *url*, which begins with file:."""
+    return Path(url2pathname(urlsplit(url).path))
+
+
+def check_local(url: str, places: Iterable[Path]) -> None:
+    """`RepackageError` if *url* is of a file of this machine, and that is in none of *places*."""
+    if url.lower().startswith("file:"):
+        file = Path(os.path.normpath(path_of(url)))
+        if not any(file.is_relative_to(os.path.normpath(place)) for place in places):
+            what = "a file of this machine, which the page of an index leads to"
+            raise RepackageError(f"{file}: {what}; expected http or https, or its folder among pip's find-links")

@@ -1,12 +1,13 @@
 """The folder of a mirror, which any web server serves: an index, a lock for each machine, and what was done.
 
     site/simple/...                the index, or one for each machine: site/h100/simple/...
-    site/pylock.h100.toml          what h100 installs (PEP 751); constraints.h100.txt has the versions alone
+    site/pylock.h100.toml          what h100 installs (PEP 751), files named by relative path, or by URL if served
+    site/constraints.h100.txt      the versions alone
     site/attestations/...          what the original's index attests of it (PEP 740)
     site/mirror.json               where each file came from, and what was done to it
     site/provenance.json           the same as an in-toto statement, to be signed
 
-Readers see the site of before or the new one, never a part of it.
+Readers see the old site or the new one, never a part of it.
 """
 
 import re
@@ -14,17 +15,18 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
+from vbuild.config.toml_text import toml
 from vbuild.errors import RepackageError, at
 from vbuild.files.atomic import linked
 from vbuild.files.hashing import Digests
 from vbuild.files.reading import read_file
 from vbuild.files.replaced import completed
-from vbuild.mirroring.locks import constraints_of, lock_of
 from vbuild.mirroring.making import Made
-from vbuild.mirroring.model import MirroredFile, Site, check_name
+from vbuild.mirroring.model import MirroredFile, Site, SiteMachine, check_name
 from vbuild.sbom.statement import PROVENANCE, statement
 from vbuild.variants.index import index
 from vbuild.wheel.name import WheelName
@@ -163,3 +165,43 @@ def _check_text(what: str, text: str, pattern: re.Pattern[str]) -> None:
     """`RepackageError` for what is not *what*: it becomes a path, or a part of a lock."""
     if not pattern.fullmatch(text):
         raise RepackageError(f"is not what vbuild wrote: {text!r} is not {what}")
+
+
+_HEAD = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = {python}\n'
+
+
+def lock_of(machine: SiteMachine, files: Mapping[str, MirroredFile], *, url: str | None) -> str:
+    """The text of the lock of *machine*; *files* are those of the site by their paths, which is served at *url*."""
+    packages = (_package(files[path], url) for path in machine.files)
+    return _HEAD.format(python=toml(f">={machine.python}")) + "".join(packages)
+
+
+def constraints_of(machine: SiteMachine, files: Mapping[str, MirroredFile]) -> str:
+    """The versions that *machine* installs, as constraints for pip and uv."""
+    return "".join(f"{files[path].original.project}=={files[path].version}\n" for path in machine.files)
+
+
+def _package(file: MirroredFile, url: str | None) -> str:
+    original = file.original
+    place = f"url = {toml(_below(url, file.path))}" if url else f"path = {toml(file.path)}"
+    uploaded = f"upload-time = {original.uploaded}, " if original.uploaded else ""
+    found = f"{{ {place}, {uploaded}size = {file.size}, hashes = {toml({'sha256': file.sha256})} }}"
+    entry = f"wheels = [{found}]" if original.is_wheel else f"sdist = {found}"
+    name = f"name = {toml(original.project)}\nversion = {toml(file.version)}"
+    return f"\n[[packages]]\n{name}\n{entry}\n"
+
+
+def _below(url: str, path: str) -> str:
+    return f"{url.rstrip('/')}/{quote(path)}"
+
+
+def install_lines(site: str, machine: SiteMachine, *, index: str, url: str | None) -> tuple[str, ...]:
+    """The commands that install on *machine* from its *index* of the *site*, a folder, or where it is served, *url*."""
+    place = url.rstrip("/") if url else site
+    base = place if url else Path(site).absolute().as_uri()
+    simple = "/".join(filter(None, (base, index, "simple/")))
+    return (
+        f"uv pip sync {place}/{machine.lock}",
+        f"pip install -r {place}/{machine.lock}",
+        f"pip install --index-url {simple} -c {place}/{machine.constraints} NAME",
+    )

@@ -16,8 +16,8 @@ from msgspec import Struct
 from vbuild.errors import RepackageError
 from vbuild.index_client.located import all_files_at, connected, shown_place
 from vbuild.publishing import local, suffix, variants
-from vbuild.publishing.conda import reading as conda
-from vbuild.publishing.hwcaps import check as hwcaps
+from vbuild.publishing.conda import channel as conda
+from vbuild.publishing.hwcaps import plan as hwcaps
 from vbuild.publishing.lint.agreement import collisions, label_problems, metadata_problems, sdist_problems
 from vbuild.publishing.lint.files import (
     files_in,

@@ -26,7 +26,7 @@ from vbuild.config.requirements import spelled
 from vbuild.elf.catalogue import systems_of
 from vbuild.errors import RepackageError, at
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.located import ListedFile
 from vbuild.splitting.companion import Companion, LibsContents, contents_in
 from vbuild.splitting.pools import MOST_FOREIGN, Pool
 from vbuild.wheel.archive import Wheel

@@ -38,7 +38,7 @@ from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import sha256_of
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.located import ListedFile
 from vbuild.process.threads import OncePerKey, several_at_once
 from vbuild.splitting.official_compare import difference
 from vbuild.verification.loader import mapped

@@ -38,7 +38,7 @@ from packaging.version import Version
 from vbuild.errors import BuildError, at
 from vbuild.hardware.driver import Dotted
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.located import ListedFile
 from vbuild.recipe.cuda import ToolkitSpec
 from vbuild.recipe.source import ToolkitLibrary
 

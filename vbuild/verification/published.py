@@ -33,7 +33,7 @@ from vbuild.errors import BinaryError, FetchError, WheelError
 from vbuild.files.wording import counted, sized
 from vbuild.hardware.cpu import Cpu
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.located import ListedFile
 from vbuild.index_client.packages import download_best
 from vbuild.verification.model import Finding, Severity, Verdict, VerifyRule, is_grafted
 from vbuild.verification.verify import verify

@@ -22,7 +22,7 @@ from vbuild.elf.catalogue import PlatformPolicy
 from vbuild.elf.code import Elf
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, WheelError
-from vbuild.index_client.listed import ListedFile
+from vbuild.index_client.located import ListedFile
 from vbuild.verification.model import Finding, Severity, VerifyRule
 from vbuild.wheel.archive import Wheel, open_wheel
 from vbuild.wheel.metadata import LIBS

@@ -17,9 +17,9 @@ from tests.factories.variants import variant
 from tests.factories.wheels import hashed, wheel
 from vbuild.files.hashing import sha256_of
 from vbuild.publishing.check import check_layout
-from vbuild.publishing.conda.channel import index_channel
+from vbuild.publishing.conda.channel import index_channel, problems
+from vbuild.publishing.conda.package import listed
 from vbuild.publishing.conda.plan import Conda
-from vbuild.publishing.conda.reading import listed, problems
 from vbuild.publishing.publish import publish
 from vbuild.variants.stamp import stamped
 

@@ -3,7 +3,7 @@
 import pytest
 
 from vbuild.errors import RepackageError, WheelError
-from vbuild.publishing.conda.depends import (
+from vbuild.publishing.conda.plan import (
     CondaNames,
     DependencyRun,
     depends_on_machine,

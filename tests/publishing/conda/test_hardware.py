@@ -7,8 +7,7 @@ from tests.factories.rattler import rattler_answer
 from tests.factories.variants import document, machine, metadata, variant
 from vbuild.errors import RepackageError
 from vbuild.hardware.machine import Machine
-from vbuild.publishing.conda.depends import condition, conditions, level_packages
-from vbuild.publishing.conda.plan import choices
+from vbuild.publishing.conda.plan import choices, condition, conditions, level_packages
 from vbuild.variants.document import Document
 from vbuild.variants.model import NULL, Property, Variant
 from vbuild.variants.order import ranked

@@ -2,7 +2,8 @@
 
 import tomllib
 
-from vbuild.publishing.conda.writing import CondaRecord, platforms, system_requirements
+from vbuild.publishing.conda.package import CondaRecord
+from vbuild.publishing.conda.plan import platforms, system_requirements
 
 ASKED = {"demo": "1.0"}
 CHANNELS = ("https://example.org/conda", "conda-forge")

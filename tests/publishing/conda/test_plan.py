@@ -12,9 +12,9 @@ from tests.factories.channels import described, entries, files, index
 from tests.factories.variants import variant
 from tests.factories.wheels import everything, hashed, wheel
 from vbuild.errors import RepackageError, VbuildError, WheelError
+from vbuild.publishing.conda.channel import problems
+from vbuild.publishing.conda.package import CondaPackage, CondaRecord
 from vbuild.publishing.conda.plan import Conda
-from vbuild.publishing.conda.reading import problems
-from vbuild.publishing.conda.writing import CondaPackage, CondaRecord
 from vbuild.publishing.model import PublishPlan
 from vbuild.publishing.publish import publish
 from vbuild.publishing.releases import releases_at

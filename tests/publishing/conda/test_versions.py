@@ -6,7 +6,7 @@ from packaging.version import Version
 
 from tests.factories.rattler import rattler_answer
 from vbuild.errors import RepackageError
-from vbuild.publishing.conda.depends import matchspec
+from vbuild.publishing.conda.plan import matchspec
 
 # no post-release, local version or .dev: what conda does with these is said where they are mapped
 VERSIONS = ["0.9", "1.3.9", "1.4a1", "1.4rc1", "1.4", "1.4.0", "1.4.2", "1.4.2.1", "1.40", "1.5a2", "1.5", "2.0a1", "2"]

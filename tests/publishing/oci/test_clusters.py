@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.factories.variants import variant
-from vbuild.publishing.oci.clusters import dra, nfd
+from vbuild.publishing.oci.plan import dra, nfd
 
 CUDA, SM = "nvidia :: cuda_version_lower_bound :: 12.6", "nvidia :: sm_arch :: 90_real"
 CAPABILITY, DRIVER = (

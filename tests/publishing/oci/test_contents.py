@@ -12,8 +12,8 @@ from tests.factories.images import TAG, levelled
 from tests.factories.tools import needs
 from tests.factories.wheels import everything, record_of, wheel
 from vbuild.errors import VbuildError
-from vbuild.publishing.oci.contents import Python, files_of, python_for
 from vbuild.publishing.oci.model import File, NewFile
+from vbuild.publishing.oci.plan import Python, files_of, python_for
 from vbuild.publishing.releases import OfferedWheel
 
 MINOR = sys.version_info.minor

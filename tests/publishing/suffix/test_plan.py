@@ -13,8 +13,7 @@ from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError
 from vbuild.publishing.model import LinkedFile, NewWheel, PublishPlan, PublishRule, Put
 from vbuild.publishing.publish import publish
-from vbuild.publishing.suffix import Suffix, guard, problems
-from vbuild.publishing.suffix_names import suffixed, wired
+from vbuild.publishing.suffix import Suffix, guard, problems, suffixed, wired
 
 EXTRAS = (
     "Provides-Extra: all\nRequires-Dist: numpy; extra == 'all'\n"

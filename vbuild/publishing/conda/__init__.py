@@ -1,1 +1,1 @@
-"""The layout conda: a channel for conda, mamba and pixi. Start with `plan`; `writing` and `reading` know the format."""
+"""The layout conda: a channel for conda, mamba and pixi. Start with `plan`; `package` and `channel` know formats."""

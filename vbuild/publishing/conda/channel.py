@@ -1,37 +1,86 @@
-"""A folder of conda packages as a channel: its packages, and the repodata that clients read.
+"""A folder of conda packages as a channel: its repodata, written from the packages, and what is wrong in it.
 
     channel/linux-64/demo-1.0-h1_0.conda, demo-1.0-h0_0.tar.bz2
     channel/linux-64/repodata.json, repodata.json.zst      packages.conda, packages: index.json, SHA-256, size
-    channel/noarch/repodata.json, repodata.json.zst        there always: clients refuse a channel without
+    channel/noarch/repodata.json, repodata.json.zst        always: clients refuse a channel without it
+
+    check: repodata.json, .zst -> each package: size, hashes, index.json -> paths.json -> its files -> RECORD
 
 https://github.com/conda/ceps/blob/main/cep-0036.md
 """
 
 import bz2
+import hashlib
 import io
+import json
+import posixpath
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from vbuild.errors import RepackageError, at
+from vbuild.errors import RepackageError, VbuildError, at
+from vbuild.files import zstd
 from vbuild.files.archives import BoundedInfo
 from vbuild.files.atomic import replacing
 from vbuild.files.hashing import sha256_of
 from vbuild.files.json_text import json_object
-from vbuild.files.reading import open_file
+from vbuild.files.reading import open_file, read_file
 from vbuild.files.turns import turn
-from vbuild.publishing.conda.file_names import CONDA, packages_in, stem_of
-from vbuild.publishing.conda.reading import LARGEST, NOARCH, Chunks, counted_entries, open_package
-from vbuild.publishing.conda.writing import packed_repodata, repodata
+from vbuild.publishing.conda.package import (
+    LARGEST,
+    LEVEL_PACKAGE,
+    NOARCH,
+    Chunks,
+    OpenCondaPackage,
+    counted_entries,
+    listed,
+    open_package,
+    packed_repodata,
+    repodata,
+)
+from vbuild.publishing.model import PublishRule
+from vbuild.verification.model import Finding, Severity
+from vbuild.wheel.metadata import Record, recorded_sha256
+
+CONDA, TAR_BZ2 = ".conda", ".tar.bz2"
+
+
+def stem_of(path: Path) -> str:
+    """Name, version and build in the file name of a package; `RepackageError` if it has not its ending."""
+    for ending in (CONDA, TAR_BZ2):
+        if path.name.endswith(ending):
+            return path.name.removesuffix(ending)
+    raise RepackageError(f"{path.name}: expected a package for conda, {CONDA} or {TAR_BZ2}")
+
+
+def is_package(path: Path) -> bool:
+    """Whether the file at *path* is called like a package for conda."""
+    return path.name.endswith((CONDA, TAR_BZ2))
+
+
+def packages_in(folder: Path) -> tuple[Path, ...]:
+    """The packages in *folder*, and in its folders as a channel has them, sorted; not those in the works of a run.
+
+    `RepackageError` if one of them cannot be read.
+    """
+    try:
+        shown = [path for path in folder.iterdir() if not path.name.startswith(".")]
+        below = [path for one in shown if one.is_dir() for path in one.iterdir() if not path.name.startswith(".")]
+    except OSError as error:
+        raise RepackageError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
+    return tuple(sorted(path for path in (*shown, *below) if is_package(path)))
+
 
 _REPODATA = "repodata.json"
 _INDEX = "info/index.json"
 _SUBDIR = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
 _CHUNK = 1 << 20
+# what describes a package that is made of a wheel; others have more
+_OURS = {f"info/{name}" for name in ("about.json", "files", "index.json", "link.json", "paths.json")}
 # how many bytes one packed byte may stand for, and below how many bytes nobody asks
 _RATIO, _SMALL = 1000, 1 << 26
 
@@ -156,3 +205,168 @@ def _bounded(chunks: Iterable[bytes], packed: int) -> Iterator[bytes]:
         if (size := size + len(chunk)) > most:
             raise RepackageError(f"unpacks to more than {most} bytes; expected {most} at most of a package of its size")
         yield chunk
+
+
+def problems(folder: Path) -> Iterator[Finding]:
+    """What is wrong with the channel *folder*, by its files alone."""
+    subdirs = sorted(path.parent for path in folder.glob(f"*/{_REPODATA}"))
+    if NOARCH not in {subdir.name for subdir in subdirs}:
+        yield _problem(f"{NOARCH}/{_REPODATA}", "is not there, and clients refuse a channel without it")
+    names: set[str] = set()
+    asking: list[str] = []
+    for subdir in subdirs:
+        for file, record in (yield from _repodata(subdir)).items():
+            names.add(str(record.get("name")))
+            if any(text.startswith(f"{LEVEL_PACKAGE} ") for text in map(str, record["depends"])):
+                asking.append(f"{subdir.name}/{file}")
+    if names <= {LEVEL_PACKAGE}:
+        yield _problem(folder.name, "holds no conda package of a wheel")
+    if asking and LEVEL_PACKAGE not in names:
+        yield _problem(min(asking), f"requires {LEVEL_PACKAGE}, which is not in the channel")
+
+
+def _repodata(subdir: Path) -> Generator[Finding, None, Mapping[str, Mapping[str, Any]]]:
+    """What is wrong in the folder *subdir*; gives what its repodata lists."""
+    path = subdir / _REPODATA
+    place = f"{subdir.name}/{_REPODATA}"
+    try:
+        data = read_file(path)
+        values = json.loads(data)
+        records, name_in_it = values["packages.conda"], values["info"]["subdir"]
+        found = {name: {**record, "depends": [*record["depends"]]} for name, record in records.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        yield _problem(place, "is not repodata: expected JSON with info and packages.conda")
+        return {}
+    if name_in_it != subdir.name:
+        yield _problem(place, f"says that it is of {name_in_it}, and lies in {subdir.name}")
+    if not _is_same(path.with_name(f"{_REPODATA}.zst"), data):
+        yield _problem(f"{place}.zst", f"is not {_REPODATA} compressed, and most clients read it first")
+    files = {file.name for file in subdir.glob("*.conda")}
+    for name in sorted({*found, *files}):
+        place = f"{subdir.name}/{name}"
+        if name not in files:
+            yield _problem(place, f"is in {_REPODATA}, and is not there")
+        elif name not in found:
+            yield _problem(place, f"is not in {_REPODATA}, so that clients do not see it")
+        else:
+            yield from _package(subdir / name, place, found[name])
+    return found
+
+
+def _is_same(path: Path, data: bytes) -> bool:
+    try:
+        return zstd.decompressed(read_file(path), len(data)) == data
+    except (OSError, zstd.ZstdError):
+        return False
+
+
+def _package(path: Path, place: str, record: Mapping[str, Any]) -> Iterator[Finding]:
+    try:
+        expected = listed(path, sha256=sha256_of(path))
+        for key in sorted({*expected, *record}):
+            if expected.get(key) != record.get(key):
+                what = f"{_REPODATA} says {key} is {record.get(key)!r}, and the file has {expected.get(key)!r}"
+                yield _problem(place, what)
+        with open_package(path) as package:
+            yield from (_problem(place, what) for what in _contents(package))
+    except (VbuildError, OSError) as error:
+        yield _problem(place, f"cannot be read: {str(error).removeprefix(f'{path.name}: ')}")
+
+
+_File = tuple[int, str] | None
+"""Size and SHA-256 of a file; None for a symbolic link."""
+
+
+def _contents(package: OpenCondaPackage) -> Iterator[str]:
+    """What is wrong with the files of *package*: against paths.json, and against the RECORD among them."""
+    information = package.information()
+    try:
+        entries = json.loads(information["info/paths.json"])["paths"]
+        expected = {str(entry["_path"]): _stated(entry) for entry in entries if entry.get("path_type") != "directory"}
+        made = {str(entry["_path"]) for entry in entries if entry.get("prefix_placeholder")}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        yield "has no paths.json that lists its files"
+        return
+    found: dict[str, _File] = {}
+    records: dict[str, str] = {}
+    for entry, chunks in package.entries():
+        if _is_outside(entry):
+            yield f"{entry.name}: is no file below the prefix"
+        if not entry.isdir():
+            content = b"".join(chunks) if entry.name.endswith(".dist-info/RECORD") else chunks
+            found[entry.name] = found.get(entry.linkname) if entry.islnk() else _held(entry, content, records)
+    for file in sorted({*expected, *found}):
+        if file not in found:
+            yield f"{file}: is in paths.json, and is not there"
+        elif file not in expected:
+            yield f"{file}: is not in paths.json"
+        elif found[file] != expected[file]:
+            yield f"{file}: does not match its size and hash in paths.json"
+    # others have files besides those of a wheel
+    if {*information} <= _OURS:
+        files = {path: file for path, file in found.items() if file}
+        yield from (problem for path, text in records.items() for problem in _record(path, text, files, made))
+
+
+def _stated(entry: Mapping[str, Any]) -> _File:
+    return None if entry.get("path_type") == "softlink" else (entry["size_in_bytes"], entry["sha256"])
+
+
+def _is_outside(entry: tarfile.TarInfo) -> bool:
+    """Whether *entry* is outside the prefix, a link that leads there, or of a kind that packages do not have."""
+    paths = [entry.name]
+    if entry.issym():
+        paths.append(posixpath.join(posixpath.dirname(entry.name), entry.linkname))
+    elif entry.islnk():
+        paths.append(entry.linkname)
+    is_away = any(path.startswith("/") or posixpath.normpath(path).split("/")[0] == ".." for path in paths)
+    return is_away or not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk())
+
+
+def _held(entry: tarfile.TarInfo, content: bytes | Iterator[bytes], records: dict[str, str]) -> _File:
+    """What *entry* is; its text is kept in *records* if it is a RECORD."""
+    if entry.issym():
+        return None
+    hashing = hashlib.sha256()
+    for chunk in (content,) if isinstance(content, bytes) else content:
+        hashing.update(chunk)
+    if isinstance(content, bytes):
+        records[entry.name] = content.decode("utf-8", "replace")
+    return entry.size, hashing.hexdigest()
+
+
+def _record(file: str, text: str, found: Mapping[str, tuple[int, str]], made: set[str]) -> Iterator[str]:
+    """What is wrong with the RECORD *text* of *file*; what was *made* for the prefix has no hash that stays."""
+    root = posixpath.dirname(posixpath.dirname(file))
+    # where the folder of the modules is in a prefix, whatever the Python
+    site_packages = root if "/" in root else f"lib/python/{root}"
+    by_place: dict[str, tuple[str, int, str]] = {}
+    for path, (size, digest) in found.items():
+        place = path
+        if path.startswith(f"{root}/"):
+            place = posixpath.join(site_packages, path.removeprefix(f"{root}/"))
+        elif path.startswith("python-scripts/"):
+            place = f"bin/{path.removeprefix('python-scripts/')}"
+        by_place[place] = path, size, digest
+    try:
+        rows = Record.parse(text).rows
+    except VbuildError as error:
+        yield f"{file}: {error}"
+        return
+    for row in rows:
+        place = posixpath.normpath(posixpath.join(site_packages, row.path))
+        if place not in by_place:
+            if row.hash:
+                yield f"{file}: lists {row.path}, which is not there"
+            continue
+        path, size, digest = by_place.pop(place)
+        # other hashes than SHA-256 are not looked at
+        is_other = (row.hash or "").startswith("sha256=") and recorded_sha256(row.hash) != digest
+        if row.hash and path not in made and (row.size != size or is_other):
+            yield f"{file}: {row.path} does not match its size and hash"
+    for path, *_ in sorted(by_place.values()):
+        yield f"{file}: does not list {path}"
+
+
+def _problem(place: str, what: str) -> Finding:
+    return Finding(Severity.ERROR, PublishRule.CHANNEL, (place,), what, "publish it again")

@@ -1,4 +1,4 @@
 """The layout hwcaps: one plain wheel with a copy of each library for every CPU level, among which glibc chooses.
 
-Start with `plan`; `join` decides which files become copies, `places` where they go.
+Start with `plan`; `join` decides which files become copies.
 """

@@ -1,62 +1,523 @@
 """The layout oci: one container image for each variant of a release, and indexes that list them.
 
-oci/demo-1.0/index.json                     cp311, and each of its images by name: cp311-plain, cp311-x86_64_v3
-oci/demo-1.0/blobs/sha256/…                 layers: the base's, those that all variants share, those of one variant
-oci/demo-1.0-cp311-x86_64_v3.nfd.yaml       on request, and attached to the image, cp311-x86_64_v3.referrers
-oci/demo-1.0-cp311.dra.yaml                 on request, if an image needs a device
+    oci/demo-1.0/index.json                     cp311, and each of its images by name: cp311-plain, cp311-x86_64_v3
+    oci/demo-1.0/blobs/sha256/…                 layers: the base's, those that all variants share, those of one variant
+    oci/demo-1.0-cp311-x86_64_v3.nfd.yaml       on request, and attached to the image, cp311-x86_64_v3.referrers
+    oci/demo-1.0-cp311.dra.yaml                 on request, if an image needs a device
 
 For each architecture an index first lists the image that every machine can run: clients that do not know variants take
 the first that fits. Then come the images that differ by CPU level, by ``platform.variant``, the highest first. A
 platform cannot name an accelerator, so that stands in annotations alone; an image that needs one is listed under its
 level only after one that needs none, so that no client takes it for its level.
+
+    demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl      cp311, x86_64     the image that every machine can run
+    demo-1.0-cp311-…_x86_64-x86_64_v3.whl               cp311, x86_64     linux/amd64/v3
+    demo-1.0-cp311-…_aarch64.whl                        cp311, aarch64    linux/arm64
+    demo-1.0-cp312-…                                    cp312             another index
+    demo-1.0-cp311-…whl, demo_libs-0.3-…whl     usr/local/lib/python3.11/site-packages/…, usr/local/bin/…
+    files of several images                     one layer of what all share, one for each
+
+musllinux has indexes of its own: no platform names the C library of an image. A wheel for one minor version of CPython
+goes to that version's site-packages, as in the official images of Python. One for several (abi3, py3) goes there as
+well if the base names its Python, else to lib/python3. Images set PYTHONPATH, so that a Python elsewhere in the base
+finds them, too. The base is an image in an OCI image layout on disk, ``DIR`` or ``DIR:name``: the one for the
+architecture, of the highest level that the new image's CPUs have. All of it is checked before anything is written.
+
+What a variant needs, for Kubernetes: which nodes an image runs on (NFD), and which devices a pod claims (DRA).
+
+    x86_64 :: level :: v3                       cpu.cpuid AVX2, FMA3 ...
+    nvidia :: cuda_version_lower_bound :: 12.6  labels of GPU feature discovery       cudaDriverVersion
+    nvidia :: sm_arch :: 90_real                (nvidia.com/gpu.compute.major ...)    cudaComputeCapability
+
+Values of one feature are alternatives; all features are needed. Notes name what cannot be expressed. Both files are
+JSON, which is YAML 1.2; a claim begins with comments, so that file is YAML alone.
 https://github.com/opencontainers/image-spec/blob/main/image-layout.md
+https://kubernetes-sigs.github.io/node-feature-discovery/v0.20/usage/image-compatibility.html
+https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from shlex import quote
+from typing import Self
 
 from msgspec import Struct
 
-from vbuild.errors import RepackageError
-from vbuild.publishing.installing import moment_of
+from vbuild.config.requirements import admits, applies, checked_requirement
+from vbuild.errors import RepackageError, WheelError, at
+from vbuild.hardware.architectures import Arch
+from vbuild.hardware.cpu import X86_64_FEATURES, X86_64_LEVELS, Cpu, extra_of
+from vbuild.publishing.installing import InstallEnvironment, installed, moment_of
 from vbuild.publishing.model import ConsumerUse, LinkedFile, Output, PublishPlan, Text
-from vbuild.publishing.oci.clusters import NFD_ARTIFACT, NFD_SPEC, dra, nfd
-from vbuild.publishing.oci.contents import (
-    BASELINES,
-    PREFIX,
-    BaseFolder,
-    ImageGroup,
-    companions_of,
-    files_of,
-    groups,
-    lacking,
-    layered,
-    name_of,
-    python_for,
-)
 from vbuild.publishing.oci.model import (
+    GZIP_TYPE,
     KEY,
+    LAYER_TYPE,
     REFERRERS,
+    ZSTD_TYPE,
     Artifact,
     Base,
+    Descriptor,
     File,
     ImageFamily,
+    ImageFolder,
     Layer,
+    MemberFile,
+    NewFile,
     OciImage,
     OciPlatform,
     document_key,
     label_key,
+    placed,
 )
 from vbuild.publishing.oci.writing import Images
-from vbuild.publishing.releases import OfferedRelease, OfferedWheel, companion_wheels
+from vbuild.publishing.releases import OfferedRelease, OfferedWheel, companion_wheels, required_companions
 from vbuild.variants.document import combine
-from vbuild.variants.model import Variant
+from vbuild.variants.model import Feature, Variant
 from vbuild.wheel.name import escaped
+
+Value = str | int | Mapping[str, "Value"] | Sequence["Value"]
+
+NFD_ARTIFACT = "application/vnd.nfd.image-compatibility.v1alpha1"
+NFD_SPEC = "application/vnd.nfd.image-compatibility.spec.v1alpha1+yaml"
+
+_LOWER, _UPPER, _SM = "cuda_version_lower_bound", "cuda_version_upper_bound", "sm_arch"
+_CUDA = "nvidia.com/cuda.runtime-version"
+_COMPUTE = "nvidia.com/gpu.compute"
+_DRIVER = "gpu.nvidia.com"
+_SM_ARCH = re.compile(r"(?P<major>\d+)(?P<minor>\d)(?P<suffix>[af]?)_(?P<kind>real|virtual)", re.ASCII)
+_DOTTED = re.compile(r"(?P<major>\d+)(?:\.(?P<minor>\d+))?", re.ASCII)
+# DeviceSubRequests of one request (resource.k8s.io, FirstAvailableDeviceRequestMaxSize)
+_MOST = 8
+
+
+class VersionRange(Struct, frozen=True):
+    """Versions of two numbers: of *major*, from *least* on, before *below*; and of later majors where *and_later*.
+
+    Without *below* there is no end in the major, and without *least* no begin, nor in the majors before it.
+    """
+
+    major: int
+    least: int | None = None
+    below: int | None = None
+    and_later: bool = False
+
+
+def ranges(feature: Feature) -> tuple[VersionRange, ...] | None:
+    """The versions that *feature*, one of NVIDIA's, asks for, one of them enough, or None if it asks for no such."""
+    found = [_range(feature.name, value) for value in feature.values] if feature.namespace == "nvidia" else [None]
+    return None if None in found else tuple(filter(None, found))
+
+
+def nfd(variant: Variant) -> tuple[str | None, tuple[str, ...]]:
+    """Returns NFD's compatibility specification of *variant* as JSON, and notes on what it cannot express.
+
+    The specification is None if every node fits.
+    """
+    rules, notes = [], []
+    for feature in variant.features:
+        if (rule := _rule(feature)) is None:
+            notes.append(f"{feature}: NFD has no feature for it; nodes are not told apart by it")
+        elif rule:
+            rules.append({"name": str(feature), **rule})
+    if not rules:
+        return None, tuple(notes)
+    compatibility: Value = {"description": f"variant {variant.label}", "tag": variant.label, "rules": rules}
+    return _json({"version": "v1alpha1", "compatibilities": [compatibility]}), tuple(notes)
+
+
+def dra(name: str, images: Sequence[tuple[str, Variant]]) -> tuple[str | None, tuple[str, ...]]:
+    """A ResourceClaimTemplate *name* for the *images*, names with their variants, the newest device first.
+
+    None if none of them asks for a device; and notes on what it cannot say.
+    """
+    requests, notes = [], []
+    for ref, variant in images:
+        terms, unsaid = _expression(variant)
+        notes += unsaid
+        if terms:
+            features = {feature.name: ranges(feature) or () for feature in variant.features}
+            numbers = ([(one.major, one.least or 0) for one in features.get(name, ())] for name in (_LOWER, _SM))
+            # sorted by the driver's version, then the GPU's
+            newest = tuple(max(several, default=(0, 0)) for several in numbers)
+            requests.append((newest, ref, variant, terms))
+    requests.sort(key=itemgetter(0), reverse=True)
+    if not requests:
+        return None, (f"{name}: no image needs a device that DRA knows, so there is no claim",)
+    if len(requests) > _MOST:
+        left = ", ".join(variant.label for _, _, variant, _ in requests[_MOST:])
+        notes.append(f"a claim has {_MOST} alternatives at most; left out: {left}")
+    claimed = [(_dns(variant.label), ref, terms) for _, ref, variant, terms in requests[:_MOST]]
+    comments = "".join(f"# device gpu/{request}: the image {ref}\n" for request, ref, _ in claimed)
+    return comments + _json(_template(_dns(name), claimed)), tuple(dict.fromkeys(notes))
+
+
+def _template(name: str, claimed: Iterable[tuple[str, str, Sequence[str]]]) -> dict[str, Value]:
+    alternatives: list[Value] = [
+        {
+            "name": request,
+            "deviceClassName": _DRIVER,
+            "selectors": [{"cel": {"expression": " &&\n".join(terms)}}],
+        }
+        for request, _, terms in claimed
+    ]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "firstAvailable": alternatives}]}}},
+    }
+
+
+def _range(name: str, value: str) -> VersionRange | None:
+    if name == _SM and (match := _SM_ARCH.fullmatch(value)):
+        major, minor = int(match["major"]), int(match["minor"])
+        is_ptx = match["kind"] == "virtual"
+        # code with an ``a``, or for a Jetson, runs on the one capability alone, PTX on all later ones
+        if match["suffix"] == "a" or (Arch(10 * major + minor).is_tegra and not is_ptx):
+            return VersionRange(major, minor, minor + 1)
+        return VersionRange(major, minor, and_later=is_ptx and not match["suffix"])
+    if name in {_LOWER, _UPPER} and (match := _DOTTED.fullmatch(value)):
+        major, minor = int(match["major"]), int(match["minor"] or 0)
+        return VersionRange(major, minor, and_later=True) if name == _LOWER else VersionRange(major, below=minor)
+    return None
+
+
+def _rule(feature: Feature) -> dict[str, Value] | None:
+    """What NFD is to match for *feature*; empty where every node has it, or None if it has no such feature."""
+    if (feature.namespace, feature.name) == ("x86_64", "level") and set(feature.values) <= set(X86_64_LEVELS):
+        level = X86_64_LEVELS.index(min(feature.values))
+        flags = sorted(added.cpuid for below in X86_64_LEVELS[1 : level + 1] for added in X86_64_FEATURES[below])
+        expressions: dict[str, Value] = {flag: {"op": "Exists"} for flag in flags}
+        return {"matchFeatures": [{"feature": "cpu.cpuid", "matchExpressions": expressions}]} if flags else {}
+    found = ranges(feature)
+    if found is None:
+        return None
+    label = _COMPUTE if feature.name == _SM else _CUDA
+    terms = [term for one in found for term in _terms(one, label)]
+    return {"matchAny": [{"matchFeatures": [{"feature": "local.label", "matchExpressions": term}]} for term in terms]}
+
+
+def _terms(wanted: VersionRange, label: str) -> Iterator[dict[str, Value]]:
+    """The alternatives that are *wanted* of the numbers ``<label>.major`` and ``.minor``."""
+    major, minor = f"{label}.major", f"{label}.minor"
+    exactly: Value = {"op": "In", "value": [str(wanted.major)]}
+    if wanted.least is None:
+        yield {major: {"op": "Lt", "value": [str(wanted.major)]}}
+        if wanted.below:
+            yield {major: exactly, minor: {"op": "Lt", "value": [str(wanted.below)]}}
+        return
+    if wanted.below is not None:
+        yield {major: exactly, minor: {"op": "In", "value": [str(wanted.least)]}}
+    elif wanted.least:
+        yield {major: exactly, minor: {"op": "Gt", "value": [str(wanted.least - 1)]}}
+    else:
+        yield {major: exactly}
+    if wanted.and_later:
+        yield {major: {"op": "Gt", "value": [str(wanted.major)]}}
+
+
+def _expression(variant: Variant) -> tuple[list[str], list[str]]:
+    """What a device of *variant* is asked, all of it to be true, and notes on what it cannot be asked."""
+    terms, notes = [], []
+    for feature in variant.features:
+        if (found := ranges(feature)) is None:
+            notes.append(f"{feature}: DRA has no device for it; pods need a node selector as well")
+        else:
+            attribute = "cudaComputeCapability" if feature.name == _SM else "cudaDriverVersion"
+            alternatives = [_compared(one, f'device.attributes["{_DRIVER}"].{attribute}') for one in found]
+            terms.append(alternatives[0] if len(alternatives) == 1 else f"({' || '.join(alternatives)})")
+    return terms, notes
+
+
+def _compared(wanted: VersionRange, attribute: str) -> str:
+    least = f'{attribute}.compareTo(semver("{wanted.major}.{wanted.least or 0}.0")) >= 0'
+    if wanted.least is None:
+        return f'{attribute}.compareTo(semver("{wanted.major}.{wanted.below}.0")) < 0'
+    if wanted.and_later:
+        return least
+    below = f"{wanted.major}.{wanted.below}.0" if wanted.below is not None else f"{wanted.major + 1}.0.0"
+    return f'({least} && {attribute}.compareTo(semver("{below}")) < 0)'
+
+
+def _dns(text: str) -> str:
+    """*text* as names in clusters are: lower case, digits and dashes (RFC 1123)."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].rstrip("-")
+
+
+def _json(value: Mapping[str, Value]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+_LINUX = re.compile(r"(?P<libc>manylinux|musllinux|linux)\w*_(?P<machine>x86_64|aarch64)(\.\w+)*|any", re.ASCII)
+BASELINES = {"x86_64": Cpu("x86_64", "v1"), "aarch64": Cpu("aarch64", "8a")}
+
+
+class ImageGroup(Struct, frozen=True):
+    """The wheels of a release for one Python and one machine, in the order that an index lists their images."""
+
+    ref: str
+    machine: str
+    wheels: tuple[OfferedWheel, ...]
+
+    def cpu(self, wheel: OfferedWheel) -> Cpu:
+        """The lowest processors that *wheel* runs on, as its properties say."""
+        return _lowest_cpu(wheel, self.machine)
+
+    def listed(self, wheel: OfferedWheel) -> OciPlatform:
+        """The platform under which an index may list *wheel*, for no client to take it that cannot run it."""
+        cpu = self.cpu(wheel)
+        others = {self.cpu(other) for other in self.wheels if _is_cpu_alone(other)}
+        return OciPlatform.of(cpu if _is_cpu_alone(wheel) or cpu in others else BASELINES[self.machine])
+
+
+def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageGroup, ...], tuple[OfferedWheel, ...]]:
+    """The groups of *offer*, by Python, then machine, and the wheels in none: not for Linux, or unknown machines.
+
+    Wheels for any machine are of those *machines*, or of those that the others of their Python are for.
+    `RepackageError` for two wheels of one label, or where every image of a group needs more than a baseline.
+    """
+    found: dict[str, list[OfferedWheel]] = {}
+    for wheel in offer.wheels:
+        if is_for_linux(wheel):
+            python, abi, platform = wheel.tag
+            # cp311, cp313t, cp311-abi3, py3, cp311-musl
+            parts = [python] if abi in {python, "none"} else [abi] if abi == f"{python}t" else [python, abi]
+            ref = "-".join([*parts, "musl"] if platform.startswith("musllinux") else parts)
+            found.setdefault(ref, []).append(wheel)
+    passed = tuple(wheel for wheel in offer.wheels if not is_for_linux(wheel))
+    anywhere = [wheel for wheel in offer.wheels if wheel.machine is None and wheel not in passed]
+    is_mixed = any(wheel.machine for wheels in found.values() for wheel in wheels)
+    made = []
+    for ref, wheels in sorted(found.items()):
+        there = [machine for machine in BASELINES if machine in {wheel.machine for wheel in wheels}]
+        if not there and is_mixed:
+            continue  # it stands in for a plain wheel in the others' groups
+        for machine in there or machines:
+            mine = [wheel for wheel in wheels if wheel.machine in {machine, None}]
+            with at(f"{offer}: {ref}, {machine}"):
+                made.append(_group(ref, machine, mine, anywhere))
+    return tuple(made), passed
+
+
+def is_for_linux(wheel: OfferedWheel) -> bool:
+    """Whether an image can hold *wheel*, by its platform tag."""
+    return bool(_LINUX.fullmatch(wheel.name.platform))
+
+
+def _group(ref: str, machine: str, wheels: Sequence[OfferedWheel], anywhere: Sequence[OfferedWheel]) -> ImageGroup:
+    # of plain wheels for the machine and for any, those for the machine
+    has_own = any(wheel.label is None and wheel.machine for wheel in wheels)
+    kept = [wheel for wheel in wheels if wheel.machine or wheel.label is not None or not has_own]
+    if not any(_is_plain(wheel, machine) for wheel in kept):
+        kept += [wheel for wheel in anywhere if wheel.label is None and "py3" in wheel.name.python.split(".")][:1]
+    labels = [name_of(wheel) for wheel in kept]
+    for wheel in kept:
+        if labels.count(name_of(wheel)) > 1:
+            twins = ", ".join(other.path.name for other in kept if name_of(other) == name_of(wheel))
+            raise RepackageError(f"{twins}: an image each, and nothing to tell them apart by; give one of them")
+    if not any(_is_plain(wheel, machine) for wheel in kept):
+        raise RepackageError(
+            f"has {', '.join(labels)}, and no plain wheel: clients that ask for no variant would find no image; "
+            f"give the plain wheel"
+        )
+    return ImageGroup(ref, machine, tuple(sorted(kept, key=lambda wheel: _order(wheel, machine))))
+
+
+def _order(wheel: OfferedWheel, machine: str) -> tuple[int, int, str]:
+    """Plain first, for clients that take the first that fits; accelerators last, the others by level from the top."""
+    if wheel.label is None:
+        return 0, 0, ""
+    if _is_plain(wheel, machine):
+        return 1, 0, wheel.label
+    return (2 if _is_cpu_alone(wheel) else 3), -_lowest_cpu(wheel, machine).rank, wheel.label
+
+
+def _is_plain(wheel: OfferedWheel, machine: str) -> bool:
+    """Whether every machine can run it."""
+    return _is_cpu_alone(wheel) and _lowest_cpu(wheel, machine).is_baseline
+
+
+def _is_cpu_alone(wheel: OfferedWheel) -> bool:
+    """Whether a platform can say all that it needs."""
+    return all(Cpu.of_property(str(one)) for one in wheel.properties)
+
+
+def _lowest_cpu(wheel: OfferedWheel, machine: str) -> Cpu:
+    with at(wheel.path.name):
+        named = [cpu for one in wheel.properties if (cpu := Cpu.of_property(str(one)))]
+    if extras := [str(one) for one in wheel.properties if extra_of(str(one))]:
+        what = f"needs {extras[0]}, and clients choose images by level alone: expected wheels without it"
+        raise RepackageError(f"{wheel.path.name}: {what}")
+    if strange := [cpu for cpu in named if cpu.machine != machine]:
+        raise RepackageError(f"{wheel.path.name}: needs {strange[0].variant_property}, and is for {machine}")
+    return min(named, key=lambda cpu: cpu.rank, default=BASELINES[machine])
+
+
+def name_of(wheel: OfferedWheel) -> str:
+    """What the image of *wheel* is called in its family."""
+    return wheel.label or "plain"
+
+
+PREFIX = "usr/local"
+_CPYTHON = re.compile(r"cp3(?P<minor>\d+)")
+# names that mean in a layer that a file below is gone (image-spec, layer.md)
+_WHITEOUT = ".wh."
+_EXECUTABLE, _PLAIN = 0o755, 0o644
+# the minor version of Python 3 whose requirements count for a wheel of any Python
+_ANY_MINOR = 11
+
+
+class Python(Struct, frozen=True):
+    """The Python of an image: its minor version, or None if any will do, and whether it is free-threaded."""
+
+    minor: int | None = None
+    is_threaded: bool = False
+
+    @property
+    def environment(self) -> InstallEnvironment:
+        """What wheels are installed into below the prefix, by a Python that lies wherever the base has it."""
+        folder = "python3" if self.minor is None else f"python3.{self.minor}{'t' if self.is_threaded else ''}"
+        return InstallEnvironment("vbuild", f"/usr/bin/env {folder}", folder)
+
+
+def python_for(wheel: OfferedWheel, base: str | None) -> Python | None:
+    """The Python that *wheel* is installed for, on a base that says it has the version *base*, or None if not there."""
+    match = _CPYTHON.fullmatch(wheel.name.python)
+    minor = int(match["minor"]) if match else None
+    is_abi3 = wheel.name.abi.startswith("abi3") or minor is None
+    threaded = wheel.name.abi.endswith("t") and not is_abi3
+    there = re.match(r"3\.(\d+)", base or "")
+    if there is None:
+        return Python(None if is_abi3 else minor, threaded)
+    known = int(there[1])
+    if wheel.name.python.startswith("pp") or (known < (minor or 0) if is_abi3 else known != minor):
+        return None
+    return Python(known, threaded)
+
+
+def companions_of(wheel: OfferedWheel, companions: Sequence[OfferedWheel], machine: str) -> tuple[OfferedWheel, ...]:
+    """Those of *companions* that have to be in an image with *wheel*: what it requires there, and what they do."""
+    here = [
+        one
+        for one in companions
+        if is_for_linux(one) and one.machine in {machine, None} and one.label in {None, wheel.label}
+    ]
+    labelled = {one.name.release for one in here if one.label}
+    return required_companions((wheel,), [one for one in here if one.label or one.name.release not in labelled])
+
+
+def lacking(wheel: OfferedWheel, companions: Sequence[OfferedWheel], python: Python, machine: str) -> Iterator[str]:
+    """The requirements of *wheel* that hold in an image and that none of *companions* meets, those of extras left out.
+
+    `WheelError` for a line that is not a requirement.
+    """
+    minor = _ANY_MINOR if python.minor is None else python.minor
+    for line in wheel.metadata.requires_dist:
+        with at(wheel.path.name):
+            with at("Requires-Dist"):
+                requirement = checked_requirement(line, WheelError)
+            is_met = any(admits(requirement, one.name.project, one.name.version) for one in companions)
+            if not is_met and applies(requirement, minor, machine=machine):
+                yield str(requirement)
+
+
+def files_of(wheels: Sequence[OfferedWheel], python: Python) -> tuple[File, ...]:
+    """The files of *wheels* in one image; `RepackageError` if two of them have different ones at one place."""
+    found: dict[str, tuple[File, OfferedWheel]] = {}
+    for wheel in wheels:
+        for file in _files(wheel, python):
+            known, whose = found.setdefault(file.path, (file, wheel))
+            if (known.digest, known.mode) != (file.digest, file.mode):
+                one, other = whose.path.name, wheel.path.name
+                raise RepackageError(f"{file.path}: {one} and {other} have different files there; expected one of them")
+    return tuple(file for _, (file, _) in sorted(found.items()))
+
+
+def _files(wheel: OfferedWheel, python: Python) -> Iterator[File]:
+    with wheel.opened() as opened, at(wheel.path.name):
+        for file in installed(opened, python.environment):
+            if any(part.startswith(_WHITEOUT) for part in file.path.split("/")):
+                raise RepackageError(
+                    f"{file.path}: deletes a file in an image; expected no name with {_WHITEOUT} in front"
+                )
+            path, mode = f"{PREFIX}/{file.path}", _EXECUTABLE if file.is_executable else _PLAIN
+            if isinstance(file.content, bytes):
+                yield NewFile(path, mode, file.content)
+            else:
+                digest = opened.row(file.content).hash or ""
+                yield MemberFile(path, mode, file.size, digest, wheel.path, file.content.path)
+
+
+def layered(images: Mapping[str, Sequence[File]], *, release: str) -> dict[str, tuple[Layer, ...]]:
+    """The layers of each of *images*, files by name: first one of what all have in common, then one of its own."""
+    keyed = {name: {(file.path, file.mode, file.digest): file for file in files} for name, files in images.items()}
+    common = set.intersection(*map(set, keyed.values())) if len(keyed) > 1 else set()
+    shared = tuple(file for key, file in next(iter(keyed.values())).items() if key in common)
+    below = (Layer(shared, f"{release}: what all variants have in common"),) if shared else ()
+    return {
+        name: (*below, Layer(tuple(file for key, file in files.items() if key not in common), f"{release}: {name}"))
+        for name, files in keyed.items()
+    }
+
+
+_LAYERS = (LAYER_TYPE, GZIP_TYPE, ZSTD_TYPE)
+_PYTHON = re.compile(r"PYTHON_VERSION=(?P<version>\d+\.\d+[\w.]*)")
+
+
+class BaseFolder(Struct, frozen=True):
+    """The images of one name in an image layout, each for a platform."""
+
+    place: str
+    folder: ImageFolder
+    images: tuple[Descriptor, ...]
+
+    @classmethod
+    def of(cls, place: Path) -> Self:
+        """The base at *place*, a folder or a folder with a name behind a colon; `RepackageError` if there is none."""
+        path, ref = placed(place)
+        with at("base"):
+            folder = ImageFolder.of(path)
+            images, _ = folder.images(folder.named(ref))
+        return cls(str(place), folder, images)
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(image.platform.architecture for image in self.images if image.platform))
+
+    def for_cpu(self, cpu: Cpu) -> tuple[Base, str | None]:
+        """The image that is best for *cpu*, checked, and the version of Python that it says it has.
+
+        `RepackageError` if there is none for its machine, or a blob of it is missing or damaged.
+        """
+        linux = ((image, image.platform) for image in self.images if image.platform and image.platform.os == "linux")
+        found = [(mine.rank, image) for image, platform in linux if (mine := platform.cpu) and cpu.runs(mine)]
+        if not found:
+            there = ", ".join(str(image.platform) for image in self.images) or "no image"
+            raise RepackageError(f"base: {self.place}: has {there}; expected an image for {OciPlatform.of(cpu)}")
+        _, image = max(found, key=itemgetter(0))
+        with at("base"):
+            manifest = self.folder.manifest(image)
+            config = self.folder.config(manifest.config)
+            for layer in manifest.layers:
+                if layer.media_type not in _LAYERS:
+                    what = f"{layer.media_type}; expected a layer of the OCI's: copy it as one"
+                    raise RepackageError(f"{self.place}: {layer.digest}: {what}")
+                self.folder.check(layer)
+        layers, digests = len(manifest.layers), len(config["rootfs"]["diff_ids"])
+        if layers != digests:
+            what = f"{layers} layers and {digests} diff_ids; expected the same number: the base is damaged"
+            raise RepackageError(f"base: {self.place}: {what}")
+        # the official images say which Python they have
+        lines = (config.get("config") or {}).get("Env") or ()
+        python = next((match["version"] for line in lines if (match := _PYTHON.fullmatch(line))), None)
+        return Base(image.digest, json.dumps(config).encode(), manifest.layers), python
+
 
 _KEY = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*", re.ASCII)
 # what the image-spec keeps for itself, and what it lets names consist of (annotations.md)

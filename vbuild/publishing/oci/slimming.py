@@ -2,7 +2,7 @@
 
     layers, from the lowest -> a tree of what `slim_environment` needs: ELF files, .dist-info, conda-meta; as last seen
                             -> the code and the lists of packages that have files of GPU code alone
-                            -> files of the tree that are others now, or gone
+                            -> files of the tree that changed, or are gone
                             -> the layers they come from, every other entry as it was
                             -> config with the new diff_ids, manifest, index
 
@@ -11,39 +11,231 @@ is.
 https://github.com/opencontainers/image-spec/blob/main/layer.md
 """
 
+import gzip
 import hashlib
 import os
+import posixpath
 import tarfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, cast
 
 from msgspec import Struct
 
 from vbuild.errors import RepackageError, at
+from vbuild.files import zstd
+from vbuild.files.archives import BoundedInfo
 from vbuild.files.atomic import STAGE, linked, settle, settle_names
 from vbuild.files.json_text import json_object
 from vbuild.files.reading import open_file, read_file
 from vbuild.files.staging import staging
-from vbuild.publishing.oci.layers import WHITEOUT, Packing, entry_path, opened_layer
+from vbuild.hardware.cpu import available_cores
 from vbuild.publishing.oci.model import (
+    GZIP_TYPE,
     INDEX_TYPE,
+    LAYER_TYPE,
     REF_NAME,
+    ZSTD_TYPE,
     Descriptor,
     ImageFolder,
     digest_of,
     placed,
     ref_of,
 )
-from vbuild.publishing.oci.tree import ImageTree
-from vbuild.publishing.oci.writing import packed_json
-from vbuild.slimming.device_files import may_list
+from vbuild.publishing.oci.writing import GzipMembers, packed_json
+from vbuild.slimming.device_files import is_alone, may_list, worth_reading
 from vbuild.slimming.environment import slim_environment
 from vbuild.slimming.request import Cuts, Share
 from vbuild.slimming.results import FileLeft, SlimmedEnvironment
 from vbuild.wheel.installed import Environment
 
+_LISTS = (".dist-info", "conda-meta")
 _CHUNK = 1 << 20
+# bytes of a file that is not an ELF one, in a folder of lists
+_LARGEST = 1 << 24
+_LINKED = "another name of it is in the image, a hard link; install with UV_LINK_MODE=copy, or without a cache"
+
+
+class ImageTree:
+    """The files of an image that say what is installed, or may have GPU code, below the folder *root*.
+
+    *owners* are the layers that they come from, *first* the lowest that have something there, by path. If some are
+    *wanted*, it is these alone. There are no links in it, so that nothing leads out: *links* are their paths.
+    """
+
+    def __init__(self, root: Path, wanted: Collection[str] | None = None) -> None:
+        self._root, self._wanted = root, wanted
+        self.owners: dict[str, int] = {}
+        self.first: dict[str, int] = {}
+        self.links: set[str] = set()
+        # the files below each folder, however deep: a layer of ten thousands of files asks for each name
+        self._below: dict[str, set[str]] = defaultdict(set)
+        self._inodes: dict[str, int] = {}
+        self._linked: set[str] = set()
+
+    def add(self, archive: tarfile.TarFile, number: int) -> None:
+        """Put on top what the layer *archive*, the one called *number*, has."""
+        for entry in archive:
+            path = entry_path(entry.name)
+            folder, _, name = path.rpartition("/")
+            if name == OPAQUE:
+                self._remove(folder, below=number)
+            elif name.startswith(WHITEOUT):
+                gone = posixpath.join(folder, name.removeprefix(WHITEOUT))
+                if gone:  # empty are names that lead nowhere, and the root
+                    self._remove(gone, below=number)
+                    self._forget(gone)
+            elif entry.isdir():
+                self._forget(path)
+            else:
+                if path:
+                    self._remove(path, below=number + 1)
+                self._forget(path)
+                self.first.setdefault(path, number)
+                self._linked.discard(path)
+                self.links.discard(path)
+                if entry.islnk() or entry.issym():
+                    self.links.add(path)
+                if entry.islnk():
+                    self._linked |= {path, entry_path(entry.linkname)}
+                elif entry.isreg() and path:
+                    self._take(archive, entry, path, number)
+
+    def settle(self) -> Iterator[FileLeft]:
+        """Take out the files that have a second name, and yield those that might have been cut."""
+        for path in sorted(self._linked):
+            if path in self.owners:
+                if not _is_listed(path):
+                    yield FileLeft(path, _LINKED)
+                self._forget(path)
+        for folder, _, _ in os.walk(self._root, topdown=False):  # those all of whose files went
+            with suppress(OSError):
+                Path(folder).rmdir()
+        self._root.mkdir(exist_ok=True)
+        self._inodes = {path: (self._root / path).stat().st_ino for path in self.owners}
+
+    def changed(self) -> list[str]:
+        """The files that are others now than when the tree was settled, or gone."""
+        places = ((self._root / path, path, inode) for path, inode in self._inodes.items())
+        return [path for place, path, inode in places if not place.exists() or place.stat().st_ino != inode]
+
+    def alone(self) -> Iterator[str]:
+        """Yield the files that are nothing but GPU code."""
+        for path in self.owners:
+            with open_file(self._root / path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if not _is_listed(path) and is_alone(path, size, partial(_head, file.fileno())):
+                    yield path
+
+    def _take(self, archive: tarfile.TarFile, entry: tarfile.TarInfo, path: str, number: int) -> None:
+        if self._wanted is not None and path not in self._wanted:
+            return
+        is_listed = self._wanted is not None or (_is_listed(path) and entry.size <= _LARGEST)
+        file = archive.extractfile(entry)
+        head = file.read(_CHUNK) if file else b""
+        if not file or not (is_listed or worth_reading(path, lambda size: head[:size])):
+            return
+        target = self._root / path
+        folders = _folders(path)
+        if not self.owners.keys().isdisjoint(folders):
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as stream:
+            while head:
+                stream.write(head)
+                head = file.read(_CHUNK)
+        target.chmod(entry.mode & 0o777 | 0o400)
+        os.utime(target, (entry.mtime, entry.mtime))
+        self.owners[path] = number
+        for folder in folders:
+            self._below[folder].add(path)
+
+    def _remove(self, folder: str, *, below: int) -> None:
+        """Forget the files in *folder*, however deep, that come from layers *below* that one."""
+        for path in [path for path in self._below.get(folder, ()) if self.owners[path] < below]:
+            self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        if self.owners.pop(path, None) is not None:
+            (self._root / path).unlink()
+            for folder in _folders(path):
+                self._below[folder].discard(path)
+
+
+def _head(file: int, size: int) -> bytes:
+    return os.pread(file, size, 0)
+
+
+def _folders(path: str) -> tuple[str, ...]:
+    """The folders that the file at *path* is in, down from the root, which is empty."""
+    parts = path.split("/")
+    return tuple("/".join(parts[:depth]) for depth in range(len(parts)))
+
+
+def _is_listed(path: str) -> bool:
+    """Whether the file at *path* says what is installed."""
+    return any(part.endswith(_LISTS) for part in path.split("/")[:-1])
+
+
+# an entry of this name hides one of a layer below; this one hides all that a folder had
+WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
+
+_TYPES = (LAYER_TYPE, GZIP_TYPE, ZSTD_TYPE)
+_ZSTD_LEVEL = 3
+
+
+@contextmanager
+def opened_layer(blob: Path, media_type: str) -> Iterator[tarfile.TarFile]:
+    """The layer *blob*, read from its start to its end; `RepackageError` if it is none that can be read."""
+    if media_type not in _TYPES:
+        raise RepackageError(f"a layer of type {media_type}; expected {', '.join(_TYPES)}")
+    with ExitStack() as stack:
+        file: Any = stack.enter_context(open_file(blob))
+        if media_type == GZIP_TYPE:
+            file = stack.enter_context(gzip.open(file, "rb"))
+        elif media_type == ZSTD_TYPE:
+            file = stack.enter_context(zstd.reading(file))
+        try:
+            yield stack.enter_context(tarfile.open(fileobj=file, mode="r|", tarinfo=BoundedInfo))
+        except (tarfile.TarError, EOFError, gzip.BadGzipFile, zstd.ZstdError) as error:
+            raise RepackageError(f"not a layer that can be read: {error}") from error
+
+
+def entry_path(name: str) -> str:
+    """Where in the image the entry *name* is; empty for a place outside of it."""
+    path = posixpath.normpath(f"/{name}").lstrip("/")
+    return "" if ".." in name.split("/") else path
+
+
+class Packing:
+    """A layer in the making: what is written is hashed as it is, and compressed into *file* as *media_type* says."""
+
+    def __init__(self, file: BinaryIO, media_type: str) -> None:
+        self.plain = hashlib.sha256()
+        self._gzip = GzipMembers(file) if media_type == GZIP_TYPE else None
+        self._zstd = (
+            zstd.writing(file, level=_ZSTD_LEVEL, threads=available_cores()) if media_type == ZSTD_TYPE else None
+        )
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        self.plain.update(data)
+        if self._gzip:
+            self._gzip.add(data)
+        else:
+            (self._zstd or self._file).write(data)
+        return len(data)
+
+    def finish(self) -> None:
+        if self._gzip:
+            self._gzip.flush()
+        if self._zstd:
+            self._zstd.close()
+
+
 _ATTESTED = "vnd.docker.reference.digest"
 
 OnProgress = Callable[[str, int, int], None]

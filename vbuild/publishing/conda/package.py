@@ -1,52 +1,170 @@
-"""Write a conda channel: packages in format 2, the repodata of a folder, and the tables that pixi needs.
+"""Packages of conda's format 2, read and written, and the repodata of a folder.
 
     demo-1.0-py311_0.conda           a zip of stored members
       metadata.json                  {"conda_pkg_format_version": 2}
       pkg-demo-1.0-py311_0.tar.zst   the files
       info-demo-1.0-py311_0.tar.zst  info/index.json, paths.json (sizes, SHA-256), files, about.json, link.json
 
+    noarch: python     files in site-packages/, which clients put where the environment's Python has it
+    noarch: generic    no files for a machine or a Python
+
 The same wheel gives the same bytes: members are sorted, without owner, with the time of the wheel's METADATA or of
-SOURCE_DATE_EPOCH; zstd works in jobs of one size, however many threads carry them out. Repodata is made of the packages
-on disk.
+SOURCE_DATE_EPOCH; zstd works in jobs of one size, whatever the number of threads.
 https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html
-
-pixi solves for the machine that a manifest describes, not for the machine at hand: without one of these tables it takes
-the plain build everywhere. A table states the least that a machine must have.
-
-    platforms             since pixi 0.71: rich platforms, of which pixi takes the first that the machine satisfies
-    system_requirements   before: an environment for each kind of machine
-
-https://pixi.prefix.dev/latest/workspace/system_requirements/
 """
 
 import hashlib
+import io
 import json
-import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from vbuild.errors import RepackageError, at
 from vbuild.files import zstd
+from vbuild.files.archives import BoundedInfo
 from vbuild.files.edited import EditedFile
 from vbuild.files.hashing import Digests
+from vbuild.files.json_text import json_object
 from vbuild.files.records import Buffer
 from vbuild.hardware.conda import MACHINES
 from vbuild.hardware.cpu import available_cores
-from vbuild.hardware.driver import Dotted
-from vbuild.publishing.conda.reading import LEVEL_PACKAGE, NOARCH, listed, open_package
 from vbuild.publishing.installing import InstalledFile, InstallEnvironment, installed, moment_of, scripts_of
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.shared import SharedWheels
 from vbuild.wheel.unpacking import mapped
-from vbuild.wheel.zip_write import PassedStream, StoredStream, write_stored
+from vbuild.wheel.zip_read import Member, ZipReader
+from vbuild.wheel.zip_write import PassedStream, StoredStream, open_stored, write_stored
+
+NOARCH = "noarch"
+LEVEL_PACKAGE = "_x86_64-microarch-level"
+
+_METADATA = "metadata.json"
+# bytes of what describes a package: paths.json of a hundred thousand files
+LARGEST = 1 << 25
+_READ = 1 << 20
+# the largest packages have a hundred thousand files; entries of any package, and the most of a small one
+_MOST_ENTRIES, _FEW_ENTRIES = 500_000, 20_000
+
+
+class OpenCondaPackage(Struct, frozen=True):
+    """A package open for reading as *source*: *files* is the archive of its files, *described* the other one."""
+
+    source: ZipReader
+    files: Member
+    described: Member
+
+    def information(self) -> dict[str, bytes]:
+        """The members of the describing archive, by path; `RepackageError` if it is damaged, or unheard-of large."""
+        with at(self.described.path):
+            data = b"".join(self.plain(self.described, most=LARGEST))
+            try:
+                with tarfile.open(fileobj=io.BytesIO(data), mode="r:", tarinfo=BoundedInfo) as archive:
+                    entries = counted_entries(archive, packed=self.described.size)
+                    return {one.name: b"".join(_chunks(archive, one)) for one in entries if one.isfile()}
+            except (tarfile.TarError, EOFError) as error:
+                raise RepackageError(f"damaged: {str(error).splitlines()[0]}") from error
+
+    def index(self) -> dict[str, Any]:
+        """``info/index.json``."""
+        data = self.information().get("info/index.json", b"")
+        with at("info/index.json"):
+            return json_object(data, RepackageError)
+
+    def entries(self) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
+        """What is in the archive of its files, with the chunks of each, to be read before the next one."""
+        with self._opened(self.files) as archive:
+            for entry in archive:
+                yield entry, _chunks(archive, entry)
+
+    def plain(self, member: Member, *, most: int) -> Iterator[bytes]:
+        """The archive that *member* is, not compressed; `RepackageError` if it is damaged, or over *most* bytes."""
+        stream = zstd.reading(io.BufferedReader(Chunks(self.source.inflated(member))))
+        size = 0
+        try:
+            while chunk := stream.read(_READ):
+                if (size := size + len(chunk)) > most:
+                    raise RepackageError(f"unpacks to more than {most} bytes; expected no more")
+                yield chunk
+        except (zstd.ZstdError, EOFError) as error:
+            raise RepackageError(f"damaged: {error}") from error
+
+    @contextmanager
+    def _opened(self, member: Member) -> Iterator[tarfile.TarFile]:
+        """The archive that *member* is, to be read from start to end."""
+        chunks = io.BufferedReader(Chunks(self.source.inflated(member)))
+        stream = zstd.reading(chunks)
+        with at(member.path):
+            try:
+                with tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
+                    yield archive
+            except (zstd.ZstdError, tarfile.TarError, EOFError) as error:
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise RepackageError(f"damaged: {reason}") from error
+
+
+def counted_entries(archive: tarfile.TarFile, *, packed: int) -> Iterator[tarfile.TarInfo]:
+    """The entries of *archive*; `RepackageError` when there are more than a package of *packed* bytes has.
+
+    Entries that are alike and hold nothing take no room, and each takes time and memory.
+    """
+    most = min(_MOST_ENTRIES, max(_FEW_ENTRIES, packed))
+    for number, entry in enumerate(archive):
+        if number == most:
+            raise RepackageError(f"more than {most} entries; expected no more in a package of its size")
+        yield entry
+
+
+@contextmanager
+def open_package(path: Path) -> Iterator[OpenCondaPackage]:
+    """The package at *path*; `VbuildError` if it is damaged or of another format."""
+    with open_stored(path) as source:
+        stem = path.name.removesuffix(".conda")
+        members = {member.path: member for member in source.members}
+        names = (_METADATA, f"pkg-{stem}.tar.zst", f"info-{stem}.tar.zst")
+        for name in names:
+            if name not in members:
+                raise RepackageError(f"{path.name}: no {name}; expected a package of conda's format 2")
+        yield OpenCondaPackage(source, members[names[1]], members[names[2]])
+
+
+class Chunks(io.RawIOBase):
+    """*chunks* as a file that can be read from the start."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:  # type: ignore[override] # bytes are never read into
+        self._rest = self._rest or next(self._chunks, b"")
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+def _chunks(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]:
+    file = archive.extractfile(entry) if entry.isfile() else None
+    while file and (chunk := file.read(_READ)):
+        yield chunk
+
+
+def listed(path: Path, *, sha256: str) -> dict[str, Any]:
+    """What repodata says of the package at *path*, whose SHA-256 is *sha256*."""
+    with open_package(path) as package:
+        return {**package.index(), "sha256": sha256, "size": path.stat().st_size}
+
 
 # what clients replace by the prefix of the environment, in a file that paths.json says to hold it; conda's own choice
 PLACEHOLDER = "/opt/anaconda1anaconda2anaconda3"
@@ -301,98 +419,3 @@ def _level(chunks: Sequence[Buffer]) -> int:
 
 def _json(data: Any) -> bytes:  # noqa: ANN401 - whatever JSON holds
     return json.dumps(data, indent=2, sort_keys=True).encode() + b"\n"
-
-
-_ASKED = (LEVEL_PACKAGE, "__cuda", "__glibc")
-_BOUND = re.compile(r"(>=|==|<)(?P<version>[\d.]+)")
-_NAME = re.compile(r"[^a-z0-9]+")
-
-
-class _Kind(Struct, frozen=True):
-    """Machines, by what they have at least; *arch* is the compute capability of their GPUs."""
-
-    name: str
-    subdir: str
-    level: str | None
-    cuda: Dotted | None
-    arch: Dotted | None
-    glibc: Dotted | None
-
-
-def platforms(records: Sequence[CondaRecord], asked: Mapping[str, str], *, channels: Sequence[str]) -> str:
-    """The manifest of a workspace with the projects *asked*, by version, for the machines of *records*."""
-    lines = [*_workspace(asked, channels), "platforms = ["]
-    for kind in _kinds(records):
-        driver = str(kind.cuda or Dotted(0, 0))
-        keys = {
-            "name": kind.name,
-            "platform": kind.subdir,
-            "archspec": f"x86_64_v{kind.level}" if kind.level else None,
-            "cuda": {"driver": driver, "arch": str(kind.arch)} if kind.arch else kind.cuda and driver,
-            "glibc": kind.glibc and str(kind.glibc),
-        }
-        lines.append(f"  {_inline(keys)},")
-    return "\n".join([*lines, "]", "", *_dependencies(asked)])
-
-
-def system_requirements(records: Sequence[CondaRecord], asked: Mapping[str, str], *, channels: Sequence[str]) -> str:
-    """The same with an environment for each kind of machine, builds for some GPUs alone excepted."""
-    kinds = [kind for kind in _kinds(records) if not kind.arch]
-    subdirs = list(dict.fromkeys(kind.subdir for kind in kinds))
-    lines = [*_workspace(asked, channels), f"platforms = {json.dumps(subdirs)}", "", *_dependencies(asked)]
-    for kind in kinds:
-        lines += ["", f"[feature.{kind.name}]", f"platforms = {json.dumps([kind.subdir])}"]
-        lines += [f"[feature.{kind.name}.system-requirements]"]
-        lines += [f'archspec = "x86_64_v{kind.level}"'] if kind.level else []
-        lines += [f'cuda = "{kind.cuda}"'] if kind.cuda else []
-        lines += [f'libc = {{ family = "glibc", version = "{kind.glibc}" }}'] if kind.glibc else []
-    return "\n".join([*lines, "", "[environments]", *(f'{kind.name} = ["{kind.name}"]' for kind in kinds)])
-
-
-def _kinds(records: Sequence[CondaRecord]) -> list[_Kind]:
-    """The kinds of machines, the most preferred first, each once; of builds of one label the newest glibc counts."""
-    found: dict[str, _Kind] = {}
-    for record in sorted(records, key=lambda record: -record.number):
-        for kind in _kinds_of(record):
-            known = found.setdefault(kind.name, kind)
-            newest = max(filter(None, (known.glibc, kind.glibc)), default=None)
-            found[kind.name] = replace(known, glibc=newest)
-    best: dict[_Kind, _Kind] = {}
-    for kind in found.values():
-        best.setdefault(replace(kind, name=""), kind)
-    return list(best.values())
-
-
-def _kinds_of(record: CondaRecord) -> Iterator[_Kind]:
-    """The machines that *record* is for: with bounds on GPUs, one for each bound, the highest first.
-
-    Above the highest the build does not run, so that this kind gets another one.
-    """
-    asked = {name: versions for name, _, versions in (text.partition(" ") for text in record.depends)}
-    subdir = "linux-64" if record.subdir == NOARCH else record.subdir
-    level, cuda, glibc = (min(_bounds(asked.get(name, "")), default=None) for name in _ASKED)
-    archs: Iterable[Dotted | None] = sorted(_bounds(asked.get("__cuda_arch", "")), reverse=True) or (None,)
-    for arch in archs:
-        words = (subdir, record.label or "plain", *([str(arch)] if arch else []))
-        name = _NAME.sub("-", "-".join(words)).strip("-")
-        yield _Kind(name, subdir, str(level.major) if level else None, cuda, arch, glibc)
-
-
-def _bounds(versions: str) -> frozenset[Dotted]:
-    """The versions that *versions* begin or end with."""
-    return frozenset(Dotted.parse(match["version"]) for match in _BOUND.finditer(versions))
-
-
-def _workspace(asked: Mapping[str, str], channels: Sequence[str]) -> list[str]:
-    return ["[workspace]", f"name = {json.dumps(next(iter(asked), 'demo'))}", f"channels = {json.dumps([*channels])}"]
-
-
-def _dependencies(asked: Mapping[str, str]) -> list[str]:
-    return ["[dependencies]", *(f'{json.dumps(name)} = "=={version}"' for name, version in asked.items())]
-
-
-def _inline(keys: Mapping[str, object]) -> str:
-    """*keys* as an inline table, those without a value left out."""
-    found = ((key, value) for key, value in keys.items() if value is not None)
-    pairs = (f"{key} = {_inline(value) if isinstance(value, dict) else json.dumps(value)}" for key, value in found)
-    return f"{{ {', '.join(pairs)} }}"
