@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.factories import cuda
 from tests.factories.projects import KERNEL, tree
-from vbuild.build.caching import Running
+from vbuild.build.caching import Ccache
 from vbuild.build.cuda import cuda_plan
 from vbuild.build.plan import BuildBackend, RecipeFlags, planned
 from vbuild.build.wrappers import BuildFolders, CompilerWrappers, install
@@ -44,7 +44,7 @@ class Build:
         level: str = "v3",
         home: Path | None = None,
         keep: tuple[str, ...] = (),
-        cache: Running | None = None,
+        cache: Ccache | None = None,
         **settings: Any,
     ) -> None:
         self.source = tree(folder / "source", {"a.cu": GPU + KERNEL, "b.cu": CALLING, "c.cu": CALLED, "d.cu": KERNEL})

@@ -188,15 +188,14 @@ def test_an_entry_that_is_being_made_stays(tmp_path: Path) -> None:
     assert not (tmp_path / ".locks/one").exists()
 
 
-def test_sccache_at_work_keeps_its_folder_and_the_others_go(folder: Path) -> None:
-    for name in ("sccache", "sccache-2"):
-        (folder / name).mkdir(parents=True)
-        os.utime(folder / name, (1, 1))
-    with locked(folder / "sccache.lock"):
-        assert Cache.of(Part.SCCACHE).sweep().count == 1
-        with pytest.raises(BuildError, match=f"^{folder}/sccache: in use by another process; try again when it is"):
-            clean([Part.SCCACHE])
-    assert [path.name for path in folder.glob("sccache*") if path.is_dir()] == ["sccache"]
+def test_a_program_at_work_keeps_its_folder(folder: Path) -> None:
+    (folder / "zig").mkdir(parents=True)
+    os.utime(folder / "zig", (1, 1))
+    with locked(folder / "zig.lock"):
+        assert Cache.of(Part.ZIG).sweep().count == 0
+        with pytest.raises(BuildError, match=f"^{folder}/zig: in use by another process; try again when it is"):
+            clean([Part.ZIG])
+    assert (folder / "zig").is_dir()
 
 
 def test_remains_of_killed_processes_are_swept_after_a_day(tmp_path: Path) -> None:
@@ -280,7 +279,7 @@ def test_a_cache_that_cannot_be_written_is_read_and_not_swept(tmp_path: Path, mo
 def test_a_disk_that_fails_while_the_cache_is_emptied_is_told_in_one_line(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    entry = tmp_path / "vbuild/sccache/one/two"
+    entry = tmp_path / "vbuild/zig/one/two"
 
     variables = {"XDG_CACHE_HOME": str(tmp_path)}
 

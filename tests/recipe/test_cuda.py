@@ -261,8 +261,8 @@ files = { "*_sm90.cu" = "90a", "third_party/*" = "keep", "b.cu" = ["80", "9.0+PT
 
 def test_the_host_compiler_and_the_cache_are_read(tmp_path: Path) -> None:
     text = '[matrix]\ncpu = ["armv8-a", "armv8.2-a"]\n[build]\n'
-    found = recipe(tmp_path, text + 'host = "zig"\nglibc = "2.28"\ncache = "sccache"\n')
-    assert (found.build.host, found.build.cache) == (HostSettings(HostCompiler.ZIG, (2, 28)), "sccache")
+    found = recipe(tmp_path, text + 'host = "zig"\nglibc = "2.28"\ncache = "ccache"\n')
+    assert (found.build.host, found.build.cache) == (HostSettings(HostCompiler.ZIG, (2, 28)), "ccache")
     assert [str(target.cpu) for target in found.targets] == ["armv8-a", "armv8.2-a"]
     assert recipe(tmp_path, text).build.host == HostSettings()
     assert recipe(tmp_path, text + 'host = "zig"\nglibc = "2.44"\n').build.host.glibc == NEWEST_GLIBC

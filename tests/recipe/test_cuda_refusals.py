@@ -266,7 +266,7 @@ AROUND = [
     (CPU + "[build]\ncache = true", "build.cache: expected a string, got True"),
     (
         CPU + '[build]\ncache = "fscache"',
-        "build.cache: found 'fscache'; expected 'auto', 'ccache', 'sccache' or 'none'; did you mean 'sccache'?",
+        "build.cache: found 'fscache'; expected 'auto', 'ccache' or 'none'; did you mean 'ccache'?",
     ),
 ]
 

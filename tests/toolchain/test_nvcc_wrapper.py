@@ -11,7 +11,7 @@ from tests.factories import cuda
 from tests.factories.nvcc import COMPILERS, OUTSIDE, Build, codes
 from tests.factories.projects import tree
 from tests.factories.tools import needs
-from vbuild.build.caching import found
+from vbuild.build.caching import ccache
 from vbuild.elf.image import ElfImage
 from vbuild.errors import BuildError
 from vbuild.gpu_code.model import Compression
@@ -228,13 +228,11 @@ def test_an_nvcc_that_is_gone_is_one_line(tmp_path: Path) -> None:
 @needs("ccache")
 def test_a_cache_does_not_give_one_level_the_code_of_another(tmp_path: Path) -> None:
     environment = {**OUTSIDE, "CCACHE_DIR": str(tmp_path / "cache")}
-    caching = found("ccache", environment)
-    assert caching
     objects = {}
     for name, level in (("one", "v1"), ("two", "v3"), ("three", "v1")):
-        with caching.running(tmp_path / name, environment) as running:
-            build = Build(tmp_path / name, "80", level=level, cache=running)
-            objects[name] = build.compiled("-O2", "-Xcompiler=-march=native", CCACHE_DIR=str(tmp_path / "cache"))
+        running = ccache("ccache", tmp_path / name, environment)
+        build = Build(tmp_path / name, "80", level=level, cache=running)
+        objects[name] = build.compiled("-O2", "-Xcompiler=-march=native", CCACHE_DIR=str(tmp_path / "cache"))
     assert ["ymm" in disassembled(file) for file in objects.values()] == [False, True, False]
     assert objects["one"].read_bytes() == objects["three"].read_bytes()
     statistics = subprocess.check_output(["ccache", "--print-stats"], env=environment, text=True)
@@ -246,13 +244,11 @@ def test_a_cache_does_not_give_one_level_the_code_of_another(tmp_path: Path) -> 
 @pytest.mark.parametrize("flags", [("-lineinfo",), ("-G", "-g")], ids=" ".join)
 def test_a_cache_gives_no_build_the_lines_of_another(flags: tuple[str, ...], tmp_path: Path) -> None:
     environment = {**OUTSIDE, "CCACHE_DIR": str(tmp_path / "cache")}
-    caching = found("ccache", environment)
-    assert caching
     objects = []
     for name in ("one", "two"):
-        with caching.running(tmp_path / name, environment) as running:
-            build = Build(tmp_path / name, "80+ptx", cache=running, compress=Compress.NONE)
-            objects.append(build.compiled(*flags, CCACHE_DIR=str(tmp_path / "cache")).read_bytes())
+        running = ccache("ccache", tmp_path / name, environment)
+        build = Build(tmp_path / name, "80+ptx", cache=running, compress=Compress.NONE)
+        objects.append(build.compiled(*flags, CCACHE_DIR=str(tmp_path / "cache")).read_bytes())
     assert objects[0] == objects[1]
     assert b'"/./a.cu"' in objects[0]
     assert os.fsencode(tmp_path) not in objects[0]
@@ -263,14 +259,12 @@ def test_a_cache_gives_no_build_the_lines_of_another(flags: tuple[str, ...], tmp
 @needs("ccache")
 def test_a_cache_finds_what_was_compiled_side_by_side(tmp_path: Path) -> None:
     environment = {**OUTSIDE, "CCACHE_DIR": str(tmp_path / "cache")}
-    caching = found("ccache", environment)
-    assert caching
     objects = []
     for name, processes in (("one", "2"), ("two", "1")):
-        with caching.running(tmp_path / name, environment) as running:
-            build = Build(tmp_path / name, "80,90", cache=running)
-            variables = {"CCACHE_DIR": str(tmp_path / "cache"), THREADS: processes}
-            objects.append(build.compiled("-O2", **variables).read_bytes())
+        running = ccache("ccache", tmp_path / name, environment)
+        build = Build(tmp_path / name, "80,90", cache=running)
+        variables = {"CCACHE_DIR": str(tmp_path / "cache"), THREADS: processes}
+        objects.append(build.compiled("-O2", **variables).read_bytes())
     uncached = Build(tmp_path / "three", "80,90").compiled("-O2", **{THREADS: "2"}).read_bytes()
     assert objects == [uncached, uncached]
     statistics = subprocess.check_output(["ccache", "--print-stats"], env=environment, text=True)

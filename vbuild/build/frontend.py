@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from vbuild.build.advice import advice, first_of_nvcc, looked_in_vain
-from vbuild.build.caching import Running
+from vbuild.build.caching import Ccache
 from vbuild.build.cuda import cuda_plan
 from vbuild.build.environment import BuildEnvironment, Environments, SourceTools, own_environment
 from vbuild.build.identity import packages_of
@@ -116,7 +116,7 @@ def build_wheel(
     *,
     log: Path,
     environments: Environments,
-    cache: Running | None = None,
+    cache: Ccache | None = None,
     processes: int = 0,
 ) -> Built:
     """Build *job* in the tree *project*, which is used up; the wheel and the compiler wrappers go into *folder*.
@@ -196,7 +196,7 @@ def required(job: Job, project: Path, folder: Path, *, log: Path, environments: 
 
 
 def _shell(
-    job: Job, project: Path, folder: Path, *, log: Path, environments: Environments, cache: Running | None
+    job: Job, project: Path, folder: Path, *, log: Path, environments: Environments, cache: Ccache | None
 ) -> "_Shell":
     planned_variables = {**dict(job.plan.environment), **dict(job.reached)}
     variables = {**_QUIET, **passed(os.environ, job.settings.pass_env), **dict(job.target.env), **planned_variables}

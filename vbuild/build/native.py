@@ -28,7 +28,7 @@ from typing import Protocol, Self
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
-from vbuild.build.caching import Running
+from vbuild.build.caching import Ccache
 from vbuild.build.environment import BuildEnvironment, Environments
 from vbuild.build.identity import BuildKeys
 from vbuild.build.kept_flags import KeptFlags
@@ -246,7 +246,7 @@ class NativeBuilder:
         )
 
     def build(
-        self, prefixes: Sequence[Prefix], *, cache: Running | None = None, on_progress: OnProgress = lambda _text: None
+        self, prefixes: Sequence[Prefix], *, cache: Ccache | None = None, on_progress: OnProgress = lambda _text: None
     ) -> None:
         """See to it that *prefixes*, of `steps`, are there; *on_progress* is called with each one that is built.
 
@@ -258,7 +258,7 @@ class NativeBuilder:
         self,
         prefixes: Sequence[Prefix],
         steps: Mapping[Prefix, BuildStep],
-        cache: Running | None,
+        cache: Ccache | None,
         on_progress: OnProgress,
     ) -> None:
         """See to *prefixes*, of *steps*, one by one, each once in this run."""
@@ -266,7 +266,7 @@ class NativeBuilder:
             self._made.get(prefix.key, partial(self._see_to, steps[prefix], steps, cache, on_progress))
 
     def _see_to(
-        self, step: BuildStep, steps: Mapping[Prefix, BuildStep], cache: Running | None, on_progress: OnProgress
+        self, step: BuildStep, steps: Mapping[Prefix, BuildStep], cache: Ccache | None, on_progress: OnProgress
     ) -> None:
         """Build *step*, unless it is in the cache, and before it what it is built against."""
         if self._settings.cache.has(step.prefix):
@@ -278,12 +278,16 @@ class NativeBuilder:
             if self._settings.cache.has(step.prefix):  # another process had the lock
                 return
             on_progress(f"{step}: building")
-            # sccache's server, which no build starts, runs the compilers
-            looked = None if cache and cache.caching.is_server else self._settings.looked
             folder = self._settings.stage / "native" / step.label
             shutil.rmtree(folder, ignore_errors=True)  # what --fresh found to be damaged, and built a moment ago
             builder = _StepBuilder(
-                step, folder, self._log(step), self._settings.environments, cache, self._settings.pass_env, looked
+                step,
+                folder,
+                self._log(step),
+                self._settings.environments,
+                cache,
+                self._settings.pass_env,
+                self._settings.looked,
             )
             builder.build(self._tree(step, folder), self._settings.cache)
 
@@ -318,7 +322,7 @@ class _StepBuilder(Struct, frozen=True):
     folder: Path
     log: Path
     environments: Environments
-    cache: Running | None
+    cache: Ccache | None
     pass_env: tuple[str, ...]
     looked: LookedFor | None
 

@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar
 from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
-from vbuild.build.caching import CompilerCache, Running, Wrapped
+from vbuild.build.caching import NAMES, Ccache
 from vbuild.build.plan import Rewriting
 from vbuild.build.prefixes import Prefix, left_to_compilers
 from vbuild.build.prefixes import mapping as prefix_mapping
@@ -197,7 +197,7 @@ def install(
     *,
     environment: Mapping[str, str],
     cuda: CudaRules | None = None,
-    cache: Running | None = None,
+    cache: Ccache | None = None,
 ) -> CompilerWrappers:
     """Put into *folder* a wrapper for every compiler, which follows *rules*, and one for nvcc, which follows *cuda*.
 
@@ -220,10 +220,7 @@ def install(
     if cuda:
         named.append((cuda.nvcc.parents[1], "cuda"))
     others = tuple(f"-ffile-prefix-map={place.absolute()}={name}" for place, name in named if place)
-    wrapped = Wrapped(compilers.programs, (), (mapping, *others))
-    if cache and not compilers.zig_target:  # no cache takes a compiler of two words, nor its ar
-        wrapped = cache.wrapped(compilers.programs, wrappers.folder / "cached", source=wrappers.source, others=others)
-    programs = dict(wrapped.programs)
+    programs = {name: (*(cache.prefix(command) if cache else ()), *command) for name, command in compilers.programs}
     if compilers.rust:
         programs[compiler_program.RUSTC] = (*environment.get("RUSTC_WRAPPER", "").split(),)
     if wrappers.cuda and cuda:
@@ -233,14 +230,14 @@ def install(
         "programs": programs,
         "variables": {
             **_compilers_own(compilers, wrappers, cuda, environment),
-            **dict(wrapped.variables),
+            **(cache.variables if cache else {}),
             **left_to_compilers(build.prefixes, environment),
             MARK: "1",
         },
         "source": str(wrappers.source),
         "log": str(wrappers.log),
         "calls": str(wrappers.folder / _CALLS),
-        "mapping": (*wrapped.mapping, *prefix_mapping(build.prefixes)),
+        "mapping": (mapping, *others, *prefix_mapping(build.prefixes)),
         "rust_mapping": (
             f"--remap-path-prefix={wrappers.source}=.",
             f"--remap-path-prefix={cargo_home(environment)}=cargo",  # of crates, whose panics say where they are
@@ -250,7 +247,7 @@ def install(
         program = (str(cuda.nvcc),)
         settings["nvcc"] = {
             "rules": cuda.data(),
-            "command": (*(cache.prefix(program, is_nvcc=True) if cache else ()), *program),
+            "command": (*(cache.prefix(program) if cache else ()), *program),
             "mapping": (mapping, *others, *prefix_mapping(build.prefixes)),
             "compilers": {name: command[0] for name, command in compilers.programs if len(command) == 1},
             "log": str(wrappers.folder / nvcc_commands.LOG),
@@ -336,7 +333,7 @@ def _behind_cache(name: str, program: Path, path: str) -> Path:
     """The compiler *name*: *program*, or, behind a link to a compiler cache, the next one on *path*."""
     folders = [Path(folder) for folder in path.split(os.pathsep)]
     others = (folder / name for folder in folders if not (folder / compiler_program.SETTINGS).exists())
-    files = (file for file in (program, *others) if file.is_file() and file.resolve().name not in {*CompilerCache})
+    files = (file for file in (program, *others) if file.is_file() and file.resolve().name not in NAMES)
     return next(files, program)
 
 

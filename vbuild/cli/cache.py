@@ -24,7 +24,6 @@ PARTS = (
     "cross",
     "official",
     "probes",
-    "sccache",
 )
 
 

@@ -57,16 +57,14 @@ class Part(StrEnum):
     CROSS = "cross"
     OFFICIAL = "official"
     PROBES = "probes"
-    SCCACHE = "sccache"
 
 
 class PartRule(Struct, frozen=True):
     """What is in a part of the cache, and when an entry is removed.
 
-    *entries* are patterns of paths in the part's folder; if there are none, the folder is one entry, and so is each
-    ``<name>-<number>`` next to it. An entry goes after *days* without use, never by itself for None, and the entries
-    used longest ago go while all of them take more than *most* bytes. What was used within *grace* seconds stays in
-    any case: a build may be at work with it.
+    *entries* are patterns of paths in the part's folder; if there are none, the folder is one entry. An entry goes
+    after *days* without use, never by itself for None, and the entries used longest ago go while all of them take more
+    than *most* bytes. What was used within *grace* seconds stays in any case: a build may be at work with it.
     """
 
     holds: str
@@ -100,7 +98,6 @@ RULES = {
     Part.CROSS: PartRule("settings for builds for another machine"),
     Part.OFFICIAL: PartRule("NVIDIA's libraries, and what is in its wheels"),
     Part.PROBES: PartRule("answers of compilers, interpreters and pip"),
-    Part.SCCACHE: PartRule("what sccache has compiled", ()),
 }
 
 
@@ -281,9 +278,8 @@ class Cache(Struct, frozen=True):
         if self.rule.entries:
             for pattern in self.rule.entries:
                 yield from self.folder.glob(pattern)
-        else:
-            folders = (self.folder, *self.folder.parent.glob(f"{glob.escape(self.folder.name)}-[0-9]*"))
-            yield from (folder for folder in folders if folder.is_dir())
+        elif self.folder.is_dir():
+            yield self.folder
 
     def _lock(self, path: Path) -> Path:
         """The lock of the entry at *path*."""

@@ -51,7 +51,7 @@ Keys = Mapping[str, Any]
 AGAINST = ("auto", "index", "none")
 
 _EMULATE = ("auto", "always", "never")
-_CACHES = ("auto", "ccache", "sccache", "none")
+_CACHES = ("auto", "ccache", "none")
 _FEWEST_ROUNDS = 2
 _PERCENTAGE = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)\s*%", re.ASCII)
 _NOT_ORDERED = frozenset({"abi_dependency"})  # reserved by the providers draft, which forbids it a place

@@ -72,12 +72,10 @@ _BACKEND_PREFIXES = (
 )
 _CUDA = frozenset({"FORCE_CUDA", "TORCH_CUDA_ARCH_LIST", "TORCH_NVCC_FLAGS"})
 _CUDA_PREFIXES = ("CUDA", "NVCC_", "NVIDIA_", "CUDNN_", "CUTENSOR_", "NCCL_")
-# sccache's server, which vbuild starts, has the rest, as that may be a login to a store elsewhere
-_CACHES = frozenset({"SCCACHE_DIR", "SCCACHE_CACHE_SIZE", "SCCACHE_SERVER_UDS", "SCCACHE_BASEDIRS", "SCCACHE_LOG"})
 # our own, the variants' that say what hardware there is, and what measures our compiler wrappers in tests
 _OURS = ("VBUILD_", "NV_VARIANT_PROVIDER_", "COVERAGE_PROCESS_")
 
-NAMES = _SURROUNDINGS | _NETWORK | _COMPILERS | _CUDA | _CACHES
+NAMES = _SURROUNDINGS | _NETWORK | _COMPILERS | _CUDA
 PREFIXES = (*_COMPILER_PREFIXES, *_BACKEND_PREFIXES, *_CUDA_PREFIXES, *_OURS)
 
 # the settings of installers, and of the programs that give them their passwords

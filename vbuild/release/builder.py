@@ -6,8 +6,7 @@ The cache is asked for a build before anything is compiled.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
@@ -48,7 +47,7 @@ from vbuild.toolchain.toolkit_provision import FETCHED
 from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:
-    from vbuild.build.caching import Running
+    from vbuild.build.caching import Ccache
     from vbuild.build.native import NativeBuilder
     from vbuild.sbom.model import Material
 
@@ -145,16 +144,13 @@ class Builder(Struct, frozen=True):
         """A tree of the source, patched, in *folder*, for one build."""
         return tree_of(self.context.recipe, self.archive, folder, exclude=self.context.folder)
 
-    @contextmanager
-    def caching(self) -> "Iterator[Running | None]":
-        """The compiler cache that the recipe asks for, or that is found, for the builds in the block."""
-        from vbuild.build.caching import found
+    def ccache(self) -> "Ccache | None":
+        """The compiler cache that the recipe asks for, or that is found."""
+        from vbuild.build.caching import ccache
 
-        cache = found(self.context.recipe.build.cache, os.environ)
-        with cache.running(self.context.stage, os.environ) if cache else nullcontext() as running:
-            yield running
+        return ccache(self.context.recipe.build.cache, self.context.stage, os.environ)
 
-    def built(self, item: PlannedWheel, cache: "Running | None" = None) -> RepairedWheel | Failure:
+    def built(self, item: PlannedWheel, cache: "Ccache | None" = None) -> RepairedWheel | Failure:
         """The repaired wheel of the build of *item*: of an earlier run, or built in a tree of its own with *cache*."""
         target = item.target
         folder = self.context.place("builds", target)
@@ -163,9 +159,7 @@ class Builder(Struct, frozen=True):
                 found = RepairedWheel.of_record(kept.wheel, kept.record)
                 self.notes.extend(found.notes)
                 return found
-            # sccache's server, which no build starts, runs the compilers: a watch would miss much
-            is_seen = item.keys is not None and not (cache and cache.caching.is_server)
-            job = self.watched(item.job, folder) if is_seen else item.job
+            job = self.watched(item.job, folder) if item.keys is not None else item.job
             own: list[str] = []
             try:
                 made = replace(self, notes=own)._made(job, folder, cache)  # noqa: SLF001 - its own
@@ -241,7 +235,7 @@ class Builder(Struct, frozen=True):
         found = self.natives.variables(target.cpu, before, is_zig=bool(job.compilers.zig_target))
         return replace(job, prefixes=tuple(step.prefix for step in steps), reached=tuple(found.items()))
 
-    def _made(self, job: Job, folder: Path, cache: "Running | None") -> RepairedWheel:
+    def _made(self, job: Job, folder: Path, cache: "Ccache | None") -> RepairedWheel:
         target, recipe, on_progress = job.target, self.context.recipe, self.context.on_progress
         if self.natives:
             self.natives.build(job.prefixes, cache=cache, on_progress=partial(on_progress, target))
@@ -292,7 +286,7 @@ class Builder(Struct, frozen=True):
         if past:
             self.notes.append(f"{job.target}: {told}")
 
-    def _compiled(self, job: Job, folder: Path, log: Path, cache: "Running | None") -> MadeWheel:
+    def _compiled(self, job: Job, folder: Path, log: Path, cache: "Ccache | None") -> MadeWheel:
         """The portable wheel of *job*, and what it was made of.
 
         Flags of single files stay, as their authors choose that code at run time. Where that turns out to be wrong, it
@@ -343,7 +337,7 @@ class Builder(Struct, frozen=True):
         """What compiler wrappers changed in the native dependencies of *job*, which are built."""
         return self.natives.overrides(job.prefixes) if self.natives else ()
 
-    def built_in(self, folder: Path, job: Job, log: Path, cache: "Running | None") -> MadeWheel:
+    def built_in(self, folder: Path, job: Job, log: Path, cache: "Ccache | None") -> MadeWheel:
         """The wheel of *job*, built in a new tree of the source in *folder*, and repaired."""
         recipe, project = self.context.recipe, self.tree(folder / "tree")
         # what failed to be repaired is not compiled again for a recipe that differs in this alone

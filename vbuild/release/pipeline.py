@@ -188,7 +188,8 @@ def _made(
 
         first = {item.build: item for item in longest_first(first.values(), builder.context)}
     builder = replace(builder, processes=processes)
-    with builder.caching() as cache, _pool(at_once) as each:
+    cache = builder.ccache()
+    with _pool(at_once) as each:
         builds = dict(zip(first, each(partial(builder.built, cache=cache), first.values()), strict=True))
 
         def slim(item: PlannedWheel) -> Mapping[Target, Path] | Failure:

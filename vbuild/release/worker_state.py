@@ -189,8 +189,7 @@ class _Work(Struct, frozen=True):
             why = str(error).removeprefix(f"{builder.context.recipe.name}: {target}: ")
             raise BuildError(f"{platform.node()}: {why}") from error
         [item] = pipeline.planned(builder, [job])
-        with builder.caching() as running:
-            outcome = builder.built(item, running)
+        outcome = builder.built(item, builder.ccache())
         if isinstance(outcome, Failure):
             return outcome
         return RemoteBuild(job, item.build, outcome, tuple(dict.fromkeys([*job.notes, *builder.notes])))
