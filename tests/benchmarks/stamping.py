@@ -1,11 +1,11 @@
-"""Stamping real wheels, against variantlib and against a plain copy of the file."""
+"""Stamping real wheels, against variantlib."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.benchmarks.figure import Figure, Peer, Wheel
 from tests.benchmarks.measuring import BIN, Command, command, shell, timed, vbuild
-from tests.benchmarks.wheels import CUBLAS, XGBOOST
+from tests.benchmarks.wheels import XGBOOST
 
 PROPERTY = "x86_64 :: level :: v3"
 SEED = """
@@ -17,31 +17,19 @@ requires = ["x86-64-variant-provider >=0.2"]
 
 
 def figures() -> Iterator[Figure]:
-    for name, options, what in (
-        ("xgboost", (), "stamp xgboost 3.2.0 (131.7 MB), every file compared with RECORD"),
-        ("xgboost-unverified", ("--no-verify",), "the same with `--no-verify`"),
-    ):
-        yield Figure(
-            name=name,
-            what=what,
-            measure=timed(stamping(XGBOOST, *options)),
-            peer=Peer("`variantlib make-variant --skip-plugin-validation`", timed(variantlib(XGBOOST))),
-            reach=0.05,
-            memory=100,
-            inputs=(XGBOOST,),
-        )
     yield Figure(
-        name="cublas-unverified",
-        what="stamp nvidia-cublas-cu12 (581 MB), `--no-verify`",
-        measure=timed(stamping(CUBLAS, "--no-verify")),
-        peer=Peer("`cp` of the file", timed(copying(CUBLAS))),
-        reach=3,
-        inputs=(CUBLAS,),
+        name="xgboost",
+        what="stamp xgboost 3.2.0 (131.7 MB), every file compared with RECORD",
+        measure=timed(stamping(XGBOOST)),
+        peer=Peer("`variantlib make-variant --skip-plugin-validation`", timed(variantlib(XGBOOST))),
+        reach=0.05,
+        memory=100,
+        inputs=(XGBOOST,),
     )
 
 
-def stamping(wheel: Wheel, *options: str) -> Command:
-    return vbuild("stamp", wheel, "-o", "out", "--label", "v3", "-p", PROPERTY, *options)
+def stamping(wheel: Wheel) -> Command:
+    return vbuild("stamp", wheel, "-o", "out", "--label", "v3", "-p", PROPERTY)
 
 
 def variantlib(wheel: Wheel) -> Command:

@@ -229,18 +229,16 @@ def test_a_hash_label_is_that_of_variantlib() -> None:
     assert described([LEVEL_3], label=None, declaration=None).label == "fa7c1393"
 
 
-def test_a_spoilt_member_is_found_unless_nobody_looks(tmp_path: Path) -> None:
+def test_a_spoilt_member_is_found(tmp_path: Path) -> None:
     spoilt = wheel(tmp_path, files={"demo/_C.so": "as RECORD has it"})
     data = spoilt.read_bytes()
     with zipfile.ZipFile(spoilt) as archive:
         record = archive.read("demo-1.0.dist-info/RECORD").decode()
     wheel(tmp_path, files={"demo/_C.so": "as RECORD has nt"}, record=record)
     assert spoilt.read_bytes() != data
-    assert stamped(spoilt, tmp_path / "kept", variant=V3, verify=False).is_file()
     with pytest.raises(WheelError, match=r"demo/_C\.so: does not match its hash in RECORD"):
         stamped(spoilt, tmp_path / "out", variant=V3)
     labelled = spoilt.rename(spoilt.with_name("demo-1.0-py3-none-any-x86_64_v3.whl"))
-    assert unstamped(labelled, tmp_path / "back", verify=False).is_file()
     with pytest.raises(WheelError, match=r"demo/_C\.so: does not match its hash in RECORD"):
         unstamped(labelled, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -81,7 +81,6 @@ class SlimOptions(TypedDict, total=False):
     drop_signature     cut signed Windows libraries, whose signatures become void and go
     sbom               add a bill of materials to changed wheels; True
     provenance         write <wheel>.provenance.json, ready to sign, next to each wheel
-    verify             compare what is passed on with CRC-32 and RECORD, too; True
     executor           "local", or "dask://HOST:PORT"
     on_progress        called with the wheel at work, and the bytes done and to do
     """
@@ -102,7 +101,6 @@ class SlimOptions(TypedDict, total=False):
     drop_signature: bool
     sbom: bool
     provenance: bool
-    verify: bool
     executor: "str | Executor"
     on_progress: Callable[[str, int, int], None]
 
@@ -129,7 +127,6 @@ class SplitOptions(TypedDict, total=False):
     fast            compress in a third of the time; wheels get an eighth larger
     sbom            add a bill of materials to changed wheels; True
     provenance      write <wheel>.provenance.json, ready to sign, next to each wheel
-    verify          compare what is passed on with CRC-32 and RECORD, too; True
     allow_builds    for *tries*, build requirements that have no wheel, which runs their code
     on_progress     called with what is done at the moment, and the bytes done and to do
     """
@@ -153,7 +150,6 @@ class SplitOptions(TypedDict, total=False):
     fast: bool
     sbom: bool
     provenance: bool
-    verify: bool
     allow_builds: bool
     on_progress: Callable[[str, int, int], None]
 
@@ -167,7 +163,6 @@ class StampOptions(TypedDict, total=False):
     remove      take the label and variant.json away
     properties  properties of the variant, as in "x86_64 :: level :: v3"
     metadata    a TOML file with a [variant] table: priorities and providers
-    verify      compare every member with RECORD first, not only those that are read; True
     schema      the draft that variant metadata follows; "850/0.2.0"
     """
 
@@ -177,7 +172,6 @@ class StampOptions(TypedDict, total=False):
     remove: bool
     properties: "Iterable[str | Property]"
     metadata: StrPath | None
-    verify: bool
     schema: "str | Schema"
 
 
@@ -243,7 +237,6 @@ class PublishOptions(TypedDict, total=False):
     annotation_key  oci: the annotation that holds a variant's properties
     emit            oci: rules for clusters, "nfd" or "dra"
     map             conda: names of required projects there, as in `{"torch": "pytorch"}`
-    verify          compare every member of each wheel with RECORD first; True
     """
 
     url: str | None
@@ -260,4 +253,3 @@ class PublishOptions(TypedDict, total=False):
     annotation_key: str | None
     emit: Iterable[Literal["nfd", "dra"]]
     map: Mapping[str, str] | Iterable[tuple[str, str]]
-    verify: bool

@@ -59,7 +59,6 @@ def slim(
         cuts=cuts_of(asked),
         codec=codec_of(fast=asked.get("fast", False)),
         accept_license=asked.get("accept_license", False),
-        verify=asked.get("verify", True),
         executor=value_of(asked.get("executor", "local"), Executor.parse),
         on_progress=asked.get("on_progress", silent),
     )
@@ -174,7 +173,6 @@ def split(
         request=request,
         cut=cut_of(paths, gpus) if gpus else None,
         codec=codec_of(fast=asked.get("fast", False)),
-        verify=asked.get("verify", True),
         on_progress=asked.get("on_progress", silent),
     )
     if asked.get("provenance"):
@@ -226,11 +224,11 @@ def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) 
     from vbuild.variants.stamp import declaration_at, described, stamped, unstamped
 
     asked = known(options, StampOptions)
-    label, null, verify = asked.get("label"), asked.get("null", False), asked.get("verify", True)
+    label, null = asked.get("label"), asked.get("null", False)
     if sum((label is not None, asked.get("hash_label", False), null, asked.get("remove", False))) != 1:
         raise VariantError("expected exactly one of label, hash_label, null and remove")
     if asked.get("remove"):
-        return unstamped(Path(wheel), Path(output_dir), verify=verify)
+        return unstamped(Path(wheel), Path(output_dir))
     properties = [value_of(each, Property.parse) for each in asked.get("properties", ())]
     file = path_of(asked.get("metadata"))
     declaration = declaration_at(file) if file else None
@@ -240,5 +238,4 @@ def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) 
         variant=NULL if null else described(properties, label=label, declaration=declaration),
         metadata=declaration.metadata if declaration else None,
         schema=value_of(asked.get("schema", Schema.PEP_850), Schema.versioned),
-        verify=verify,
     )

@@ -32,19 +32,17 @@ if TYPE_CHECKING:
     from vbuild.variants.index import Indexed
 
 
-def index(
-    folder: StrPath, *, simple: StrPath | None = None, remove: str | Iterable[str] = (), verify: bool = True
-) -> "tuple[Indexed, ...]":
+def index(folder: StrPath, *, simple: StrPath | None = None, remove: str | Iterable[str] = ()) -> "tuple[Indexed, ...]":
     """Write the variants.json of each release whose variant wheels are in *folder*, and return what each lists.
 
     *simple* is a folder that gets a static simple index (PEP 503, 691, 658) with copies of all files. An index that is
     there already keeps its other releases, but for those in *remove*: "demo==1.0", or "demo" for all of a project.
-    Every wheel is compared with its RECORD first, unless *verify* is off. `VariantError` if two wheels contradict each
+    Every wheel is compared with its RECORD first. `VariantError` if two wheels contradict each
     other, `WheelError` if one is damaged; then nothing is written.
     """
     from vbuild.variants.index import index as verb
 
-    return verb(Path(folder), simple=path_of(simple), remove=texts_of(remove), verify=verify)
+    return verb(Path(folder), simple=path_of(simple), remove=texts_of(remove))
 
 
 def index_channel(folder: StrPath) -> "tuple[IndexedSubdir, ...]":
@@ -77,28 +75,24 @@ def publish(
         paths_of(wheels),
         path_of(output_dir),
         layouts=[layout_of(name, asked) for name in dict.fromkeys(layouts)],
-        verify=asked.get("verify", True),
     )
 
 
-def check(
-    place: StrPath, *, pypi: bool = False, limit: int = 100, layout: Layout | None = None, verify: bool = True
-) -> "Checklist":
+def check(place: StrPath, *, pypi: bool = False, limit: int = 100, layout: Layout | None = None) -> "Checklist":
     """Returns what keeps the releases at *place* from being published: for any index, or with *pypi* for PyPI, too.
 
     A place is a folder, or the URL of a page of links or of a simple index, whose releases are compared with what the
     pages say, too. *limit* is the size that the index allows a file, in PyPI's MB of 2^20 bytes. With *layout* the
     folder that `publish` made in that layout is checked instead. Members of the wheels in a folder are compared with
-    RECORD, unless *verify* is off. ``failed`` of the result says whether there are
-    errors. `RepackageError` if there is no such folder or nothing in it to publish, `FetchError` if there is no such
-    page. Nothing is written.
+    RECORD. ``failed`` of the result says whether there are errors. `RepackageError` if there is no such folder or
+    nothing in it to publish, `FetchError` if there is no such page. Nothing is written.
     """
     from vbuild.publishing.check import check as verb
     from vbuild.publishing.check import check_layout
 
     if layout:
         return check_layout(Path(place), layout)
-    return verb(places_of(place)[0], pypi=pypi, limit=limit, verify=verify)
+    return verb(places_of(place)[0], pypi=pypi, limit=limit)
 
 
 def mirror(

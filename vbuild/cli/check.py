@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     multiple=True,
     help="Check the folder of this layout that vbuild publish made: FOLDER/NAME, or FOLDER itself. Repeatable.",
 )
-@options.verify
 @options.as_json
-def check(place: Path | str, *, pypi: bool, limit: int, layouts: tuple[str, ...], verify: bool, as_json: bool) -> None:
+def check(place: Path | str, *, pypi: bool, limit: int, layouts: tuple[str, ...], as_json: bool) -> None:
     """Find what keeps a folder of wheels from being published, or what is wrong with a page or an index of them.
 
     Looks for what an index refuses or installers stumble over: metadata that differs among variants, labels without
@@ -53,7 +52,7 @@ def check(place: Path | str, *, pypi: bool, limit: int, layouts: tuple[str, ...]
         lines = [line for one in found for line in check_lines(one)]
         terminal.show([one.data() for one in found], lines, as_json=as_json)
     else:
-        found = [verb(place, pypi=pypi, limit=limit, verify=verify)]
+        found = [verb(place, pypi=pypi, limit=limit)]
         terminal.show(found[0].data(), check_lines(found[0]), as_json=as_json)
     if any(one.failed for one in found):
         raise WheelError(f"{found[0].place}: cannot be published as it is")

@@ -19,9 +19,8 @@ from vbuild.files.wording import counted
     metavar="RELEASE",
     help="With --simple: remove this release, as in demo==1.0. Repeatable.",
 )
-@options.verify
 @options.as_json
-def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], verify: bool, as_json: bool) -> None:
+def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], as_json: bool) -> None:
     """Write the variants.json of every release in a folder, or the repodata of a channel for conda.
 
     An index at --simple that is there already keeps its other releases. It is replaced in one step. FOLDER is a channel
@@ -38,7 +37,7 @@ def index(folder: Path, *, simple: Path | None, remove: tuple[str, ...], verify:
             raise click.UsageError("--simple is for wheels; expected none for a channel of packages for conda")
         _index_channel(folder, as_json=as_json)
         return
-    indexed = verb(folder, simple=simple, remove=remove, verify=verify)
+    indexed = verb(folder, simple=simple, remove=remove)
     data = {"variants": [item.data() for item in indexed], "simple": str(simple) if simple else None}
     lines = []
     for item in indexed:

@@ -142,12 +142,6 @@ required_folder = click.option(
     "-o", "--output-dir", "folder", type=FOLDER, required=True, help="Write the results into this folder."
 )
 dry_run = click.option("--dry-run", is_flag=True, help="Print what would come out; write nothing.")
-verify = click.option(
-    "--verify/--no-verify",
-    "verify",
-    default=True,
-    help="Compare every file with its CRC-32 and RECORD, or only those that are read.",
-)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
 ptx = click.option(
     "--ptx",

@@ -85,7 +85,6 @@ _URL = options.Value("url", "vbuild.publishing.model:folder_url")
     help="conda: name this required project like that: torch=pytorch. Repeatable.",
 )
 @click.option("--pixi", is_flag=True, help="conda: also print pixi's table of what each variant needs.")
-@options.verify
 @options.dry_run
 @options.as_json
 def publish(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above

@@ -77,7 +77,6 @@ if TYPE_CHECKING:
 )
 @options.bill
 @options.provenance
-@options.verify
 @options.executor
 @click.option("--no-fetch", is_flag=True, help="Print the command that downloads the wheels named; do no more.")
 @options.dry_run

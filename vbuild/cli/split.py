@@ -87,7 +87,6 @@ if TYPE_CHECKING:
 @options.fast
 @options.bill
 @options.provenance
-@options.verify
 @click.option("--check", is_flag=True, help="Install the results with pip and uv; load and import them.")
 @click.option(
     "--allow-builds",
@@ -111,7 +110,7 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
 
     dry_run, check, provenance, as_json = (asked.pop(name) for name in ("dry_run", "check", "provenance", "as_json"))
     asked["stubs"] = StubPolicy(asked["stubs"])
-    rpath_only, fast, gpus, pin, verify = (asked.pop(name) for name in ("rpath_only", "fast", "gpus", "pin", "verify"))
+    rpath_only, fast, gpus, pin = (asked.pop(name) for name in ("rpath_only", "fast", "gpus", "pin"))
     if folder is None and not (dry_run or check):
         raise click.UsageError("expected --output-dir FOLDER, --dry-run or, for wheels that are split, --check")
     builds = asked["allow_builds"]
@@ -136,7 +135,6 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
             cut=cut_of(divided(wheels)[0], gpus) if gpus else None,
             codec=Codec.ISAL if fast else Codec.LIBDEFLATE,
             looks_at_all=check,
-            verify=verify,
             on_progress=on_progress,
         )
     for glob in request.unmatched([move.path for move in result.libraries]):

@@ -100,22 +100,22 @@ def check_layout(folder: Path, layout: str) -> Checklist:
     return Checklist(str(place), (), count, merged_findings(_CHECKS[layout](place.absolute())))
 
 
-def check(place: Path | str, *, pypi: bool = False, limit: int = DEFAULT_LIMIT, verify: bool = True) -> Checklist:
+def check(place: Path | str, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Checklist:
     """What is wrong with the releases at *place*: for any index, or with *pypi* for that one.
 
     *place* is a folder, or the URL of a page of links or a simple index, of which all projects are looked at. *limit*
-    is what one file may have, in PyPI's MB of 1024 x 1024 bytes; PyPI raises its own for a project on request. With
-    *verify* all members of wheels in a folder are compared with RECORD; of those on a server only what is read.
+    is what one file may have, in PyPI's MB of 1024 x 1024 bytes; PyPI raises its own for a project on request. All
+    members of wheels in a folder are compared with RECORD; of those on a server only what is read.
     `RepackageError` if there is no such folder, nothing in it to publish, or a limit that PyPI never grants;
     `FetchError` if there is no such page, or nothing on it.
     """
     terms = IndexRules(is_pypi=pypi, limit=limit)
     with connected(place):
-        return _checked(place, terms, verify=verify)
+        return _checked(place, terms)
 
 
-def _checked(place: Path | str, terms: IndexRules, *, verify: bool) -> Checklist:
-    there = files_in(place if isinstance(place, Path) else all_files_at(place), verify=verify)
+def _checked(place: Path | str, terms: IndexRules) -> Checklist:
+    there = files_in(place if isinstance(place, Path) else all_files_at(place))
     known = releases_among(there)
     beside = {release.project for release in known}
     problems = [

@@ -218,13 +218,13 @@ class PublishedLayout(Struct, frozen=True):
 
 
 def publish(
-    paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[PublishLayout], verify: bool = True
+    paths: Sequence[Path], folder: Path | None, *, layouts: Sequence[PublishLayout]
 ) -> tuple[PublishedLayout, ...]:
     """Lay the wheels at *paths*, files or folders of them, out in each of *layouts*: ``folder/<layout>``.
 
-    Without *folder* nothing is written, and the plans are given. Each wheel is compared with its RECORD, unless
-    *verify* is off. A `VbuildError`, and nothing written, if wheels do
-    not belong together, a layout has no place for one of them, or a layout's folder is there and not empty.
+    Without *folder* nothing is written, and the plans are given. Each wheel is compared with its RECORD. A
+    `VbuildError`, and nothing written, if wheels do not belong together, a layout has no place for one of them, or a
+    layout's folder is there and not empty.
     """
     # with one layout there is nobody to keep for what members hold
     with SharedWheels(room_for(folder), keeps=len(layouts) > 1) as wheels:
@@ -239,7 +239,7 @@ def publish(
             if not _is_free(there := folder / plan.layout):
                 raise _taken(there)
         checked = {wheel.path for release in found for wheel in release.wheels} | {*_passed_on(plans)}
-        return _laid(plans, folder, wheels=wheels, checked=checked if verify else ())
+        return _laid(plans, folder, wheels=wheels, checked=checked)
 
 
 def _laid(

@@ -80,7 +80,6 @@ def slim(
     codec: Codec = Codec.LIBDEFLATE,
     accept_license: bool = False,
     executor: Executor = LOCAL,
-    verify: bool = True,
     on_progress: OnProgress = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
     """Write into *folder* what *shares* keep of the wheels at *paths*, which may be folders of wheels.
@@ -88,7 +87,7 @@ def slim(
     Without a folder nothing is written, and packed sizes are estimated. A share without a label keeps the wheel's name;
     those with one become variant wheels, with a variants.json for each release. A wheel without GPU code is copied
     unchanged, unless *cuts* strip or drop something. An *executor* that is not local sends wheels to its workers. What
-    is copied is compared with CRC-32 and RECORD, unless *verify* is off. *on_progress* is called with the name of the
+    is copied is compared with CRC-32 and RECORD. *on_progress* is called with the name of the
     current wheel, the bytes done, and the bytes in total.
 
     Raises `RepackageError` if nothing in a wheel serves a GPU of a share, or a licence forbids the change, and
@@ -98,7 +97,7 @@ def slim(
     _check_shares(shares, cuts)
     wheels = gathered(paths)
     _check_globs(wheels, cuts)
-    make = partial(slim_wheel, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license, verify=verify)
+    make = partial(slim_wheel, shares=shares, cuts=cuts, codec=codec, accept_license=accept_license)
     if executor.is_local:
         slimmed = tuple(result for path in wheels for result in make(path, folder, on_progress=on_progress))
     else:
@@ -116,7 +115,6 @@ def slim_wheel(
     cuts: Cuts,
     codec: Codec = Codec.LIBDEFLATE,
     accept_license: bool = False,
-    verify: bool = True,
     on_progress: OnProgress = lambda _wheel, _done, _total: None,
 ) -> tuple[Slimmed, ...]:
     """Slim the one wheel at *path*, in one pass over it, as `slim` does; no index is written."""
@@ -145,7 +143,7 @@ def slim_wheel(
         room = room_for(folder)
         with slim_plan(wheel, shares, cuts, room=room, on_progress=advance, on_change=check_licence) as plan:
             outputs = tuple(slim_outputs(wheel, plan, shares))
-            write = partial(_write, wheel, plan, outputs, cuts, codec=codec, on_progress=advance, verify=verify)
+            write = partial(_write, wheel, plan, outputs, cuts, codec=codec, on_progress=advance)
             written = write(folder) if folder else ()
             warnings = () if plan.is_idle else (*map(_licence_warning, forbidden), *_hash_warning(wheel))
             return tuple(_results(wheel, plan, outputs, written, warnings, cuts=cuts))
@@ -519,19 +517,17 @@ def _write(
     *,
     codec: Codec,
     on_progress: Callable[[int], None],
-    verify: bool,
 ) -> tuple[Path, ...]:
     """Write the *outputs* in one pass over *wheel*; an idle plan copies the wheel.
 
-    To *verify* is to compare what was not read yet with RECORD meanwhile.
+    What was not read yet is compared with RECORD meanwhile.
     """
     if plan.is_idle and not _is_repacked(wheel, cuts) and not any(output.document for output in outputs):
-        return (passed(wheel, folder, verify=verify),)
+        return (passed(wheel, folder, verify=True),)
     with ExitStack() as stack:
         deflater = stack.enter_context(Deflater(codec, folder=folder, remembers=len(outputs) > 1))
         names = [output.name for output in outputs]
-        checked = [wheel] if verify else []
-        writers = stack.enter_context(write_wheels(folder, names, like=wheel, deflater=deflater, checked=checked))
+        writers = stack.enter_context(write_wheels(folder, names, like=wheel, deflater=deflater, checked=[wheel]))
         for writer in writers:
             writer.members = cuts.members
         pool = stack.enter_context(ThreadPoolExecutor(available_cores()))

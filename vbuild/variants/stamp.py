@@ -28,12 +28,11 @@ def stamped(
     variant: Variant,
     metadata: VariantMetadata | None = None,
     schema: Schema = Schema.PEP_850,
-    verify: bool = True,
 ) -> Path:
     """Write into *folder* the copy of *wheel* that is *variant*, and return its path; an older stamp is replaced.
 
-    Without *metadata* the namespaces of the variant come in lexical order, with the built-in providers. Unless
-    *verify* is off, every member is compared with RECORD meanwhile, else those that are read. `VariantError` if the
+    Without *metadata* the namespaces of the variant come in lexical order, with the built-in providers. Every
+    member is compared with RECORD meanwhile. `VariantError` if the
     metadata does not cover the variant or that is for other machines than the wheel, `HardwareError` if it asks for a
     CPU level that does not exist, `WheelError` if the wheel is damaged.
     """
@@ -44,11 +43,11 @@ def stamped(
             shared = metadata or metadata_for(_namespaces(variant, source.name))
             document = Document.of(variant, shared, schema=schema)
             name = source.name.normalised().labelled(variant.label)
-        return edited(source, folder, name, edits={_path(source): document.pack()}, verify=verify)
+        return edited(source, folder, name, edits={_path(source): document.pack()}, verify=True)
 
 
-def unstamped(wheel: Path, folder: Path, *, verify: bool = True) -> Path:
-    """Write into *folder* the copy of *wheel* that is not a variant, and return its path; *verify* as for `stamped`.
+def unstamped(wheel: Path, folder: Path) -> Path:
+    """Write into *folder* the copy of *wheel* that is not a variant, and return its path.
 
     `VariantError` if it is none already.
     """
@@ -57,7 +56,7 @@ def unstamped(wheel: Path, folder: Path, *, verify: bool = True) -> Path:
             raise VariantError(
                 f"{wheel.name}: no variant label and no variant.json; expected a variant wheel to remove them from"
             )
-        return edited(source, folder, source.name.plain(), edits={_path(source): None}, verify=verify)
+        return edited(source, folder, source.name.plain(), edits={_path(source): None}, verify=True)
 
 
 def described(properties: Iterable[Property], *, label: str | None, declaration: Declaration | None) -> Variant:

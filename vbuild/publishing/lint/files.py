@@ -20,7 +20,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self, TypeVar
 
@@ -85,15 +84,15 @@ class ReadyWheel:
         return not READ_METHODS.issuperset(self.methods)
 
     @classmethod
-    def read(cls, source: LocatedFile, *, verify: bool) -> Self:
+    def read(cls, source: LocatedFile) -> Self:
         """The wheel at *source*; `WheelError` if its name, archive or METADATA is not valid.
 
-        With *verify* also if a member of it, a file of this machine, is not what RECORD says.
+        Also if a member of it, a file of this machine, is not what RECORD says.
         """
         with source.opened() as file, at(source.name):
-            wheel = Wheel(Path(source.name), ZipReader(file, is_strict=verify))
+            wheel = Wheel(Path(source.name), ZipReader(file, is_strict=True))
             methods = {member.header.method for member in wheel.members}
-            if verify and source.path and methods <= READ_METHODS:
+            if source.path and methods <= READ_METHODS:
                 wheel.check()
             member_path = f"{wheel.dist_info}/METADATA"
             data = wheel.read(member_path)
@@ -189,16 +188,14 @@ class PublishFolder(Struct, frozen=True):
         return len(self.wheels) + len(self.sources) + len(self.indexes) + len(self.damaged)
 
 
-def files_in(place: Path | Iterable[LocatedFile], *, verify: bool = True) -> PublishFolder:
-    """The files in the folder *place*, or those of a page, that would be published; *verify* as for `ReadyWheel.read`.
+def files_in(place: Path | Iterable[LocatedFile]) -> PublishFolder:
+    """The files in the folder *place*, or those of a page, that would be published.
 
     `RepackageError` if there is no such folder, or nothing in it.
     """
     files = _files_of(place) if isinstance(place, Path) else tuple(place)
     damaged: list[Finding] = []
-    wheels = tuple(
-        _read([file for file in files if file.name.endswith(".whl")], partial(ReadyWheel.read, verify=verify), damaged)
-    )
+    wheels = tuple(_read([file for file in files if file.name.endswith(".whl")], ReadyWheel.read, damaged))
     sources = tuple(_read([file for file in files if file.name.endswith(SUFFIX)], ReadySdist.read, damaged))
     indexes = tuple(file for file in files if file.name.endswith(INDEX))
     former: list[tuple[str, Version, str]] = []
