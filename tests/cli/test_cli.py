@@ -277,7 +277,6 @@ def test_several_machines_are_chosen_for_at_once(tmp_path: Path) -> None:
 USAGE = [
     (("stamp", "x.whl", "-o", "out"), "expected exactly one of --label, --hash-label, --null and --remove"),
     (("stamp", "x.whl", "-o", "out", "-l", "x", "-p", "nonsense"), "not a variant property"),
-    (("stamp", "x.whl", "-o", "out", "-l", "x", "--schema", "1"), "unknown variant schema"),
     (("verify", "x.whl", "--cpu", "i386"), "no CPU level 'i386'"),
     (("select",), "expected NAME, oci:DIR, or --write-machine FILE"),
     (("select", "demo"), "expected --find-links FOLDER"),

@@ -62,7 +62,6 @@ REFUSED = [
     ("machine.toml", ("select", "demo", "-f", "dist", "--machine", "machine.toml")),
     ("meta.toml", ("stamp", OK, "-l", "v", "--metadata", "meta.toml", *OUT)),
     ("script.py", ("bench", OK, f"fat/{PLAIN}", "--script", "script.py")),
-    ("report.json", ("collect", "dist", "--compare", "report.json", *OUT)),
     ("pylock.toml", ("mirror", "pylock.toml", "--gpu", "90", *OUT)),
     ("requirements.txt", ("mirror", "requirements.txt", "--gpu", "90", *OUT)),
     ("included.txt", ("mirror", "requirements.txt", "--gpu", "90", *OUT)),

@@ -1,5 +1,6 @@
 """A plain wheel that lacks what another has, and builds that lose their compiled code: what `vbuild matrix` says."""
 
+import json
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tests.factories.ranges import serving, simple_index
 from tests.factories.wheels import wheel
 from vbuild.errors import RecipeError
 from vbuild.release.cache import BuildCache
-from vbuild.release.matrix import MatrixRequest, matrix
+from vbuild.release.matrix import matrix
 from vbuild.release.model import ReleaseResult
 
 MODULE = """
@@ -31,14 +32,13 @@ SOURCES = ("_fast.c", "_slow.c")
 RECIPE = 'name = "demo"\n[source]\npath = "source"\n[matrix]\ncpu = ["x86-64"]\n'
 
 
-def released(folder: Path, extensions: str, head: str = "", against: str = "", rules: str = "") -> ReleaseResult:
+def released(folder: Path, extensions: str, head: str = "", against: str = "auto") -> ReleaseResult:
     """A release of a project of these *extensions*, where ``_fast.c`` begins with *head*."""
     files = {name: MODULE % (head if name == "_fast" else "", name, name) for name in ("_fast", "_slow")}
     tree(folder / "source", {f"{name}.c": text for name, text in files.items()})
     tree(folder / "source", {"setup.py": SETUP % extensions, "demo.py": ""})
-    (folder / "demo.toml").write_text(RECIPE + rules)
-    request = MatrixRequest(against=against)
-    return matrix(folder / "demo.toml", folder / "dist", request, store=BuildCache(fresh=True))
+    (folder / "demo.toml").write_text(f"{RECIPE}[verify]\nagainst = {json.dumps(against)}\n")
+    return matrix(folder / "demo.toml", folder / "dist", store=BuildCache(fresh=True))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_a_build_that_falls_back_to_python_ends_with_the_compilers_words(tmp_pat
 
 AGAINST = {
     "other-1.0-py3-none-any.whl": "verify.against: other-1.0-py3-none-any.whl is not a wheel of demo",
-    "nothere.whl": "against: no wheel 'nothere.whl'; expected 'index', 'none', a version such as '1.2.3', or the path",
+    "nothere.whl": "verify.against: no wheel 'nothere.whl'; expected 'index', 'none', a version such as '1.2.3'",
     "3.0": "verify.against: no index has a wheel of demo 3.0; the newest there: 1.0",
 }
 
@@ -137,5 +137,5 @@ def test_an_index_without_the_version_is_one_line_if_it_was_named(
     with serving(simple_index(tmp_path / "index", published)) as server:
         monkeypatch.setenv("PIP_INDEX_URL", server.url)
         monkeypatch.setenv("PIP_EXTRA_INDEX_URL", PyPI.simple_url)
-        (failure,) = released(tmp_path, SLOW, rules="[verify]\nagainst = 'index'\n").failures
+        (failure,) = released(tmp_path, SLOW, against="index").failures
     assert failure.error.startswith("no index has a wheel of demo 1.0 for this Python and platform (cp3")

@@ -157,15 +157,6 @@ def test_a_release_that_was_collected_installs(parted: tuple[Path, Path], tmp_pa
     assert list((tmp_path / "site").glob("demo*.so"))
 
 
-def test_what_changed_since_another_release_is_told(parted: tuple[Path, Path], tmp_path: Path) -> None:
-    parts = parted[1]
-    collect([parts], tmp_path / "old")
-    release = collect([parts / "0"], tmp_path / "new", compare=tmp_path / "old/report.json")
-    assert release.changes
-    assert [wheel.title for wheel in release.changes.gone] == ["plain", "x86_64_v2", "x86_64_v3"]
-    assert "Since the report before" in (tmp_path / "new/report.html").read_text()
-
-
 @pytest.mark.nightly
 def test_levels_are_held_against_the_plain_wheel_wherever_it_was_built(tmp_path: Path) -> None:
     source = recipe(tmp_path, kernel=LIKE_THE_BASELINE)

@@ -66,11 +66,11 @@ def recipe_for(folder: Path, *pythons: str) -> Path:
     return folder / "demo.toml"
 
 
-def refused(tmp_path: Path, *parts: Path, recipe: Path | None = None, compare: Path | None = None) -> str:
+def refused(tmp_path: Path, *parts: Path, recipe: Path | None = None) -> str:
     """What is said of *parts* that cannot be collected, with short paths; nothing is written."""
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(VbuildError) as caught:
-        collect(parts, tmp_path / "dist", recipe=recipe, compare=compare)
+        collect(parts, tmp_path / "dist", recipe=recipe)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert not (tmp_path / "dist").exists()
     return str(caught.value).replace(f"{tmp_path}/", "")
@@ -351,17 +351,6 @@ def test_a_wheel_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         _ = FoundWheel(tmp_path / PLAIN, None).digest
     assert str(caught.value) == f"{tmp_path}/{PLAIN}: cannot be read: No such file or directory"
-
-
-def test_a_report_to_compare_with_that_is_none_is_refused_before_anything_is_done(tmp_path: Path) -> None:
-    old = tmp_path / "old.json"
-    assert refused(tmp_path, part(tmp_path / "a"), compare=old) == "old.json: cannot be read: No such file or directory"
-    old.write_text("{}")
-    expected = "old.json: not a report of a release: no format; expected report.json as vbuild writes it"
-    assert refused(tmp_path, tmp_path / "a", compare=old) == expected
-    old.write_text(json.dumps(data(entry(), name="other")))
-    expected = "old.json: is of 'other'; expected a report of 'demo', which this release is of"
-    assert refused(tmp_path, tmp_path / "a", compare=old) == expected
 
 
 @pytest.mark.nightly

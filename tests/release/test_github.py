@@ -49,10 +49,9 @@ def test_the_last_job_collects_what_there_is_also_where_builds_failed(folder: Pa
     assert collecting == "vbuild collect parts -o dist --recipe demo.toml"
 
 
-def test_what_jobs_install_is_a_variable_of_the_repository_unless_a_command_is_given(folder: Path) -> None:
+def test_what_jobs_install_is_a_variable_of_the_repository(folder: Path) -> None:
     source = written_recipe(folder, f"[matrix]\n{LEVELS}")
     assert yaml.safe_load(emitted(source, CiSystem.GITHUB))["env"] == {"VBUILD_WHEELS": "${{ vars.VBUILD_WHEELS }}"}
-    assert "env" not in yaml.safe_load(emitted(source, CiSystem.GITHUB, install="true"))
 
 
 def test_no_matrix_has_more_jobs_than_github_takes(folder: Path) -> None:
@@ -73,7 +72,7 @@ def test_jobs_may_read_and_no_more(folder: Path) -> None:
 
 
 def test_each_job_gets_the_pythons_that_it_needs(folder: Path) -> None:
-    own = Jobs.of(written_recipe(folder, f"[matrix]\n{LEVELS}"), install="true", runner=None, options=()).python
+    own = Jobs.of(written_recipe(folder, f"[matrix]\n{LEVELS}")).python
     jobs = jobs_of(emitted(recipes_of_every_kind(folder)[1], CiSystem.GITHUB))
     found = {job.values["part"]: job.steps[1]["with"]["python-version"] for job in jobs if job.values}
     assert {name: text for name, text in found.items() if name.startswith("plain")} == {

@@ -85,8 +85,8 @@ def read(text: str, system: CiSystem) -> Any:
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("value", VALUES)
 def test_a_value_is_a_text_and_nothing_else(folder: Path, value: str, system: CiSystem) -> None:
-    plain = emitted(recipe(folder, "plain"), system, install="plain", runner="plain", options=["--pass-env", "plain"])
-    odd = emitted(recipe(folder, value), system, install=value, runner=value, options=["--pass-env", value])
+    plain = emitted(recipe(folder, "plain"), system, options=["--jobs", "plain"])
+    odd = emitted(recipe(folder, value), system, options=["--jobs", value])
     assert shape(read(odd, system)) == shape(read(plain, system))
     if system is CiSystem.GITHUB:
         assert expressions(odd) == expressions(plain)
@@ -98,11 +98,6 @@ def test_what_is_no_line_is_refused(folder: Path, value: str) -> None:
     for system in CiSystem:
         with pytest.raises(BuildError, match="cannot be written in one line; expected printable characters alone"):
             emitted(recipe(folder, f"{value}{system}"), system)
-    plain = recipe(folder, "plain")
-    with pytest.raises(BuildError, match=r"--install: .* cannot be written in one line"):
-        emitted(plain, CiSystem.GITHUB, install=value)
-    with pytest.raises(BuildError, match=r"--runner: .* cannot be written in one line"):
-        emitted(plain, CiSystem.GITHUB, runner=value)
 
 
 def test_the_command_that_installs_is_what_the_shell_gets(folder: Path) -> None:

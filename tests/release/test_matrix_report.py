@@ -15,7 +15,6 @@ from tests.factories.projects import KERNEL, c_project, tree
 from tests.factories.tools import needs
 from tests.release.test_matrix_split import SPLIT
 from tests.release.test_matrix_split import recipe as bundling
-from vbuild.errors import RecipeError
 from vbuild.hardware.driver import Dotted, Nvidia
 from vbuild.hardware.machine import Machine
 from vbuild.release.collect import collect
@@ -141,18 +140,13 @@ def test_a_release_that_is_split_is_reported_with_what_is_beside(tmp_path: Path)
 
 
 @pytest.mark.nightly
-def test_a_release_with_a_failure_is_reported_and_held_against_the_one_before(tmp_path: Path) -> None:
-    matrix(recipe(tmp_path), tmp_path / "old")
-    recipe(tmp_path, kernel=BROKEN + KERNEL)
-    release = matrix(tmp_path / "demo.toml", tmp_path / "new", MatrixRequest(compare=tmp_path / "old/report.json"))
+def test_a_release_with_a_failure_is_reported(tmp_path: Path) -> None:
+    release = matrix(recipe(tmp_path, kernel=BROKEN + KERNEL), tmp_path / "new")
     report = read(tmp_path / "new")
     assert [absence.title for absence in report.failures] == ["x86_64_v3"]
     assert report == release.report()
-    assert release.changes
-    assert [absence.title for absence in release.changes.failing] == ["x86_64_v3"]
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", (tmp_path / "new/report.html").read_text()))
     assert "1 of 3 wheels missing 2 wheels finished and verified" in text
-    assert "Fails now x86_64_v3" in text
     assert "#error no AVX2, please" in text
 
 
@@ -166,22 +160,10 @@ def test_a_wheel_of_an_earlier_run_does_not_pass_for_one_of_this(tmp_path: Path)
     assert read(folder).notes == release.notes
 
 
-def test_the_report_to_compare_with_is_refused_before_anything_is_built(tmp_path: Path) -> None:
-    source = recipe(tmp_path)
-    (tmp_path / "old.json").write_text("[]")
-    with pytest.raises(RecipeError) as caught:
-        matrix(source, tmp_path / "dist", MatrixRequest(compare=tmp_path / "old.json"))
-    expected = "not a report of a release: no format; expected report.json as vbuild writes it"
-    assert str(caught.value) == f"{tmp_path}/old.json: {expected}"
-    assert not (tmp_path / "dist").exists()
-
-
 @pytest.mark.nightly
 def test_the_same_release_gives_the_same_page(tmp_path: Path) -> None:
     source = recipe(tmp_path)
-    matrix(source, tmp_path / "first")
     for folder in ("a", "b"):
-        matrix(source, tmp_path / folder, MatrixRequest(compare=tmp_path / "first/report.json"))
+        matrix(source, tmp_path / folder)
     for name in ("report.json", "report.html"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert "Nothing changed" in (tmp_path / "a/report.html").read_text()

@@ -10,7 +10,6 @@ from vbuild.recipe.target import Target
 from vbuild.release.cache import BuildCache
 from vbuild.release.messages import PythonHome, RunMessage
 from vbuild.release.model import ReleaseContext, ReleaseFamily
-from vbuild.variants.document import Schema
 from vbuild.workers.executor import opened, packed
 
 TEXT = """
@@ -33,7 +32,7 @@ def context(folder: Path) -> ReleaseContext:
         targets=targets,
         folder=folder,
         stage=folder,
-        family=ReleaseFamily.of(read, targets, schema=Schema.PEP_850),
+        family=ReleaseFamily.of(read, targets),
         cache=BuildCache(folder, fresh=True),
         is_part=True,
     )

@@ -91,9 +91,9 @@ def test_each_level_is_a_part_of_its_own(tmp_path: Path) -> None:
         JobPart("x86_64_v3", ("x86_64_v3",), None, None, "x86-64-v3"),
         JobPart("x86_64_v4", ("x86_64_v4",), None, None, "x86-64-v4"),
     )
-    assert found[1].command("my recipe.toml", "parts", options=["--schema", "825/0.1.1"]) == (
+    assert found[1].command("my recipe.toml", "parts", options=["--jobs", "2"]) == (
         *("vbuild", "matrix", "my recipe.toml", "-o", "parts/x86_64_v2", "--part"),
-        *("--schema", "825/0.1.1", "--only", "x86_64_v2"),
+        *("--jobs", "2", "--only", "x86_64_v2"),
     )
 
 

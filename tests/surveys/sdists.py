@@ -251,7 +251,7 @@ def surveyed(project: Project, folder: Path) -> tuple[list[str], bool]:
     command = ["timeout", str(LIMIT), sys.executable, "-m", "vbuild", "matrix"]
     with (folder / "log").open("w", encoding="utf-8") as log:
         status = subprocess.run(
-            [*command, recipe, "-o", folder / "dist", "--against", "index"], stdout=log, stderr=log, check=False
+            [*command, recipe, "-o", folder / "dist"], stdout=log, stderr=log, check=False
         ).returncode
     report = folder / "dist" / "report.json"
     if status == TIMED_OUT or not report.exists():
@@ -299,6 +299,9 @@ cpu = ["x86-64", "x86-64-v3"]
 [test]
 command = '''python -c "{project.test}"'''
 requires = {json.dumps(project.requires)}
+
+[verify]
+against = "index"
 """
     if project.env:
         text += "\n".join(["", "[build.env]", *(f"{name} = {json.dumps(value)}" for name, value in project.env), ""])

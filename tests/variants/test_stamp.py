@@ -14,7 +14,7 @@ from tests.factories.variants import variant
 from tests.factories.wheels import wheel
 from vbuild.errors import VariantError, VbuildError, WheelError
 from vbuild.hardware.machine import Machine
-from vbuild.variants.document import Declaration, Document, Schema
+from vbuild.variants.document import Declaration, Document
 from vbuild.variants.index import index
 from vbuild.variants.metadata import VariantProvider
 from vbuild.variants.model import NULL, Property
@@ -81,13 +81,6 @@ def test_an_unnormalised_name_is_normalised_in_the_file_name_only(tmp_path: Path
     path = stamped(wheel(tmp_path, "Demo.Two-1.0.0-py3-none-any.whl"), tmp_path / "out", variant=V3)
     assert path.name == "demo_two-1.0.0-py3-none-any-x86_64_v3.whl"
     assert "Demo.Two-1.0.0.dist-info/variant.json" in members(path)
-
-
-def test_pep_825_alone_has_no_providers(tmp_path: Path) -> None:
-    path = stamped(wheel(tmp_path), tmp_path / "out", variant=V3, schema=Schema.PEP_825)
-    said = json.loads(members(path)["demo-1.0.dist-info/variant.json"])
-    assert said["$schema"].endswith("825/v0.1.1.json")
-    assert "providers" not in said
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,6 @@ def axes_of(cpu: Any, cuda: Any, toolkit: Any, python: Any) -> "AskedAxes":  # n
 def matrix_request(**options: Unpack[MatrixOptions]) -> "MatrixRequest":
     """What *options* ask `matrix` for."""
     from vbuild.release.matrix import MatrixRequest
-    from vbuild.variants.document import Schema
     from vbuild.workers.executor import Executor
 
     asked = known(options, MatrixOptions)
@@ -189,10 +188,6 @@ def matrix_request(**options: Unpack[MatrixOptions]) -> "MatrixRequest":
         is_part=asked.get("part", False),
         is_locked=asked.get("locked", False),
         fresh=asked.get("fresh", False),
-        pass_env=texts_of(asked.get("pass_env")),
-        schema=value_of(asked.get("schema", Schema.PEP_850), Schema.versioned),
-        compare=path_of(asked.get("compare")),
-        against=str(asked.get("against", "")),
         axes=axes_of(asked.get("cpu"), asked.get("cuda"), asked.get("toolkit"), asked.get("python")),
         on_note=asked.get("on_note", silent),
     )

@@ -61,14 +61,12 @@ def collect(
     output_dir: StrPath,
     *,
     recipe: StrPath | None = None,
-    compare: StrPath | None = None,
     on_progress: "Callable[[Target, str], None] | None" = None,
 ) -> "ReleaseResult":
     """Make one release of the folders *parts*, which `matrix` made with ``part=True``.
 
     *recipe* is what they are parts of: targets that no part has are then among the ``failures``. *output_dir* gets what
-    `matrix` writes; *compare* is an earlier report.json. A `VbuildError`, and nothing written, if a part cannot be read
-    or the parts are not of one release.
+    `matrix` writes. A `VbuildError`, and nothing written, if a part cannot be read or the parts are not of one release.
     """
     from vbuild.release.collect import collect as verb
 
@@ -76,6 +74,5 @@ def collect(
         paths_of(parts),
         Path(output_dir),
         recipe=path_of(recipe),
-        compare=path_of(compare),
         on_progress=on_progress or silent,
     )

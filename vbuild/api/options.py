@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from vbuild.hardware.gpu import GpuList
     from vbuild.recipe.target import Target
     from vbuild.slimming.request import Share
-    from vbuild.variants.document import Schema
     from vbuild.variants.model import Property
     from vbuild.workers.executor import Executor
 
@@ -34,10 +33,6 @@ class MatrixOptions(TypedDict, total=False):
     part         leave what is for the whole release to `collect`
     fresh        build everything again, also what an earlier run built
     locked       use nothing but what the recipe's lock file names
-    pass_env     names, or patterns such as "DEMO_*", of environment variables that builds see
-    compare      an earlier report.json: the report says what changed since then
-    against      what the plain wheel is compared with, instead of the recipe's verify.against
-    schema       the draft that variant metadata follows; "850/0.2.0"
     executor     "local", or "dask://HOST:PORT"
     on_progress  called with each target and the name of the step that it is at
     on_note      called, before anything is built, with each line on what was chosen for the user
@@ -52,10 +47,6 @@ class MatrixOptions(TypedDict, total=False):
     part: bool
     fresh: bool
     locked: bool
-    pass_env: Iterable[str]
-    compare: StrPath | None
-    against: StrPath
-    schema: "str | Schema"
     executor: "str | Executor"
     on_progress: "Callable[[Target, str], None]"
     on_note: Callable[[str], None]
@@ -163,7 +154,6 @@ class StampOptions(TypedDict, total=False):
     remove      take the label and variant.json away
     properties  properties of the variant, as in "x86_64 :: level :: v3"
     metadata    a TOML file with a [variant] table: priorities and providers
-    schema      the draft that variant metadata follows; "850/0.2.0"
     """
 
     label: str | None
@@ -172,7 +162,6 @@ class StampOptions(TypedDict, total=False):
     remove: bool
     properties: "Iterable[str | Property]"
     metadata: StrPath | None
-    schema: "str | Schema"
 
 
 class MirrorOptions(TypedDict, total=False):

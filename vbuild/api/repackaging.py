@@ -219,7 +219,6 @@ def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) 
 
     `VariantError` if label, properties and metadata do not go together, `WheelError` if the wheel is damaged.
     """
-    from vbuild.variants.document import Schema
     from vbuild.variants.model import NULL, Property
     from vbuild.variants.stamp import declaration_at, described, stamped, unstamped
 
@@ -237,5 +236,4 @@ def stamp(wheel: StrPath, output_dir: StrPath, **options: Unpack[StampOptions]) 
         Path(output_dir),
         variant=NULL if null else described(properties, label=label, declaration=declaration),
         metadata=declaration.metadata if declaration else None,
-        schema=value_of(asked.get("schema", Schema.PEP_850), Schema.versioned),
     )

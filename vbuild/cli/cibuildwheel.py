@@ -13,7 +13,6 @@ from vbuild.files.wording import wrapped
 
 if TYPE_CHECKING:
     from vbuild.build.cibuildwheel.runs import CibuildwheelRun
-    from vbuild.variants.document import Schema
 
 
 @click.command(epilog=options.example("vbuild cibuildwheel -o dist -- --only cp313-manylinux_x86_64"))
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 @click.option("--variants", multiple=True, metavar="LABELS", help="Build only these, separated by commas; or 'plain'.")
 @click.option("--fresh", is_flag=True, help="Run cibuildwheel even where an earlier run with the same files is kept.")
 @click.option("--dry-run", is_flag=True, help="Print every run with its variables; build and write nothing.")
-@options.compare
-@options.schema
 @options.as_json
 def cibuildwheel(
     arguments: tuple[str, ...],
@@ -32,8 +29,6 @@ def cibuildwheel(
     variants: tuple[str, ...],
     fresh: bool,
     dry_run: bool,
-    compare: Path | None,
-    schema: "Schema",
     as_json: bool,
 ) -> None:
     """Run cibuildwheel once for each variant, and make one release.
@@ -55,8 +50,6 @@ def cibuildwheel(
             folder,
             arguments,
             variants=labels,
-            compare=compare,
-            schema=schema,
             fresh=fresh,
             echo=None if as_json else echo,
         )

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from vbuild.build.job import Job
 
 _FOLDER = Path("dist")
-# the options that have an effect on emitted jobs, with the values that say nothing
-_FOR_JOBS = {"jobs": None, "fresh": False, "locked": False, "pass_env": ()}
+# the options that have an effect on emitted jobs
+_FOR_JOBS = ("jobs", "fresh", "locked")
 
 
 @click.command(
@@ -48,32 +48,9 @@ _FOR_JOBS = {"jobs": None, "fresh": False, "locked": False, "pass_env": ()}
     type=options.Choice(["github", "gitlab", "json"]),
     help="Print jobs for this system, one for each build; build nothing.",
 )
-@click.option(
-    "--install",
-    metavar="COMMAND",
-    help="With --emit: install vbuild in a job with this shell command. [default: pip installs what the variable "
-    "VBUILD_WHEELS names: a wheel of a release, or a git URL with a commit]",
-)
-@click.option("--runner", metavar="NAME", help="With --emit: use this as GitHub's runs-on or GitLab's image.")
 @click.option("--dry-run", is_flag=True, help="Print every target with its flags; build and write nothing.")
 @click.option("--fresh", is_flag=True, help="Build everything again, even if it was built before.")
 @click.option("--locked", is_flag=True, help="Use only what the recipe's lock file names.")
-@click.option(
-    "--pass-env",
-    type=options.Value("name", "vbuild.recipe.variables:variable_pattern"),
-    multiple=True,
-    metavar="NAME",
-    help="Let builds see this environment variable, or all that match this pattern. Repeatable.",
-)
-@options.compare
-@click.option(
-    "--against",
-    metavar="WHEEL",
-    default="",
-    help="Compare the plain wheel with this one, or with the published wheel of its version (index) or another "
-    "(1.2.3): what it lacks is an error.",
-)
-@options.schema
 @click.option("-v", "--verbose", is_flag=True, help="Show every step, and the logs of builds as they grow.")
 @options.as_json
 def matrix(source: str, folder: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options above
@@ -83,19 +60,13 @@ def matrix(source: str, folder: Path | None, **asked: Any) -> None:  # noqa: ANN
     The output folder gets the wheels, their index, report.json and report.html. A target that fails does not stop the
     others.
     """
-    system, install, runner = (asked.pop(name) for name in ("emit", "install", "runner"))
-    dry_run, as_json, verbose = asked.pop("dry_run"), asked.pop("as_json"), asked.pop("verbose")
+    system, dry_run, as_json, verbose = (asked.pop(name) for name in ("emit", "dry_run", "as_json", "verbose"))
     options.check_axes(asked)
     if system:
-        idle = ("only", "python", "part", "compare", "against", "cpu", "cuda", "toolkit")
+        idle = ("only", "python", "part", "cpu", "cuda", "toolkit")
         if folder or dry_run or as_json or any(asked[name] for name in idle) or not asked["executor"].is_local:
-            raise click.UsageError(
-                "--emit prints the jobs of every part; only --jobs, --fresh, --locked, --pass-env, --schema, --install "
-                "and --runner go with it"
-            )
-        terminal.write(_emitted(Path(source), system, install=install, runner=runner, asked=asked))
-    elif install or runner:
-        raise click.UsageError("--install and --runner go with --emit only")
+            raise click.UsageError("--emit prints the jobs of every part; only --jobs, --fresh and --locked go with it")
+        terminal.write(_emitted(Path(source), system, asked))
     elif dry_run:
         from vbuild.api.arguments import matrix_request
         from vbuild.release.matrix import planned
@@ -111,22 +82,14 @@ def matrix(source: str, folder: Path | None, **asked: Any) -> None:  # noqa: ANN
         show_release(release, as_json=as_json)
 
 
-def _emitted(source: Path, system: str, *, install: str | None, runner: str | None, asked: dict[str, Any]) -> str:
+def _emitted(source: Path, system: str, asked: dict[str, Any]) -> str:
     from vbuild.release.emit import CiSystem, emitted
-    from vbuild.release.emit_jobs import INSTALL
-    from vbuild.variants.document import Schema
 
     words = []
-    for name, default in _FOR_JOBS.items():
-        option, value = f"--{name.replace('_', '-')}", asked[name]
-        if value is True:
-            words.append(option)
-        elif value != default:
-            for each in value if isinstance(value, tuple) else (str(value),):
-                words += [option, each]
-    if asked["schema"] is not Schema.PEP_850:
-        words += ["--schema", asked["schema"].version]
-    return emitted(source, CiSystem(system), install=install or INSTALL, runner=runner, options=words)
+    for name in _FOR_JOBS:
+        if value := asked[name]:
+            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return emitted(source, CiSystem(system), options=words)
 
 
 def job_lines(jobs: Iterable["Job"]) -> Iterator[str]:

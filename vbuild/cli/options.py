@@ -174,16 +174,6 @@ executor = click.option(
     metavar="WHERE",
     help="Work on this machine, or on the workers of dask://HOST:PORT.",
 )
-compare = click.option(
-    "--compare", type=FILE, metavar="REPORT.JSON", help="Report what changed since this earlier report."
-)
-schema = click.option(
-    "--schema",
-    type=Value("draft", "vbuild.variants.document:Schema.versioned"),
-    default="850/0.2.0",
-    show_default=True,
-    help="Write variant metadata as in this draft; 825/0.1.1 has no providers.",
-)
 _AXES = (
     click.option(
         "--cpu",

@@ -31,7 +31,6 @@ from vbuild.cli import options, terminal
 @click.option(
     "--metadata", type=options.FILE, help="Take priorities and providers from the [variant] table of this TOML file."
 )
-@options.schema
 @options.as_json
 def stamp(wheel: Path, folder: Path, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - the options above
     """Copy a wheel under a variant label, or remove its label."""

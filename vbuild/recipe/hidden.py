@@ -1,7 +1,7 @@
 """What no log of a build may show: values that the user passes on, and secrets in flags.
 
-    DEMO_WORD=correct-horse-battery, --pass-env 'DEMO_*'     correct-horse-battery -> ****
-    CFLAGS=-DTOKEN=abc                                       TOKEN=abc -> TOKEN=sha256:ba7816bf8f01cfea
+    DEMO_WORD=correct-horse-battery, build.pass-env DEMO_*     correct-horse-battery -> ****
+    CFLAGS=-DTOKEN=abc                                        TOKEN=abc -> TOKEN=sha256:ba7816bf8f01cfea
 
 A value alone is hidden from eight characters on, and from four on if the name speaks of a secret; each of its lines by
 itself. It is not if it is a number of less than eight digits, or of any without such a name, or a path that is there,

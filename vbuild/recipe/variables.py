@@ -5,7 +5,7 @@
     uv and pip, which install for them                the same, and their own settings, indexes with logins among them
     keys of builds                                    what the project's code sees
 
-Asked for are names, or patterns such as ``DEMO_*``: ``--pass-env``, or a recipe's ``build.pass-env``. A variable of the
+Asked for are names, or patterns such as ``DEMO_*``: a recipe's ``build.pass-env``. A variable of the
 table is held back all the same if its name speaks of a secret (``CARGO_REGISTRIES_MINE_TOKEN``), or if there is a
 login in a URL in it (``https://me:word@proxy``), unless it is asked for.
 

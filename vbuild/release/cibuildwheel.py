@@ -59,11 +59,9 @@ from vbuild.release.model import (
     ReleaseWheels,
 )
 from vbuild.release.pipeline import check_request, released, without_cpu
-from vbuild.release.report import Report
 from vbuild.toolchain.interpreter import Interpreter
 from vbuild.toolchain.toolkit import Toolkit
 from vbuild.toolchain.toolkit_provision import FETCHED, FORESEEN, Supply
-from vbuild.variants.document import Schema
 from vbuild.verification.level_emulation import with_evidence
 from vbuild.verification.verify import fatbins
 from vbuild.wheel.name import WheelName
@@ -77,8 +75,6 @@ def cibuildwheel(
     arguments: Sequence[str] = (),
     *,
     variants: Collection[str] = (),
-    compare: Path | None = None,
-    schema: Schema = Schema.PEP_850,
     fresh: bool = False,
     on_progress: OnProgress = lambda _target, _step: None,
     echo: Echo | None = None,
@@ -87,9 +83,9 @@ def cibuildwheel(
 
     The project is the one that *arguments* name, and the working folder has it, as for cibuildwheel. *on_progress*
     hears of each step of each target, and *echo* what cibuildwheel prints. The folder gets the finished wheels, the
-    release's variants.json, the report, compared with the one at *compare*, and the logs of what failed. Earlier runs
-    with the same sources, options and images are taken from the cache, unless *fresh*. A `VbuildError` is raised, and
-    no wheel written, where no run can start.
+    release's variants.json, the report, and the logs of what failed. Earlier runs with the same sources, options and
+    images are taken from the cache, unless *fresh*. A `VbuildError` is raised, and no wheel written, where no run can
+    start.
     """
     given = Arguments.parse(arguments)
     engine, identifiers = _asked(given)
@@ -104,8 +100,7 @@ def cibuildwheel(
         stage=folder,
         on_progress=on_progress,
         split=check_request(recipe, targets),
-        before=Report.previous(compare, recipe.name),
-        family=ReleaseFamily.of(recipe, targets, schema=schema),
+        family=ReleaseFamily.of(recipe, targets),
         source=str(recipe.source),
         inputs=(recipe.file,),
     )

@@ -37,7 +37,7 @@ from vbuild.release.finishing import verified
 from vbuild.release.model import Failure, OnProgress, Product, ReleaseContext, ReleaseResult, ReleaseWheels
 from vbuild.release.parts import FoundWheel, ReleasePart, name_of, parts_at, wheels_of
 from vbuild.release.pipeline import released, split_request, without_cpu
-from vbuild.release.report import REPORT, Report, kinds
+from vbuild.release.report import REPORT, kinds
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property
 from vbuild.verification.model import Verdict
@@ -57,7 +57,6 @@ def collect(
     folder: Path,
     *,
     recipe: Path | None = None,
-    compare: Path | None = None,
     on_progress: OnProgress = lambda _target, _step: None,
 ) -> ReleaseResult:
     """Make one release in *folder* of the parts at *paths*, folders of wheels, and whatever is below these.
@@ -65,8 +64,7 @@ def collect(
     Every wheel is verified; one that does not keep its promises, and what failed in a part, is a failure of the
     release, and so is what the *recipe* has and no part, and of two Pythons' wheels of one name the second. The recipe
     also says what may go above a level, and what is taken out of the wheels: those that change are tested again, where
-    this machine has their Python. The page shows what differs from the report at *compare*. *on_progress* is called
-    with each step of each wheel.
+    this machine has their Python. *on_progress* is called with each step of each wheel.
 
     A `VbuildError` is raised, and nothing written, where there are no parts, where one cannot be read or contradicts
     another, or where they are not of one release.
@@ -84,7 +82,6 @@ def collect(
         stage=folder,
         on_progress=on_progress,
         split=split_request(known),
-        before=Report.previous(compare, name),
         source=str(whole.source) if whole else next((part.report.source for part in parts if part.report), ""),
         inputs=(whole.file,) if whole else (),
         parts=tuple(part.folder for part in parts),

@@ -101,10 +101,10 @@ def workflow(jobs: Jobs) -> str:
         actions=ActionPins(),
         title=f"wheels of {jobs.name}",
         group=Written(yaml_text(f"{literal(jobs.name)}-${{{{ github.ref }}}}")),
-        runner=jobs.runner or _RUNNERS[jobs.machine],
+        runner=_RUNNERS[jobs.machine],
         builds=list(chunks(entries, GITHUB_MATRIX)),
-        variable=Written(VARIABLE) if jobs.install == INSTALL else None,
-        install=jobs.install,
+        variable=Written(VARIABLE),
+        install=INSTALL,
         check=CHECK,
         build=Written(yaml_text(build)),
         collect=shlex.join(jobs.collecting),
@@ -224,9 +224,9 @@ def pipeline(jobs: Jobs) -> str:
         "gitlab.yml.jinja",
         yaml_text,
         jobs=jobs,
-        image=jobs.runner or f"python:{jobs.python.removesuffix('t')}",
+        image=f"python:{jobs.python.removesuffix('t')}",
         # the image has one Python; uv comes with vbuild
-        before=[jobs.install, CHECK, *([shlex.join(["uv", "python", "install", *versions])] if versions else [])],
+        before=[INSTALL, CHECK, *([shlex.join(["uv", "python", "install", *versions])] if versions else [])],
         collect=shlex.join(jobs.collecting),
         builds=builds,
     )
@@ -255,18 +255,15 @@ class CiSystem(StrEnum):
     JSON = "json"
 
 
-def emitted(
-    source: Path, system: CiSystem, *, install: str = INSTALL, runner: str | None = None, options: Sequence[str] = ()
-) -> str:
+def emitted(source: Path, system: CiSystem, *, options: Sequence[str] = ()) -> str:
     """The file that makes the release of the recipe or project at *source* on *system*, run in this working folder.
 
-    *install* is the shell command that installs vbuild in a job; by default it installs what the variable
-    ``VBUILD_WHEELS`` names, and fails with a sentence if that is empty. Every job fails before it does anything else
-    if its ``vbuild`` is another project's. *runner* is GitHub's ``runs-on`` or GitLab's ``image``. *options* are given
-    to every ``vbuild matrix``, such as ``--schema``. The same recipe gives the same text. `RecipeError` for a recipe
-    that is wrong, `BuildError` if the jobs would not find it or the file would be too large.
+    Every job installs what the variable ``VBUILD_WHEELS`` names, and fails with a sentence if that is empty; or if its
+    ``vbuild`` is another project's. *options* are given to every ``vbuild matrix``, such as ``--locked``. The same
+    recipe gives the same text. `RecipeError` for a recipe that is wrong, `BuildError` if the jobs would not find it or
+    the file would be too large.
     """
-    jobs = Jobs.of(source, install=install, runner=runner, options=options)
+    jobs = Jobs.of(source, options)
     match system:
         case CiSystem.GITHUB:
             return workflow(jobs)
@@ -296,7 +293,7 @@ def data(jobs: Jobs) -> dict[str, Any]:
         "format": FORMAT,
         "name": jobs.name,
         "source": jobs.source,
-        "install": jobs.install,
+        "install": INSTALL,
         "check": CHECK,
         "python": jobs.python,
         "parts": [

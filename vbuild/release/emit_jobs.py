@@ -148,25 +148,21 @@ CHECK = f"vbuild --version | grep '^{DISTRIBUTION} '"
 class Jobs(Struct, frozen=True):
     """A release of *name* as jobs: *parts* of the recipe at *source*, into *parts_folder*, collected in *folder*.
 
-    *source* is a path from the working folder, as a command takes it. *install* is the shell command that brings
-    vbuild into a job, *options* are those of every ``vbuild matrix``, *runner* is what jobs run on, None for the
-    system's usual. *python* is the version that runs vbuild, and builds if the recipe names none; jobs run on a
-    *machine* of this kind.
+    *source* is a path from the working folder, as a command takes it. *options* are those of every ``vbuild matrix``.
+    *python* is the version that runs vbuild, and builds if the recipe names none; jobs run on a *machine* of this kind.
     """
 
     name: str
     source: str
     parts: tuple[JobPart, ...]
-    install: str
     options: tuple[str, ...]
-    runner: str | None
     machine: str
     python: str
     parts_folder: str = Written("parts")
     folder: str = Written("dist")
 
     @classmethod
-    def of(cls, source: Path, *, install: str, runner: str | None, options: Sequence[str]) -> Self:
+    def of(cls, source: Path, options: Sequence[str] = ()) -> Self:
         """The jobs of the recipe or project at *source*; `BuildError` if it is not in the working folder."""
         where = _relative(source)
         recipe = Recipe.load(source)
@@ -183,9 +179,7 @@ class Jobs(Struct, frozen=True):
             name=_line(recipe.name, "name"),
             source=where,
             parts=found,
-            install=_line(install, "--install"),
             options=tuple(options),
-            runner=_line(runner, "--runner") if runner else None,
             machine="x86_64" if is_cross else Cpu.parse(found[0].cpu).machine,
             python=f"{sys.version_info.major}.{sys.version_info.minor}{'t' if 't' in sys.abiflags else ''}",
         )

@@ -170,7 +170,7 @@ def stamped(context: ReleaseContext, target: Target, wheel: Path) -> Path:
         return linked(wheel, folder / wheel.name)  # a labelled target may be made of the same build
     from vbuild.variants.stamp import stamped as stamp
 
-    return stamp(wheel, folder, variant=variant, metadata=context.family.metadata, schema=context.family.schema)
+    return stamp(wheel, folder, variant=variant, metadata=context.family.metadata)
 
 
 def verified(

@@ -5,7 +5,6 @@
 A target that fails leaves the others running: they are finished and written, and the release says what is missing.
 """
 
-import dataclasses
 import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -15,19 +14,16 @@ from msgspec.structs import replace
 
 from vbuild.build.given import AskedAxes, given
 from vbuild.build.job import Job
-from vbuild.errors import at
 from vbuild.files.staging import staging
 from vbuild.process.masking import masked_in
 from vbuild.recipe.hidden import hiding_secrets, too_short
-from vbuild.recipe.model import Recipe, compared_with, lock_file
+from vbuild.recipe.model import Recipe, lock_file
 from vbuild.recipe.target import Target
 from vbuild.release.builder import Builder
 from vbuild.release.cache import BuildCache
 from vbuild.release.model import OnProgress, ReleaseContext, ReleaseFamily, ReleaseResult
 from vbuild.release.pipeline import check_request, released, wheels_made
-from vbuild.release.report import Report
 from vbuild.toolchain.toolkit_provision import FORESEEN
-from vbuild.variants.document import Schema
 from vbuild.workers.executor import LOCAL, Executor
 
 
@@ -35,13 +31,11 @@ class MatrixRequest(Struct, frozen=True, kw_only=True):
     """What a run of `vbuild matrix` is asked for; nothing, which is the default, builds every target here.
 
     *only* names targets of the recipe, empty for all. *jobs* builds run at a time here, or as many as the machine bears
-    for None; another *executor* has workers, with caches of their own. Builds see the user's variables of `passed`,
-    and those whose names *pass_env* has. If the run *is_locked*, it uses nothing that the recipe's lock does not name.
-    What is *fresh* takes no build from the cache. A run that *is_part* of a release leaves out what needs all of it:
-    `vbuild.release.collect` verifies across parts, splits, and joins them. *schema* is that of each variant.json, and
-    the report has what differs from the one at *compare*. *against* is used instead of the recipe's ``verify.against``,
-    and *axes* instead of the same of its ``[matrix]``. *on_note* is called, before anything is built, with each line on
-    what was chosen for the user.
+    for None; another *executor* has workers, with caches of their own. If the run *is_locked*, it uses nothing that the
+    recipe's lock does not name. What is *fresh* takes no build from the cache. A run that *is_part* of a release leaves
+    out what needs all of it: `vbuild.release.collect` verifies across parts, splits, and joins them. *axes* are used
+    instead of the same of its ``[matrix]``. *on_note* is called, before anything is built, with each line on what was
+    chosen for the user.
     """
 
     jobs: int | None = 1
@@ -50,10 +44,6 @@ class MatrixRequest(Struct, frozen=True, kw_only=True):
     is_part: bool = False
     is_locked: bool = False
     fresh: bool = False
-    pass_env: Collection[str] = ()
-    schema: Schema = Schema.PEP_850
-    compare: Path | None = None
-    against: str = ""
     axes: AskedAxes = AskedAxes()
     on_note: Callable[[str], None] = lambda _note: None
 
@@ -84,8 +74,7 @@ def matrix(
         stage=folder,
         on_progress=on_progress,
         split=None if options.is_part else check_request(recipe, targets),
-        before=Report.previous(options.compare, recipe.name),
-        family=ReleaseFamily.of(recipe, targets, schema=options.schema),
+        family=ReleaseFamily.of(recipe, targets),
         cache=store,
         is_part=options.is_part,
         source=str(recipe.source),
@@ -116,13 +105,6 @@ def asked_for(source: str | Path, options: MatrixRequest) -> tuple[Recipe, tuple
     for note in found.notes:
         options.on_note(note)
     recipe = found.recipe
-    if options.pass_env:
-        asked = tuple(dict.fromkeys([*recipe.build.pass_env, *options.pass_env]))
-        recipe = dataclasses.replace(recipe, build=replace(recipe.build, pass_env=asked))
-    if options.against:
-        with at("against"):
-            other = compared_with(options.against, Path())
-        recipe = dataclasses.replace(recipe, verify=replace(recipe.verify, against=other))
     stale: tuple[str, ...] = ()
     # a name on an index is no file that a lock could stand beside
     if options.is_locked or (recipe.file.is_file() and lock_file(recipe.file).exists()):

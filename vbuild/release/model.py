@@ -35,7 +35,7 @@ from vbuild.release.report import (
 from vbuild.toolchain.nvcc_commands import is_trial
 from vbuild.toolchain.rewriting import SINGLE_FILE
 from vbuild.toolchain.toolkit import Toolkit
-from vbuild.variants.document import Document, Schema
+from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
 from vbuild.verification.bench_results import BenchReport
 from vbuild.verification.level_emulation import LevelRun
@@ -257,15 +257,14 @@ class ReleaseFamily(Struct, frozen=True):
     """What the variant wheels of a release have in common; *metadata* is None if all of its wheels are plain."""
 
     metadata: "VariantMetadata | None" = None
-    schema: Schema = Schema.PEP_850
     hashed: bool = False
 
     @classmethod
-    def of(cls, recipe: Recipe, targets: Iterable[Target], *, schema: Schema) -> Self:
+    def of(cls, recipe: Recipe, targets: Iterable[Target]) -> Self:
         """The family of *targets*; `VariantError`, before anything is built, for a label or property that is wrong."""
         labelled = [target for target in targets if target.label is not None]
         if not labelled and recipe.variant is None:
-            return cls(None, schema, recipe.matrix.hash_labels)
+            return cls(None, recipe.matrix.hash_labels)
         from vbuild.variants.metadata import read_providers
         from vbuild.variants.providers import metadata_for
 
@@ -273,7 +272,7 @@ class ReleaseFamily(Struct, frozen=True):
             providers = read_providers(recipe.variant) if recipe.variant else {}
             namespaces = recipe.namespaces()
             metadata = metadata_for(namespaces, providers) if namespaces else None
-            family = cls(metadata, schema, recipe.matrix.hash_labels)
+            family = cls(metadata, recipe.matrix.hash_labels)
             for target in labelled:
                 family.document(target)
         return family
@@ -293,7 +292,7 @@ class ReleaseFamily(Struct, frozen=True):
     def document(self, target: Target) -> Document | None:
         """The variant.json of the wheel of *target*, or None for the plain wheel."""
         variant = self.variant(target)
-        return Document.of(variant, self.metadata, schema=self.schema) if variant and self.metadata else None
+        return Document.of(variant, self.metadata) if variant and self.metadata else None
 
 
 class ReleaseContext(Struct, frozen=True, kw_only=True):

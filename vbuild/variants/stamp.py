@@ -11,7 +11,7 @@ from pathlib import Path
 from vbuild.errors import VariantError, at, reason_of
 from vbuild.files.reading import read_text
 from vbuild.hardware.cpu import Cpu
-from vbuild.variants.document import Declaration, Document, Schema
+from vbuild.variants.document import Declaration, Document
 from vbuild.variants.metadata import VariantMetadata, refuse_unread
 from vbuild.variants.model import Property, Variant
 from vbuild.variants.providers import metadata_for
@@ -27,7 +27,6 @@ def stamped(
     *,
     variant: Variant,
     metadata: VariantMetadata | None = None,
-    schema: Schema = Schema.PEP_850,
 ) -> Path:
     """Write into *folder* the copy of *wheel* that is *variant*, and return its path; an older stamp is replaced.
 
@@ -41,7 +40,7 @@ def stamped(
             refuse_unread(variant)
             _check_machine(variant, source.name)
             shared = metadata or metadata_for(_namespaces(variant, source.name))
-            document = Document.of(variant, shared, schema=schema)
+            document = Document.of(variant, shared)
             name = source.name.normalised().labelled(variant.label)
         return edited(source, folder, name, edits={_path(source): document.pack()}, verify=True)
 
