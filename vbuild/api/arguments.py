@@ -162,7 +162,7 @@ def toolkits_of(asked: "str | Dotted | Iterable[str | Dotted] | None") -> "tuple
     return tuple(dict.fromkeys(value_of(each, Dotted.parse) for each in found))
 
 
-def axes_of(cpu: Any, cuda: Any, toolkit: Any, python: Any) -> "AskedAxes":  # noqa: ANN401 - as MatrixOptions has them
+def axes_of(cpu: Any, cuda: Any, toolkit: Any = None, python: Any = None) -> "AskedAxes":  # noqa: ANN401 - as MatrixOptions has them
     from vbuild.build.given import AskedAxes
     from vbuild.hardware.machine import cpus_asked
 

@@ -19,7 +19,6 @@ from vbuild.api.options import (
 if TYPE_CHECKING:
     from vbuild.build.init import WrittenRecipe
     from vbuild.hardware.cpu import Cpu
-    from vbuild.hardware.driver import Dotted
     from vbuild.hardware.gpu import GpuList
     from vbuild.recipe.target import Target
     from vbuild.release.model import ReleaseResult
@@ -44,16 +43,14 @@ def init(
     output: StrPath | None = None,
     cpu: "str | Iterable[str | Cpu] | None" = None,
     cuda: "str | Iterable[str] | GpuList | None" = None,
-    toolkit: "str | Dotted | Iterable[str | Dotted] | None" = None,
-    python: str | Iterable[str] | None = None,
 ) -> "WrittenRecipe":
     """Write a recipe for *source*, as `matrix` takes it, into the file *output*; by default as ``vbuild init`` does.
 
-    The axes are those of `matrix`. `RecipeError`, and nothing written, if there is a recipe already.
+    *cpu* and *cuda* are those of `matrix`. `RecipeError`, and nothing written, if there is a recipe already.
     """
     from vbuild.build.init import init as verb
 
-    return verb(str(source), axes_of(cpu, cuda, toolkit, python), file=path_of(output))
+    return verb(str(source), axes_of(cpu, cuda), file=path_of(output))
 
 
 def collect(

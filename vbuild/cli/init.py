@@ -19,7 +19,8 @@ from vbuild.files.wording import wrapped
     type=options.FILE,
     help="Write the recipe into this file. [default: NAME.toml, or the pyproject.toml of a project]",
 )
-@options.axes
+@options.cpus
+@options.cuda
 @click.option(
     "--emit",
     type=options.Choice(["github"]),
@@ -35,7 +36,6 @@ def init(source: str, file: Path | None, *, emit: str | None, check: bool, as_js
     """
     from vbuild.api.arguments import axes_of
 
-    options.check_axes(asked)
     if emit:
         if check or file or any(asked.values()):
             raise click.UsageError("--emit writes what the project's [tool.vbuild] says; expected SOURCE alone with it")

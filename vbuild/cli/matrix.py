@@ -27,7 +27,21 @@ _FOR_JOBS = ("jobs", "fresh", "locked")
 @click.option(
     "-o", "--output-dir", "folder", type=options.FOLDER, help="Write the results into this folder. [default: dist]"
 )
-@options.axes
+@options.cpus
+@options.cuda
+@click.option(
+    "--toolkit",
+    type=options.Value("versions", "vbuild.api.arguments:toolkits_of"),
+    metavar="LIST",
+    help="With --cuda: compile with this CUDA. [default: the newest for these GPUs] Without: build code that has "
+    "no kernels with these, a wheel for each: 12.9,13.0.",
+)
+@click.option(
+    "--python",
+    multiple=True,
+    metavar="NAME",
+    help="Build for this Python: one of the recipe's, any if it names none. Repeatable.",
+)
 @click.option(
     "-j",
     "--jobs",
@@ -61,7 +75,8 @@ def matrix(source: str, folder: Path | None, **asked: Any) -> None:  # noqa: ANN
     others.
     """
     system, dry_run, as_json, verbose = (asked.pop(name) for name in ("emit", "dry_run", "as_json", "verbose"))
-    options.check_axes(asked)
+    if asked["cuda"] and asked["toolkit"] and len(asked["toolkit"]) > 1:
+        raise click.UsageError("--toolkit: several with --cuda; expected one, or none for code without kernels")
     if system:
         idle = ("only", "python", "part", "cpu", "cuda", "toolkit")
         if folder or dry_run or as_json or any(asked[name] for name in idle) or not asked["executor"].is_local:

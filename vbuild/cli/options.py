@@ -4,7 +4,7 @@ An option's text becomes a value before the command starts; what its parser refu
 imported when there is a text for it, so that ``vbuild --help`` loads click and nothing else.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -174,46 +174,18 @@ executor = click.option(
     metavar="WHERE",
     help="Work on this machine, or on the workers of dask://HOST:PORT.",
 )
-_AXES = (
-    click.option(
-        "--cpu",
-        type=Value("levels", "vbuild.hardware.machine:cpus_asked"),
-        metavar="LIST",
-        help="Build for these CPU levels instead of the recipe's: v2,v3, or native.",
-    ),
-    click.option(
-        "--cuda",
-        type=GPUS,
-        metavar="LIST",
-        help="Build for these GPUs instead of the recipe's, a wheel for each: 80,90+ptx, H100, native.",
-    ),
-    click.option(
-        "--toolkit",
-        type=Value("versions", "vbuild.api.arguments:toolkits_of"),
-        metavar="LIST",
-        help="With --cuda: compile with this CUDA. [default: the newest for these GPUs] Without: build code that has "
-        "no kernels with these, a wheel for each: 12.9,13.0.",
-    ),
-    click.option(
-        "--python",
-        multiple=True,
-        metavar="NAME",
-        help="Build for this Python: one of the recipe's, any if it names none. Repeatable.",
-    ),
+cpus = click.option(
+    "--cpu",
+    type=Value("levels", "vbuild.hardware.machine:cpus_asked"),
+    metavar="LIST",
+    help="Build for these CPU levels instead of the recipe's: v2,v3, or native.",
 )
-
-
-def axes(command: F) -> F:
-    """The options that say what to build for, of a command whose source may have no recipe."""
-    for option in reversed(_AXES):
-        command = option(command)
-    return command
-
-
-def check_axes(asked: Mapping[str, Any]) -> None:
-    """A usage mistake for those of the options `axes` that would have no effect."""
-    if asked["cuda"] and asked["toolkit"] and len(asked["toolkit"]) > 1:
-        raise click.UsageError("--toolkit: several with --cuda; expected one, or none for code without kernels")
+cuda = click.option(
+    "--cuda",
+    type=GPUS,
+    metavar="LIST",
+    help="Build for these GPUs instead of the recipe's, a wheel for each: 80,90+ptx, H100, native.",
+)
 
 
 def find_links(when: str = "Look") -> Callable[[F], F]:
