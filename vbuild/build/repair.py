@@ -20,7 +20,6 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -184,10 +183,6 @@ class Portable(Struct, frozen=True):
     def size(self) -> int:
         """The size of the portable wheel in bytes."""
         return self.wheel.stat().st_size
-
-    def data(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
-        return {"source": self.source.name, "wheel": self.wheel.name, "bytes": self.size}
 
 
 def repair(wheel: Path, folder: Path, *, recipe: Path | None = None) -> Portable:

@@ -104,13 +104,11 @@ def verify(folder: Path, *, attestations: bool, trust_root: Path | None, as_json
 @mirror.command("oci", epilog=options.example("vbuild mirror oci site -o layout"))
 @click.argument("site", type=options.FOLDER)
 @options.required_folder
-@options.as_json
-def oci(site: Path, folder: Path, *, as_json: bool) -> None:
+def oci(site: Path, folder: Path) -> None:
     """Write an OCI artifact for each machine of a mirror, with a layer for each wheel."""
     from vbuild.mirroring.artifacts import write_artifacts
 
-    found = write_artifacts(site, folder)
-    terminal.show(found.data(), found.lines(), as_json=as_json)
+    terminal.show(None, write_artifacts(site, folder).lines(), as_json=False)
 
 
 def mirrored_lines(result: "Mirrored") -> Iterator[str]:

@@ -48,15 +48,7 @@ _GPU_OPTIONS = "--gpu, --driver, --glibc and --python-version go with --cpu, as 
     help="Take no variant that names this namespace, such as nvidia. Repeatable.",
 )
 @click.option(
-    "--namespace-order",
-    metavar="LIST",
-    help="Let these namespaces decide first, in this order, as in x86_64,nvidia. [default: the release's order]",
-)
-@click.option(
     "--write-machine", type=options.FILE, help="Write a description of this machine, for --machine elsewhere."
-)
-@click.option(
-    "--version", type=options.Value("version", "packaging.version:Version"), help="Look at wheels of this version only."
 )
 @options.as_json
 def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: ANN401 - the options above
@@ -86,10 +78,10 @@ def select(name: str | None, *, as_json: bool, **asked: Any) -> None:  # noqa: A
 
 def _check_words(name: str | None, asked: Mapping[str, Any]) -> None:
     """A usage mistake for options that do not go together."""
-    places, version, written, machines = (asked[key] for key in ("places", "version", "write_machine", "machines"))
+    places, written, machines = (asked[key] for key in ("places", "write_machine", "machines"))
     is_image = bool(name) and str(name).startswith(_IMAGES)
-    if (places or version) and (not name or is_image):
-        raise click.UsageError("--find-links and --version are for wheels; expected the NAME of a project")
+    if places and (not name or is_image):
+        raise click.UsageError("--find-links is for wheels; expected the NAME of a project")
     if len(machines) > 1 and written:
         raise click.UsageError("expected one --machine with --write-machine")
     if not (name or written):
@@ -104,13 +96,9 @@ def _known_words(asked: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except VariantError as error:
-        if any(f"no namespace {name!r};" in str(error) for name in (*asked["without"], *_order(asked))):
+        if any(f"no namespace {name!r};" in str(error) for name in asked["without"]):
             raise click.UsageError(str(error)) from error
         raise
-
-
-def _order(asked: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(filter(None, map(str.strip, (asked["namespace_order"] or "").split(","))))
 
 
 def _machines(asked: Mapping[str, Any]) -> "dict[str, Machine]":
@@ -119,18 +107,12 @@ def _machines(asked: Mapping[str, Any]) -> "dict[str, Machine]":
 
     from vbuild.api.arguments import machine_of
 
-    order = _order(asked)
     if (described := _described(asked)) is not None:
         machines = {"machine": described}
     else:
         machines = {str(file): machine_of(file) for file in asked["machines"]} or {"here": machine_of(None)}
     return {
-        called: replace(
-            machine,
-            without=(*machine.without, *asked["without"]),
-            namespace_order=order or machine.namespace_order,
-        )
-        for called, machine in machines.items()
+        called: replace(machine, without=(*machine.without, *asked["without"])) for called, machine in machines.items()
     }
 
 
@@ -167,7 +149,7 @@ def _choose(name: str, asked: Mapping[str, Any], machine: "Machine", *, as_json:
     """Show the choice."""
     from vbuild.variants.select import select as verb
 
-    selection = verb(name, asked["places"], machine=machine, version=asked["version"])
+    selection = verb(name, asked["places"], machine=machine)
     lines = [str(selection.wheel.name), *([selection.url] if selection.url else [])]
     for place, candidate in enumerate(selection.ranking, 1):
         lines += [f"{place:3}. {candidate.file.name}", f"     {candidate.why}"]
@@ -183,7 +165,7 @@ def _compare(name: str, asked: Mapping[str, Any], machines: "Mapping[str, Machin
     if name.startswith(_IMAGES):
         choose = lambda machine: _image(name, machine)  # noqa: E731
     else:
-        choose = lambda machine: verb(name, asked["places"], machine=machine, version=asked["version"])  # noqa: E731
+        choose = lambda machine: verb(name, asked["places"], machine=machine)  # noqa: E731
     rows, data, without = [], [], []
     for called, machine in machines.items():
         try:

@@ -40,26 +40,22 @@ def install_toolkit(version: str, libraries: tuple[str, ...], *, as_json: bool) 
 @toolkit.command("path", epilog=options.example('CUDA_HOME="$(vbuild toolkit path 13.0)" make'))
 @click.argument("version")
 @click.argument("libraries", nargs=-1)
-@options.as_json
-def toolkit_path(version: str, libraries: tuple[str, ...], *, as_json: bool) -> None:
+def toolkit_path(version: str, libraries: tuple[str, ...]) -> None:
     """Print the CUDA_HOME of toolkit VERSION with LIBRARIES in the cache."""
     from vbuild.toolchain import toolkit_provision
 
-    kept = toolkit_provision.path(version, libraries)
-    terminal.show(kept.data(), kept.lines(), as_json=as_json)
+    terminal.show(None, toolkit_provision.path(version, libraries).lines(), as_json=False)
 
 
 @toolkit.command("prune", epilog=options.example("vbuild toolkit prune --unused-for 30"))
 @click.option(
     "--unused-for", type=click.IntRange(0, 36500), metavar="DAYS", help="Remove only what was not used for this long."
 )
-@options.as_json
-def prune_toolkits(*, unused_for: int | None, as_json: bool) -> None:
+def prune_toolkits(*, unused_for: int | None) -> None:
     """Remove toolkits from the cache, and packages that only they used.
 
     Run it while no build is running: a build does not mark its toolkit as used.
     """
     from vbuild.toolchain import toolkit_provision
 
-    pruned = toolkit_provision.prune(unused_for=unused_for)
-    terminal.show(pruned.data(), pruned.lines(), as_json=as_json)
+    terminal.show(None, toolkit_provision.prune(unused_for=unused_for).lines(), as_json=False)

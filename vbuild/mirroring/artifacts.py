@@ -10,7 +10,6 @@ https://github.com/opencontainers/image-spec/blob/main/manifest.md#guidelines-fo
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -39,10 +38,6 @@ class MirrorArtifacts(Struct, frozen=True):
     folder: Path
     machines: tuple[str, ...]
     size: int
-
-    def data(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
-        return {"folder": str(self.folder), "machines": [*self.machines], "size": self.size}
 
     def lines(self) -> Iterator[str]:
         """The commands that send each artifact to a registry and take it from there."""

@@ -220,9 +220,6 @@ class Pruned(Struct, frozen=True):
     removed: tuple[KeptToolkit, ...]
     size: int
 
-    def data(self) -> dict[str, Any]:
-        return {"removed": [_kept_data(one) for one in self.removed], "size": self.size}
-
     def lines(self) -> Iterator[str]:
         yield from (f"{one.version}  removed: {one.root}" for one in self.removed)
         yield f"{self.size / 1e6:.0f} MB free now"
