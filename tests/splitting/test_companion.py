@@ -20,9 +20,11 @@ from vbuild.splitting.companion import (
     contents_in,
     libs_folder,
     libs_project,
+    licence_files,
+    licence_lines,
+    licence_texts,
     output_companion,
 )
-from vbuild.splitting.licences import licence_files, licence_lines, licence_texts
 from vbuild.wheel.archive import open_wheel
 from vbuild.wheel.metadata import DEV, Metadata, WheelFile, is_companion
 from vbuild.wheel.name import WheelName

@@ -11,9 +11,8 @@ from tests.factories.extensions import library, module
 from tests.factories.repaired_wheels import NAME, hashed, repaired
 from tests.factories.tools import needs
 from vbuild.errors import RepackageError
-from vbuild.splitting.decisions import DecisionKind, Decisions, check_drivers, decide
+from vbuild.splitting.decisions import DecisionKind, Decisions, check_drivers, decide, pool_of
 from vbuild.splitting.official import OfficialEvidence, OfficialLibrary, OfficialWheel, Provenance, Unproved
-from vbuild.splitting.pools import pool_of
 from vbuild.splitting.request import SplitRequest, StubPolicy
 
 pytestmark = needs("gcc")

@@ -12,7 +12,7 @@ from tests.factories.repaired_wheels import release
 from tests.factories.tools import needs
 from tests.factories.wheels import contents
 from vbuild.index_client.configuration import Indexes
-from vbuild.splitting.licences import unnamed
+from vbuild.splitting.companion import unnamed
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split

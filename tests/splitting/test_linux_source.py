@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vbuild.splitting.linux_source import asks_for_system, for_linux
+from vbuild.splitting.library_mentions import asks_for_system, for_linux
 
 
 def left(source: str) -> str:

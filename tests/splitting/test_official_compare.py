@@ -9,7 +9,7 @@ from tests.factories.elf import linked, objcopied, patchelfed, rpath, shared_obj
 from tests.factories.tools import needs
 from vbuild.elf.image import ElfImage
 from vbuild.errors import BinaryError
-from vbuild.splitting.official_compare import difference
+from vbuild.splitting.official import difference
 
 pytestmark = needs("gcc")
 

@@ -23,7 +23,7 @@ from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder
-from vbuild.splitting.patch_plan import LibraryCutter, PatchedFile, Patcher, PatchPlan, plan_patches
+from vbuild.splitting.patches import LibraryCutter, PatchedFile, Patcher, PatchPlan, plan_patches
 from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.blocks import InflatedFile
 

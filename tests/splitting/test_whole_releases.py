@@ -15,9 +15,9 @@ from tests.factories.tools import needs
 from tests.factories.wheels import contents, wheel
 from vbuild.errors import VbuildError
 from vbuild.index_client.configuration import Indexes
+from vbuild.splitting.output_wheels import extended
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
-from vbuild.splitting.sources import extended
 from vbuild.splitting.split import split
 from vbuild.wheel.metadata import Metadata
 

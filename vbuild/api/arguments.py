@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vbuild.publishing.model import PublishLayout
     from vbuild.release.matrix import MatrixRequest
     from vbuild.slimming.request import Cuts, Share
-    from vbuild.splitting.patch_plan import LibraryCutter
+    from vbuild.splitting.patches import LibraryCutter
     from vbuild.verification.attestations import AttestationRequest
     from vbuild.verification.required import Fetch
 

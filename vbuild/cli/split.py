@@ -103,8 +103,8 @@ def split(wheels: tuple[Path, ...], folder: Path | None, **asked: Any) -> None: 
     wheel that all of them require.
     """
     from vbuild.api.arguments import cut_of
+    from vbuild.splitting.output_wheels import divided
     from vbuild.splitting.request import OfficialPin, SplitRequest, StubPolicy
-    from vbuild.splitting.sources import divided
     from vbuild.splitting.split import split as verb
     from vbuild.wheel.deflate import Codec
 

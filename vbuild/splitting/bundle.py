@@ -1,8 +1,4 @@
-"""The ELF files of one wheel by installed path, which of them loads which, and which of them its code names.
-
-ELF members, in threads, each content once for all wheels -> Loading, origin -> WheelBinary
-code, texts, the data of ELF files -> the names of libraries, and of their folders, in them
-"""
+"""The ELF files of one wheel by installed path, which of them loads which, and which of them its code names."""
 
 import hashlib
 import re
@@ -35,7 +31,7 @@ Origin = Provenance | Unproved | None
 _REPAIRED = re.compile(r"\.(libs|dylibs)$")
 
 
-# finds out where a bundled library comes from, by its file name, its headers, its bytes and its SHA-256
+# by a library's file name, its headers, its bytes and its SHA-256
 OriginFinder = Callable[[str, Loading, memoryview, str], Origin]
 
 
@@ -54,7 +50,6 @@ class WheelBinary(Struct, frozen=True, eq=False):
 
     @property
     def folder(self) -> str:
-        """Its folder below site-packages; empty for site-packages itself."""
         return self.path.rpartition("/")[0]
 
     @property
@@ -69,7 +64,7 @@ class WheelBinary(Struct, frozen=True, eq=False):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its file name and its hash: the same library in another wheel has the same."""
+        """The same for the same library in another wheel."""
         return self.name, self.sha256
 
 
@@ -77,9 +72,8 @@ class WheelBinary(Struct, frozen=True, eq=False):
 class Bundle:
     """A wheel, and its ELF files by installed path, *binaries*.
 
-    *outside* are those that are not installed below site-packages, by member; *mentions* are the names of libraries,
-    and of folders of libraries, with the files of the wheel in which each stands; *damaged* are ELF files that cannot
-    be read, with the reason.
+    *outside* are those that are not installed below site-packages, by member; *mentions* are names of libraries and of
+    their folders, with the files that have them; *damaged* are ELF files that cannot be read, with the reason.
     """
 
     wheel: Wheel
@@ -90,7 +84,6 @@ class Bundle:
 
     @cached_property
     def graph(self) -> LinkGraph:
-        """Which of its files loads which."""
         return linked({path: binary.loading for path, binary in self.binaries.items()}, platforms=self.platforms)
 
     @cached_property
@@ -103,7 +96,6 @@ class Bundle:
         return min(self.namers(binary), default=None)
 
     def namers(self, binary: WheelBinary) -> frozenset[str]:
-        """Return all files of the wheel that name *binary* or its folder."""
         return self._namers_of[binary.path]
 
     @cached_property
@@ -121,7 +113,7 @@ class Bundle:
 
     @cached_property
     def hwcaps_copies(self) -> Mapping[str, str]:
-        """The copy of a library that glibc loads instead of it on newer CPUs, in a folder below the library's own."""
+        """The copy of a library that glibc loads instead of it on newer CPUs."""
         return {base: path for path in self.binaries if (base := replaced_library(path)) is not None}
 
     @cached_property
@@ -143,21 +135,18 @@ class Bundle:
 
     @cached_property
     def folders(self) -> frozenset[str]:
-        """The folders of its binaries."""
         return frozenset(binary.folder for binary in self.binaries.values())
 
     @cached_property
     def libraries(self) -> tuple[WheelBinary, ...]:
-        """The binaries that others load."""
         return tuple(binary for binary in self.binaries.values() if binary.is_library)
 
 
 @dataclass(slots=True)
 class WheelReader:
-    """Reads wheels; a file that another wheel had, too, is recognised by its hash in RECORD and read once.
+    """Reads wheels; a file that several have is recognised by its hash in RECORD, and read once.
 
-    *find_origin* finds out where libraries come from, *room* is the folder for large inflated files, *on_progress* is
-    called with the bytes read.
+    *room* is the folder for large inflated files, *on_progress* is called with the bytes read.
     """
 
     find_origin: OriginFinder
@@ -167,8 +156,7 @@ class WheelReader:
     _mentions: MentionReader = field(default_factory=MentionReader)
 
     def read(self, wheel: Wheel) -> Bundle:
-        """Read the ELF files of *wheel*; raises `WheelError` if a member is damaged."""
-        # ELF files, and what is named like one and cannot be inflated: reading it then says why
+        # and what is named like an ELF file and cannot be inflated: reading it says why
         members = [
             member
             for member in wheel.members

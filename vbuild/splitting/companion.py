@@ -1,29 +1,41 @@
-"""The companion wheels of a split: shared libraries in ``<project>-libs``, the rest in -dev and -bin.
+"""The companion wheels of a split, ``<project>-libs``, -dev and -bin, and the licence texts that go into them.
 
     LibsContents(project, files, platform).wheel(version) -> mumaxplus_libs-1.2.2-py3-none-manylinux_2_28_x86_64.whl
         mumaxplus_libs/lib/libfoo-1a2b3c4d.so.1     not at the old path, which pip removes after it installed this
         mumaxplus_libs-1.2.2.dist-info/licenses/…  texts that the libraries' licences require
-    output_companion(name, DEV, platform=, like=) -> mumaxplus_dev-1.2.2-py3-none-any.whl
-    output_companion(name, BIN, platform=, like=) -> mumaxplus_bin-1.2.2-py3-none-manylinux_2_28_x86_64.whl
 
 A -libs wheel has the version of the release that first needs its contents (`vbuild.splitting.libs_versions`). The hash
 of its contents is in its WHEEL, where each platform has its own, and METADATA stays the same for all.
-https://packaging.python.org/en/latest/specifications/core-metadata/
-https://peps.python.org/pep-0639/
+
+Licence texts are those in the ``.dist-info`` folder, those beside shared libraries, and those that name a library that
+moves in their path, in a heading, or in a field as Debian's copyright files have them. A library is called by
+
+    its file name            libpng16.so.16.58.0: png16, png
+    versions of its symbols  OPENSSL_3.0.0: openssl, of libcrypto.so.3
+    auditwheel's bill        pkg:rpm/almalinux/krb5-libs@1.18.2#89a1...: behind the # is the SHA-256 of the path that
+                             the library was copied from, such as /lib64/libkrb5.so.3.3
+
+https://packaging.python.org/en/latest/specifications/core-metadata/ https://peps.python.org/pep-0639/
+https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from pathlib import PurePosixPath
 
 from msgspec import Struct, field
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from vbuild.errors import RepackageError
-from vbuild.splitting.licences import licence_lines
+from vbuild.elf.catalogue import is_shared_object, plain
+from vbuild.errors import RepackageError, VbuildError
+from vbuild.files.json_text import json_object
+from vbuild.splitting.bundle import WheelBinary
+from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import BIN, DEV, GENERATOR, LIBS, Metadata, WheelFile
 from vbuild.wheel.name import WheelName, escaped
+from vbuild.wheel.zip_read import Member
 
 _ANY = "any"
 _CONTENTS = "Contents"
@@ -33,7 +45,7 @@ _SAFE_PATH = re.compile(r"[^*?\[\]\\:]+")
 
 
 class Companion(Struct, frozen=True):
-    """A -libs, -dev or -bin wheel: its name, METADATA, WHEEL, and licence texts by path in licenses/."""
+    """A -libs, -dev or -bin wheel; *licences* are texts by path in its licenses folder."""
 
     name: WheelName
     metadata: bytes
@@ -60,7 +72,6 @@ class Companion(Struct, frozen=True):
 
 
 def libs_project(project: str) -> str:
-    """Return the name of the -libs wheel of *project*, as package indexes spell it."""
     return canonicalize_name(project) + LIBS
 
 
@@ -72,8 +83,8 @@ def libs_folder(project: str) -> str:
 class LibsContents(Struct, frozen=True):
     """The contents of a -libs wheel; *project* is the one whose wheels share it, or the requested name.
 
-    *files* is a hash in hex by path, *platform* its platform tag, *licence* lines of METADATA, *texts* licence texts by
-    path below its licenses folder, and *requires* its Requires-Dist lines.
+    *files* is a hash in hex by path, *licence* lines of METADATA, *texts* licence texts by path, *requires* its
+    Requires-Dist lines.
     """
 
     project: str
@@ -110,7 +121,6 @@ class LibsContents(Struct, frozen=True):
         )
 
     def wheel(self, version: str) -> Companion:
-        """Return the wheel with *version*; raises `RepackageError` if it has no library."""
         if not self.files:
             raise RepackageError(f"{self.name}: no library to put in, expected one at least")
         name = WheelName(escaped(self.name), version, None, "py3", "none", self.platform)
@@ -124,12 +134,11 @@ class LibsContents(Struct, frozen=True):
 
 
 def contents_in(wheel_file: WheelFile) -> str | None:
-    """Return the hash of contents in the WHEEL of a -libs wheel, or None if there is none."""
     stated = wheel_file.headers.value(_CONTENTS) or ""
     return stated.removeprefix(_SHA256) if stated.startswith(_SHA256) else None
 
 
-# description and summary of the wheels with these suffixes, to be completed by the project's name
+# by suffix: a description and a summary, to be completed by the project's name
 _SAID = {
     DEV: ("What compilers and build systems read of {}", "Headers, static libraries and build system files of {}"),
     BIN: ("Programs of {}", "Programs of {}"),
@@ -179,7 +188,7 @@ def _companion(
     is_pure: bool,
     about: Sequence[str] = (),
 ) -> Companion:
-    """Return the wheel *name* of *project*; *body* is METADATA without its name and version, *about* lines of WHEEL."""
+    """Return the wheel *name* of *project*; *body* is METADATA without name and version, *about* are lines of WHEEL."""
     newest = bool(licences) or any(line.startswith("License-Expression:") for line in body)
     metadata = [
         f"Metadata-Version: {'2.4' if newest else '2.1'}",
@@ -197,3 +206,173 @@ def _companion(
     ]
     metadata_file, wheel_file = (("\n".join(lines) + "\n").encode() for lines in (metadata, wheel_lines))
     return Companion(name, metadata_file, wheel_file, licences)
+
+
+_LICENCE = re.compile(r"(un)?licen[cs]es?|copying|notice|eula|copyright|authors", re.IGNORECASE)
+# bytes; licence texts are smaller, and are held in memory
+_LARGEST_TEXT = 1 << 24
+_NOT_A_TEXT = frozenset({".py", ".pyi", ".pyc", ".so", ".c", ".h", ".json"})
+_LICENCE_CLASSIFIER = "License ::"
+_AUDITWHEEL = "sboms/auditwheel.cdx.json"
+# where Linux has the libraries that auditwheel copies: CentOS and its kin, Debian, what an image built itself
+_FOLDERS = ("/lib64", "/usr/lib64", "/usr/local/lib64", "/lib", "/usr/lib", "/usr/local/lib")
+_DEBIAN_FOLDERS = ("/lib/{}-linux-gnu", "/usr/lib/{}-linux-gnu")
+_STEM = re.compile(r"(?:lib)?(?P<name>.+?)(?:\.so(?:\.[\w.]*)?)?$", re.ASCII)
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9+]*", re.ASCII)
+# letters of a name, and of one that another begins with
+_SHORTEST, _SHORTEST_PART = 2, 4
+_VERSIONED = re.compile(r"(?P<name>[A-Za-z]\w*?)_v?\d[\d._]*", re.ASCII)
+_DECORATION = "=-*#_~ \t"
+_DECORATED = re.compile(r"\s*(?:[=*#~-]{2,}\s*\S.*|#+\s+\S.*)")
+_FIELD = re.compile(r"\s*(?:Name|Files?|Package|Project|Library|Component|Upstream-Name|Source)\s*:", re.IGNORECASE)
+# characters; headings are shorter
+_LONGEST = 120
+# what a heading says besides a name
+_SILENT = frozenset(
+    (
+        *("license", "licence", "licenses", "licences", "copyright", "notice", "notices", "terms", "the", "of", "for"),
+        *("library", "libraries", "lib", "libs", "v", "version", "and", "end", "txt", "md", "text", "software"),
+    )
+)
+
+
+def licence_files(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> tuple[Member, ...]:
+    """Return the licence texts of *wheel*, with those whose path has one of the words *named*, from `names_of`."""
+    folders = {member.path.rpartition("/")[0] for member in wheel.members if is_shared_object(member.path)}
+
+    def is_licence(path: str) -> bool:
+        if path.startswith(f"{wheel.dist_info}/licenses/"):
+            return True
+        file = PurePosixPath(path)
+        if not _LICENCE.match(file.name) or file.suffix.lower() in _NOT_A_TEXT:
+            return False
+        is_near = path.startswith(f"{wheel.dist_info}/") or path.rpartition("/")[0] in folders
+        return is_near or not named.isdisjoint(_words(path.partition("/")[2]))
+
+    return tuple(one for one in wheel.members if one.size <= _LARGEST_TEXT and is_licence(one.path))
+
+
+def licence_texts(wheel: Wheel, *, named: frozenset[str] = frozenset()) -> dict[str, bytes]:
+    """Return the licence texts of *wheel* by their path below the licenses folder of a companion.
+
+    Those of the ``.dist-info`` folder keep their path, others are below their old folder.
+    """
+    texts: dict[str, bytes] = {}
+    members = licence_files(wheel, named=named)
+    for member in sorted(members, key=lambda member: not member.path.startswith(wheel.dist_info)):
+        path = member.path.removeprefix(f"{wheel.dist_info}/").removeprefix("licenses/")
+        text = wheel.read(member)
+        if texts.setdefault(path, text) != text:  # a licenses folder, and another text of that name outside
+            texts[f"{wheel.name.project}/{path}"] = text
+    return texts
+
+
+def names_of(binary: WheelBinary, packages: Mapping[str, str]) -> frozenset[str]:
+    """Return the words by which a text may call the library *binary*; *packages* are those of `packages_in`."""
+    named = [plain(binary.name), binary.loading.outline.soname or "", *_versions(binary.loading.given)]
+    if package := package_of(binary, packages):
+        named.append(package)
+    return frozenset(word for name in named for word in _spelled(name))
+
+
+def packages_in(wheel: Wheel) -> dict[str, str]:
+    """Return the packages in auditwheel's bill of *wheel*, by the SHA-256 of the paths of their libraries."""
+    member = wheel.find(f"{wheel.dist_info}/{_AUDITWHEEL}")
+    if member is None or member.size > _LARGEST_TEXT:
+        return {}
+    try:
+        components = json_object(wheel.read(member), VbuildError)["components"]
+        found = ((str(one["bom-ref"]).rpartition("#"), str(one["name"])) for one in components)
+        return {digest: name for (_, mark, digest), name in found if mark}
+    except (VbuildError, KeyError, TypeError):
+        return {}
+
+
+def package_of(binary: WheelBinary, packages: Mapping[str, str]) -> str | None:
+    parts = plain(binary.name).split(".")
+    names = [".".join(parts[:end]) for end in range(len(parts), 1, -1)]
+    folders = [*_FOLDERS, *(folder.format(binary.loading.outline.machine) for folder in _DEBIAN_FOLDERS)]
+    paths = (f"{folder}/{name}" for folder in folders for name in names)
+    found = (packages.get(sha256(path.encode()).hexdigest()) for path in (paths if packages else ()))
+    return next(filter(None, found), None)
+
+
+def unnamed(
+    libraries: Mapping[str, frozenset[str]], texts: Mapping[str, bytes], *, projects: Iterable[str]
+) -> tuple[str, ...]:
+    """Return those of *libraries*, words by file name, that no path, heading or field of *texts* names.
+
+    A heading also names the parts of a project: BROTLI libbrotlicommon, and OPENJPEG libopenjp2. The names of the
+    wheels' *projects* do not count: their own licence is not that of a library.
+    """
+    own = {word for project in projects for word in _words(project)}
+    paths = {word for path in texts for word in _words(path)} - own
+    headings = {word for text in texts.values() for word in _headings(text.decode(errors="replace"))} - own
+
+    def is_part(word: str) -> bool:
+        return any(
+            min(len(word), len(said)) >= _SHORTEST_PART and (word.startswith(said) or said.startswith(word))
+            for said in headings
+        )
+
+    return tuple(
+        name for name, words in libraries.items() if words.isdisjoint(paths | headings) and not any(map(is_part, words))
+    )
+
+
+def _versions(given: Sequence[str]) -> Iterator[str]:
+    """Yield the names in front of the versions that a library gives its symbols: OPENSSL_3.0.0, libtiff_4.0."""
+    yield from (match["name"] for version in given if (match := _VERSIONED.fullmatch(version)))
+
+
+def _spelled(name: str) -> Iterator[str]:
+    """Yield the stem of the file *name*, its first part, and both without the number at the end, as `_words` does."""
+    match = _STEM.match(name)
+    lowered = match["name"].lower() if match else ""
+    for text in (re.sub(r"[\W_]", "", lowered), re.split(r"[\W_]", lowered)[0]):
+        bare = text.removeprefix("lib")
+        yield from (word for word in (bare, bare.rstrip("0123456789")) if len(word) >= _SHORTEST)
+
+
+def _words(text: str) -> set[str]:
+    """Return the words of *text* in small letters, each without lib in front, also without a number at its end."""
+    found = _tokens(text)
+    return found | {word.rstrip("0123456789+") for word in found}
+
+
+def _tokens(text: str) -> set[str]:
+    found = {word.lower().removeprefix("lib") for word in _WORD.findall(text.replace("_", " "))}
+    return found - _SILENT - {""}
+
+
+def _headings(text: str) -> set[str]:
+    """Return the words of the headings and fields of *text*: lines that are decorated, or hardly more than a name."""
+    found: set[str] = set()
+    for line in text.splitlines():
+        if not line.strip(_DECORATION) or len(line) > _LONGEST:
+            continue
+        if _FIELD.match(line) or _DECORATED.fullmatch(line) or len(_tokens(line)) == 1:
+            found |= _words(line)
+        if field := _FIELD.match(line):
+            # patterns of files: numpy.libs/libscipy_openblas*.so
+            files = (item.rpartition("/")[2].replace("*", "") for item in re.split(r"[\s,]+", line[field.end() :]))
+            found.update(word for file in files if ".so" in file for word in _spelled(file))
+    return found
+
+
+def licence_lines(several: Iterable[Metadata]) -> tuple[str, ...]:
+    """Return the lines of METADATA for the licences of what comes from *several*.
+
+    SPDX expressions are joined if all have one; otherwise the older License and Classifier lines are used.
+    """
+    found = sorted(several, key=lambda metadata: canonicalize_name(metadata.name))
+    expressions = dict.fromkeys(metadata.headers.value("License-Expression") for metadata in found)
+    if None not in expressions:
+        joined = " AND ".join(f"({text})" for text in sorted(filter(None, expressions)))
+        return (f"License-Expression: {joined if len(expressions) > 1 else joined[1:-1]}",)
+    # a text of many lines is copied with its continuation lines; the field may occur only once
+    stated = [text.strip() for metadata in found for name, text in metadata.headers.fields if name == "license"]
+    classifiers = {line for metadata in found for line in metadata.headers.values("Classifier")}
+    licences = sorted(line for line in classifiers if line.startswith(_LICENCE_CLASSIFIER))
+    one = [text for text in dict.fromkeys(stated) if len({*stated}) == 1]
+    return (*(line for text in one for line in text.splitlines()), *(f"Classifier: {line}" for line in licences))

@@ -1,35 +1,294 @@
 """Decide what becomes of every bundled library, for all wheels together, before a byte is written.
 
-kept, unneeded, needed from where no RPATH leads            stays, with the reason
-named, and no stub can take its place (`stubs`)             stays
-names or needs one that stays                               stays
-an official library, by its hash (`OfficialEvidence`)       replaced by a requirement
-the same file in several wheels, and all it needs moves     shared
+    kept, unneeded, needed from where no RPATH leads            stays, with the reason
+    named, and no stub can take its place                       stays
+    names or needs one that stays                               stays
+    an official library, by its hash (`OfficialEvidence`)       replaced by a requirement
+    the same file in several wheels, and all it needs moves     shared
 
-Shared libraries go to one -libs wheel for each pool of wheels (`vbuild.splitting.pools`).
+Pools are wheels that get their shared libraries from one -libs wheel. A wheel in a pool is installed with all of the
+pool's libraries, so wheels that need different ones, such as those of CPU levels, get different pools. Flavours of
+which some have much that others do not need share what all of them have if that saves more.
+
+A stub stays where a library was, for all that opens it by its path:
+
+    demo/libx.so                     stub     NEEDED libx-1a2b3c4d.so    RPATH $ORIGIN/../demo_libs/lib
+    demo_libs/lib/libx-1a2b3c4d.so   a second NEEDED $ORIGIN/libx.so     SONAME libx-1a2b3c4d.so
+    demo_libs/lib/libx.so            the library, with its own SONAME
+
+dlsym on the handle of a stub searches what it needs, so ctypes, dlopen and import find each symbol. Neither stub has
+the library's SONAME: the loader would take it for the library. There are two because by a name alone the loader might
+take another library that is loaded under it (libz.so.1), or the stub itself, and by a path alone it would not find one
+that is installed elsewhere and was loaded before (`vbuild.splitting.preloads`). The hash is of the library as it was in
+the wheel. The library inherits RPATH, and finds its dependencies by that of whatever loads it.
+
+What a stub cannot stand for stays where it was:
+
+    the library asks where it is itself            dladdr, dlinfo, dl_iterate_phdr, /proc/self/maps: for what lies there
+    code asks by path whether it is loaded         RTLD_NOLOAD: a loaded library is not its stub
+    the wheel has headers, and it is the package's own    others link with it, and linkers do not look behind a stub
+    musl                                           reads $ORIGIN in RPATH only, and knows libraries by names and paths
+    32 bits, other machines                        no such files are written
+
+glibc, elf/dl-load.c: _dl_map_object; elf/dl-deps.c: expand_dst
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import combinations
+from pathlib import PurePosixPath
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from vbuild.binary.linkage import Via
 from vbuild.config.requirements import required_project
-from vbuild.elf.catalogue import is_driver, plain
+from vbuild.elf.catalogue import is_driver, is_shared_object, plain, systems_of
 from vbuild.elf.hwcaps_folders import replaced_library
+from vbuild.elf.records import ElfMachine
+from vbuild.elf.write import STUB_SECTIONS, loader_stub
 from vbuild.errors import RepackageError
 from vbuild.splitting.bundle import Bundle, WheelBinary
 from vbuild.splitting.companion import libs_project
 from vbuild.splitting.official import Provenance
 from vbuild.splitting.other_packages import conflict
-from vbuild.splitting.pools import Key, Pool, planned_pools, pool_of
 from vbuild.splitting.request import SplitRequest, StubPolicy
-from vbuild.splitting.stubs import asks_own_place, stub_doubt, stub_obstacle
 from vbuild.wheel.metadata import LIBS
+
+_ORIGIN = "$ORIGIN"
+_MACHINES = {"x86_64": ElfMachine.X86_64, "aarch64": ElfMachine.AARCH64}
+_DIGITS = 8
+_MUSL = "musllinux"
+_NO_LOAD = b"RTLD_NOLOAD"
+_HEADERS = frozenset({".h", ".hh", ".hpp", ".hxx"})
+
+
+def stub(library: WheelBinary, rpath: str) -> bytes:
+    """Return the file that stays where *library* was; *rpath* leads from there to its new folder."""
+    return loader_stub(
+        second_name(library), rpath, machine=_MACHINES[library.loading.outline.machine], is_inherited=True
+    )
+
+
+def second_stub(library: WheelBinary) -> bytes:
+    """Return the file called `second_name` that stands beside *library* in its new folder."""
+    return loader_stub(
+        f"{_ORIGIN}/{library.name}",
+        _ORIGIN,
+        soname=second_name(library),
+        machine=_MACHINES[library.loading.outline.machine],
+        is_inherited=True,
+    )
+
+
+def second_name(library: WheelBinary) -> str:
+    """Return the name by which a stub asks for *library*: ``libx-1a2b3c4d.so``."""
+    return f"{library.name.partition('.so')[0]}-{library.sha256[:_DIGITS]}.so"
+
+
+def stub_obstacle(bundle: Bundle, library: WheelBinary) -> str | None:
+    """Return why no stub can take the place of *library*, or None."""
+    outline = library.loading.outline
+    if any(platform.tag.startswith(_MUSL) for platform in bundle.platforms):
+        return "musl does not follow one"
+    if outline.machine not in _MACHINES:
+        return f"none is written for {outline.machine}"
+    if not is_shared_object(library.name):
+        return "its name is not that of a library"
+    if is_stub(library):
+        return "it is one itself"
+    return None
+
+
+class Doubt(Struct, frozen=True):
+    """What may not work if a stub takes the place of a library; *can_be_tried* if a run can show that it does."""
+
+    what: str
+    can_be_tried: bool = True
+
+
+def stub_doubt(bundle: Bundle, library: WheelBinary) -> Doubt | None:
+    if not library.is_bundled and (header := _header(bundle)):
+        return Doubt(f"others may link with it, because the wheel has headers ({header})", can_be_tried=False)
+    for path in sorted(bundle.namers(library)):
+        member = bundle.wheel.find(path) if path.endswith(".py") else None
+        if member and _NO_LOAD in bundle.wheel.read(member):
+            return Doubt(f"{path} asks with RTLD_NOLOAD whether a library is loaded")
+    return Doubt(f"it {asking}") if (asking := asks_own_place(library)) else None
+
+
+def asks_own_place(library: WheelBinary) -> str:
+    """Say how *library* may find out where it is; empty if it does not."""
+    places = library.loading.own_place
+    return f"may ask where it is itself ({', '.join(places)})" if places else ""
+
+
+def is_stub(library: WheelBinary) -> bool:
+    return tuple(section.name for section in library.loading.outline.sections if section.name) == STUB_SECTIONS
+
+
+def _header(bundle: Bundle) -> str | None:
+    paths = (member.path for member in bundle.wheel.members)
+    return next((path for path in paths if PurePosixPath(path).suffix in _HEADERS), None)
+
+
+Key = tuple[str, str]
+# a platform tag, and whether the wheel goes to the folder of pure Python
+Place = tuple[str, bool]
+
+# the largest part of a pool's bytes that a wheel may get without having had it
+MOST_FOREIGN = 0.1
+
+
+class Pool(Struct, frozen=True, eq=False):
+    """The *bundles* that share libraries, and these *libraries* by file name, each from one of the bundles."""
+
+    bundles: tuple[Bundle, ...]
+    libraries: Mapping[str, WheelBinary]
+
+    @property
+    def saved(self) -> int:
+        """Compressed bytes that are published once instead of in each wheel."""
+        return sum(library.member.compressed_size for library in self.libraries.values()) * (len(self.bundles) - 1)
+
+    @property
+    def projects(self) -> tuple[str, ...]:
+        return tuple(sorted({bundle.wheel.name.project for bundle in self.bundles}))
+
+    @property
+    def platform(self) -> str:
+        return self.bundles[0].wheel.name.platform
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether the wheels go to the folder of pure Python; then the libraries have to, as well."""
+        return _place(self.bundles[0])[1]
+
+    @property
+    def families(self) -> frozenset[tuple[str, str | None]]:
+        """The releases of the wheels, each with the variant label."""
+        return frozenset((bundle.wheel.name.release, bundle.wheel.name.variant) for bundle in self.bundles)
+
+    def source(self, library: WheelBinary) -> Bundle:
+        return next(bundle for bundle in self.bundles if bundle.binaries.get(library.path) is library)
+
+
+def pool_of(bundle: Bundle, pools: Iterable[Pool]) -> Pool | None:
+    return next((pool for pool in pools if bundle in pool.bundles), None)
+
+
+@dataclass(slots=True, eq=False)
+class _PoolDraft:
+    """A pool while wheels are added to it."""
+
+    bundles: list[Bundle]
+    libraries: dict[Key, WheelBinary]
+
+    def accepts(self, libraries: Mapping[Key, WheelBinary]) -> bool:
+        """Whether a wheel with *libraries* fits: neither it nor the others get much that they do not have."""
+        union = {**self.libraries, **libraries}
+        sizes = {key: library.member.compressed_size for key, library in union.items()}
+        foreign = sum(size for key, size in sizes.items() if key not in self.libraries or key not in libraries)
+        has_each_name_once = len({name for name, _ in union}) == len(union)
+        return has_each_name_once and foreign <= MOST_FOREIGN * sum(sizes.values())
+
+    def common(self, other: "_PoolDraft") -> "_PoolDraft | None":
+        """Return the draft of what the wheels of both have, or None if that is nothing."""
+        libraries = {key: library for key, library in self.libraries.items() if key in other.libraries}
+        return _PoolDraft([*self.bundles, *other.bundles], libraries) if libraries else None
+
+    def pool(self, order: Mapping[Bundle, int]) -> Pool:
+        bundles = tuple(sorted(self.bundles, key=lambda bundle: order[bundle]))
+        first: dict[Key, WheelBinary] = {}
+        for library in (library for bundle in bundles for library in bundle.libraries):
+            first.setdefault(library.key, library)
+        return Pool(bundles, {key[0]: first[key] for key in sorted(self.libraries)})
+
+
+def planned_pools(movable: Mapping[Bundle, Sequence[WheelBinary]], *, smallest: int) -> tuple[Pool, ...]:
+    """Return the pools of wheels that can give away *movable*; none that saves less than *smallest* bytes."""
+    drafts: dict[Place, list[_PoolDraft]] = {}
+    largest_first = sorted(_repeated(movable), key=lambda row: -sum(one.member.size for one in row[1].values()))
+    for bundle, libraries in largest_first:
+        same_place = drafts.setdefault(_place(bundle), [])
+        draft = next((draft for draft in same_place if draft.accepts(libraries)), None)
+        if draft is None:
+            same_place.append(_PoolDraft([bundle], dict(libraries)))
+        else:
+            draft.bundles.append(bundle)
+            draft.libraries = {**libraries, **draft.libraries}
+    order = {bundle: place for place, bundle in enumerate(movable)}
+    merged = (draft.pool(order) for several in drafts.values() for draft in _merged(several, order))
+    found = _compatible(pool for pool in merged if len(pool.bundles) > 1 and pool.saved >= smallest)
+    return tuple(sorted(found, key=lambda pool: order[pool.bundles[0]]))
+
+
+def _merged(drafts: Sequence["_PoolDraft"], order: Mapping[Bundle, int]) -> Sequence["_PoolDraft"]:
+    """Replace pairs of *drafts* by what both have as long as that saves more than the two apart."""
+    found = [*drafts]
+    while True:
+        best: tuple[int, _PoolDraft, _PoolDraft, _PoolDraft] | None = None
+        for one, other in combinations(found, 2):
+            if common := one.common(other):
+                apart = sum(pool.saved for pool in _compatible([one.pool(order), other.pool(order)]))
+                more = common.pool(order).saved - apart
+                if more > (best[0] if best else 0):
+                    best = more, common, one, other
+        if best is None:
+            return found
+        _, common, *pair = best
+        found = [*(draft for draft in found if draft not in pair), common]
+
+
+def _compatible(pools: Iterable[Pool]) -> list[Pool]:
+    """Return those of *pools* that save most and go together.
+
+    Wheels of one release that a machine may take must not require different dependencies, nor one that a newer libc
+    gets with other libraries.
+    """
+    kept: list[Pool] = []
+    for pool in sorted(pools, key=lambda pool: -pool.saved):
+        if not any(pool.families & other.families and are_rivals(pool, other) for other in kept):
+            kept.append(pool)
+    return kept
+
+
+def are_rivals(pool: Pool, other: Pool) -> bool:
+    """Whether a machine may install a wheel of one and the libraries of the other.
+
+    Installers prefer libraries for a newer libc, and so the wheels that need them, if there are such for the same
+    Python.
+    """
+    if pool.platform == other.platform:
+        return True
+    if systems_of(pool.platform).isdisjoint(systems_of(other.platform)):
+        return False
+    return _pythons(pool) != _pythons(other)
+
+
+def _pythons(pool: Pool) -> set[tuple[str, str, str]]:
+    names = (bundle.wheel.name for bundle in pool.bundles)
+    return {(name.project, name.python, name.abi) for name in names}
+
+
+def _place(bundle: Bundle) -> Place:
+    return bundle.wheel.name.platform, bundle.wheel.wheel_file().root_is_purelib
+
+
+def _repeated(movable: Mapping[Bundle, Sequence[WheelBinary]]) -> Iterator[tuple[Bundle, dict[Key, WheelBinary]]]:
+    """Yield the wheels of *movable* with those libraries that another wheel of their platform has, too."""
+    counts = Counter(
+        (_place(bundle), *key) for bundle, libraries in movable.items() for key in {one.key for one in libraries}
+    )
+    for bundle, libraries in movable.items():
+        place = _place(bundle)
+        if found := {one.key: one for one in libraries if counts[place, *one.key] > 1}:
+            # two files of one name do not fit into one folder
+            names = Counter(name for name, _ in found)
+            yield bundle, {key: one for key, one in found.items() if names[key[0]] == 1}
+
 
 # toolkits keep stand-ins for the driver's libraries in this folder, to link against
 _STUBS = "stubs"
@@ -45,10 +304,9 @@ class DecisionKind(StrEnum):
 
 
 class LibraryDecision(Struct, frozen=True):
-    """What becomes of one library; *reason* says why it is not replaced, or not moved at all.
+    """What becomes of one library; *reason* says why it is not replaced, or not moved, or what may open its stub.
 
-    If it *leaves_stub*, *reason* says what may open it by its path. One that *can_be_tried* stays only for something
-    of which a run can show that it does not matter.
+    One that *can_be_tried* stays only for something of which a run can show that it does not matter.
     """
 
     kind: DecisionKind
@@ -127,9 +385,9 @@ class _WheelDecisions:
     copies: Mapping[Key, int]
     decided: dict[str, LibraryDecision] = field(default_factory=dict)
     movable: dict[str, WheelBinary] = field(default_factory=dict)
-    # by path, what may open those of the movable ones in whose place a stub has to stay
+    # by path of a movable library that leaves a stub, what may open it
     openers: dict[str, str] = field(default_factory=dict)
-    # by path, what a run has shown of those that move therefore; and those of which one could
+    # by path, what a run has shown of a library that moves for that; and the libraries of which one could
     proofs: dict[str, str] = field(default_factory=dict)
     triable: set[str] = field(default_factory=set)
 
@@ -160,7 +418,7 @@ class _WheelDecisions:
                 self.decided[path] = LibraryDecision(DecisionKind.DROP, "nothing in the wheel needs it")
 
     def _obstacle(self, library: WheelBinary) -> str | None:
-        """Return why *library* cannot leave the wheel, or None if it can."""
+        """Return why *library* cannot leave the wheel, or None."""
         if self.request.keeps(library.path):
             return "kept as asked"
         if not self.bundle.platforms:
@@ -179,7 +437,7 @@ class _WheelDecisions:
         return self._path_obstacle(library, opener, is_asked=is_asked)
 
     def _opener(self, library: WheelBinary) -> str | None:
-        """Return what may open *library* by its path, or None if nothing does."""
+        """Return what may open *library* by its path, or None."""
         if namer := self.bundle.namer(library):
             return f"{namer} names it, and may open it by its path"
         for edge in self.bundle.graph.consumers(library.path):
@@ -188,7 +446,7 @@ class _WheelDecisions:
         return None
 
     def _path_obstacle(self, library: WheelBinary, opener: str, *, is_asked: bool) -> str | None:
-        """Return why *library*, which *opener* may open by its path, cannot leave it, and if it can, plan a stub."""
+        """Return why *library*, which *opener* may open by its path, cannot leave the wheel; if it can, plan a stub."""
         if self.request.stubs is StubPolicy.NEVER:
             return None if is_asked else opener
         why = stub_obstacle(self.bundle, library)
@@ -200,14 +458,14 @@ class _WheelDecisions:
         return None
 
     def _doubted(self, library: WheelBinary) -> str | None:
-        """Return why *library* may not work if a stub takes its place, or None; so too if a run has shown it to."""
+        """Return why *library* may not work if a stub takes its place, unless a run has shown that it does."""
         doubt = stub_doubt(self.bundle, library)
         if doubt is None:
             return None
         return self._tried(library, doubt.what) if doubt.can_be_tried else doubt.what
 
     def _tried(self, library: WheelBinary, doubt: str) -> str | None:
-        """Return the *doubt* about *library* with what a run has shown, or None if that is that it works."""
+        """Return the *doubt* about *library* with what a run has shown, or None if it has shown that it works."""
         evidence = self.request.evidence.get(library.sha256)
         if evidence is None:
             self.triable.add(library.path)
@@ -239,7 +497,7 @@ class _WheelDecisions:
     def _official(self, library: WheelBinary, origin: Provenance) -> LibraryDecision:
         """Decide about *library*, which the official wheel *origin* has, too.
 
-        In that wheel it finds only official libraries. If it may open another one of this wheel, it has to stay.
+        There it finds only official libraries. If it may open another one of this wheel, it has to stay.
         """
         official = {other.soname for other in origin.wheel.libraries}
         for other in self.bundle.opened_by.get(library.path, ()):
@@ -249,7 +507,7 @@ class _WheelDecisions:
         return LibraryDecision(DecisionKind.REPLACE, provenance=origin)
 
     def _conflict(self, library: WheelBinary, origin: Provenance) -> str | None:
-        """Return why the wheel cannot require the official wheel *origin*, or None if it can."""
+        """Return why the wheel cannot require the official wheel *origin*, or None."""
         machine, project, version = library.loading.outline.machine, origin.wheel.project, origin.wheel.version
         line = conflict(self.bundle.wheel.metadata(), project, version, machine=machine)
         return f"not replaced: it is that of {project} {version}, but METADATA requires {line}" if line else None
@@ -290,16 +548,15 @@ class _WheelDecisions:
                     yield path, doubt
 
     def _leaves(self, path: str) -> bool:
-        """Whether the library at *path* leaves the wheel, as far as is decided."""
         decision = self.decided.get(path)
         return path in self.movable or (decision is not None and decision.is_gone)
 
     def unshared(self, found: Sequence[Pool]) -> dict[str, str]:
-        """Return the movable libraries that are in none of the pools *found*, with the reasons."""
+        """Return the movable libraries that are in none of the *pools*, with the reasons."""
         pool = pool_of(self.bundle, found)
         keys = {library.key for library in pool.libraries.values()} if pool else set()
         reasons = {path: self._why_unshared(one) for path, one in self.movable.items() if one.key not in keys}
-        # the folder of the pool comes before the one in which a stub is
+        # the loader searches the folder of the pool before that of a stub
         staying = {one.name: one for path, one in self.bundle.binaries.items() if not self._leaves(path)}
         others = pool.libraries if pool and not self.openers.keys().isdisjoint(self.movable) else {}
         hidden = next((name for name, one in others.items() if name in staying and staying[name].key != one.key), None)

@@ -28,7 +28,7 @@ from vbuild.errors import RepackageError, at
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
 from vbuild.splitting.companion import Companion, LibsContents, contents_in
-from vbuild.splitting.pools import MOST_FOREIGN, Pool
+from vbuild.splitting.decisions import MOST_FOREIGN, Pool
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.distant import Distant
 from vbuild.wheel.metadata import GENERATOR, Metadata, Record, WheelFile, is_dist_info, recorded_sha256
@@ -40,7 +40,7 @@ _ANY = "any"
 class PublishedLibs(Struct, frozen=True):
     """A -libs wheel at *place*: its *files* by path, each with SHA-256 in hex and bytes, and what it *requires*.
 
-    *contents* is the hash in its WHEEL, or None if there is none; it *is_ours* if a split made it.
+    *contents* is the hash in its WHEEL; it *is_ours* if a split made it.
     """
 
     name: WheelName
@@ -180,8 +180,6 @@ class Publications:
 
 
 class LibsChoice(Struct, frozen=True):
-    """The *companion* that the wheels of a pool require; it *is_published* already, or has to be written."""
-
     companion: Companion
     is_published: bool = False
 
@@ -193,7 +191,7 @@ def libs_choices(
     stated: Mapping[str, str] | None = None,
     needs_empty: Callable[[Sequence[Pool]], bool] = lambda _pools: False,
 ) -> Mapping[Pool, LibsChoice]:
-    """Return the -libs wheel of each pool; *stated* are the versions that were asked for, by project.
+    """Return the -libs wheel of each pool; *stated* are the versions that the user named, by project.
 
     Where *needs_empty* is true of pools, they need a wheel without libraries beside theirs. Raises `RepackageError` if
     a published wheel would get other contents, or nothing says which version to take.
@@ -226,7 +224,7 @@ class _Group(Struct, frozen=True):
     needs_empty: bool
 
     def newest(self, project: str, own: Version) -> Mapping[Pool, WheelName] | None:
-        """Return the wheels of the newest published version that has all libraries, or None if none has.
+        """Return the wheels of the newest published version that has all libraries, or None.
 
         A final release takes no pre-release, which installers leave out unless they are asked for it.
         """

@@ -1,15 +1,26 @@
-"""The libraries that NVIDIA publishes in wheels of their own, and how a bundled library is recognised as one of them.
+"""The libraries that NVIDIA publishes in wheels of their own, and whether a bundled library is one of them.
 
 libcufft-f3921c41.so.11.2.1.3
     RECORD of a release has its SHA-256                        identical
     RECORD of a release has a SHA-256 that begins with
-      f3921c41, and of what the loader maps nothing but
-      what repair tools change differs from that library       sections
+      f3921c41, and what the loader maps of the two
+      differs only in what repair tools change                 sections
 
-Releases are tried in this order: those whose version is in the file name, then all others, the newest first. Of each
-wheel only the directory, METADATA, RECORD and the library to compare are transferred, and nothing twice. In the user's
-cache, ``official/<sha256>.json`` has Requires-Dist and the libraries in RECORD, by the hash that the index states for
-the wheel, and ``official/<sha256>.so`` is a library, by its own.
+Releases whose version is in the file name are tried first, then all others, the newest first. Of each wheel only the
+directory, METADATA, RECORD and the library to compare are transferred, once. In the user's cache,
+``official/<sha256>.json`` has Requires-Dist and the libraries in RECORD, by the hash that the index states for the
+wheel, and ``official/<sha256>.so`` is a library, by its own.
+
+What may differ of the sections that the loader maps:
+
+    .dynstr              what follows the official names, and a path among them
+    .dynamic             RPATH, names, and addresses of what was moved
+    .gnu.version_r       hashes in the names of libraries
+    .dynsym              section numbers, which patchelf mixes up and no loader reads
+    every other section  nothing; the address, if patchelf may have moved it
+    segments             map all these sections, because the loader ignores section headers; PT_DYNAMIC is .dynamic,
+                         and leads to the others
+
 https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
 
@@ -40,7 +51,6 @@ from vbuild.files.hashing import sha256_of
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
 from vbuild.process.threads import OncePerKey, several_at_once
-from vbuild.splitting.official_compare import difference
 from vbuild.verification.loader import mapped
 from vbuild.wheel.distant import Distant
 from vbuild.wheel.metadata import recorded_sha256
@@ -48,6 +58,22 @@ from vbuild.wheel.name import WheelName
 
 if TYPE_CHECKING:
     from unearth.fetchers import PyPIClient
+import itertools
+from collections import Counter
+
+from vbuild.elf.image import ElfImage
+from vbuild.elf.layout import Section
+from vbuild.elf.records import (
+    LEADS,
+    SHN_LORESERVE,
+    STT_SECTION,
+    DynamicEntry,
+    DynamicTag,
+    SectionType,
+    SegmentType,
+    SymbolEntry,
+    VersionNeed,
+)
 
 _EXTRA = re.compile(r"extra *== *['\"]([^'\"]+)['\"]")
 _NUMBER = re.compile(r"\.so\.(?P<number>\d{1,9}(?:\.\d{1,9})+)$")
@@ -55,12 +81,11 @@ _LIBRARY = re.compile(r"(?!.*/stubs/)(?:.*/)?lib[^/]*\.so(?:\.\d[\w.]*)?")
 # projects with NVIDIA's libraries, or that require these; wheels for CUDA 11 require setuptools and wheel by mistake
 _NVIDIA = re.compile(r"nvidia-.+|cuda-toolkit|cu[a-z]+-cu\d\d")
 
-# a project and one of its wheels
 _Candidate = tuple[str, ListedFile]
 
 
 class OfficialLibrary(Struct, frozen=True):
-    """A library in an official wheel: its path there, its SHA-256 in hex digits and its size in bytes from RECORD."""
+    """A library in an official wheel, by RECORD: *sha256* is in hex digits, *size* in bytes."""
 
     path: str
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -68,12 +93,11 @@ class OfficialLibrary(Struct, frozen=True):
 
     @property
     def soname(self) -> str:
-        """Its file name."""
         return self.path.rpartition("/")[2]
 
 
 class _WheelFacts(Struct, frozen=True):
-    """What a wheel contains: every line of Requires-Dist, and its libraries."""
+    """What RECORD and METADATA of a wheel say."""
 
     file: str
     requires: tuple[str, ...]
@@ -112,7 +136,7 @@ class Provenance(Struct, frozen=True):
 
 
 class Unproved(Struct, frozen=True):
-    """Why a library is not recognised as an official one, for messages: "left as it was, because <reason>"."""
+    """Why a library is not recognised as an official one."""
 
     reason: str
     transferred: int
@@ -121,7 +145,7 @@ class Unproved(Struct, frozen=True):
 class Officials:
     """The official wheels for Linux on *machine*; each question is asked once, several threads may ask at once.
 
-    What wheels contain is kept in *store*, by default in the user's cache. Every method raises `FetchError` if no index
+    *store* keeps what wheels contain, by default in the user's cache. Every method raises `FetchError` if no index
     answers.
     """
 
@@ -169,9 +193,10 @@ class Officials:
         return tuple(found.values())
 
     def toolkits(self, project: str, version: str, extra: str) -> tuple[str, ...]:
-        """Return the minor versions of cuda-toolkit, such as "12.4", whose *extra* pins *version* of *project*.
+        """Return the minor versions of cuda-toolkit, such as "12.4", whose *extra* pins *version* of *project*, the
+        newest first.
 
-        The newest comes first. Only the newest release of each counts, because ``==12.4.*`` installs that.
+        Only the newest release of each counts, because ``==12.4.*`` installs that.
         """
 
         def pins(requirement: Requirement) -> bool:
@@ -219,9 +244,9 @@ class Officials:
         sha256: str,
         entries: Sequence[CatalogueEntry],
     ) -> Provenance | Unproved:
-        """Find the library of the packages of *entries* that the bundled one called *name*, *data* with *sha256*, is.
+        """Find the library of the packages of *entries* that the bundled library *name* is.
 
-        An official library that may be it is downloaded if the cache does not have it.
+        An official library to compare is downloaded unless the cache has it.
         """
         if not entries:
             return Unproved("no official package has a library of its name", 0)
@@ -256,8 +281,6 @@ class Officials:
         yield others
 
     def _match(self, session: "_Session", bundled: "_Bundled", candidates: Sequence[_Candidate]) -> "_Match | None":
-        """Return the first of *candidates* with a library that may be *bundled*, or None."""
-
         def matched(candidate: _Candidate) -> _Match | None:
             project, listed = candidate
             try:
@@ -273,7 +296,6 @@ class Officials:
             return next(filter(None, found), None)
 
     def _newest(self, session: "_Session", project: str, specifier: SpecifierSet) -> OfficialWheel:
-        """Return the newest wheel, looked for once; see `wheel`."""
         return self._found.get(f"{project} {specifier}", lambda: self._looked_for(session, project, specifier))
 
     def _looked_for(self, session: "_Session", project: str, specifier: SpecifierSet) -> OfficialWheel:
@@ -303,7 +325,7 @@ class Officials:
         return OfficialWheel(project, str(listed.version), listed.file, facts.libraries, requires)
 
     def _required(self, session: "_Session", wheels: Iterable[OfficialWheel]) -> Iterator[Requirement]:
-        """Yield NVIDIA's packages that *wheels* require, also those that extras of cuda-toolkit require."""
+        """Yield NVIDIA's packages that *wheels* require, also by extras of cuda-toolkit."""
         for wheel in wheels:
             for requirement in filter(None, map(read_requirement, wheel.requires)):
                 if canonicalize_name(requirement.name) == TOOLKIT:
@@ -339,7 +361,7 @@ class Officials:
         return self._listed.get(project, lambda: files_of(project, indexes=self._indexes.get(None, self._ask)))
 
     def _wheels(self, project: str, *, any_platform: bool = False) -> tuple[ListedFile, ...]:
-        """Return the wheels of *project* for this machine, or those for any platform, the newest release first."""
+        """Return the wheels of *project* for this machine, or for any platform, the newest release first."""
 
         def fits(listed: ListedFile) -> bool:
             try:
@@ -355,7 +377,7 @@ class Officials:
 
     @contextmanager
     def _session(self) -> "Iterator[_Session]":
-        """Yield a session that reads wheels during the block, through one connection, in several threads."""
+        """Yield a session that reads wheels through one connection, in several threads."""
         with ExitStack() as stack:
             yield _Session(lambda: self._indexes.get(None, self._ask), self._facts, self._store, stack)
 
@@ -373,7 +395,6 @@ class _Session:
     _lock: Lock = field(default_factory=Lock)
 
     def facts(self, listed: ListedFile) -> _WheelFacts:
-        """Return what *listed* contains; raises `FetchError`, or `WheelError` if the wheel is damaged."""
         return self.known.get(f"{listed.sha256} {listed.url}", partial(self._facts, listed))
 
     def _facts(self, listed: ListedFile) -> _WheelFacts:
@@ -397,10 +418,7 @@ class _Session:
 
     @contextmanager
     def library(self, listed: ListedFile, library: OfficialLibrary) -> Iterator[memoryview]:
-        """Map the *library* of the *listed* wheel, of the cache or downloaded; `WheelError` if the wheel is damaged.
-
-        What cannot be kept in the cache is downloaded into a file of its own.
-        """
+        """Map the *library* of the *listed* wheel, of the cache or downloaded; `WheelError` if the wheel is damaged."""
         name = f"{library.sha256}.so"
         with ExitStack() as stack:
             try:
@@ -430,7 +448,6 @@ class _Session:
 
     @contextmanager
     def opened(self, listed: ListedFile) -> Iterator[Distant]:
-        """Open the *listed* wheel on its server."""
         from vbuild.index_client.packages import client_of
         from vbuild.index_client.ranged import Ranged, opened
 
@@ -448,7 +465,7 @@ class _Session:
 
 
 class _Bundled(Struct, frozen=True):
-    """A library that is to be recognised; *digest* is the hash in its file name, or None."""
+    """A library to recognise; *digest* is the hash in its file name, or None."""
 
     data: memoryview
     sha256: str
@@ -473,3 +490,170 @@ def _evidence(session: _Session, bundled: _Bundled, match: _Match) -> OfficialEv
     except (BinaryError, WheelError) as error:
         return f"it cannot be compared: {error}"
     return f"{differs}: it is another library" if differs else OfficialEvidence.SECTIONS
+
+
+# what patchelf may move or change in addition to .dynamic; linkers put all of it before the rest
+_TOUCHED = frozenset(
+    {
+        SectionType.NOTE,
+        SectionType.HASH,
+        SectionType.GNU_HASH,
+        SectionType.DYNSYM,
+        SectionType.STRTAB,
+        SectionType.GNU_VERSYM,
+        SectionType.GNU_VERDEF,
+        SectionType.GNU_VERNEED,
+    }
+)
+# patchelf may move these sections and change their tags; it does not move relocations
+_MOVED_TO: dict[int, str] = {
+    tag: name for tag, name in LEADS.items() if tag not in {DynamicTag.RELA, DynamicTag.JMPREL}
+}
+_CHANGED = frozenset(
+    {
+        *(DynamicTag.NEEDED, DynamicTag.SONAME, DynamicTag.RPATH, DynamicTag.RUNPATH),
+        *(DynamicTag.STRSZ, DynamicTag.NULL, *_MOVED_TO),
+    }
+)
+# looks ahead only once; otherwise endless names would be read again from each of their slashes
+_PATH = re.compile(rb"(?<=\0)(?=[^\0]*?(?:\$ORIGIN|\$\{ORIGIN\}|/))[^\0]+(?=\0)")
+_MOST_RECORDS = 0x8000
+
+_SYMBOL, _VERNEED = SymbolEntry.layout, VersionNeed.layout
+
+
+def difference(official: memoryview, bundled: memoryview) -> str | None:
+    """Return how *bundled* differs from *official*, or None if it is the same library.
+
+    Raises `BinaryError` if one of them is not a 64-bit little-endian ELF file, or is damaged.
+    """
+    here, there = ElfImage.parse(official), ElfImage.parse(bundled)
+    one, other = (
+        (file.machine, file.header.e_type, file.header.e_flags, file.header.e_entry) for file in (here, there)
+    )
+    if one != other:
+        return "its ELF header says otherwise"
+    wanted, copies = ([section for section in file.sections if section.is_loaded] for file in (here, there))
+    if Counter(section.name for section in wanted) != Counter(section.name for section in copies):
+        return "it has other sections"
+    names = _text_of(here), _text_of(there)
+    for section, copy in _paired(wanted, copies):
+        if not _Pair(here, there, *names).is_same(section, copy):
+            return f"its section {section.name} is another"
+    unreachable = _unreachable_section(there)
+    return f"its segments lead past its section {unreachable}" if unreachable else None
+
+
+class _Pair(Struct, frozen=True):
+    """The official and the bundled file, and the bytes of their ``.dynstr``."""
+
+    official: ElfImage
+    bundled: ElfImage
+    official_names: bytes
+    bundled_names: bytes
+
+    def is_same(self, section: Section, copy: Section) -> bool:
+        """Whether the official *section* became *copy*."""
+        one, other = section.header, copy.header
+        is_free = one.sh_type in _TOUCHED or one.sh_type == SectionType.DYNAMIC
+        same_size = one.sh_size == other.sh_size or section.name in {".dynstr", ".dynamic"}
+        same_place = one.sh_addr == other.sh_addr or is_free
+        if (one.sh_type, one.sh_flags) != (other.sh_type, other.sh_flags) or not (same_size and same_place):
+            return False
+        here, there = self.official.view(section.span), self.bundled.view(copy.span)
+        match one.sh_type:
+            case SectionType.DYNAMIC:
+                return _dynamic(here, self.official_names) == _dynamic(there, self.bundled_names)
+            case SectionType.STRTAB if section.name == ".dynstr":
+                return _begins_alike(self.official_names, self.bundled_names)
+            case SectionType.GNU_VERNEED:
+                return _versions(here, self.official_names) == _versions(there, self.bundled_names)
+            case SectionType.DYNSYM:
+                return _unnumbered(here) == _unnumbered(there)
+        return here == there
+
+
+def _text_of(image: ElfImage) -> bytes:
+    section = image.section(".dynstr")
+    return bytes(image.view(section.span)) if section else b""
+
+
+def _paired(official: Iterable[Section], bundled: Iterable[Section]) -> list[tuple[Section, Section]]:
+    """Pair each *official* section with the *bundled* one of its name, the first with the first."""
+    left: dict[str, list[Section]] = {}
+    for section in bundled:
+        left.setdefault(section.name, []).append(section)
+    return [(section, left[section.name].pop(0)) for section in official]
+
+
+def _unreachable_section(bundled: ElfImage) -> str | None:
+    """Return a section of *bundled* that the loader does not find where its header says, or None."""
+    for section in bundled.sections:
+        has_bytes = section.is_loaded and section.header.sh_type != SectionType.NOBITS and section.header.sh_size > 0
+        if has_bytes and bundled.offset(section.header.sh_addr) != section.header.sh_offset:
+            return section.name
+    dynamic = bundled.section(".dynamic")
+    spans = [one.span for one in bundled.segments if one.p_type == SegmentType.DYNAMIC]
+    if dynamic and [span.start for span in spans] != [dynamic.span.start]:
+        return dynamic.name
+    for tag, value in _entries(bundled.view(spans[0])) if spans else ():
+        target = bundled.section(_MOVED_TO[tag]) if tag in _MOVED_TO else None
+        if target and target.header.sh_addr != value:
+            return target.name
+    return None
+
+
+def _entries(dynamic: memoryview) -> tuple[tuple[int, int], ...]:
+    """Return the tags and values in *dynamic*, up to DT_NULL."""
+    size = DynamicEntry.layout.size
+    rows = DynamicEntry.layout.iter_unpack(dynamic[: len(dynamic) // size * size])
+    return tuple(itertools.takewhile(lambda row: row[0] != DynamicTag.NULL, rows))
+
+
+def _dynamic(dynamic: memoryview, names: bytes) -> tuple[Counter[tuple[int, int]], list[str]]:
+    """Return the entries of *dynamic* that may not differ, and the libraries that are needed."""
+    entries = _entries(dynamic)
+    kept = Counter((tag, value) for tag, value in entries if tag not in _CHANGED)
+    return kept, [_library(names, value) for tag, value in entries if tag == DynamicTag.NEEDED]
+
+
+def _library(names: bytes, offset: int) -> str:
+    """Return the library's name at *offset*, without the hash and the version that repair tools take from files."""
+    name = names[offset : names.find(b"\0", offset)].decode("utf-8", "backslashreplace")
+    return (found.name if (found := hashed(name)) else name).partition(".so")[0]
+
+
+def _versions(versions: memoryview, names: bytes) -> tuple[bytes, list[str]]:
+    """Return ``.gnu.version_r`` without the offsets of libraries' names, and these names."""
+    data, place, libraries = bytearray(versions), 0, list[str]()
+    for _ in range(_MOST_RECORDS):
+        if place + _VERNEED.size > len(data):
+            break
+        version, count, file, aux, following = _VERNEED.unpack_from(data, place)
+        libraries.append(_library(names, file))
+        _VERNEED.pack_into(data, place, version, count, 0, aux, following)
+        if not following:
+            break
+        place += following
+    return bytes(data), libraries
+
+
+def _begins_alike(official: bytes, bundled: bytes) -> bool:
+    """Whether the *bundled* names begin with the *official* ones, except for paths among those."""
+    place = 0
+    for match in _PATH.finditer(official):
+        if official[place : match.start()] != bundled[place : match.start()]:
+            return False
+        place = match.end()
+    return official[place:] == bundled[place : len(official)]
+
+
+def _unnumbered(symbols: memoryview) -> bytes:
+    """Return the table *symbols* without the numbers and addresses of sections."""
+    data = bytearray(symbols)
+    whole = symbols[: len(symbols) // _SYMBOL.size * _SYMBOL.size]
+    for number, (name, info, other, section, value, size) in enumerate(_SYMBOL.iter_unpack(whole)):
+        is_numbered = 0 < section < SHN_LORESERVE
+        address = 0 if info & 0xF == STT_SECTION else value
+        _SYMBOL.pack_into(data, number * _SYMBOL.size, name, info, other, 1 if is_numbered else section, address, size)
+    return bytes(data)

@@ -59,8 +59,6 @@ class LibraryPackage(Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class PackageFinder:
-    """Finds the packages that have the libraries which wheels need."""
-
     officials: Officials
     request: SplitRequest
     _majors: dict[Bundle, int | None] = field(default_factory=dict)
@@ -178,7 +176,6 @@ class RequirementWriter(Struct, frozen=True):
         return [one for one in packages if not one.entry or one.entry.cuda in {None, self.request.cuda[0]}]
 
     def exactly(self, project: str, version: str) -> str:
-        """Return the line for exactly that release."""
         return exact(project, version, machine=self.machine)
 
     def _package_lines(self, packages: Iterable[LibraryPackage], toolkits: dict[str, set[str]]) -> Iterator[str]:
@@ -198,7 +195,6 @@ class RequirementWriter(Struct, frozen=True):
 
 
 def exact(project: str, version: str, *, machine: str = "x86_64") -> str:
-    """Return the line that requires exactly *version* of *project*, on Linux and *machine*."""
     return _line(f"{canonicalize_name(project)}=={version}", machine)
 
 
@@ -249,8 +245,7 @@ def required(
 ) -> SpecifierSet | None:
     """Return the versions of *project* that *metadata* requires on Linux and *machine*, or None if it requires none.
 
-    With *extra*, lines for that part of cuda-toolkit count, if their version can be of CUDA *cuda*; they allow every
-    version of *project*.
+    Lines for the *extra* of cuda-toolkit count, too, if their version can be of CUDA *cuda*; they allow every version.
     """
     found = [requirement.specifier for _, requirement in _applying(metadata, project, machine)]
     if extra:

@@ -39,11 +39,10 @@ from vbuild.elf.catalogue import is_shared_object
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
-from vbuild.splitting.companion import Companion, output_companion
+from vbuild.splitting.companion import Companion, licence_texts, output_companion
 from vbuild.splitting.library_mentions import parsed_source
-from vbuild.splitting.licences import licence_texts
 from vbuild.splitting.output_wheels import CopiedMember, NewMember, OutputWheel
-from vbuild.splitting.patch_plan import PatchedFile
+from vbuild.splitting.patches import PatchedFile
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.metadata import BIN, DEV, RecordRow, Renaming
 from vbuild.wheel.paths import installed_path

@@ -24,8 +24,8 @@ _BOM = "\ufeff"
 def package_of(consumer: str, files: Collection[str], *, namespaces: Collection[str] = frozenset()) -> str | None:
     """Return the folder of the outermost package around the file *consumer* whose ``__init__.py`` can be changed.
 
-    The outermost one is always imported before a library in it is opened. Returns None for a module directly in
-    site-packages or only in namespace packages, and if ``__init__`` is compiled.
+    That one is always imported before a library in it is opened. Returns None for a module directly in site-packages or
+    only in namespace packages, and if ``__init__`` is compiled.
     """
     parts = consumer.split("/")[:-1]
     compiled = {path.rpartition("/")[0] for path in files if _COMPILED_INIT.fullmatch(path.rpartition("/")[2])}
@@ -46,7 +46,7 @@ def is_namespace(source: str) -> bool:
 def hooked(data: bytes, module: str = MODULE, *, option: str = "") -> bytes:
     """Return the ``__init__.py`` *data*, in its own encoding, with an import of *module*, as in `with_import`.
 
-    *option* is the command line option that an error tells the user to omit, if one is given.
+    *option* is the command line option that an error tells the user to omit.
     """
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
@@ -81,7 +81,6 @@ def with_import(source: str, module: str = MODULE, *, option: str = "") -> str:
 
 
 def _added(source: str, prelude: Sequence[ast.stmt], rest: Sequence[ast.stmt], statement: str) -> str:
-    """Return *source* with *statement* between its *prelude* and the *rest*."""
     lines = [match[0] for match in _LINE.finditer(source)]
     newline = next((end for end in ("\r\n", "\r", "\n") if lines[0].endswith(end)), "\n")
     if prelude:

@@ -1,4 +1,6 @@
-"""The patches that follow from the decisions: new NEEDED and DT_RPATH for each file that loads something which moved.
+"""The patches that follow from the decisions, and every patched file, before a byte is written.
+
+Each file that loads something which moved gets a new NEEDED and DT_RPATH:
 
     edge to a library that is replaced   its official SONAME; the folders of the official wheel and of what that needs
     edge to one that is shared           the folder of the -libs wheel; none if the file is in that folder itself
@@ -6,9 +8,6 @@
     edge by a path to what moves         its file name instead
     edge to another package's library    its folder, if RPATHs are requested
     edge to one here that no path finds  its folder, if RPATHs are requested
-
-A file of the -libs wheel finds others in its folder by the DT_RPATH of the file that loads it, or by its own. Its
-entries that lead to other packages are changed to lead there from its new place.
 
 An entry of DT_RPATH that begins with ``$ORIGIN`` counts from the file's own place:
 
@@ -20,24 +19,42 @@ An entry of DT_RPATH that begins with ``$ORIGIN`` counts from the file's own pla
     $ORIGIN/../../../lib              kept for pkg/_C.so: it leaves site-packages, for an environment's libraries
     $ORIGIN/../$LIB, $PLATFORM        kept as it is: only the loader knows what they stand for
 
+If a file cannot be edited, what it needs stays, and the decisions are made again. Patched files are kept while the plan
+is open: in one temporary file, or, if much can be copied from the wheel, as edits of what that holds.
+
 Paths are relative to site-packages, as `installed_path` gives them. https://man7.org/linux/man-pages/man8/ld.so.8.html
 """
 
+import hashlib
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain, combinations, product
+from pathlib import Path
+from threading import Lock
 
 from msgspec import Struct
+from packaging.utils import canonicalize_name
 
 from vbuild.binary.linkage import Edge, Via
 from vbuild.elf.linkage import ORIGIN_TOKEN
 from vbuild.elf.read import Loading
-from vbuild.elf.surgery.relink import Relink
+from vbuild.elf.surgery.relink import Relink, relinked
+from vbuild.errors import BinaryError, RepackageError, at
+from vbuild.files.edited import EditedFile, Spool
+from vbuild.hardware.cpu import available_cores
+from vbuild.process.threads import in_threads
 from vbuild.splitting.bundle import Bundle, WheelBinary
-from vbuild.splitting.decisions import Decisions
+from vbuild.splitting.companion import libs_folder
+from vbuild.splitting.decisions import Decisions, Pool, are_rivals, decide, second_name, second_stub, stub
 from vbuild.splitting.official import OfficialWheel, Provenance
 from vbuild.splitting.other_packages import LibraryPackage, PackageFinder
-from vbuild.splitting.pools import Pool
+from vbuild.splitting.request import SplitRequest
+from vbuild.wheel.blocks import as_edit
+from vbuild.wheel.paths import installed_path
+from vbuild.wheel.unpacking import forget
 
 ORIGIN = "$ORIGIN"
 
@@ -49,8 +66,8 @@ _WORKING_DIRECTORY = "counts from the folder that a program is started in"
 class _RpathEntry(Struct, frozen=True):
     """One entry of a file's RPATH or RUNPATH: its *text*, the *folder* to which it leads, why it is *dropped* if it is.
 
-    *rest* is what follows ``$ORIGIN`` in an entry with a token that only the loader knows. An entry that *is_foreign*
-    does not count from the file's place.
+    *rest* follows ``$ORIGIN`` in an entry with a token that only the loader knows. An entry that *is_foreign* does not
+    count from the file's place.
     """
 
     text: str
@@ -87,13 +104,12 @@ def rpath_of(
     written_at: str | None = None,
     cleans: bool = True,
 ) -> tuple[str, ...]:
-    """Return the whole DT_RPATH of the file at *path*: its own entries that stay, then those that lead to *folders*.
+    """Return the whole DT_RPATH of the file at *path*: entries to *first*, its own that stay, entries to *folders*.
 
-    Entries that lead to the folders *first* come before its own.
     An own entry stays if it leads to one of the folders *alive*, which have libraries, or out of site-packages. If
-    *there*, the folders that had libraries before, is given, an entry that leads to none of them stays, too: it leads
-    to another project. For a file that moves to *path*, its entries were *written_at* its old path. Without *cleans*,
-    entries that do not begin with ``$ORIGIN`` stay: some machine may have libraries there.
+    *there*, the folders that had libraries before, is given, an entry to none of them stays, too: it leads to another
+    project. The entries of a file that moves were *written_at* its old path. Without *cleans*, entries that do not
+    begin with ``$ORIGIN`` stay: some machine may have libraries there.
     """
     entries = [*_entries(written_at or path, loading, alive, there)]
     # a library of the wheel that was found before one of a foreign folder must still be found before it
@@ -165,7 +181,6 @@ class FilePatch(Struct, frozen=True, eq=False):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the file stays as it is."""
         return self.relink == Relink()
 
 
@@ -173,8 +188,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
     """Makes the patches that follow from the *decisions*.
 
     *libs_folders* are the folders of the pools' libraries, and *uneditable* the files that cannot be edited. With
-    *cleans*, RPATHs also lead to libraries that no wheel brings, and entries of the build machine are removed. Without
-    it, only entries that lead to folders without libraries are removed.
+    *cleans*, RPATHs also lead to libraries that no wheel brings, and entries of the build machine are removed.
     """
 
     decisions: Decisions
@@ -184,14 +198,13 @@ class PatchMaker(Struct, frozen=True, eq=False):
     cleans: bool = False
 
     def for_bundle(self, bundle: Bundle) -> tuple[FilePatch, ...]:
-        """Return a patch for each file of *bundle* that stays in it."""
+        """Return a patch for each file that stays in *bundle*."""
         staying = [one for one in bundle.binaries.values() if not self.decisions.of(bundle, one.path).is_gone]
         stubs = (one for one in bundle.binaries.values() if self.decisions.of(bundle, one.path).leaves_stub)
         alive = frozenset(one.folder for one in (*staying, *stubs))
         return tuple(self._patch(_Destination(bundle, one, one.path, alive)) for one in staying)
 
     def for_pool(self, pool: Pool) -> tuple[FilePatch, ...]:
-        """Return a patch for each library of *pool*."""
         folder = self.libs_folders[pool]
         return tuple(
             self._patch(_Destination(pool.source(library), library, f"{folder}/{name}", frozenset({folder})))
@@ -213,7 +226,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
                 renamed += _renamed(place, edge, decision.provenance.library.soname)
                 for found in self._replaced(bundle, edge.provider):
                     official[found.wheel] = None
-                    # that of the library, and those of all wheels that its wheel requires
+                    # its folder, and those of all wheels that its wheel requires
                     folders[found.library.path.rpartition("/")[0]] = None
                     wheels = self.packages.officials.closure(found.wheel)
                     folders |= dict.fromkeys(folder for wheel in wheels for folder in wheel.folders)
@@ -296,3 +309,239 @@ def _renamed(place: _Destination, edge: Edge, soname: str) -> Iterator[tuple[str
         taken = {each.library for each in place.binary.loading.taken}
         names |= dict.fromkeys(name for name in (provider.name, provider.loading.outline.soname) if name in taken)
     yield from ((name, soname) for name in names if name != soname)
+
+
+# applied to every library first: takes its path and its bytes, returns the edited file
+LibraryCutter = Callable[[str, memoryview], EditedFile]
+
+_Key = tuple[str, Relink]
+
+# files that stay mapped until they are written, so that what is unchanged can be copied: each takes a descriptor
+_MOST_MAPPED = 200
+
+
+class PatchedFile(Struct, frozen=True, eq=False):
+    """A file after its *patch*: its bytes, or None if they are unchanged, and their hash."""
+
+    patch: FilePatch
+    data: EditedFile | None
+    sha256: str
+
+
+class _KeptFile(Struct, frozen=True):
+    """The hash of a patched file, and its *place* in the spool or its *data*; neither if it is unchanged."""
+
+    sha256: str
+    place: range | None = None
+    data: EditedFile | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Patcher:
+    """Patches files, equal ones once; the results last until *stack* closes.
+
+    *room* is the folder for temporary files, *cut* is applied to the bytes of every library first.
+    """
+
+    stack: ExitStack
+    room: Path | None
+    cut: LibraryCutter | None = None
+    _spool: Spool = field(init=False)
+    _lock: Lock = field(default_factory=Lock)
+    _left: int = _MOST_MAPPED
+    _kept: dict[_Key, _KeptFile] = field(default_factory=dict)
+    _failures: dict[_Key, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._spool = Spool(self.stack, self.room)
+
+    def failures(self, patches: Iterable[FilePatch]) -> Iterator[tuple[FilePatch, str]]:
+        """Apply *patches*, and yield those for which that is impossible, and why."""
+        wanted = [(_key(patch), patch) for patch in patches if not self._is_empty(patch)]
+        left: dict[_Key, FilePatch] = {}
+        for key, patch in wanted:
+            if key not in self._failures and key not in self._kept:
+                left.setdefault(key, patch)
+        # what cuts a library takes all cores, and memory, for one
+        threads = 1 if self.cut else available_cores()
+        in_threads(self._apply, [*left.values()], size=lambda patch: patch.binary.member.size, threads=threads)
+        yield from ((patch, self._failures[key]) for key, patch in wanted if key in self._failures)
+
+    def _apply(self, patch: FilePatch) -> None:
+        binary, wheel = patch.binary, patch.bundle.wheel
+        with ExitStack() as mapped:
+            source = mapped.enter_context(wheel.mapped(binary.member, folder=self.room, to_edit=True))
+            edited = self.cut(binary.path, source) if self.cut else EditedFile.whole(source)
+            with at(wheel.path.name), at(binary.path):
+                try:
+                    with relinked(edited, patch.relink, folder=self.room) as view:
+                        digest = hashlib.sha256(view).hexdigest()
+                        is_new = digest != binary.sha256
+                        self._kept[_key(patch)] = (
+                            self._keep(edited, view, digest, mapped) if is_new else _KeptFile(digest)
+                        )
+                except BinaryError as error:
+                    self._failures[_key(patch)] = str(error)
+
+    def _keep(self, before: EditedFile, view: memoryview, sha256: str, mapped: ExitStack) -> _KeptFile:
+        """Keep *view*, made of *before*, whose source is *mapped* until then, for as long as the plan is open."""
+        after = as_edit(view, before)
+        with self._lock:
+            if after.source.obj is not before.source.obj or not self._left:
+                return _KeptFile(sha256, self._spool.put(view))
+            self._left -= 1
+            self.stack.push(mapped.pop_all())
+        forget(after.source)
+        return _KeptFile(sha256, data=after)
+
+    def patched(self, patch: FilePatch) -> PatchedFile:
+        if self._is_empty(patch):
+            return PatchedFile(patch, None, patch.binary.sha256)
+        kept = self._kept[_key(patch)]
+        data = EditedFile.whole(self._spool.view(kept.place)) if kept.place else kept.data
+        return PatchedFile(patch, data, kept.sha256)
+
+    def _is_empty(self, patch: FilePatch) -> bool:
+        return patch.is_empty and not self.cut
+
+
+def _key(patch: FilePatch) -> _Key:
+    return patch.binary.sha256, patch.relink
+
+
+class PatchPlan(Struct, frozen=True, eq=False):
+    """The *decisions*, with the files of every wheel and every pool after their patches.
+
+    *owners* are the projects after which the -libs wheels of pools are named, *libs_folders* the folders of their
+    libraries, and *uneditable* the files that could not be patched, and why.
+    """
+
+    decisions: Decisions
+    owners: Mapping[Pool, str]
+    libs_folders: Mapping[Pool, str]
+    staying: Mapping[Bundle, tuple[PatchedFile, ...]]
+    moving: Mapping[Pool, tuple[PatchedFile, ...]]
+    uneditable: Mapping[tuple[Bundle, str], str]
+
+    def stubs(self, bundle: Bundle) -> dict[str, bytes]:
+        """Return the stubs that stay in the wheel of *bundle*, by member."""
+        found = {}
+        for path, decision in self.decisions.by_bundle[bundle].items():
+            if decision.pool and decision.leaves_stub:
+                library = bundle.binaries[path]
+                found[library.member.path] = stub(library, rpath_to(path, self.libs_folders[decision.pool]))
+        return found
+
+    def second_stubs(self, pool: Pool) -> dict[str, bytes]:
+        """Return what stubs lead to in the -libs wheel of *pool*, by path."""
+        found = {}
+        for library in pool.libraries.values():
+            copies = (
+                (bundle, one.path) for bundle in pool.bundles for one in bundle.libraries if one.key == library.key
+            )
+            if any(self.decisions.of(bundle, path).leaves_stub for bundle, path in copies):
+                found[f"{self.libs_folders[pool]}/{second_name(library)}"] = second_stub(library)
+        return found
+
+
+def plan_patches(
+    bundles: Sequence[Bundle], request: SplitRequest, *, packages: PackageFinder, patcher: Patcher
+) -> PatchPlan:
+    """Plan the patches of *bundles*; raises `RepackageError` if *request* leaves a choice open."""
+    uneditable: dict[tuple[Bundle, str], str] = {}
+    while True:
+        decisions = decide(bundles, request, uneditable=uneditable)
+        owners = libs_owners(decisions.pools, request, among=bundles)
+        folders = {pool: libs_folder(owner) for pool, owner in owners.items()}
+        _check_versions(folders)
+        for pool, folder in folders.items():
+            _check_folder_is_free(pool, folder)
+        maker = PatchMaker(decisions, folders, packages, uneditable=uneditable.keys(), cleans=request.rpath)
+        staying = {bundle: maker.for_bundle(bundle) for bundle in bundles}
+        moving = {pool: maker.for_pool(pool) for pool in decisions.pools}
+        every = chain.from_iterable((*staying.values(), *moving.values()))
+        failed = {patch.binary.key: why for patch, why in patcher.failures(every)}
+        if not failed:
+            return PatchPlan(
+                decisions,
+                owners,
+                folders,
+                {bundle: tuple(map(patcher.patched, patches)) for bundle, patches in staying.items()},
+                {pool: tuple(map(patcher.patched, patches)) for pool, patches in moving.items()},
+                uneditable,
+            )
+        # mark the same file in all wheels, or another wheel would try it in the next round
+        for bundle in bundles:
+            copies = {path: binary.key for path, binary in bundle.binaries.items() if binary.key in failed}
+            for path, key in copies.items():
+                uneditable.setdefault((bundle, path), failed[key])
+
+
+def libs_owners(pools: Sequence[Pool], request: SplitRequest, *, among: Sequence[Bundle]) -> Mapping[Pool, str]:
+    """Return the project after which the -libs wheel of each pool is named; errors as in `libs_owner`.
+
+    If variants of a release have other libraries than its plain wheels, theirs are called after their label: two
+    versions of one project could not be in the order of releases.
+    """
+    owners = {pool: libs_owner(pool, request, among=among) for pool in pools}
+    found: dict[Pool, str] = {}
+    for pool, owner in owners.items():
+        rivals = [one for one in pools if owners[one] == owner and one.platform == pool.platform]
+        labels = {one: min(bundle.wheel.name.variant or "" for bundle in one.bundles) for one in rivals}
+        is_first = pool is min(rivals, key=lambda one: (labels[one], pools.index(one)))
+        found[pool] = owner if is_first or not labels[pool] else f"{owner}-{canonicalize_name(labels[pool])}"
+    return found
+
+
+def libs_owner(pool: Pool, request: SplitRequest, *, among: Iterable[Bundle]) -> str:
+    """Return the project after which the -libs wheel of *pool* is named.
+
+    The requested name is for libraries that several projects share, if there are several *among* the wheels: if each
+    had a version of its own, two of them could not be installed together. Raises `RepackageError` if several projects
+    share the pool and no name is requested.
+    """
+    is_for_all = {bundle.wheel.name.project for bundle in among if bundle.binaries} == set(pool.projects)
+    if request.libs_project and (is_for_all or len(pool.projects) > 1):
+        return request.libs_project.removesuffix("-libs")
+    if len(pool.projects) > 1:
+        raise RepackageError(
+            f"{' and '.join(pool.projects)} have libraries in common, {min(pool.libraries)} first; "
+            "say with --libs what their wheel is to be called, or split the projects apart"
+        )
+    return pool.projects[0]
+
+
+def _check_versions(folders: Mapping[Pool, str]) -> None:
+    """Raise `RepackageError` if two projects would require different versions of one -libs wheel in one environment."""
+    for pool, other in combinations(folders, 2):
+        is_shared = folders[pool] == folders[other] and are_rivals(pool, other)
+        for one, two in product(pool.bundles, other.bundles) if is_shared else ():
+            if one.wheel.name.project != two.wheel.name.project and not _pythons(one).isdisjoint(_pythons(two)):
+                raise RepackageError(
+                    f"{one.wheel.path.name} and {two.wheel.path.name} share libraries with other wheels, and not the "
+                    "same: they could not be installed together; split the projects apart"
+                )
+
+
+def _check_folder_is_free(pool: Pool, folder: str) -> None:
+    """Raise `RepackageError` if a wheel has files in the *folder* of its -libs wheel, or has the name of that wheel.
+
+    Installers remove the files of an old wheel after they have installed what the new one requires.
+    """
+    project = canonicalize_name(folder.partition("/")[0])
+    for bundle in pool.bundles:
+        paths = (installed_path(member.path) or "" for member in bundle.wheel.members)
+        taken = next((path for path in paths if path.startswith(f"{folder}/")), None)
+        if taken or bundle.wheel.name.project == project:
+            what = (
+                f"{taken} is where its shared libraries would be"
+                if taken
+                else "its shared libraries would be a wheel of its own name"
+            )
+            raise RepackageError(
+                f"{bundle.wheel.path.name}: {what}; say with --libs what else their wheel is to be called"
+            )
+
+
+def _pythons(bundle: Bundle) -> set[tuple[str, str]]:
+    return {(tag.interpreter, tag.abi) for tag in bundle.wheel.name.tags}

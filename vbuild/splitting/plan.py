@@ -29,19 +29,24 @@ from vbuild.elf.catalogue import by_stem, is_driver, is_official, is_shared_obje
 from vbuild.elf.read import Loading
 from vbuild.errors import FetchError, RepackageError, at
 from vbuild.splitting.bundle import Bundle, Origin, WheelReader
-from vbuild.splitting.companion import Companion, LibsContents
-from vbuild.splitting.decisions import check_drivers
+from vbuild.splitting.companion import (
+    Companion,
+    LibsContents,
+    licence_lines,
+    licence_texts,
+    names_of,
+    packages_in,
+    unnamed,
+)
+from vbuild.splitting.decisions import Pool, check_drivers, pool_of
 from vbuild.splitting.libs_versions import LibsChoice, Publications, libs_choices
-from vbuild.splitting.licences import licence_lines, licence_texts, names_of, packages_in, unnamed
 from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder, RequirementWriter, required
-from vbuild.splitting.output_wheels import OutputWheel, libs_wheel, patched_files, thin_wheel
+from vbuild.splitting.output_wheels import OutputWheel, SourceFiles, libs_wheel, patched_files, thin_wheel
 from vbuild.splitting.outputs import Output, outputs_of
-from vbuild.splitting.patch_plan import PatchedFile, Patcher, PatchPlan, plan_patches
-from vbuild.splitting.pools import Pool, pool_of
+from vbuild.splitting.patches import PatchedFile, Patcher, PatchPlan, plan_patches
 from vbuild.splitting.preloads import PreloadFiles, preload_files
 from vbuild.splitting.request import SplitRequest
-from vbuild.splitting.sources import SourceFiles
 from vbuild.wheel.archive import Wheel
 from vbuild.wheel.deflate import Codec
 from vbuild.wheel.metadata import Metadata, is_companion
@@ -68,7 +73,6 @@ class MachinePlan(Struct, frozen=True, eq=False):
         return sum(origin.transferred for origin in origins.values() if origin)
 
     def libs(self, pool: Pool) -> LibsContents:
-        """Return the contents of the -libs wheel of *pool*."""
         patched = self.patches.moving[pool]
         wheels = {bundle.wheel.name.project: bundle.wheel for bundle in reversed(pool.bundles)}
         texts: dict[str, bytes] = {}
@@ -161,7 +165,7 @@ def _read(wheel: Wheel, reader: WheelReader) -> Bundle:
 def _origin(
     name: str, loading: Loading, data: memoryview, sha256: str, /, *, officials: Officials, request: SplitRequest
 ) -> Origin:
-    """Return where the library *name* comes from, or None if that is not asked for, or no official package has one."""
+    """Return where the library *name* comes from; None if nobody asks, or no official package has one."""
     entries = by_stem(plain(name)) if request.replace and loading.outline.is_loadable else ()
     if not entries:
         return None
@@ -169,7 +173,7 @@ def _origin(
 
 
 def _promising(wheels: Sequence[Wheel], request: SplitRequest) -> set[Wheel]:
-    """Return the wheels that have to be read, judged by file names and RECORD, without inflating anything."""
+    """Return the wheels that have to be read, judged by file names and RECORD."""
     if request.rpath or request.drop_unneeded:
         return set(wheels)
     owners: dict[tuple[str, str, str | None], list[Wheel]] = {}
@@ -292,7 +296,6 @@ class SplitPlan:
 
     @cached_property
     def preloads(self) -> Mapping[Bundle, PreloadFiles]:
-        """The preload modules of each wheel; none if they are not wanted."""
         found = {}
         for machine, bundle in self._bundles:
             found[bundle] = PreloadFiles({})
@@ -317,12 +320,11 @@ class SplitPlan:
         return self.companions[pool] if pool else None
 
     def requires(self, bundle: Bundle) -> _Lines:
-        """Return the lines that METADATA of *bundle* gets."""
         return self._agreed[0][bundle]
 
     @cached_property
     def thin_wheels(self) -> Mapping[Bundle, OutputWheel | None]:
-        """What to write of each wheel, or None if it is copied unchanged."""
+        """The wheels that change; None for one that is copied."""
         found = {}
         for machine, bundle in self._bundles:
             apart = (one.members for one in machine.apart if bundle.wheel in one.wheels)
@@ -351,7 +353,6 @@ class SplitPlan:
 
     @cached_property
     def outputs_apart(self) -> Mapping[Output, OutputWheel]:
-        """The -dev and -bin wheels to write."""
         found = {}
         for machine in self.machines:
             bundles = {bundle.wheel: bundle for bundle in machine.bundles}
@@ -370,7 +371,6 @@ class SplitPlan:
 
     @property
     def outputs(self) -> Iterator[OutputWheel]:
-        """All wheels to write."""
         yield from (output for output in self.thin_wheels.values() if output)
         yield from self.libs_wheels.values()
         yield from self.empty_wheels
@@ -378,7 +378,6 @@ class SplitPlan:
 
     @property
     def unchanged(self) -> tuple[Wheel, ...]:
-        """The wheels that are copied unchanged."""
         return tuple(bundle.wheel for bundle, output in self.thin_wheels.items() if output is None)
 
     @cached_property

@@ -34,12 +34,10 @@ from vbuild.elf.catalogue import by_soname
 from vbuild.errors import RepackageError
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
-from vbuild.splitting.decisions import DecisionKind
+from vbuild.splitting.decisions import DecisionKind, second_name
 from vbuild.splitting.official import OfficialWheel
 from vbuild.splitting.package_init import MODULE, hooked, is_namespace, package_of, python_text
-from vbuild.splitting.patch_plan import PatchPlan
-from vbuild.splitting.patches import FilePatch
-from vbuild.splitting.stubs import second_name
+from vbuild.splitting.patches import FilePatch, PatchPlan
 from vbuild.wheel.paths import installed_path
 
 _SOURCE = '''\
@@ -140,7 +138,7 @@ _preload()
 class PreloadedLibrary(Struct, frozen=True):
     """A library of another wheel: its installed path, which ends in its SONAME, and the *requirement* that brings it.
 
-    That is a project, or a project and its version. *pathfinder* is its name in cuda-pathfinder, or None.
+    *pathfinder* is its name in cuda-pathfinder, or None.
     """
 
     path: str
@@ -155,12 +153,11 @@ def preload_source(
     others: Iterable[PreloadedLibrary] = (),
     user: str | None = None,
 ) -> str:
-    """Return the source of a module that loads *libraries* for the package in the folder *package*.
+    """Return the source of a module that loads *libraries*, dependencies first, for the package in the folder
+    *package*.
 
-    If one of them is nowhere, and the file at the installed path *user* cannot be opened, the module says so.
-
-    It loads them in this order, dependencies first. It loads one of *others* if a library turns out to need it: no
-    metadata says which official libraries need each other.
+    If one of them is nowhere, and the file at the installed path *user* cannot be opened, the module says so. It loads
+    one of *others* if a library turns out to need it: no metadata says which official libraries need each other.
     """
     up = "../" * len(package.split("/"))
     rest = sorted(others, key=lambda other: other.path)
@@ -209,8 +206,8 @@ def hooks(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the folders of packages that have to run a preload module for *consumers*, and consumers without one.
 
-    *files* are all installed paths of the wheel, *namespaces* the packages among them that other wheels have, too.
-    For a private module outside packages, a package that names it in its *sources*, texts by path, runs the module.
+    *files* are all installed paths of the wheel, *namespaces* the packages among them that other wheels have, too. For
+    a private module outside packages, a package that names it in its *sources*, texts by path, runs the module.
     """
     packages: set[str] = set()
     unserved = []
@@ -243,7 +240,7 @@ def preload_files(
 ) -> PreloadFiles:
     """Return the preload modules for the libraries of *bundle* that are in other wheels after *plan*.
 
-    *companion* is the -libs wheel that has its shared libraries, *closure* returns an official wheel and all that it
+    *companion* is the -libs wheel of its shared libraries, *closure* returns an official wheel and all that it
     requires.
     """
     patches = [file.patch for file in plan.staying[bundle]]
@@ -278,7 +275,6 @@ def preload_files(
 
 
 def _needs_moved(bundle: Bundle, plan: PatchPlan, path: str) -> bool:
-    """Whether the file at *path* needs a library that left the wheel."""
     edges = bundle.graph.needs(path)
     return any(plan.decisions.of(bundle, edge.provider).is_gone for edge in edges if edge.provider)
 

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.decisions import DecisionKind, LibraryDecision
 from vbuild.splitting.official import OfficialEvidence
+from vbuild.splitting.output_wheels import SourceFiles
 from vbuild.splitting.patches import removed_entries
 from vbuild.splitting.plan import MachinePlan, SplitPlan
-from vbuild.splitting.sources import SourceFiles
 
 # paths of the files that were written, by name
 Written = Mapping[str, Path]
@@ -30,8 +30,8 @@ class LibraryMove(Struct, frozen=True, kw_only=True, rename={"size": "bytes", "p
     """What became of one library in the *wheels* that had it; *target* is what they require instead.
 
     *size* and *packed* are those of all copies together. *evidence* says what proves that it is an official library,
-    and *reason* why it stays, is not replaced, or leaves a *stub* where it was. *to_try* has the SHA-256 of each copy
-    if a run may show that it can move.
+    and *reason* why it stays, is not replaced, or leaves a *stub*. *to_try* has the SHA-256 of each copy if a run may
+    show that it can move.
     """
 
     name: str
@@ -151,12 +151,10 @@ class Split(Struct, frozen=True, kw_only=True):
 
     @property
     def companion_paths(self) -> tuple[Path, ...]:
-        """The -libs, -dev and -bin wheels that were written."""
         return tuple(companion.path for companion in self.companions if companion.path)
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All wheels that were written."""
         return (*(wheel.path for wheel in self.wheels if wheel.path), *self.companion_paths)
 
     def data(self) -> dict[str, Any]:
@@ -174,7 +172,6 @@ class Split(Struct, frozen=True, kw_only=True):
 
 
 def split_result(plan: SplitPlan, written: Written) -> Split:
-    """Return the result of *plan*; nothing is *written* in a dry run."""
     return Split(
         wheels=tuple(
             _split_wheel(plan, machine, bundle, written) for machine in plan.machines for bundle in machine.bundles

@@ -24,12 +24,11 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.process.threads import in_threads
 from vbuild.splitting.libs_versions import Publications
 from vbuild.splitting.official import Officials
-from vbuild.splitting.output_wheels import OutputWheel
-from vbuild.splitting.patch_plan import LibraryCutter, Patcher
+from vbuild.splitting.output_wheels import OutputWheel, SourceFiles, divided
+from vbuild.splitting.patches import LibraryCutter, Patcher
 from vbuild.splitting.plan import SplitPlan, plan_machine
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split, split_result
-from vbuild.splitting.sources import SourceFiles, divided
 from vbuild.splitting.trial import with_evidence
 from vbuild.wheel.archive import Wheel, gathered, open_wheel
 from vbuild.wheel.deflate import Codec, Deflater
@@ -58,13 +57,11 @@ def split(
 ) -> Split:
     """Split the wheels at *paths*, files or folders of them, as *request* says, and write all results to *folder*.
 
-    Sdists among them state what the wheels of their release require afterwards.
-
-    Without a folder nothing is written, and the packed sizes in the result are None. *cut* is applied to every library
-    first: see `vbuild.slimming.slim.library_cutter`. Wheels whose file names promise nothing are not read, unless
-    *looks_at_all*, which lists what they lack. *indexes* says where official wheels are; of these vbuild reads
-    what describes them, and the libraries that bundled ones may be. A wheel with nothing to take out is copied byte for
-    byte. What is passed on is compared with CRC-32 and RECORD, too, unless *verify* is off. *on_progress* is called
+    Sdists among them state what the wheels of their release require afterwards. Without a folder nothing is written,
+    and the packed sizes in the result are None. *cut* is applied to every library first: see
+    `vbuild.slimming.slim.library_cutter`. Wheels whose file names promise nothing are not read, unless *looks_at_all*,
+    which lists what they lack. *indexes* says where official wheels are. A wheel with nothing to take out is copied
+    byte for byte. What is copied is compared with CRC-32 and RECORD, unless *verify* is off. *on_progress* is called
     with what is being done, the bytes done, and the bytes in total.
 
     Raises `RepackageError` if a wheel bundles the driver's libraries, or *request* leaves a choice open; `WheelError`
@@ -184,7 +181,7 @@ def _write_output(pair: tuple[OutputWheel, WheelWriter], *, on_progress: Callabl
 
 @contextmanager
 def _written_sources(plan: SplitPlan, folder: Path) -> Iterator[list[Path]]:
-    """The sdists of *plan*, those that change in a folder for the time being."""
+    """Yield the sdists of *plan*; those that change lie in a temporary folder."""
     with ExitStack() as stack:
         paths = []
         for source in plan.sources:

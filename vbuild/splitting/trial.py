@@ -45,20 +45,20 @@ Splitter = Callable[[SplitRequest, Path | None], Split]
 
 
 class Run(Struct, frozen=True):
-    """What a *command* did: its exit *status*, what it *said*, the data files it *opened*, and what it *loaded*."""
+    """What a *command* did: its exit *status*, its *output*, the data files it *opened*, and what it *loaded*."""
 
     command: str
     status: int
-    said: str
+    output: str
     opened: frozenset[str]
     loaded: frozenset[str] = frozenset()
 
     def difference(self, before: "Run") -> str | None:
-        """Return how this run differs from the one *before* the split, or None if it does the same."""
+        """Return how this run differs from the one *before* the split, or None."""
         if self.status != before.status:
-            return f"it ends with status {self.status}, not {before.status}: {_last_line(self.said)}"
-        if self.said != before.said:
-            return f"it prints {_first_change(self.said, before.said)}"
+            return f"it ends with status {self.status}, not {before.status}: {_last_line(self.output)}"
+        if self.output != before.output:
+            return f"it prints {_first_change(self.output, before.output)}"
         if missed := sorted(before.opened - self.opened):
             return f"it no longer opens {missed[0]}"
         return None
@@ -66,7 +66,7 @@ class Run(Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Trial:
-    """The runs of the *commands* with *wheels*, in groups that can be installed together."""
+    """The runs of the commands with *wheels*, in groups that can be installed together."""
 
     groups: Sequence[Sequence[Path]]
     request: SplitRequest
@@ -82,10 +82,10 @@ class _Trial:
         for first, second in zip(self._runs({}), self._runs({}), strict=True):
             with at(first.command):
                 if first.status:
-                    what = f"fails before the split, with status {first.status}: {_last_line(first.said)}"
+                    what = f"fails before the split, with status {first.status}: {_last_line(first.output)}"
                     raise RepackageError(f"{what}; expected a command that works")
-                if first.said != second.said:
-                    what = f"prints {_first_change(second.said, first.said)} when it runs again"
+                if first.output != second.output:
+                    what = f"prints {_first_change(second.output, first.output)} when it runs again"
                     raise RepackageError(f"{what}; expected a command that prints the same each time")
             # a cache is filled by the first run
             self._before.append(second)
@@ -131,7 +131,7 @@ class _Trial:
     def _runs(
         self, thin: Mapping[Path, Path], *, links: tuple[Path, ...] = (), companions: frozenset[str] = frozenset()
     ) -> list[Run]:
-        """Run each command in an environment for each group of wheels, or of the *thin* ones in their stead."""
+        """Run each command in an environment for each group of wheels, or of the *thin* ones in their place."""
         found = []
         for group in self.groups:
             first, *others = (thin.get(wheel, wheel) for wheel in group)
@@ -159,7 +159,7 @@ def with_evidence(
 ) -> SplitRequest:
     """Return *request* with what its commands show about libraries of *wheels* that may not work where they move.
 
-    *splitter* splits the wheels. Raises `RepackageError` if no wheel is for this Python, a command fails or says
+    *splitter* splits the wheels. Raises `RepackageError` if no wheel is for this Python, a command fails or prints
     something else each time before the split, or does not do the same after it.
     """
     names = {wheel: WheelName.parse(wheel.name) for wheel in wheels}
@@ -235,11 +235,11 @@ def _run(command: str, root: Path, packages: Path) -> Run:
         except subprocess.TimeoutExpired as error:
             raise RepackageError(f"{command}: took more than {_PATIENCE:g} s") from error
         logs = [read_text(log, errors="replace") for log in Path(folder).glob("loader.*")]
-        said = ran.stdout.replace(str(root), _ENVIRONMENT).replace(folder, _ENVIRONMENT)
+        output = ran.stdout.replace(str(root), _ENVIRONMENT).replace(folder, _ENVIRONMENT)
     loaded = {match["path"].rpartition("/")[2] for log in logs for match in _LOADED.finditer(log)}
     others = (path for path in opened if not path.endswith(_CODE) and not is_shared_object(path))
     data = frozenset(path for path in others if ".dist-info/" not in path)
-    return Run(command, ran.returncode, said, data, frozenset(loaded))
+    return Run(command, ran.returncode, output, data, frozenset(loaded))
 
 
 def _last_line(text: str) -> str:
@@ -247,7 +247,6 @@ def _last_line(text: str) -> str:
 
 
 def _first_change(now: str, before: str) -> str:
-    """Return the first line that differs."""
     lines, others = now.splitlines(), before.splitlines()
     place = next((number for number, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
     if place is None:
