@@ -31,13 +31,12 @@ _STEPS = 4
 
 
 class _Deadline(Struct, frozen=True):
-    """When the headers of an answer have to be there, by `time.monotonic`, *seconds* after it was asked for."""
+    """When the headers of an answer have to be there, by `time.monotonic`, *seconds* after the request."""
 
     seconds: float
     ends: float
 
     def left(self) -> float:
-        """The seconds that are left; raises `httpcore2.ReadTimeout` if there are none."""
         if (left := self.ends - time.monotonic()) <= 0:
             raise httpcore2.ReadTimeout(f"its headers are not at their end after {self.seconds:g} seconds")
         return left
@@ -48,7 +47,7 @@ _deadline: ContextVar[_Deadline | None] = ContextVar("_deadline", default=None)
 
 @contextmanager
 def no_deadline_left() -> Iterator[None]:
-    """However the block is left, with or without an answer, no deadline is."""
+    """Remove the deadline however the block ends."""
     try:
         yield
     finally:
@@ -56,7 +55,7 @@ def no_deadline_left() -> Iterator[None]:
 
 
 def begin(request: httpx2.Request) -> None:
-    """Count the time of *request* from now on; it is a hook of a client whose transports are `timed`."""
+    """Start the deadline of *request*; a hook of a client whose transports are `timed`."""
     seconds = _STEPS * ((request.extensions.get("timeout") or {}).get("read") or PATIENCE)
     _deadline.set(_Deadline(seconds, time.monotonic() + seconds))
 
@@ -67,7 +66,7 @@ def end(_response: httpx2.Response) -> None:
 
 
 def time_transport(transport: httpx2.BaseTransport | None) -> None:
-    """Let the connections of *transport* keep the deadline of the thread that uses them; files need none."""
+    """Make the connections of *transport* keep the deadline of the thread that uses them; files need none."""
     if isinstance(transport, httpx2.HTTPTransport):
         pool = transport._pool  # noqa: SLF001 - there is no other way to give it the connections
         if not isinstance(pool._network_backend, _Timed):  # noqa: SLF001
@@ -76,7 +75,7 @@ def time_transport(transport: httpx2.BaseTransport | None) -> None:
 
 @contextmanager
 def _limited(timeout: float | None) -> Iterator[float | None]:
-    """*timeout*, or what is left until the deadline if that is less; what ends by it says so."""
+    """*timeout*, or less if the deadline comes first; a timeout by the deadline says so."""
     deadline = _deadline.get()
     try:
         yield timeout if deadline is None else min(deadline.left(), timeout or deadline.seconds)
@@ -87,8 +86,6 @@ def _limited(timeout: float | None) -> Iterator[float | None]:
 
 
 class _Timed(httpcore2.NetworkBackend):
-    """The connections that *backend* makes, with a deadline."""
-
     def __init__(self, backend: httpcore2.NetworkBackend) -> None:
         self._backend = backend
 
@@ -105,8 +102,6 @@ class _Timed(httpcore2.NetworkBackend):
 
 
 class _TimedStream(httpcore2.NetworkStream):
-    """The connection *stream*, with a deadline for each part that is read."""
-
     def __init__(self, stream: httpcore2.NetworkStream) -> None:
         self._stream = stream
 
@@ -138,8 +133,6 @@ _PACKED = {"gzip", "x-gzip", "deflate"}
 
 
 class Bounds(Struct, frozen=True):
-    """How many bytes an answer may have, and how many seconds it may take."""
-
     size: int
     seconds: float
 
@@ -151,10 +144,7 @@ FILE = Bounds(16 * 10**9, 6 * 3600)
 
 
 class BoundedClient(PyPIClient):
-    """A client whose answers keep `PAGE` or `FILE`; one that does not raises `httpx2.HTTPError` while it is read.
-
-    One that does not begin in time raises it, too.
-    """
+    """A client whose answers keep `PAGE` or `FILE`, and begin in time; else reading them raises `httpx2.HTTPError`."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - as the library has it
         super().__init__(**settings)
@@ -166,14 +156,14 @@ class BoundedClient(PyPIClient):
             time_transport(transport)
 
     def send(self, request: httpx2.Request, *, stream: bool = False, **others: Any) -> httpx2.Response:  # noqa: ANN401 - as the library has it
-        """What *request* is answered, a file's bytes if as a *stream*, with all that it is redirected to in bounds."""
+        """Returns the response to *request*, a file's if it is a *stream*; redirects count against the same limits."""
         request.extensions = {**request.extensions, _IS_FILE: stream}
         with no_deadline_left():
             return super().send(request, stream=stream, **others)
 
 
 def bound(response: httpx2.Response) -> None:
-    """Let *response*, of which only the headers came so far, keep its bounds; it is a hook of `BoundedClient`."""
+    """Bound *response*, of which only the headers have come; a hook of `BoundedClient`."""
     request = response.request
     is_file = request.extensions.get(_IS_FILE, False) and response.is_success
     bounds = FILE if is_file else PAGE
@@ -189,8 +179,6 @@ def bound(response: httpx2.Response) -> None:
 
 
 class _Bounded(httpx2.SyncByteStream):
-    """The bytes of *stream*, inflated if it *is_packed*, as long as they keep *bounds*."""
-
     def __init__(self, stream: httpx2.SyncByteStream, bounds: Bounds, *, patience: float, is_packed: bool) -> None:
         self._stream = stream
         self._bounds = bounds
@@ -234,7 +222,7 @@ class _Bounded(httpx2.SyncByteStream):
 
 
 def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """What *pieces* of gzip or zlib hold, never more than `_PIECE` at once; raises `httpx2.DecodingError`."""
+    """Inflate *pieces* of gzip or zlib, at most `_PIECE` at once; raises `httpx2.DecodingError`."""
     inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # which tells gzip from zlib by its head
     try:
         for piece in pieces:
@@ -249,9 +237,9 @@ def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def refuse_ours(place: str, links: list[Link]) -> None:
-    """Raise `httpx2.UnsupportedProtocol` if the page at the URL *place*, of a server, links to a file of this machine.
+    """Raise `httpx2.UnsupportedProtocol` if the page at *place*, of a server, links to a file of this machine.
 
-    The client would read it: some package indexes are folders. So is the page itself if it comes from one.
+    The client would read it, since some indexes are folders. A page that is a file itself may.
     """
     if not place.lower().startswith("file:"):
         for link in links:

@@ -82,7 +82,7 @@ class Indexes(Struct, frozen=True):
         """The configuration of this interpreter's pip, run with *env*; raises `FetchError` if pip refuses it.
 
         pip runs once for each folder and environment that it may read, and again after one of its files has changed.
-        Later processes find in the user's cache what it said, unless URLs are in it, which may have passwords.
+        Later processes find its output in the user's cache, unless it has URLs, which may have passwords.
         """
         env = {name: text for name, text in (os.environ if env is None else env).items() if name not in _NOT_PASSED}
         key = (str(Path.cwd()), *sorted(item for item in env.items() if item[0].startswith(_READ)))
@@ -141,7 +141,7 @@ class Indexes(Struct, frozen=True):
     def environment(self) -> dict[str, str]:
         """The same places as environment variables for uv, to be added to those of the process.
 
-        pip takes the best version from all indexes; uv does so only with its option unsafe-best-match.
+        pip takes the best version from all indexes; uv does so only with unsafe-best-match.
         """
         env = {
             "UV_DEFAULT_INDEX": self.index_url or "",
@@ -160,14 +160,14 @@ class Indexes(Struct, frozen=True):
 
 
 def _kept(key: tuple[object, ...]) -> tuple[str, _States]:
-    """What pip printed for *key* in another process, and the states of its files then; nothing if that is not known."""
+    """What pip printed for *key* in another process, and the states of its files then; empty if unknown."""
     with suppress(VbuildError, ValueError, TypeError):
         return convert(json.loads(Cache.of(Part.PROBES).text(_name(key)) or ""), tuple[str, _States])
     return "", ()
 
 
 def _keep(key: tuple[object, ...], listing: str) -> None:
-    """Keep for other processes what pip printed for *key*, if that holds no secret: of settings those that count."""
+    """Keep what pip printed for *key* for other processes, of settings those that are read, if that has no secret."""
     text = "\n".join(line for line in listing.splitlines() if _FILE.fullmatch(line) or _is_read(line))
     if "://" not in text and "@" not in text:
         with suppress(VbuildError, OSError):
@@ -181,22 +181,22 @@ def _is_read(line: str) -> bool:
 
 def _name(key: tuple[object, ...]) -> str:
     """The name under which the listing for *key* is kept: of this Python's pip, as it is now."""
-    found = find_spec("pip")
-    about = Path(found.origin).stat() if found and found.origin else None
-    pip = [found.origin, about.st_size, about.st_mtime_ns] if found and about else []
+    spec = find_spec("pip")
+    status = Path(spec.origin).stat() if spec and spec.origin else None
+    pip = [spec.origin, status.st_size, status.st_mtime_ns] if spec and status else []
     return f"{key_of(['pip config list', sys.executable, pip, key])}.json"
 
 
 def _states(listing: str) -> _States:
-    """Size and time of each file that pip looked for, or None if it does not exist."""
+    """Size and time of each file that pip looked for, None if missing."""
     states: list[tuple[int, int] | None] = []
     for file in _FILE.findall(listing):
         try:
-            found = Path(file).stat()
+            status = Path(file).stat()
         except OSError:
             states.append(None)
         else:
-            states.append((found.st_size, found.st_mtime_ns))
+            states.append((status.st_size, status.st_mtime_ns))
     return tuple(states)
 
 
@@ -209,7 +209,6 @@ def _located(text: str) -> str:
 
 
 def venv_command(python: Path | str, folder: Path, *options: str) -> list[str]:
-    """The command that makes *folder* an environment of *python*."""
     own = ("--no-project", "--no-python-downloads", "--python", str(python))
     return [find_uv_bin(), "venv", *_UV_OPTIONS, *own, *options, str(folder)]
 
@@ -217,7 +216,7 @@ def venv_command(python: Path | str, folder: Path, *options: str) -> list[str]:
 def install_command(python: Path | str, *words: str, builds: bool) -> list[str]:
     """The command that installs packages into the environment of *python*; *words* are options and packages.
 
-    What has no wheel is built if *builds* says so, which runs its code; else the command fails, and `unbuilt` says why.
+    What has no wheel is built if *builds*, which runs its code; else the command fails, and `unbuilt` says why.
     """
     return [find_uv_bin(), "pip", "install", *_UV_OPTIONS, *_building(builds), "--python", str(python), *words]
 
@@ -225,7 +224,7 @@ def install_command(python: Path | str, *words: str, builds: bool) -> list[str]:
 def compile_command(python: Path | str, files: Iterable[Path], output: Path, *options: str, builds: bool) -> list[str]:
     """The command that resolves the requirements in *files* for *python* and writes the packages to *output*.
 
-    Builds are as for `install_command`: some sdists say only when they are built what they require.
+    *builds* as for `install_command`: some sdists say only when they are built what they require.
     """
     paths = ("--python", str(python), "--output-file", str(output), *map(str, files))
     return [find_uv_bin(), "pip", "compile", *_UV_OPTIONS, *_building(builds), *options, *paths]
@@ -236,7 +235,7 @@ def _building(builds: bool) -> tuple[str, ...]:  # noqa: FBT001 - of two callers
 
 
 def unbuilt(output: str) -> str | None:
-    """What a command without builds would have to build, as its *output* says; None if it failed for another reason."""
+    """The project that a command without builds would have to build, by its *output*; None if it failed otherwise."""
     match = _UNBUILT.search(output)
     return match and next(filter(None, match.groups()), "a requirement")
 
@@ -249,25 +248,23 @@ def export_command(project: Path, output: Path) -> list[str]:
 
 
 def clean_command(project: str) -> list[str]:
-    """The command that removes *project* from uv's cache."""
     return [find_uv_bin(), "cache", "clean", *_UV_OPTIONS, project]
 
 
 def cache_command() -> list[str]:
-    """The command that prints the folder of uv's cache."""
     return [find_uv_bin(), "cache", "dir", *_UV_OPTIONS]
 
 
 def find_command(version: str) -> list[str]:
-    """The command that prints the path of an installed Python of *version*."""
     return [find_uv_bin(), "python", "find", "--no-project", "--no-config", "--no-python-downloads", version]
 
 
 def find_python(version: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """What uv says where the Python of *version* is, for a process with *environment*: the path, or why there is none.
+    """Ask uv for a process with *environment* where the Python of *version* is; the error output says why there is
+    none.
 
-    Those that pyenv has installed count, whichever its shims lead to now. A .venv in the working folder does not: uv
-    would run its Python, and that may be a stranger's.
+    pyenv's installed ones count, whichever its shims lead to. A .venv in the working folder does not: uv would run its
+    Python, which may be a stranger's.
     """
     version = version if Path(version).name == version else str(Path(version).absolute())
     path = environment.get("PATH", os.defpath).split(os.pathsep)
@@ -292,5 +289,5 @@ def _numbers(name: str) -> tuple[int, ...]:
 
 
 def managed_command() -> list[str]:
-    """The command that prints the folder of the Pythons that uv has installed, also those for other machines."""
+    """The command that prints the folder of uv's Pythons, also those for other machines."""
     return [find_uv_bin(), "python", "dir", "--no-config"]

@@ -34,13 +34,13 @@ _KNOWN = ("http://", "https://", "file:")
 
 
 class Mirror(Struct, frozen=True):
-    """The address of an archive, without a slash at its end, and the components of it that are in use."""
+    """The URL of an archive, without a slash at its end, and the components in use."""
 
     url: str
     components: tuple[str, ...] = ("main",)
 
     def places(self, name: str, version: str) -> Iterator[str]:
-        """The URLs at which the upstream source of the source package *name* may be, in the order to try."""
+        """Where the upstream source of the source package *name* may be, in the order to try."""
         letter = name[:4] if name.startswith("lib") else name[:1]
         for component in self.components:
             for suffix in _SUFFIXES:
@@ -49,13 +49,13 @@ class Mirror(Struct, frozen=True):
 
 def mirrors(environment: Mapping[str, str] = os.environ, *, apt: Path = _APT) -> tuple[Mirror, ...]:
     """The mirrors to ask, each once: that of `VARIABLE`, or those in apt's configuration, the folder *apt*."""
-    if given := environment.get(VARIABLE):
-        return (Mirror(given.rstrip("/")),)
-    found: dict[str, dict[str, None]] = {}
+    if own_mirror := environment.get(VARIABLE):
+        return (Mirror(own_mirror.rstrip("/")),)
+    components_by_url: dict[str, dict[str, None]] = {}
     for url, components in _configured(apt):
         if url.startswith(_KNOWN):
-            found.setdefault(url.rstrip("/"), {}).update(dict.fromkeys(components))
-    return tuple(Mirror(url, tuple(components)) for url, components in found.items() if components)
+            components_by_url.setdefault(url.rstrip("/"), {}).update(dict.fromkeys(components))
+    return tuple(Mirror(url, tuple(components)) for url, components in components_by_url.items() if components)
 
 
 def fetch_debian(
@@ -70,11 +70,13 @@ def fetch_debian(
     what = f"Debian source {name} {version}"
     if not known:
         raise FetchError(f"{what}: no mirror, as apt has none here; expected the URL of one in {VARIABLE}")
-    found: dict[str, str] = {}
+    other_digests: dict[str, str] = {}
     problems: dict[str, None] = {}
     lost: set[Mirror] = set()
     with client_of(indexes, lambda _response: None) as client:
-        for mirror, url in ((one, url) for one in known for url in one.places(name, version)):
+        for mirror, url in (
+            (known_mirror, url) for known_mirror in known for url in known_mirror.places(name, version)
+        ):
             if mirror in lost:
                 continue
             try:
@@ -91,19 +93,19 @@ def fetch_debian(
             if digest == sha256:
                 return
             if digest:
-                found[url.rpartition("/")[2]] = digest
+                other_digests[url.rpartition("/")[2]] = digest
     target.unlink(missing_ok=True)
-    if found:
-        files = "; ".join(f"{file} with sha256 {digest}" for file, digest in found.items())
+    if other_digests:
+        files = "; ".join(f"{file} with sha256 {digest}" for file, digest in other_digests.items())
         raise FetchError("; ".join((f"{what}: found {files}; the recipe expects sha256 {sha256}", *problems)))
-    asked = ", ".join(Link(mirror.url).redacted for mirror in known)
-    none = f"{what}: no {name}_{version}.orig.tar.xz, .gz or .bz2 on {asked}"
+    shown = ", ".join(Link(mirror.url).redacted for mirror in known)
+    none = f"{what}: no {name}_{version}.orig.tar.xz, .gz or .bz2 on {shown}"
     advice = f"expected an upstream version that is there, without epoch and revision, or another mirror in {VARIABLE}"
     raise FetchError("; ".join((none, *problems, advice)))
 
 
 def _saved(client: PyPIClient, url: str, target: Path, what: str) -> str | None:
-    """Write the file behind *url* to *target*; returns its SHA-256, or None if the mirror does not have it.
+    """Write the file at *url* to *target*; returns its SHA-256, or None if the mirror does not have it.
 
     Raises `httpx2.HTTPError` if the mirror does not answer, and `FetchError` if *target* cannot be written.
     """
@@ -123,7 +125,6 @@ def _saved(client: PyPIClient, url: str, target: Path, what: str) -> str | None:
 
 
 def _configured(apt: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The URL and the components of every entry in use; files that cannot be read are ignored."""
     for file in (apt / "sources.list", *sorted(apt.glob("sources.list.d/*"))):
         try:
             text = read_text(file, errors="replace")
@@ -139,7 +140,7 @@ def _configured(apt: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _deb822(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The entries of *text*, which has paragraphs of fields; further lines of a field are indented."""
+    """The entries of *text*: paragraphs of fields, whose further lines are indented."""
     lines = (line for line in text.splitlines() if not line.startswith("#"))
     for paragraph in re.split(r"\n[ \t]*\n", "\n".join(lines)):
         joined = re.sub(r"\n[ \t]+", " ", paragraph.strip())

@@ -28,7 +28,7 @@ from packaging.version import Version
 class ListedFile:
     """A file of a project on an index, with the SHA-256 that the index states, or None.
 
-    *url* is where the bytes are. It says nothing about what the file is, so files with different ones may be equal.
+    *url* is where the bytes are; it does not count for equality.
     """
 
     file: str
@@ -57,7 +57,7 @@ class Wanted(Struct, frozen=True):
 class LocatedFile(Struct, frozen=True):
     """The file *name* at *url*, or at *path* of this machine, as *place* lists it.
 
-    Where it *has_metadata*, its METADATA is at the same URL with ``.metadata`` behind it (PEP 658).
+    If it *has_metadata*, its METADATA is at the same URL with ``.metadata`` behind it (PEP 658).
     """
 
     name: str
@@ -69,7 +69,7 @@ class LocatedFile(Struct, frozen=True):
 
     @contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        """The file, open for reading; `FetchError` if it cannot be read. Of one on a server what is read is fetched."""
+        """Open the file; of one on a server only what is read is fetched. `FetchError` if it cannot be read."""
         if self.path is None:
             from vbuild.index_client.pages import opened_at
 
@@ -84,13 +84,12 @@ class LocatedFile(Struct, frozen=True):
             yield file
 
     def metadata(self) -> "LocatedFile | None":
-        """The file with its METADATA, if the page has one."""
         if not self.has_metadata:
             return None
         return LocatedFile(f"{self.name}.metadata", self.place, url=f"{self.url}.metadata")
 
     def read(self) -> bytes:
-        """All its bytes, of which there may be 16 MB on a server; `FetchError` if it cannot be read."""
+        """All its bytes, at most 16 MB from a server; `FetchError` if it cannot be read."""
         if self.path is None:
             from vbuild.index_client import pages
 
@@ -103,7 +102,7 @@ class LocatedFile(Struct, frozen=True):
 
 @contextmanager
 def connected(*places: str | Path) -> Iterator[None]:
-    """What is asked of the servers among *places* in the block goes through one client."""
+    """Make all requests of the block to the servers among *places* through one client."""
     if all(isinstance(place, Path) for place in places):
         yield
         return
@@ -114,7 +113,7 @@ def connected(*places: str | Path) -> Iterator[None]:
 
 
 def shown_place(place: str | Path) -> str:
-    """*place*, a folder or a URL, as a line shows it: without a password."""
+    """*place*, a folder or a URL, without a password."""
     if isinstance(place, Path):
         return str(place)
     from vbuild.index_client.pages import checked
@@ -123,27 +122,27 @@ def shown_place(place: str | Path) -> str:
 
 
 def files_at(place: str | Path, project: str) -> tuple[LocatedFile, ...]:
-    """The files that *place* lists, a folder or the URL of a page of links, by name.
+    """The files at *place*, a folder or the URL of a page of links, by name; of a simple index those of *project*.
 
-    Of a simple index they are those of *project*. `FetchError` if there is none, or it cannot be read.
+    `FetchError` if there is none, or it cannot be read.
     """
     if isinstance(place, str):
         from vbuild.index_client.pages import links_to_files
 
         return _located(shown_place(place), links_to_files(place, project))
     try:
-        found = sorted(place.iterdir())
+        paths = sorted(place.iterdir())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FetchError(f"{place}: no such folder of wheels") from error
     except OSError as error:
         raise FetchError(f"{place}: cannot be read: {error.strerror}") from error
-    return tuple(LocatedFile(path.name, str(place), path) for path in found)
+    return tuple(LocatedFile(path.name, str(place), path) for path in paths)
 
 
 def all_files_at(url: str) -> tuple[LocatedFile, ...]:
-    """The files that the page at *url* lists, yanked ones too, by name; those of all projects of a simple index.
+    """The files that the page at *url* lists, yanked ones too, by name; of a simple index those of all projects.
 
-    `FetchError` if a page cannot be read, none lists a file, or there are more projects than one would look at.
+    `FetchError` if a page cannot be read, none lists a file, or there are too many projects.
     """
     from vbuild.index_client.pages import all_links_to_files
 
@@ -151,8 +150,8 @@ def all_files_at(url: str) -> tuple[LocatedFile, ...]:
 
 
 def _located(shown: str, links: "Iterable[Link]") -> tuple[LocatedFile, ...]:
-    """What *links* of the place *shown* name, by name; the first of a name counts."""
-    found: dict[str, LocatedFile] = {}
+    """The first of each name counts."""
+    files: dict[str, LocatedFile] = {}
     for link in links:
         file = LocatedFile(
             link.filename,
@@ -161,5 +160,5 @@ def _located(shown: str, links: "Iterable[Link]") -> tuple[LocatedFile, ...]:
             requires_python=link.requires_python,
             has_metadata=bool(link.dist_info_metadata),
         )
-        found.setdefault(file.name, file)
-    return tuple(found[name] for name in sorted(found))
+        files.setdefault(file.name, file)
+    return tuple(files[name] for name in sorted(files))

@@ -64,9 +64,9 @@ def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Ite
     Raises `FetchError` if pip's configuration has a value that no client can use.
     """
     with _configured("cert", indexes.cert):
-        known = indexes.cert, *(os.environ.get(name) for name in _CERTIFICATES)
+        certificates = indexes.cert, *(os.environ.get(name) for name in _CERTIFICATES)
         # a client's own certificate goes into the context
-        verify = _trusting(*known) if indexes.client_cert else _trusting_once(*known)
+        verify = _trusting(*certificates) if indexes.client_cert else _trusting_once(*certificates)
     with _configured("client-cert", indexes.client_cert):
         if indexes.client_cert:
             ssl.create_default_context().load_cert_chain(indexes.client_cert)
@@ -91,7 +91,6 @@ def client_of(indexes: Indexes, noted: Callable[[httpx2.Response], None]) -> Ite
 
 
 def _trusting(cert: str | None, *_own: str | None) -> ssl.SSLContext:
-    """The certificates in the file *cert*, or those of this machine, which variables lead to *own* ones."""
     return ssl.create_default_context(cafile=cert) if cert else httpx2.create_ssl_context()
 
 
@@ -107,13 +106,13 @@ def _refuse_elsewhere(response: httpx2.Response) -> None:
 
 
 def finders(client: PyPIClient, indexes: Indexes) -> list[PackageFinder]:
-    """One finder for every place, so that one which cannot be reached does not hide the others; local ones first.
+    """One finder for every place, local ones first, so that an unreachable one does not hide the others.
 
     Raises `FetchError` if there is no place, or a URL is invalid.
     """
     urls = [] if indexes.no_index else [indexes.index_url, *indexes.extra_index_urls]
-    for key, places in (("index-url", urls), ("find-links", indexes.find_links)):
-        for url in filter(None, places):
+    for key, urls_of_key in (("index-url", urls), ("find-links", indexes.find_links)):
+        for url in filter(None, urls_of_key):
             with _configured(key, url):
                 httpx2.URL(url)
                 urlsplit(url).port  # noqa: B018 - which is when it is checked
@@ -121,18 +120,20 @@ def finders(client: PyPIClient, indexes: Indexes) -> list[PackageFinder]:
                     link.file_path  # noqa: B018 - as above
     # without an index the finder takes the default one, as pip does
     fetcher = cast("Fetcher", client)  # its own protocol is stricter than the library's own client
-    found = [PackageFinder(fetcher, index_urls=[url] if url else [], ignore_compatibility=True) for url in urls]
-    found += [PackageFinder(fetcher, find_links=[link], ignore_compatibility=True) for link in indexes.find_links]
-    if not found:
+    places = [PackageFinder(fetcher, index_urls=[url] if url else [], ignore_compatibility=True) for url in urls]
+    places += [PackageFinder(fetcher, find_links=[link], ignore_compatibility=True) for link in indexes.find_links]
+    if not places:
         raise FetchError("pip is configured with no-index and without find-links: there is no place to look")
-    return sorted(found, key=lambda finder: not finder.sources[0]["url"].startswith("file:"))
+    return sorted(places, key=lambda finder: not finder.sources[0]["url"].startswith("file:"))
 
 
 def index_urls(client: PyPIClient, indexes: Indexes) -> list[str]:
-    """The URLs of the indexes that are asked, pip's default one where none is named; none with no-index."""
+    """The URLs of the indexes that are asked: pip's default one if none is configured, none with no-index."""
     if indexes.no_index:
         return []
-    return [source["url"] for one in finders(client, indexes) for source in one.sources if source["type"] == "index"]
+    return [
+        source["url"] for finder in finders(client, indexes) for source in finder.sources if source["type"] == "index"
+    ]
 
 
 @contextmanager
@@ -149,12 +150,12 @@ def _configured(key: str, value: str | None) -> Iterator[None]:
 def packages_at(finder: PackageFinder, project: str) -> list[Package]:
     """The files of *project* in one place; raises `httpx2.HTTPError` if it cannot be asked, or has no index page."""
     try:
-        found = list(finder.find_all_packages(project, allow_yanked=True))
+        packages = list(finder.find_all_packages(project, allow_yanked=True))
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError) as error:
         # the finder expects HTML or JSON, and checks neither
         raise httpx2.DecodingError(f"its page of {project} is no index page: {error}") from error
-    refuse_ours(finder.sources[0]["url"], [package.link for package in found])
-    return found
+    refuse_ours(finder.sources[0]["url"], [package.link for package in packages])
+    return packages
 
 
 def stated_sha256(link: Link) -> str | None:
@@ -166,23 +167,23 @@ def stated_sha256(link: Link) -> str | None:
         stated = (link.hash_option or {}).get("sha256", [])
     except AttributeError:  # JSON with another value instead of hashes
         return None
-    found = [text.lower() for text in stated if isinstance(text, str)]
-    return found[0] if found and _SHA256.fullmatch(found[0]) else None
+    digests = [text.lower() for text in stated if isinstance(text, str)]
+    return digests[0] if digests and _SHA256.fullmatch(digests[0]) else None
 
 
 def name_of(finder: PackageFinder) -> str:
-    """The URL of the place of *finder*, without a password."""
+    """The URL without a password."""
     return Link(finder.sources[0]["url"]).redacted
 
 
 def files_of(project: str, *, indexes: Indexes) -> tuple[ListedFile, ...]:
-    """The files of *project* in all places, the newest release first; none if no place knows the project.
+    """The files of *project* in all places, the newest release first; empty if no place knows the project.
 
-    Of a file that several places have, the first place that states a hash counts. Raises `FetchError` if no place has
-    a file and some could not be asked.
+    Of a file that several places have, the first place that states a hash counts. Raises `FetchError` if no place has a
+    file and some could not be asked.
     """
     problems = Problems()
-    found: dict[str, ListedFile] = {}
+    files: dict[str, ListedFile] = {}
     with client_of(indexes, problems.note) as client:
         for finder in finders(client, indexes):
             try:
@@ -191,15 +192,14 @@ def files_of(project: str, *, indexes: Indexes) -> tuple[ListedFile, ...]:
                 problems.append(f"{name_of(finder)}: {error}")
                 continue
             for listed in listed_in(packages):
-                if listed.file not in found or not found[listed.file].sha256:
-                    found[listed.file] = listed
-    if problems and not found:
+                if listed.file not in files or not files[listed.file].sha256:
+                    files[listed.file] = listed
+    if problems and not files:
         raise FetchError(f"{project}: {'; '.join(dict.fromkeys(problems))}")
-    return tuple(sorted(found.values(), key=lambda listed: (listed.version, listed.file), reverse=True))
+    return tuple(sorted(files.values(), key=lambda listed: (listed.version, listed.file), reverse=True))
 
 
 def listed_in(packages: Iterable[Package]) -> Iterator[ListedFile]:
-    """The files behind *packages* that are of a release."""
     for package in packages:
         link, version = package.link, package.version
         if version:
@@ -210,8 +210,8 @@ def listed_in(packages: Iterable[Package]) -> Iterator[ListedFile]:
 def download(wanted: Wanted, target: Path, *, indexes: Indexes, stop: Event | None = None) -> None:
     """Write the *wanted* file to *target*, and check its hash.
 
-    A file for which an index states another hash is not downloaded. Raises `FetchError` if no index has a file with its
-    hash, if the disk is full, and soon after another thread sets *stop*; then nothing is left at *target*.
+    Files for which an index states another hash are not downloaded. Raises `FetchError` if no index has the file, if
+    the disk is full, and soon after another thread sets *stop*; then nothing is left at *target*.
     """
     search = _Search(wanted, stop or Event())
     try:
@@ -229,7 +229,7 @@ def download(wanted: Wanted, target: Path, *, indexes: Indexes, stop: Event | No
 
 @dataclass(slots=True)
 class _Search:
-    """The places and files that were looked at so far, for the message if the file is not found."""
+    """What was looked at so far, for the message if the file is not found."""
 
     wanted: Wanted
     stop: Event
@@ -248,12 +248,12 @@ class _Search:
             return []
         if wanted.file is None:
             sdists = [package for package in packages if not package.link.is_wheel]
-            found = [one.link for one in sdists if one.version and Version(one.version) == wanted.version]
+            links = [sdist.link for sdist in sdists if sdist.version and Version(sdist.version) == wanted.version]
         else:
-            found = [package.link for package in packages if package.link.filename == wanted.file]
-        stated = {link.filename: stated_sha256(link) for link in found}
+            links = [package.link for package in packages if package.link.filename == wanted.file]
+        stated = {link.filename: stated_sha256(link) for link in links}
         self.others |= {name: sha256 for name, sha256 in stated.items() if sha256 and sha256 != wanted.sha256}
-        fitting = [link for link in found if stated[link.filename] in {None, wanted.sha256}]
+        fitting = [link for link in links if stated[link.filename] in {None, wanted.sha256}]
         return sorted(fitting, key=lambda link: not link.filename.endswith(".tar.gz"))
 
     def saved(self, client: PyPIClient, link: Link, target: Path) -> bool:
@@ -279,21 +279,21 @@ class _Search:
         file = self.wanted.file
         what = f"no {file or 'sdist of this version'} on {', '.join(self.places)}"
         if self.others:
-            found = "; ".join(f"{name} with sha256 {sha256}" for name, sha256 in self.others.items())
+            others = "; ".join(f"{name} with sha256 {sha256}" for name, sha256 in self.others.items())
             pinned = "the recipe expects" if file is None else "expected"
-            what = f"found {found}; {pinned} sha256 {self.wanted.sha256}"
+            what = f"found {others}; {pinned} sha256 {self.wanted.sha256}"
         return FetchError(": ".join((str(self.wanted), "; ".join((what, *dict.fromkeys(self.problems))))))
 
 
 def download_best(
     project: str, rank: Callable[[ListedFile], int | None], folder: Path, *, indexes: Indexes
 ) -> Path | None:
-    """The file of *project* with the lowest rank of *rank*, downloaded into *folder*; None if every rank is None.
+    """The file of *project* with the lowest rank, downloaded into *folder*; None if every rank is None.
 
     Only files whose hash an index states are considered. `FetchError` if no index can be asked.
     """
     files = files_of(project, indexes=indexes)
-    ranked = [(place, one) for one in files if one.sha256 and (place := rank(one)) is not None]
+    ranked = [(place, file) for file in files if file.sha256 and (place := rank(file)) is not None]
     if not ranked:
         return None
     _, best = min(ranked, key=itemgetter(0))
@@ -312,26 +312,25 @@ def requirement_of(text: str) -> Requirement | None:
 
 
 def download_command(wanted: Requirement) -> str:
-    """The command with which pip downloads the wheel that `download_wheel` does."""
     return f"pip download --no-deps --only-binary :all: {shlex.quote(str(wanted))}"
 
 
 def download_wheel(
     wanted: Requirement, folder: Path, *, indexes: Indexes, on_note: Callable[[str], None] = lambda _line: None
 ) -> Path:
-    """The newest wheel that fits *wanted* and this Python, downloaded into *folder*, as pip chooses it.
+    """Download the newest wheel that fits *wanted* and this Python, as pip chooses it, into *folder*.
 
-    *on_note* is called with a line that says which before it is downloaded. `FetchError` if the indexes have none, or
-    cannot be asked.
+    *on_note* gets a line that says which before it is downloaded. `FetchError` if the indexes have none, or cannot be
+    asked.
     """
     files = files_of(wanted.name, indexes=indexes)
     if not files:
         raise FetchError(f"{wanted.name}: no such file or folder, and no project of this name on the package index")
-    pinned = any(each.operator in {"==", "==="} and "*" not in each.version for each in wanted.specifier)
-    versions = set(wanted.specifier.filter({one.version for one in files if pinned or not one.is_yanked}))
-    released = [one for one in files if one.version in versions and (pinned or not one.is_yanked)]
+    pinned = any(specifier.operator in {"==", "==="} and "*" not in specifier.version for specifier in wanted.specifier)
+    versions = set(wanted.specifier.filter({file.version for file in files if pinned or not file.is_yanked}))
+    released = [file for file in files if file.version in versions and (pinned or not file.is_yanked)]
     ranks = {tag: place for place, tag in enumerate(sys_tags())}
-    fitting = [(one, rank) for one in released if (rank := _rank(one.file, ranks)) is not None]
+    fitting = [(file, rank) for file in released if (rank := _rank(file.file, ranks)) is not None]
     if not fitting:
         raise FetchError(f"{wanted}: {_without_wheel(wanted, files, released)}")
     best, _ = max(fitting, key=lambda pair: (pair[0].version, -pair[1]))
@@ -346,7 +345,7 @@ def download_wheel(
 
 
 def _rank(file: str, ranks: Mapping[Tag, int]) -> int | None:
-    """How good the wheel *file* is for the Python whose tags have *ranks*, 0 the best; None if it is for others."""
+    """How well the wheel *file* fits the Python whose tags have *ranks*, 0 the best; None if it does not."""
     try:
         # what it cannot parse has a variant label, or is an sdist
         tags = parse_wheel_filename(file)[3]
@@ -357,11 +356,11 @@ def _rank(file: str, ranks: Mapping[Tag, int]) -> int | None:
 
 def _without_wheel(wanted: Requirement, files: Iterable[ListedFile], released: Iterable[ListedFile]) -> str:
     """Why no wheel fits *wanted*: *files* are all of the project, *released* those of its versions."""
-    wheels = [one.file for one in released if one.is_wheel]
+    wheels = [file.file for file in released if file.is_wheel]
     if wheels:
-        found = f"no wheel for this Python and machine among {len(wheels)}, such as {wheels[0]}"
-        return f"{found}; download the one you mean, and name the file: pip download --help explains --python-version"
+        reason = f"no wheel for this Python and machine among {len(wheels)}, such as {wheels[0]}"
+        return f"{reason}; download the one you mean, and name the file: pip download --help explains --python-version"
     if any(True for _ in released):
         return f"an sdist and no wheel: there is nothing to cut before it is built, as `vbuild matrix {wanted}` does"
-    there = sorted({one.version for one in files if one.is_wheel}, reverse=True)[:_SHOWN]
-    return f"no such version, or yanked; there are wheels of {', '.join(map(str, there)) or 'none'}"
+    versions = sorted({file.version for file in files if file.is_wheel}, reverse=True)[:_SHOWN]
+    return f"no such version, or yanked; there are wheels of {', '.join(map(str, versions)) or 'none'}"

@@ -52,15 +52,14 @@ _shared: ContextVar[PyPIClient | None] = ContextVar("_shared", default=None)
 
 
 def is_url(text: str) -> bool:
-    """Whether *text* names a file on a server."""
     return text.lower().startswith(("https://", "http://"))
 
 
 @contextmanager
 def connected() -> Iterator[None]:
-    """All requests of the block through one client: connections are kept, and pip is asked once for its settings.
+    """Make all requests of the block through one client: connections are kept, and pip is asked once for its settings.
 
-    Those of other threads only where these run in a copy of its context.
+    Other threads use it only if they run in a copy of its context.
     """
     with asking() as client:
         token = _shared.set(client)
@@ -81,7 +80,7 @@ def asking() -> Iterator[PyPIClient]:
 
 
 def fetched(url: str, folder: Path) -> Path:
-    """The file at *url*, downloaded into *folder* under its own name, and compared with a ``#sha256=`` behind it.
+    """Download the file at *url* into *folder* under its own name, and compare it with a ``#sha256=`` in the URL.
 
     `FetchError` if it is not there or has another hash.
     """
@@ -105,7 +104,7 @@ def fetched(url: str, folder: Path) -> Path:
 
 
 def read(url: str) -> bytes:
-    """The bytes of the file at *url*, of which there may be 16 MB; `FetchError` if it cannot be read."""
+    """The bytes of the file at *url*, at most 16 MB; `FetchError` if it cannot be read."""
     data = bytearray()
     with _answer(url) as response:
         for chunk in response.iter_raw():
@@ -117,7 +116,7 @@ def read(url: str) -> bytes:
 
 @contextmanager
 def opened_at(url: str, name: str) -> Iterator[BinaryIO]:
-    """The file *name* at *url*, open for reading; `FetchError` if it cannot be read.
+    """Open the file *name* at *url* for reading; `FetchError` if it cannot be read.
 
     Only what is read is transferred, or else all of it, to a temporary file, if its server cannot send parts.
     """
@@ -143,9 +142,9 @@ def links_to_files(url: str, project: str) -> tuple[Link, ...]:
     with client_of(Indexes.configured(), problems.note) as client:
         # the page of all projects of an index is no page of links: that of PyPI has 40 MB
         is_index = urlsplit(bare).path.rstrip("/").endswith("/simple")
-        for one in (own,) if is_index else (own, url):
+        for page_url in (own,) if is_index else (own, url):
             try:
-                links = _links(_page(client, one))
+                links = _links(_page(client, page_url))
             except FetchError as error:
                 problems.append(str(error))
                 continue
@@ -156,7 +155,7 @@ def links_to_files(url: str, project: str) -> tuple[Link, ...]:
 
 
 def provenance_of(file: str) -> bytes | None:
-    """The provenance (PEP 740) that an index which pip is configured with has for the wheel *file*; None without one.
+    """The provenance (PEP 740) that one of pip's indexes has for the wheel *file*, or None.
 
     Only the JSON form of an index says where it is. `FetchError` if no index has the project, or it cannot be read.
     """
@@ -181,29 +180,28 @@ def provenance_of(file: str) -> bytes | None:
 
 
 def all_links_to_files(url: str) -> tuple[Link, ...]:
-    """The files that the page at *url* links to, yanked ones too; those of all projects of a simple index.
+    """The files that the page at *url* links to, yanked ones too; of a simple index those of all projects.
 
-    `FetchError` if a page cannot be read, none lists a file, or there are more projects than one would look at.
+    `FetchError` if a page cannot be read, none lists a file, or there are too many projects.
     """
     shown = checked(url).redacted
     with asking() as client:
         page = _page(client, url)
         links = _links(page)
-        if not (found := _to_files(links)):
+        if not (files := _to_files(links)):
             below = _projects(page, links)
             if len(below) > _MOST_PROJECTS:
-                one = f"{url.rstrip('/')}/{urlsplit(below[0]).path.rstrip('/').rpartition('/')[2]}/"
+                example = f"{url.rstrip('/')}/{urlsplit(below[0]).path.rstrip('/').rpartition('/')[2]}/"
                 raise FetchError(
-                    f"{shown}: {len(below)} projects, expected {_MOST_PROJECTS} at most; name the page of one, as {one}"
+                    f"{shown}: {len(below)} projects, expected {_MOST_PROJECTS} at most; name one's page, as {example}"
                 )
-            found = _to_files(link for one in below for link in _links(_page(client, one)))
-    if not found:
+            files = _to_files(link for page_url in below for link in _links(_page(client, page_url)))
+    if not files:
         raise FetchError(f"{shown}: lists no wheel and no sdist; expected a page of links, or a simple index")
-    return found
+    return files
 
 
 def _page(client: PyPIClient, url: str) -> IndexPage:
-    """The page at *url*; `FetchError` if there is none."""
     try:
         return fetch_page(cast("Fetcher", client), Link(url))
     except (LinkCollectError, httpx2.HTTPError) as error:
@@ -211,7 +209,6 @@ def _page(client: PyPIClient, url: str) -> IndexPage:
 
 
 def _to_files(links: Iterable[Link]) -> tuple[Link, ...]:
-    """Those of *links* that lead to what a release has on a server."""
     return tuple(link for link in links if link.filename.endswith(_RELEASED) and is_url(link.url))
 
 
@@ -228,7 +225,7 @@ def _projects(page: IndexPage, links: Iterable[Link]) -> list[str]:
 
 @contextmanager
 def _answer(url: str) -> Iterator[httpx2.Response]:
-    """What the server of *url* sends; `FetchError` in the block, too, if that is no file or breaks off."""
+    """The response for *url*; in the block, too, `FetchError` if that is an error or breaks off."""
     link = Link(url)
     with asking() as client:
         try:
@@ -247,7 +244,6 @@ def _is_json(page: IndexPage) -> bool:
 
 
 def _links(page: IndexPage) -> tuple[Link, ...]:
-    """What *page* links to; `FetchError` if it is no page of links."""
     try:
         links = list(parse_json_response(page) if _is_json(page) else parse_html_page(page))
         refuse_ours(page.link.url, links)
@@ -259,7 +255,7 @@ def _links(page: IndexPage) -> tuple[Link, ...]:
 
 
 def checked(url: str) -> Link:
-    """*url* as a link; `FetchError` if it is none."""
+    """*url* as a link; `FetchError` if it is not a URL."""
     try:
         httpx2.URL(url)
         urlsplit(url).port  # noqa: B018 - which is when it is checked
@@ -277,7 +273,7 @@ OnBytes = Callable[[int], None]
 
 
 class Store:
-    """Files in *folder*, which is made if it is missing, by their SHA-256; `FetchError` if it cannot be made.
+    """Files in *folder* by their SHA-256; `FetchError` if it cannot be made.
 
     Several threads may use it, each for another file.
     """
@@ -290,10 +286,10 @@ class Store:
             raise FetchError(f"{folder}: cannot be written: {unmade(error).strerror}") from error
 
     def file(self, url: str, sha256: str, *, on_bytes: OnBytes = lambda _count: None) -> Path:
-        """The file at *url*, of http, https or this machine, with this *sha256*; it is fetched unless it is here.
+        """The file at *url*, of http, https or this machine, with this *sha256*; fetched unless it is here.
 
-        *on_bytes* is called with the number of bytes that have come since the last call, also from earlier runs.
-        `FetchError` if it cannot be had or has another hash; what has come of it stays for the next try.
+        *on_bytes* gets the number of bytes that have come since the last call, also from earlier runs. `FetchError` if
+        the file cannot be fetched or has another hash; what has come of it stays for the next try.
         """
         whole = self.folder / sha256
         # others may write there, and disks forget
@@ -313,11 +309,11 @@ class Store:
         source = Path(url2pathname(urlsplit(url).path))
         part.unlink(missing_ok=True)
         try:
-            found = sha256_of(source)
+            digest = sha256_of(source)
         except OSError as error:
             raise FetchError(f"{source}: cannot be read: {error.strerror}") from error
-        if found != sha256:
-            raise FetchError(f"{source}: has sha256 {found}, expected {sha256}, which the lock has")
+        if digest != sha256:
+            raise FetchError(f"{source}: has sha256 {digest}, expected {sha256}, which the lock has")
         linked(source, part)
 
     def _fetched(self, url: str, part: Path, sha256: str, on_bytes: OnBytes) -> None:
@@ -341,11 +337,11 @@ class Store:
             if not before:
                 raise FetchError(f"{shown}: has sha256 {digest}, expected {sha256}, which the lock has")
         have = part.stat().st_size if part.exists() else 0
-        kept = f"; {have} bytes of it are kept, and the next run asks for the rest" if have else ""
-        raise FetchError(f"{shown}: {error or type(error).__name__}{kept}") from error
+        rest = f"; {have} bytes of it are kept, and the next run asks for the rest" if have else ""
+        raise FetchError(f"{shown}: {error or type(error).__name__}{rest}") from error
 
     def _rest(self, url: str, part: Path, on_bytes: OnBytes) -> str:
-        """Add to *part* what it lacks; the SHA-256 of the whole."""
+        """Add to *part* what it lacks; returns the SHA-256 of the whole."""
         digest, have = hashlib.sha256(), 0
         if part.exists():
             with open_file(part) as file:
@@ -373,12 +369,12 @@ class Store:
 
 
 def _unlinked(path: Path) -> int:
-    """The file at *path*, made if it is not there; `OSError` for a link that somebody has put there."""
+    """Open the file at *path*, made if missing; `OSError` for a link that somebody has put there."""
     return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _begins_at(response: httpx2.Response, first: int) -> bool:
-    """Whether *response* is the bytes from *first* on, which were asked for; else it is the whole file."""
+    """Whether *response* is the bytes from *first* on, as requested, and not the whole file."""
     if response.status_code != HTTPStatus.PARTIAL_CONTENT:
         return False
     match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))

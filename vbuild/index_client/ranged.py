@@ -49,12 +49,11 @@ class Ranged(io.RawIOBase):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole file."""
         return self._source.size
 
     @property
     def transferred(self) -> int:
-        """Bytes that came over the network so far; 0 for a file of this machine."""
+        """Bytes that came over the network so far."""
         return self._source.transferred
 
     def readable(self) -> bool:
@@ -74,7 +73,6 @@ class Ranged(io.RawIOBase):
         return place
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        """Fill *buffer*, as far as the file goes."""
         with memoryview(buffer).cast("B") as view:
             span = range(self._place, max(self._place, min(self._place + len(view), self.size)))
             view[: len(span)] = self._bytes(span)
@@ -86,8 +84,8 @@ class Ranged(io.RawIOBase):
         front = range(span.start, min(span.stop, behind))
         pieces = [self._piece(number, front.stop) for number in _numbers(front)]
         skipped = span.start % PIECE if pieces else 0
-        found = b"".join(pieces)[skipped : skipped + len(front)]
-        return found + self._source.tail[max(span.start - behind, 0) : max(span.stop - behind, 0)]
+        front_bytes = b"".join(pieces)[skipped : skipped + len(front)]
+        return front_bytes + self._source.tail[max(span.start - behind, 0) : max(span.stop - behind, 0)]
 
     def _piece(self, number: int, stop: int) -> bytes:
         """Piece *number* of the file, fetched with those up to *stop*, or with more if pieces are read in order."""
@@ -132,8 +130,6 @@ def opened(client: PyPIClient, listed: ListedFile) -> Iterator[Ranged]:
 
 @dataclass(slots=True)
 class _Local:
-    """A file of this machine."""
-
     file: BinaryIO
     shown: str
     size: int
@@ -150,7 +146,7 @@ class _Local:
 
 @dataclass(slots=True)
 class _Remote:
-    """A file of *size* bytes behind *url*, *shown* without a password; the last bytes, *tail*, came with its size."""
+    """A file of *size* bytes at *url*, *shown* without a password; the last bytes, *tail*, came with its size."""
 
     client: PyPIClient
     url: str
@@ -162,7 +158,7 @@ class _Remote:
 
     @classmethod
     def at(cls, client: PyPIClient, url: str, shown: str) -> "_Remote":
-        """The file behind *url*; requests its size."""
+        """The file at *url*; requests its size."""
         source = cls(client, url, shown)
         source.tail = source._answer(f"-{TAIL}", None) or b""
         if not source.tail:  # the server does not know ranges that count from the end
@@ -172,18 +168,18 @@ class _Remote:
     def fetched(self, span: range) -> bytes:
         return self._answer(f"{span.start}-{span.stop - 1}", span) or b""
 
-    def _answer(self, asked: str, span: range | None) -> bytes | None:
-        """The bytes that were *asked* for: *span*, or the end of the file; None if the server cannot send the end."""
+    def _answer(self, range_text: str, span: range | None) -> bytes | None:
+        """The bytes of *span*, or of the end of the file; None if the server cannot send the end."""
         try:
-            with self.client.get_stream(self.url, headers={"Range": f"bytes={asked}"}) as response:
+            with self.client.get_stream(self.url, headers={"Range": f"bytes={range_text}"}) as response:
                 if span is None and response.status_code in _NO_SUFFIXES:
                     return None
-                return self._body(response, self._checked(response, asked, span))
+                return self._body(response, self._checked(response, range_text, span))
         except httpx2.HTTPError as error:
             raise FetchError(f"{self.shown}: {error or type(error).__name__}") from error
 
-    def _checked(self, response: httpx2.Response, asked: str, span: range | None) -> range:
-        """The span in *response*; raises `FetchError` if it is not the one that was *asked* for."""
+    def _checked(self, response: httpx2.Response, range_text: str, span: range | None) -> range:
+        """The span in *response*; raises `FetchError` if it is not the one that was requested."""
         status = f"{response.status_code} {response.reason_phrase}"
         if response.status_code == httpx2.codes.OK:
             raise FetchError(
@@ -194,16 +190,16 @@ class _Remote:
             raise FetchError(f"{self.shown}: {status}")
         stated = response.headers.get("Content-Range", "")
         if not (match := _CONTENT_RANGE.fullmatch(stated.strip())):
-            raise FetchError(f"{self.shown}: Content-Range {stated!r} for bytes={asked}")
-        found, size = range(int(match["first"]), int(match["last"]) + 1), int(match["size"])
+            raise FetchError(f"{self.shown}: Content-Range {stated!r} for bytes={range_text}")
+        received, size = range(int(match["first"]), int(match["last"]) + 1), int(match["size"])
         if self.size < 0:
             self.size, self.etag = size, response.headers.get("ETag")
         if size != self.size or response.headers.get("ETag") != self.etag:
             raise FetchError(f"{self.shown}: changed while it was read")
         expected = range(max(size - TAIL, 0), size) if span is None else range(span.start, min(span.stop, size))
-        if found != expected or response.headers.get("Content-Encoding", "identity") != "identity":
-            raise FetchError(f"{self.shown}: Content-Range {stated!r} for bytes={asked}")
-        return found
+        if received != expected or response.headers.get("Content-Encoding", "identity") != "identity":
+            raise FetchError(f"{self.shown}: Content-Range {stated!r} for bytes={range_text}")
+        return received
 
     def _body(self, response: httpx2.Response, span: range) -> bytes:
         data = bytearray()
@@ -219,5 +215,4 @@ class _Remote:
 
 
 def _numbers(span: range) -> range:
-    """The pieces that *span* is in."""
     return range(span.start // PIECE, -(-span.stop // PIECE)) if span else range(0)

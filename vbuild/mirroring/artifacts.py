@@ -33,24 +33,23 @@ _TYPES = {
 
 
 class MirrorArtifacts(Struct, frozen=True):
-    """The image layout in *folder*, with an artifact for each of *machines*; *size* of all blobs, in bytes."""
+    """The image layout in *folder*, with an artifact for each of *machines*; *size* is of all blobs, in bytes."""
 
     folder: Path
     machines: tuple[str, ...]
     size: int
 
     def lines(self) -> Iterator[str]:
-        """The commands that send each artifact to a registry and take it from there."""
+        """The commands that push each artifact to a registry and pull it."""
         for name in self.machines:
             yield f"skopeo copy oci:{self.folder}:{name} docker://REGISTRY/mirror:{name}"
             yield f"oras pull REGISTRY/mirror:{name}"
 
 
 def write_artifacts(site_folder: Path, folder: Path) -> MirrorArtifacts:
-    """Write into *folder* an image layout with an artifact for each machine of the mirror in *site_folder*.
+    """Write into *folder*, new or an older such layout, an artifact for each machine of the mirror in *site_folder*.
 
-    *folder* is new, or such a layout, which is replaced. `RepackageError` if there is no mirror or *folder* has
-    something else, `WheelError` if it cannot be written.
+    `RepackageError` if there is no mirror or *folder* has something else, `WheelError` if it cannot be written.
     """
     site = read_site(site_folder)
     if not site.machines:
@@ -61,21 +60,25 @@ def write_artifacts(site_folder: Path, folder: Path) -> MirrorArtifacts:
             raise RepackageError(f"{folder}: exists and is no image layout; choose another folder")
         with completed(folder) as new:
             blobs = _Blobs(new / "blobs/sha256")
-            known = blobs.file(site_folder / MIRROR, MIRROR)
+            record = blobs.file(site_folder / MIRROR, MIRROR)
             manifests = []
             for machine in site.machines:
                 lock = lock_of(machine, files, url=None).encode()
                 wheels = [blobs.file(site_folder / path, path, sha256=files[path].sha256) for path in machine.files]
-                layers = (*wheels, blobs.text(lock, machine.lock), known)
+                layers = (*wheels, blobs.text(lock, machine.lock), record)
                 manifests.append(blobs.manifest(machine, layers))
-            index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [one.data() for one in manifests]}
+            index = {
+                "schemaVersion": 2,
+                "mediaType": INDEX_TYPE,
+                "manifests": [manifest.data() for manifest in manifests],
+            }
             (new / "index.json").write_bytes(packed_json(index))
             (new / "oci-layout").write_bytes(packed_json({"imageLayoutVersion": "1.0.0"}))
-    return MirrorArtifacts(folder, tuple(one.name for one in site.machines), blobs.size)
+    return MirrorArtifacts(folder, tuple(machine.name for machine in site.machines), blobs.size)
 
 
 class _Blobs:
-    """The blobs of a layout in the new folder *place*; their *size* together, in bytes."""
+    """The blobs of a layout in the new folder *place*; *size* is their sum, in bytes."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -100,7 +103,6 @@ class _Blobs:
         return _layer(self._written(data), len(data), title)
 
     def manifest(self, machine: SiteMachine, layers: tuple[Descriptor, ...]) -> Descriptor:
-        """The manifest of *layers*, named after *machine*."""
         config = Descriptor(EMPTY_TYPE, self._written(b"{}"), 2)
         data = packed_json(
             {
@@ -108,7 +110,7 @@ class _Blobs:
                 "mediaType": MANIFEST_TYPE,
                 "artifactType": _ARTIFACT_TYPE,
                 "config": config.data(),
-                "layers": [one.data() for one in layers],
+                "layers": [layer.data() for layer in layers],
                 "annotations": {"dev.vbuild.gpus": ",".join(machine.gpus), "dev.vbuild.python": machine.python},
             }
         )

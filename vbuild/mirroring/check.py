@@ -32,7 +32,7 @@ Attested = Callable[[Iterable[tuple[str, str, Path]]], Iterable[Finding]]
 class MirrorCheck(Struct, frozen=True):
     """What is wrong with the mirror in *folder*, a sentence each, and how many of its *files* are changed ones.
 
-    *publishers* has for each original that is *attested* who published it, where signatures were checked.
+    *publishers* says who published each *attested* original, if signatures were checked.
     """
 
     folder: Path
@@ -43,7 +43,6 @@ class MirrorCheck(Struct, frozen=True):
     publishers: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
         return {
             "folder": str(self.folder),
             "files": self.files,
@@ -54,10 +53,9 @@ class MirrorCheck(Struct, frozen=True):
         }
 
     def lines(self) -> Iterator[str]:
-        """The result for people."""
         for problem in self.problems:
             yield from wrapped(problem, indent=2)
-        yield from (line for one in self.publishers for line in wrapped(one, indent=2))
+        yield from (line for publisher in self.publishers for line in wrapped(publisher, indent=2))
         whole = self.files - self.changed
         yield (
             f"{counted(self.files, 'file')}: {self.changed} changed, {whole} as their index has them; "
@@ -68,9 +66,9 @@ class MirrorCheck(Struct, frozen=True):
 
 
 def checked_mirror(folder: Path, *, attested: Attested | None = None) -> MirrorCheck:
-    """Compare all that the mirror in *folder* has with what its mirror.json says; `RepackageError` if it is none.
+    """Compare all files of the mirror in *folder* with its mirror.json; `RepackageError` if it is not a mirror.
 
-    *attested* is what checks the attestations of the originals, each by its name, SHA-256 and provenance.
+    *attested* checks the attestations of the originals, each given by name, SHA-256 and provenance.
     """
     site = read_site(folder)
     if not site.files:
@@ -94,8 +92,8 @@ def checked_mirror(folder: Path, *, attested: Attested | None = None) -> MirrorC
 
 def _of_attestations(folder: Path, site: Site, attested: Attested) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Who published the originals, and what is wrong with their attestations."""
-    kept = {file.original.file: file for file in site.files if file.attestation}
-    places = [(name, file.original.sha256, folder / file.attestation) for name, file in kept.items()]
+    attested_files = {file.original.file: file for file in site.files if file.attestation}
+    places = [(name, file.original.sha256, folder / file.attestation) for name, file in attested_files.items()]
     findings = [*attested(place for place in places if place[2].is_file())]
     notes = tuple(finding.what for finding in findings if finding.severity is Severity.NOTE)
     return notes, tuple(finding.what for finding in findings if finding.severity is not Severity.NOTE)
@@ -114,14 +112,14 @@ def _of_files(folder: Path, site: Site) -> Iterator[str]:
                 yield f"{file.path}: cannot be read: {error.strerror}; run vbuild mirror again"
             if file.attestation and not (folder / file.attestation).is_file():
                 yield f"{file.attestation}: is not there"
-    known = {file.path for file in site.files}
+    known_names = {file.path for file in site.files}
     for index in dict.fromkeys(file.index for file in site.files):
         for path in sorted((folder / index / "simple").rglob("*")):
             name = path.relative_to(folder).as_posix()
             is_ours = (
                 path.name in {"index.html", "index.json"}
                 or path.name.endswith(VARIANTS)
-                or name.removesuffix(".metadata") in known
+                or name.removesuffix(".metadata") in known_names
             )
             if not (path.is_dir() or is_ours):
                 yield f"{name}: nobody knows where it comes from; delete it"
@@ -147,20 +145,24 @@ def _of_indexes(folder: Path, site: Site) -> Iterator[str]:
         place = "/".join(filter(None, (index, "simple")))
         try:
             listed = {
-                (project, one.filename): one for project, files in read_index(folder / place).items() for one in files
+                (project, listed_file.filename): listed_file
+                for project, files in read_index(folder / place).items()
+                for listed_file in files
             }
         except VbuildError as error:
             yield f"{place}: {error}"
             continue
-        own = {(file.original.project, file.file): file for file in site.files if file.index == index}
-        yield from _of_documents(folder, [file for file in own.values() if file.cut.label], listed)
-        listed = {key: one for key, one in listed.items() if not one.filename.endswith(VARIANTS)}
-        for key in sorted(own.keys() ^ listed.keys()):
-            yield f"{place}/{'/'.join(key)}: {'is not listed' if key in own else 'is listed, and not known'}"
-        for key in sorted(own.keys() & listed.keys()):
-            if (listed[key].sha256, listed[key].size) != (own[key].sha256, own[key].size):
+        own_files = {(file.original.project, file.file): file for file in site.files if file.index == index}
+        yield from _of_documents(folder, [file for file in own_files.values() if file.cut.label], listed)
+        listed = {
+            key: listed_file for key, listed_file in listed.items() if not listed_file.filename.endswith(VARIANTS)
+        }
+        for key in sorted(own_files.keys() ^ listed.keys()):
+            yield f"{place}/{'/'.join(key)}: {'is not listed' if key in own_files else 'is listed, and not known'}"
+        for key in sorted(own_files.keys() & listed.keys()):
+            if (listed[key].sha256, listed[key].size) != (own_files[key].sha256, own_files[key].size):
                 yield f"{place}/{'/'.join(key)}: is listed with another hash or size"
-            if f"#sha256={own[key].sha256}" not in _text(folder / place / key[0] / "index.html"):
+            if f"#sha256={own_files[key].sha256}" not in _text(folder / place / key[0] / "index.html"):
                 yield f"{place}/{key[0]}/index.html: does not have the hash of {key[1]}"
 
 
@@ -171,16 +173,16 @@ def _of_documents(
     projects: dict[str, list[Path]] = {}
     for file in labelled:
         projects.setdefault(file.original.project, []).append(folder / file.path)
-    there = {key for key in listed if key[1].endswith(VARIANTS)}
+    unexplained = {key for key in listed if key[1].endswith(VARIANTS)}
     for project, wheels in projects.items():
         if not all(path.is_file() for path in wheels):
             continue
         with variant_documents(wheels) as documents:
             for path in documents:
-                there.discard((project, path.name))
-                if not (one := listed.get((project, path.name))) or one.sha256 != sha256_of(path):
+                unexplained.discard((project, path.name))
+                if not (listed_file := listed.get((project, path.name))) or listed_file.sha256 != sha256_of(path):
                     yield f"{project}/{path.name}: is not what its variants come to"
-    yield from (f"{project}/{name}: is of no variant that {MIRROR} has" for project, name in sorted(there))
+    yield from (f"{project}/{name}: is of no variant that {MIRROR} has" for project, name in sorted(unexplained))
 
 
 def _of_locks(folder: Path, site: Site) -> Iterator[str]:
@@ -200,19 +202,16 @@ def _of_provenance(folder: Path, site: Site) -> Iterator[str]:
     changed = {(file.file, file.sha256) for file in site.files if file.is_changed}
     try:
         stated = json.loads(read_file(folder / PROVENANCE))["subject"]
-        named = {(one["name"], one["digest"]["sha256"]) for one in stated}
+        named = {(subject["name"], subject["digest"]["sha256"]) for subject in stated}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         yield f"{PROVENANCE}: cannot be read; expected a statement on each changed wheel"
         return
-    yield from (f"{PROVENANCE}: {_differs(name)}" for name, _ in sorted(changed ^ named))
-
-
-def _differs(name: str) -> str:
-    return f"does not say of {name} what {MIRROR} says"
+    for name, _ in sorted(changed ^ named):
+        yield f"{PROVENANCE}: does not say of {name} what {MIRROR} says"
 
 
 def _text(path: Path) -> str:
-    """What the file at *path* holds; nothing if it cannot be read."""
+    """The text of the file at *path*, empty if it cannot be read."""
     try:
         return read_text(path)
     except (OSError, UnicodeDecodeError):

@@ -46,7 +46,7 @@ OnProgress = Callable[[str, int, int], None]
 
 
 class Wanted(Struct, frozen=True):
-    """A file that the site is to have: an *original*, its *cut*, and the *index* and *machines* that it is for."""
+    """A file for the site: an *original*, its *cut*, and the *index* and *machines* that it is for."""
 
     original: Original
     cut: Cut
@@ -55,7 +55,7 @@ class Wanted(Struct, frozen=True):
 
 
 class Made(Struct, frozen=True):
-    """A file of the site at *path*, not yet in it, and the bytes of its attestation, if it has one."""
+    """A file for the site at *path*, not yet in it, and the bytes of its attestation, if it has one."""
 
     file: MirroredFile
     path: Path
@@ -65,21 +65,21 @@ class Made(Struct, frozen=True):
 def made_in(
     work: Path, wanted: Sequence[Wanted], store: Store, *, keeps_originals: bool, on_progress: OnProgress
 ) -> Iterator[Made]:
-    """Make in *work* all that is *wanted*, and give each as soon as it is complete, in any order.
+    """Make all that is *wanted* in *work*, and yield each as soon as it is complete, in any order.
 
-    *store* fetches, and keeps the originals if it *keeps_originals*. *on_progress* is called with the file at work, the
-    bytes fetched, and those to fetch. `FetchError` if one cannot be had, `WheelError` if it is damaged: what is
-    complete by then is found by the next run.
+    *store* fetches, and keeps the originals if *keeps_originals*. *on_progress* gets the current file, the bytes
+    fetched, and those to fetch. `FetchError` if a file cannot be fetched, `WheelError` if it is damaged: the next run
+    finds what is complete by then.
     """
     waiting = []
-    for one in sorted(wanted, key=lambda one: -one.original.size):
-        if found := _found(work, one):
-            yield found
+    for want in sorted(wanted, key=lambda want: -want.original.size):
+        if earlier := _earlier(work, want):
+            yield earlier
         else:
-            waiting.append(one)
-    progress = _Progress(sum(one.original.size for one in waiting), on_progress)
-    users = [one.original.sha256 for one in waiting]
-    is_here = all(one.original.url.startswith("file:") for one in waiting)
+            waiting.append(want)
+    progress = _Progress(sum(want.original.size for want in waiting), on_progress)
+    users = [want.original.sha256 for want in waiting]
+    is_here = all(want.original.url.startswith("file:") for want in waiting)
     with nullcontext() if is_here else connected(), ThreadPoolExecutor(_AHEAD) as executor:
         coming: dict[Future[_Fetched], Wanted] = {}
         try:
@@ -87,15 +87,15 @@ def made_in(
                 while waiting and len(coming) < _AHEAD:
                     if _is_coming(waiting[0], coming):
                         break
-                    one = waiting.pop(0)
+                    want = waiting.pop(0)
                     run = contextvars.copy_context().run
-                    coming[executor.submit(run, _fetched, one.original, store, progress)] = one
+                    coming[executor.submit(run, _fetched, want.original, store, progress)] = want
                 for future in wait(coming, return_when=FIRST_COMPLETED).done:
-                    one, fetched = coming.pop(future), future.result()
-                    with at(one.original.file):
-                        yield _made(work, one, fetched)
-                    users.remove(one.original.sha256)
-                    if not keeps_originals and one.original.sha256 not in users:
+                    want, fetched = coming.pop(future), future.result()
+                    with at(want.original.file):
+                        yield _make(work, want, fetched)
+                    users.remove(want.original.sha256)
+                    if not keeps_originals and want.original.sha256 not in users:
                         fetched.path.unlink(missing_ok=True)
         finally:
             progress.stop()
@@ -103,14 +103,14 @@ def made_in(
 
 
 class _Fetched(Struct, frozen=True):
-    """The *path* of an original, and what its index attests of it."""
+    """The *path* of an original, and its provenance at the index."""
 
     path: Path
     attestation: bytes | None
 
 
 class _Progress:
-    """Counts bytes fetched, of any thread; raises in those threads when nobody needs them any more."""
+    """Counts the bytes that all threads fetch; after `stop` it raises in those threads."""
 
     def __init__(self, total: int, on_progress: OnProgress) -> None:
         self._total = total
@@ -130,9 +130,9 @@ class _Progress:
             self._on_progress(file, self._done, max(self._total, self._done))
 
 
-def _is_coming(one: Wanted, coming: dict["Future[_Fetched]", Wanted]) -> bool:
-    """Whether a thread fetches the original of *one* for another index."""
-    return any(other.original.sha256 == one.original.sha256 for other in coming.values())
+def _is_coming(want: Wanted, coming: dict["Future[_Fetched]", Wanted]) -> bool:
+    """Whether a thread fetches this original for another index."""
+    return any(other.original.sha256 == want.original.sha256 for other in coming.values())
 
 
 def _fetched(original: Original, store: Store, progress: _Progress) -> _Fetched:
@@ -148,14 +148,13 @@ def _fetched(original: Original, store: Store, progress: _Progress) -> _Fetched:
     return _Fetched(path, attestation)
 
 
-def _place(work: Path, one: Wanted) -> Path:
-    """The folder of what becomes of *one*."""
-    return work / "made" / key_of([one.index, one.original.file, one.original.sha256, msgspec.to_builtins(one.cut)])
+def _place(work: Path, want: Wanted) -> Path:
+    return work / "made" / key_of([want.index, want.original.file, want.original.sha256, msgspec.to_builtins(want.cut)])
 
 
-def _found(work: Path, one: Wanted) -> Made | None:
-    """What an earlier run made of *one*."""
-    place = _place(work, one)
+def _earlier(work: Path, want: Wanted) -> Made | None:
+    """What an earlier run made of it."""
+    place = _place(work, want)
     try:
         file = msgspec.json.decode(read_file(place / _FOUND), type=MirroredFile)
         if sha256_of(place / file.file) != file.sha256:
@@ -163,23 +162,23 @@ def _found(work: Path, one: Wanted) -> Made | None:
     except (OSError, msgspec.DecodeError):
         return None
     attestation = place / "attestation"
-    return Made(replace(file, machines=one.machines), place / file.file, attestation if file.attestation else None)
+    return Made(replace(file, machines=want.machines), place / file.file, attestation if file.attestation else None)
 
 
-def _made(work: Path, one: Wanted, fetched: _Fetched) -> Made:
-    place = _place(work, one)
+def _make(work: Path, want: Wanted, fetched: _Fetched) -> Made:
+    place = _place(work, want)
     shutil.rmtree(place, ignore_errors=True)
     try:
         place.mkdir(parents=True)
         # under its own name, which says what it is
         with TemporaryDirectory(dir=work, prefix="named-") as named:
-            source = Path(named, one.original.file)
+            source = Path(named, want.original.file)
             linked(fetched.path, source)
-            file = _cut(source, place, one) if one.original.is_wheel else _whole(source, place, one)
+            file = _cut(source, place, want) if want.original.is_wheel else _whole(source, place, want)
         attestation = place / "attestation"
         if fetched.attestation:
             attestation.write_bytes(fetched.attestation)
-            file = replace(file, attestation=f"attestations/{one.original.file}.provenance")
+            file = replace(file, attestation=f"attestations/{want.original.file}.provenance")
         with replacing(place / _FOUND) as part:
             part.write_bytes(msgspec.json.encode(file))
     except OSError as error:
@@ -187,34 +186,34 @@ def _made(work: Path, one: Wanted, fetched: _Fetched) -> Made:
     return Made(file, place / file.file, attestation if fetched.attestation else None)
 
 
-def _cut(source: Path, place: Path, one: Wanted) -> MirroredFile:
-    """The wheel at *source* in *place*, cut as asked, or as it is, and why."""
+def _cut(source: Path, place: Path, want: Wanted) -> MirroredFile:
+    """The wheel at *source* in *place*, cut, or as it is with the reason."""
     with open_wheel(source) as wheel:
         size = sum(member.size for member in wheel.members)
     packed = source.stat().st_size
     whole = MirroredFile(
-        one.original.public(packed), one.original.sha256, packed, size, size, one.cut, one.index, one.machines
+        want.original.public(packed), want.original.sha256, packed, size, size, want.cut, want.index, want.machines
     )
-    if one.cut.is_nothing:
+    if want.cut.is_nothing:
         _pass_on(source, place)
         return replace(whole, has_gpu_code=True)
     try:
         (slimmed,) = slim_wheel(
             source,
             place,
-            shares=(one.cut.share,),
-            cuts=one.cut.cuts,
-            accept_license=one.cut.licence_accepted,
+            shares=(want.cut.share,),
+            cuts=want.cut.cuts,
+            accept_license=want.cut.licence_accepted,
         )
     except RepackageError as error:
         _pass_on(source, place)
         why = str(error).removeprefix(f"{source.name}: ")
         return replace(whole, has_gpu_code=True, why_left=why)
     path = place / slimmed.name
-    if one.cut.local and sha256_of(path) != one.original.sha256:
-        path = localized(path, one.cut)
+    if want.cut.local and sha256_of(path) != want.original.sha256:
+        path = localized(path, want.cut)
     left = dict.fromkeys(library.why_whole for library in slimmed.libraries if library.why_whole)
-    served = {str(each.device) for library in slimmed.libraries for each in library.served if each.machine}
+    served = {str(gpu.device) for library in slimmed.libraries for gpu in library.served if gpu.machine}
     return replace(
         whole,
         sha256=sha256_of(path),
@@ -222,24 +221,31 @@ def _cut(source: Path, place: Path, one: Wanted) -> MirroredFile:
         installed=slimmed.unpacked,
         has_gpu_code=bool(slimmed.libraries),
         why_left="; ".join(left),
-        renamed=path.name if path.name != one.original.file else "",
+        renamed=path.name if path.name != want.original.file else "",
         served=tuple(sorted(served)),
     )
 
 
 def _pass_on(source: Path, place: Path) -> None:
-    """Put the wheel at *source* into the folder *place* as it is; `WheelError` if it is damaged."""
+    """Link the wheel at *source* into the folder *place*; `WheelError` if it is damaged."""
     with open_wheel(source, check=True):
         linked(source, place / source.name)
 
 
-def _whole(source: Path, place: Path, one: Wanted) -> MirroredFile:
-    """The sdist at *source* in *place*, as it is."""
-    path = linked(source, place / one.original.file)
+def _whole(source: Path, place: Path, want: Wanted) -> MirroredFile:
+    path = linked(source, place / want.original.file)
     size = path.stat().st_size
     why = "an sdist: whoever installs it builds it, with what its pyproject.toml requires"
     return MirroredFile(
-        one.original.public(size), one.original.sha256, size, size, size, one.cut, one.index, one.machines, why_left=why
+        want.original.public(size),
+        want.original.sha256,
+        size,
+        size,
+        size,
+        want.cut,
+        want.index,
+        want.machines,
+        why_left=why,
     )
 
 
@@ -248,9 +254,9 @@ _STAGE = "local"
 
 
 def localized(wheel: Path, cut: Cut) -> Path:
-    """The *wheel*, which was *cut*, under its local version instead; its new path, in the same folder.
+    """Replace the *wheel* by the same with a local version that names its *cut*; returns the new path.
 
-    `RepackageError` if it has a version that takes none.
+    `RepackageError` if its version takes no local part.
     """
     offered = OfferedWheel.of(wheel)
     label = ".".join(re.findall(r"[a-z0-9]+", cut.gpus.replace("_", ""))) or _WITHOUT_GPUS

@@ -41,10 +41,10 @@ _Key = tuple[str, str]
 
 
 class Mirrored(Struct, frozen=True):
-    """What a run made of the mirror in *folder*: the *site*, and how much it was before.
+    """What a run made of the mirror in *folder*: the new *site*, and how it differs from the old one.
 
-    *fetched* counts the files that came from an index, *kept* those that were there, *removed* those that went, and
-    *replaced* has the names of those that are other bytes now: locks of before do not install them any more.
+    *fetched* counts files that came from an index, *kept* those that were there already, *removed* those that went;
+    *replaced* are paths whose bytes changed: older locks no longer install these.
     """
 
     folder: Path | None
@@ -58,11 +58,11 @@ class Mirrored(Struct, frozen=True):
 
     @property
     def plain(self) -> tuple[MirroredFile, ...]:
-        """The files that are no variants of others."""
+        """The files that are not variants of others."""
         return tuple(file for file in self.files if not file.cut.label)
 
     def usage(self) -> Iterator[str]:
-        """For each machine a line with its name and the commands that install from the site there."""
+        """For each machine its name, and the commands that install from the site there."""
         indexes = {file.index for file in self.files}
         for machine in self.site.machines if self.folder else ():
             yield f"{machine.name}:"
@@ -70,7 +70,7 @@ class Mirrored(Struct, frozen=True):
             yield from install_lines(str(self.folder), machine, index=index, url=self.site.url)
 
     def data(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
+        """The result as JSON."""
         return {
             "folder": str(self.folder) if self.folder else None,
             "fetched": self.fetched,
@@ -95,168 +95,161 @@ def mirror(
     *,
     on_progress: OnProgress = lambda _what, _done, _total: None,
 ) -> Mirrored:
-    """Make *folder* a mirror of what *sources*, requirements and locks, come to on *machines*.
+    """Make *folder* a mirror of what *sources*, requirements and locks, resolve to on *machines*.
 
-    Without a folder nothing is written, and what is fetched is thrown away. What a mirror there has already is kept
-    where it is what would come out. `BuildError` if a machine's requirements cannot be resolved, `FetchError` for a
-    file that cannot be had, `WheelError` for one that is damaged, `RepackageError` if *folder* has something else: the
-    site is then as it was, and what has come is found by the next run.
+    Without a folder nothing is written. Files of an older mirror there are kept if they would come out the same.
+    `BuildError` if requirements cannot be resolved, `FetchError` for a file that cannot be fetched, `WheelError` for a
+    damaged one, `RepackageError` if *folder* has something else: the site is unchanged then, and the next run continues
+    with what was fetched.
     """
     source_date_epoch()
     _check(machines, request)
     run = _Run(tuple(sources), tuple(machines), request, on_progress)
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="vbuild-mirror-") as text:
-            return run.rehearsed(Path(text))
+            return run.rehearse(Path(text))
     with turn_for(folder):
-        return run.written(folder)
+        return run.write(folder)
 
 
 class _Run(Struct, frozen=True):
-    """One run: what it was asked for, and what it makes of that."""
-
     sources: tuple[str, ...]
     machines: tuple[FleetMachine, ...]
     request: MirrorRequest
     on_progress: OnProgress
 
-    def rehearsed(self, work: Path) -> Mirrored:
-        """What a site would become; each file is made in *work*, and its size is all that stays."""
-        wanted, installs = self._planned()
-        files = self._sized(work, wanted)
-        files += self._sized(work, self._variants(wanted, files))
+    def rehearse(self, work: Path) -> Mirrored:
+        """What a site would become; each file is made in *work* for its size, and removed."""
+        wanted, installs = self._resolve()
+        files: list[MirroredFile] = []
+        for are_variants in (False, True):
+            for made in self._make(work, self._variants(wanted, files) if are_variants else wanted):
+                made.path.unlink()
+                files.append(made.file)
         site = self._site(files, installs)
         return Mirrored(None, site, site.files, fetched=len(files))
 
-    def _sized(self, work: Path, wanted: Sequence[Wanted]) -> list[MirroredFile]:
-        """All that is *wanted*, made in *work* and removed."""
-        files = []
-        for one in self._made(work, wanted):
-            one.path.unlink()
-            files.append(one.file)
-        return files
-
-    def written(self, folder: Path) -> Mirrored:
-        """What became of the site in *folder*, which no other run writes."""
+    def write(self, folder: Path) -> Mirrored:
+        """Update the site in *folder*, which no other run writes."""
         before = read_site(folder)
         work = folder.absolute().with_name(f".{folder.absolute().name}.mirror")
-        asked = self._asked()  # as long as its sources are there
-        wanted, installs = self._planned()
-        kept, made = self._both(wanted, before, work, folder)
-        plain = (*kept, *(one.file for one in made.values()))
-        more_kept, more_made = self._both(self._variants(wanted, plain), before, work, folder)
-        kept += more_kept
-        made |= more_made
-        there = {file.path: file for file in before.files}
-        own = (*kept, *(one.file for one in made.values()))
-        mine = {file.path for file in own}
-        others = [replace(file, machines=()) for path, file in there.items() if path not in mine]
-        site = self._site(own, installs, others=() if self.request.prune else others)
+        question = self._question()  # while its sources are there
+        wanted, installs = self._resolve()
+        files: list[MirroredFile] = []
+        made: dict[str, Made] = {}
+        for are_variants in (False, True):  # these are cut from wheels with GPU code, which are known then
+            batch = self._variants(wanted, files) if are_variants else wanted
+            kept, missing = _kept_files(batch, before, folder)
+            new = {one.file.path: one for one in self._make(work, missing)}
+            files += (*kept, *(one.file for one in new.values()))
+            made |= new
+        paths = {file.path for file in files}
+        old_files = {file.path: file for file in before.files}
+        unused = [replace(file, machines=()) for path, file in old_files.items() if path not in paths]
+        site = self._site(files, installs, unused=() if self.request.prune else unused)
         if made or site != before:
-            write_site(folder, site, made, before=before, asked=asked)
+            write_site(folder, site, made, before=before, asked=question)
         shutil.rmtree(work, ignore_errors=True)
-        names = {one.name for one in self.machines}
+        names = {machine.name for machine in self.machines}
         return Mirrored(
             folder,
             site,
-            tuple(file for file in site.files if file.path in mine),
+            tuple(file for file in site.files if file.path in paths),
             fetched=len(made),
-            kept=len(kept),
-            removed=len(others) if self.request.prune else 0,
+            kept=len(files) - len(made),
+            removed=len(unused) if self.request.prune else 0,
             replaced=tuple(
-                path for path, one in made.items() if path in there and there[path].sha256 != one.file.sha256
+                path for path in made if path in old_files and old_files[path].sha256 != made[path].file.sha256
             ),
-            dropped=tuple(one.name for one in before.machines if one.name not in names),
+            dropped=tuple(machine.name for machine in before.machines if machine.name not in names),
         )
 
-    def _both(
-        self, wanted: Sequence[Wanted], before: Site, work: Path, folder: Path
-    ) -> tuple[list[MirroredFile], dict[str, Made]]:
-        """What of *wanted* the site in *folder* has, as *before* says, and the rest, made in *work*, by its path."""
-        kept, missing = _compared(wanted, before, folder)
-        return kept, {one.file.path: one for one in self._made(work, missing)}
-
-    def _variants(self, wanted: Iterable[Wanted], plain: Iterable[MirroredFile]) -> list[Wanted]:
-        """The variants that there are to be of the *plain* files, each for some of the machines that install one."""
-        known = {(one.index, one.original.file): one for one in wanted}
-        found = []
-        for file in plain if self.request.variants else ():
-            users = [one for one in self.machines if one.name in file.machines]
-            kinds = {one.gpus for one in users if one.gpus}
-            for gpus in sorted(kinds) if file.is_changed else ():
-                cut = file.cut.variant(one for one in users if one.gpus == gpus)
-                if cut.gpus != file.cut.gpus and not {*cut.gpus.split(",")}.isdisjoint(file.served):
-                    one = known[file.index, file.original.file]
-                    names = tuple(each.name for each in users if each.gpus == gpus)
-                    found.append(replace(one, cut=cut, machines=names))
-        return found
-
-    def _planned(self) -> tuple[tuple[Wanted, ...], Mapping[str, frozenset[str]]]:
+    def _resolve(self) -> tuple[tuple[Wanted, ...], Mapping[str, frozenset[str]]]:
         """What the site is to have, and the names of the files that each machine installs of it."""
         with tempfile.TemporaryDirectory(prefix="vbuild-mirror-") as text, supervised():
             resolutions = {}
-            for one in self.machines:
-                stage = Path(text, one.name)
+            for machine in self.machines:
+                stage = Path(text, machine.name)
                 stage.mkdir()
-                resolutions[one.name] = resolved(self.sources, one, stage, builds=self.request.allow_builds)
+                resolutions[machine.name] = resolved(self.sources, machine, stage, builds=self.request.allow_builds)
         users: dict[_Key, list[FleetMachine]] = {}
         originals: dict[_Key, Original] = {}
-        for one in self.machines:
-            for original in resolutions[one.name]:
-                key = (one.name if self.request.per_machine else "", original.file)
+        for machine in self.machines:
+            for original in resolutions[machine.name]:
+                key = (machine.name if self.request.per_machine else "", original.file)
                 if originals.setdefault(key, original).sha256 != original.sha256:
                     raise RepackageError(f"{original.file}: two files of this name; expected one for all machines")
-                users.setdefault(key, []).append(one)
+                users.setdefault(key, []).append(machine)
         wanted = (
-            Wanted(original, Cut.for_machines(users[key], self.request), key[0], tuple(one.name for one in users[key]))
+            Wanted(
+                original, Cut.for_machines(users[key], self.request), key[0], tuple(user.name for user in users[key])
+            )
             for key, original in sorted(originals.items())
         )
-        installs = {name: frozenset(one.file for one in found) for name, found in resolutions.items()}
+        installs = {name: frozenset(original.file for original in files) for name, files in resolutions.items()}
         return tuple(wanted), installs
 
-    def _made(self, work: Path, wanted: Sequence[Wanted]) -> Iterator[Made]:
-        """All that is *wanted*, made in *work* or kept there by an earlier run."""
-        if wanted:
-            asked = Store(self.request.originals) if self.request.originals else None
-            _claim(work)
-            # variants are made of them, too, when it is known which wheels have GPU code
-            keeps = self.request.originals is not None or self.request.variants
-            store = asked or Store(work / "originals")
-            for one in made_in(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress):
-                # where no property can say what a variant is for, there is none, and the plain wheel serves
-                if one.file.renamed or not one.file.cut.label:
-                    yield one
+    def _variants(self, wanted: Iterable[Wanted], plain: Iterable[MirroredFile]) -> list[Wanted]:
+        """The variants of the *plain* files, each for those machines that install one and have the same GPUs."""
+        plain_wanted = {(file.index, file.original.file): file for file in wanted}
+        variants = []
+        for file in [*plain] if self.request.variants else ():
+            users = [machine for machine in self.machines if machine.name in file.machines]
+            kinds = {machine.gpus for machine in users if machine.gpus}
+            for gpus in sorted(kinds) if file.is_changed else ():
+                alike = [machine for machine in users if machine.gpus == gpus]
+                cut = file.cut.variant(alike)
+                if cut.gpus != file.cut.gpus and not {*cut.gpus.split(",")}.isdisjoint(file.served):
+                    names = tuple(machine.name for machine in alike)
+                    variants.append(replace(plain_wanted[file.index, file.original.file], cut=cut, machines=names))
+        return variants
+
+    def _make(self, work: Path, wanted: Sequence[Wanted]) -> Iterator[Made]:
+        """All that is *wanted*, made in *work* or left there by an earlier run."""
+        if not wanted:
+            return
+        store = Store(self.request.originals) if self.request.originals else None
+        _claim(work)
+        # variants are made of the same originals
+        keeps = self.request.originals is not None or self.request.variants
+        store = store or Store(work / "originals")
+        for made in made_in(work, wanted, store, keeps_originals=keeps, on_progress=self.on_progress):
+            # without a property that says what a variant is for there is none, and the plain wheel serves
+            if made.file.renamed or not made.file.cut.label:
+                yield made
 
     def _site(
         self,
         own: Iterable[MirroredFile],
         installs: Mapping[str, frozenset[str]],
         *,
-        others: Iterable[MirroredFile] = (),
+        unused: Iterable[MirroredFile] = (),
     ) -> Site:
-        """The site of the files *own*, of which machines install those that *installs* names, and of *others*."""
-        files = tuple(sorted((*own, *others), key=lambda file: file.path))
+        """The site of the files *own*, of which machines install those that *installs* names, and *unused* ones."""
+        files = tuple(sorted((*own, *unused), key=lambda file: file.path))
         machines = []
-        for one in self.machines:
-            names = installs[one.name]
+        for machine in self.machines:
             # no installer reads a lock with variants
-            mine = [file for file in files if file.original.file in names and not file.cut.label]
-            paths = tuple(file.path for file in mine if one.name in file.machines)
-            machines.append(SiteMachine(one.name, one.gpus, python_of(one.machine), paths))
+            paths = tuple(
+                file.path
+                for file in files
+                if file.original.file in installs[machine.name] and not file.cut.label and machine.name in file.machines
+            )
+            machines.append(SiteMachine(machine.name, machine.gpus, python_of(machine.machine), paths))
         return Site(tuple(machines), files, __version__, self.request.url)
 
-    def _asked(self) -> dict[str, object]:
-        """What the run was asked for, without a path of this machine."""
+    def _question(self) -> dict[str, object]:
+        """What the run was called with, without a path of this machine."""
         names = [Path(source).name if Path(source).exists() else source for source in self.sources]
         return {
             "command": "vbuild mirror",
             "sources": names,
-            "machines": {one.name: [*one.gpus] for one in self.machines},
+            "machines": {machine.name: [*machine.gpus] for machine in self.machines},
         }
 
 
 def _claim(work: Path) -> None:
-    """Make the folder *work*, or take that of an earlier run, in which nobody else can have put anything."""
+    """Make the folder *work*, or take that of an earlier run, into which nobody else can have put anything."""
     try:
         work.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = work.lstat()
@@ -268,7 +261,7 @@ def _claim(work: Path) -> None:
 
 
 def _check(machines: Sequence[FleetMachine], request: MirrorRequest) -> None:
-    names = [one.name for one in machines]
+    names = [machine.name for machine in machines]
     if not names:
         raise RepackageError(
             "no machine; expected a description of one (--machine), its GPUs (--gpu) or its CPU (--cpu)"
@@ -281,23 +274,20 @@ def _check(machines: Sequence[FleetMachine], request: MirrorRequest) -> None:
         raise RepackageError("a machine is called 'simple', as the folder of an index is; expected another name")
 
 
-def _compared(wanted: Iterable[Wanted], before: Site, folder: Path) -> tuple[list[MirroredFile], list[Wanted]]:
-    """What of *wanted* the site in *folder* has already, as *before* says, as files of it, and the rest."""
+def _kept_files(wanted: Iterable[Wanted], before: Site, folder: Path) -> tuple[list[MirroredFile], list[Wanted]]:
+    """The files of the old site in *folder* that are as *wanted*, and what is missing."""
     kept, missing = [], []
-    known: dict[_Key, list[MirroredFile]] = {}
+    old_files: dict[_Key, list[MirroredFile]] = {}
     for file in before.files:
-        known.setdefault((file.index, file.original.file), []).append(file)
-    for one in wanted:
-        several = known.get((one.index, one.original.file), ())
-        fitting = (
-            old for old in several if old.serves(one.original, one.cut) and _is_there(folder / old.path, old.size)
-        )
-        if old := next(fitting, None):
-            kept.append(
-                replace(old, original=one.original.public(old.original.size), cut=one.cut, machines=one.machines)
-            )
+        old_files.setdefault((file.index, file.original.file), []).append(file)
+    for want in wanted:
+        for old in old_files.get((want.index, want.original.file), ()):
+            if old.serves(want.original, want.cut) and _is_there(folder / old.path, old.size):
+                original = want.original.public(old.original.size)
+                kept.append(replace(old, original=original, cut=want.cut, machines=want.machines))
+                break
         else:
-            missing.append(one)
+            missing.append(want)
     return kept, missing
 
 
@@ -309,9 +299,9 @@ def _is_there(path: Path, size: int) -> bool:
 
 
 class Common(Struct, frozen=True):
-    """What machines that are named by their GPUs have besides: the CPU, NVIDIA's *driver*, the *glibc*, and *pythons*.
+    """What machines that are named by their GPUs have besides, as `Machine.described` reads it.
 
-    They are texts as `Machine.described` reads them. A driver that is not named is not known.
+    Without a *driver* any CUDA is assumed to run.
     """
 
     cpu: Cpu
@@ -323,16 +313,15 @@ class Common(Struct, frozen=True):
 def fleet_of(files: Iterable[Path], gpus: Iterable[str], common: Common) -> tuple[FleetMachine, ...]:
     """The machines that *files* describe, called as these are, and one for each list of *gpus* on each Python.
 
-    An empty list is a machine without GPUs, called as its CPU. `HardwareError` for a file, a GPU or a version that is
-    not known.
+    An empty list is a machine without GPUs, called as its CPU. `HardwareError` for an unknown file, GPU or version.
     """
     described = (FleetMachine(_machine_name(path.stem), machine_at(path)) for path in files)
     return (*described, *(machine for text in gpus for machine in _with(text, common)))
 
 
 def _with(gpus: str, common: Common) -> Iterator[FleetMachine]:
-    asked = GpuList.asked(gpus) if gpus else GpuList()
-    capabilities = [Dotted(*divmod(request.device.number, 10)) for request in asked.requests]
+    gpu_list = GpuList.asked(gpus) if gpus else GpuList()
+    capabilities = [Dotted(*divmod(request.device.number, 10)) for request in gpu_list.requests]
     for python in common.pythons or (None,):
         machine = Machine.described(
             common.cpu,
@@ -340,7 +329,7 @@ def _with(gpus: str, common: Common) -> Iterator[FleetMachine]:
             driver=common.driver,
             glibc=common.glibc,
             python=python,
-            processors=map(str, asked.targets),
+            processors=map(str, gpu_list.targets),
         )
         if not common.driver:  # one that runs every CUDA is assumed there
             machine = replace(machine, nvidia=Nvidia(None, machine.nvidia.capabilities))
@@ -352,5 +341,5 @@ def _told(python: str | None, pythons: Sequence[str]) -> tuple[str, ...]:
 
 
 def _machine_name(*parts: str) -> str:
-    """What a machine of *parts* is called in the names of files: no dots, which locks have their own (PEP 751)."""
+    """The name of a machine in file names: no dots, which locks have their own (PEP 751)."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", "-".join(parts)).strip("-") or "machine"

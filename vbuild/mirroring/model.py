@@ -27,7 +27,7 @@ _AMD = "amd"
 
 
 class FleetMachine(Struct, frozen=True):
-    """A kind of machine of the fleet, by the *name* that its lock gets."""
+    """A kind of machine in the fleet; its lock is called by *name*."""
 
     name: str
     machine: Machine
@@ -40,16 +40,16 @@ class FleetMachine(Struct, frozen=True):
 
     @property
     def reads_zstd(self) -> bool:
-        """Whether its driver reads GPU code that is compressed with zstd; one that is not known may not."""
+        """Whether its driver reads GPU code compressed with zstd; False if the driver is unknown."""
         driver = self.machine.nvidia.driver
         return not self.machine.nvidia.capabilities or (driver is not None and driver >= ZSTD_SINCE)
 
 
 class Cut(Struct, frozen=True):
-    """What is asked of one file: to keep code for *gpus*, all of it where there are none, compressed anew or not.
+    """How to cut one file: keep code for *gpus*, all of it if empty, compressed anew or not.
 
-    *strip* says which symbols go, and *drop* has globs of what is left out. What is cut gets a *local* version, or not.
-    With a *label* it becomes a variant wheel.
+    *strip* says which symbols go; *drop* has globs of what is left out. With *local* what is cut gets a local version;
+    with a *label* it becomes a variant wheel.
     """
 
     gpus: str = ""
@@ -65,8 +65,8 @@ class Cut(Struct, frozen=True):
     def for_machines(cls, machines: Iterable[FleetMachine], request: "MirrorRequest") -> "Cut":
         """What the *machines* that install a file need of it."""
         several = tuple(machines)
-        names = [name for one in several for name in one.gpus]
-        drivers_allow = bool(names) and all(one.reads_zstd for one in several)
+        names = [name for machine in several for name in machine.gpus]
+        drivers_allow = bool(names) and all(machine.reads_zstd for machine in several)
         return cls(
             gpus=str(GpuList.asked(",".join(names))) if names else "",
             recompressed=drivers_allow if request.recompress is None else request.recompress,
@@ -79,12 +79,10 @@ class Cut(Struct, frozen=True):
 
     @property
     def cuts(self) -> Cuts:
-        """What is done to every library."""
         return Cuts(ptx=self.ptx, strip=self.strip, drop=self.drop, zstd=self.recompressed)
 
     @property
     def share(self) -> Share:
-        """What of the GPU code is kept."""
         return Share(GpuList.asked(self.gpus) if self.gpus else None, self.label or None)
 
     def variant(self, machines: Iterable[FleetMachine]) -> "Cut":
@@ -95,7 +93,7 @@ class Cut(Struct, frozen=True):
         return replace(
             self,
             gpus=gpus,
-            recompressed=self.recompressed or all(one.reads_zstd for one in several),
+            recompressed=self.recompressed or all(machine.reads_zstd for machine in several),
             label=re.sub(r"[^0-9a-z_.]", "_", label),
         )
 
@@ -104,7 +102,7 @@ class Cut(Struct, frozen=True):
         return not self.gpus and not self.cuts.more
 
     def without_gpus(self) -> "Cut":
-        """What is left of it for a file without GPU code."""
+        """The cut of a file without GPU code."""
         if self.strip is Strip.NOTHING and not self.drop:
             return Cut()
         return replace(self, gpus="", recompressed=False, ptx=Ptx.AUTO)
@@ -113,11 +111,11 @@ class Cut(Struct, frozen=True):
 class MirrorRequest(Struct, frozen=True, kw_only=True):
     """How a mirror is made: one index for all machines or one *per_machine*, what is cut, and what else is kept.
 
-    *recompress* is None to do so where all drivers allow it; *strip* and *drop* are as in `Cuts`. With *local*, what is
-    cut says so in its version, as 1.0+sm90; with *variants*, there is a variant wheel besides for each kind of GPUs.
-    *prune* removes what no machine installs any more. *url* is where the site will be served: locks then name URLs
-    instead of paths. *originals* is a folder that keeps the files as the index has them, and is looked into before
-    anything is fetched. Requirements without a wheel are built, to ask what they require, if *allow_builds* says so.
+    *recompress* is None to do so if all drivers allow it; *strip* and *drop* are as in `Cuts`. With *local*, the
+    version says what was cut, as 1.0+sm90; with *variants*, there is also a variant wheel for each kind of GPUs.
+    *prune* removes what no machine installs any more. If the site is served at *url*, locks name URLs instead of paths.
+    *originals* is a folder that keeps the files as the index has them and is searched before anything is fetched. With
+    *allow_builds*, requirements without a wheel are built to learn what they require.
     """
 
     per_machine: bool = False
@@ -135,7 +133,7 @@ class MirrorRequest(Struct, frozen=True, kw_only=True):
 
 
 class Original(Struct, frozen=True):
-    """A file of a release as an index has it: a wheel, or an sdist where a machine gets no wheel.
+    """A file of a release as an index has it: a wheel, or an sdist if a machine gets no wheel.
 
     *uploaded* is when the index got it, as PEP 700 writes times.
     """
@@ -149,7 +147,9 @@ class Original(Struct, frozen=True):
     uploaded: str | None = None
 
     def public(self, size: int) -> "Original":
-        """The original as a site states it: its *size*; its URL without a login, none for a file of this machine."""
+        """The original as a site states it: with its *size*, its URL without a login, and no URL for a file of this
+        machine.
+        """
         return replace(self, url=public_url(self.url) or "", size=size)
 
     @property
@@ -158,12 +158,12 @@ class Original(Struct, frozen=True):
 
 
 class MirroredFile(Struct, frozen=True):
-    """What the site has of an *original*, in the *index* of one machine, or of all ("").
+    """A file of the site, made of an *original*, in the *index* of one machine, or of all ("").
 
     *installed* and *installed_before* are the sizes of its contents. *has_gpu_code* says that another *cut* would give
-    another file, *why_left* why it is the original although it was to be cut, and *attestation* where the site keeps
-    what the index attests of the original (PEP 740). One with a local version or a label is
-    *renamed*. *served* are GPUs for which it has machine code.
+    another file, *why_left* why it was not cut although it should be, and *attestation* where the site keeps the
+    original's provenance (PEP 740). *renamed* is its name with a local version or a label. *served* are GPUs for which
+    it has machine code.
     """
 
     original: Original
@@ -182,7 +182,7 @@ class MirroredFile(Struct, frozen=True):
 
     @property
     def file(self) -> str:
-        """Its name in the site: the original's, unless it has a local version or a label."""
+        """Its name in the site."""
         return self.renamed or self.original.file
 
     @property
@@ -191,7 +191,6 @@ class MirroredFile(Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """Where it is in the site."""
         return "/".join(filter(None, (self.index, "simple", self.original.project, self.file)))
 
     @property
@@ -206,7 +205,7 @@ class MirroredFile(Struct, frozen=True):
 
 
 class SiteMachine(Struct, frozen=True):
-    """A machine as the site knows it: its *name*, its GPUs, and its files, by their paths."""
+    """A machine of a site; *files* are paths."""
 
     name: str
     gpus: tuple[str, ...]
@@ -224,7 +223,7 @@ class SiteMachine(Struct, frozen=True):
 
 
 class Site(Struct, frozen=True):
-    """All that a site has, as its mirror.json says."""
+    """All that mirror.json says."""
 
     machines: tuple[SiteMachine, ...] = ()
     files: tuple[MirroredFile, ...] = ()
@@ -232,13 +231,10 @@ class Site(Struct, frozen=True):
     url: str | None = None
 
     def packed(self) -> bytes:
-        """The site as JSON."""
         return msgspec.json.format(msgspec.json.encode(self, order="deterministic"), indent=2) + b"\n"
 
     def data(self) -> dict[str, Any]:
-        """The site as Python's `json` takes it."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        return dict(msgspec.to_builtins(self))
 
 
 def check_name(project: str, file: str) -> None:

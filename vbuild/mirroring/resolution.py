@@ -64,28 +64,28 @@ _PROJECT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 def resolved(
     sources: Sequence[str], machine: FleetMachine, stage: Path, *, builds: bool = False
 ) -> tuple[Original, ...]:
-    """The files that *sources*, files or requirements, come to on *machine*, by project; *stage* is an empty folder.
+    """The files that *sources*, files or requirements, resolve to on *machine*, by project; *stage* is an empty folder.
 
-    What has no wheel is built, to ask what it requires, if *builds* says so, and else refused. `BuildError`, in uv's
-    words, if they cannot be resolved; `RecipeError` for a file that cannot be read; `RepackageError` if something comes
-    from elsewhere than an index, or in two versions.
+    What has no wheel is built to learn what it requires if *builds*, and else refused. `BuildError`, in uv's words, if
+    they cannot be resolved; `RecipeError` for a file that cannot be read; `RepackageError` if something does not come
+    from an index, or comes in two versions.
     """
-    found: dict[str, Original] = {}
+    files: dict[str, Original] = {}
     for place, pylock, check in _pylocks(sources, machine.machine, stage, builds=builds):
         with at(place):
             for original in _selected(pylock, Path(place), machine):
                 with at(f"{machine.name}: {original.project}"):
                     check(original.url)
-                if found.setdefault(original.project, original) != original:
-                    two = f"{found[original.project].file} and {original.file}"
+                if files.setdefault(original.project, original) != original:
+                    two = f"{files[original.project].file} and {original.file}"
                     raise RepackageError(f"{machine.name}: {two}; expected one of them, as an environment has")
-    return tuple(found[project] for project in sorted(found))
+    return tuple(files[project] for project in sorted(files))
 
 
 def _pylocks(
     sources: Sequence[str], machine: Machine, stage: Path, *, builds: bool
 ) -> Iterator[tuple[str, Pylock, Callable[[str], None]]]:
-    """The locks that *sources* are or come to on *machine*, each with its path, and what refuses URLs in it."""
+    """The locks that *sources* are or resolve to on *machine*, each with its path, and what refuses URLs in it."""
     locks = [source for source in sources if is_valid_pylock_path(Path(source))]
     projects = [source for source in sources if Path(source).name == _UV_LOCK]
     others = [source for source in sources if source not in {*locks, *projects}]
@@ -107,8 +107,8 @@ def _pylocks(
         wanted.write_text(requirement_lines(lines, RecipeError), encoding="utf-8")
         for file in () if builds else files:
             _check_options(file)
-        found = lock_for(machine, [wanted, *files], stage, builds=builds)
-        yield str(found), _read(found), partial(check_local, places=local_places(others))
+        lock = lock_for(machine, [wanted, *files], stage, builds=builds)
+        yield str(lock), _read(lock), partial(check_local, places=local_places(others))
 
 
 def _taken(_url: str) -> None:
@@ -135,9 +135,9 @@ def _is_file(source: str) -> bool:
 
 
 def _check_options(file: Path, including: frozenset[Path] = frozenset()) -> None:
-    """`RecipeError` for an option in *file*, or in what it includes, that could build something even so.
+    """`RecipeError` for an option in *file*, or in what it includes, that could build something even with --no-build.
 
-    uv builds an editable folder to learn its name, and what --no-binary names, although it is run with --no-build.
+    uv builds an editable folder to learn its name, and what --no-binary names.
     """
     try:
         lines = read_text(file).removeprefix("\ufeff").splitlines()
@@ -201,7 +201,6 @@ def _selected(pylock: Pylock, place: Path, machine: FleetMachine) -> Iterator[Or
 
 
 def _time(uploaded: datetime | None) -> str | None:
-    """When a file was uploaded, as PEP 700 writes it."""
     # a time near the first or the last one that there is has no equal in UTC
     with suppress(OverflowError):
         return uploaded.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if uploaded else None
@@ -213,7 +212,7 @@ def _tags(machine: Machine) -> list[Tag]:
 
 
 def _environment(machine: Machine) -> Environment:
-    """What markers are asked on *machine*, a Linux with CPython."""
+    """The values of markers on *machine*, a Linux with CPython."""
     return Environment(
         implementation_name="cpython",
         implementation_version=machine.python,
@@ -244,12 +243,12 @@ def local_places(sources: Iterable[str]) -> tuple[Path, ...]:
         named += [(word.rpartition("=")[2], Path()) for word in words if word]
     for source in sources:
         for path, text in requirement_files(Path(source)).items():
-            named += [(found, folder) for found in _OPTIONS.findall(text) for folder in (Path(), path.parent)]
+            named += [(option, folder) for option in _OPTIONS.findall(text) for folder in (Path(), path.parent)]
     return tuple(_paths(named))
 
 
 def requirement_files(path: Path) -> dict[Path, str]:
-    """The text of the file of requirements *path* and of those that it includes, by path; of those that are there.
+    """The text of the file of requirements *path* and of those that it includes, by path, without missing ones.
 
     `OSError` for one that cannot be read, such as a FIFO, for which uv would wait for ever.
     """
@@ -273,12 +272,11 @@ def _paths(named: Iterable[tuple[str, Path]]) -> Iterator[Path]:
 
 
 def path_of(url: str) -> Path:
-    """The path in *url*, which begins with file:."""
     return Path(url2pathname(urlsplit(url).path))
 
 
 def check_local(url: str, places: Iterable[Path]) -> None:
-    """`RepackageError` if *url* is of a file of this machine, and that is in none of *places*."""
+    """`RepackageError` if *url* is of a file of this machine that is in none of *places*."""
     if url.lower().startswith("file:"):
         file = Path(os.path.normpath(path_of(url)))
         if not any(file.is_relative_to(os.path.normpath(place)) for place in places):

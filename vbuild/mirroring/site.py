@@ -41,9 +41,9 @@ _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z)?")
 
 
 def read_site(folder: Path) -> Site:
-    """What the mirror in *folder* has; nothing if there is none, or an empty folder.
+    """The site in *folder*, empty if the folder is new or empty.
 
-    `RepackageError` if something else is there, or a mirror.json that no mirror has.
+    `RepackageError` if the folder has something else, or a mirror.json that vbuild did not write.
     """
     path = folder / MIRROR
     try:
@@ -73,23 +73,23 @@ def read_site(folder: Path) -> Site:
 def write_site(
     folder: Path, site: Site, made: Mapping[str, Made], *, before: Site, asked: Mapping[str, object]
 ) -> None:
-    """Make *folder* the *site*, of the files *made*, by their paths, and of what it has already, as *before* says.
+    """Make *folder* the *site*, of the files *made*, by path, and of files of the old site, *before*.
 
-    *asked* is what the run was asked for, for the provenance. `WheelError` if it cannot be written.
+    *asked* is what the run was called with, for the provenance. `WheelError` if it cannot be written.
     """
-    kept = {file.path: file for file in before.files}
+    old_files = {file.path: file for file in before.files}
     files = {file.path: file for file in site.files}
     with completed(folder) as new, Digests() as digests:
         sources = {}
         for path, file in files.items():
-            source = made[path].path if path in made else folder / kept[path].path
+            source = made[path].path if path in made else folder / old_files[path].path
             digests.know(source, file.sha256)
             sources[path] = source
         for name in dict.fromkeys(file.index for file in site.files):
-            own = [file for file in site.files if file.index == name]
-            times = {file.file: file.original.uploaded for file in own if file.original.uploaded}
+            indexed = [file for file in site.files if file.index == name]
+            times = {file.file: file.original.uploaded for file in indexed if file.original.uploaded}
             (new / name).mkdir(exist_ok=True)
-            wheels = [sources[file.path] for file in own]
+            wheels = [sources[file.path] for file in indexed]
             with variant_documents(wheels) as documents:
                 fill_index([*wheels, *documents], new / name / "simple", digests=digests, uploaded=times)
         for file in site.files:
@@ -118,7 +118,7 @@ def variant_documents(wheels: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
         folder = Path(text)
         for path in labelled:
             (folder / path.name).symlink_to(path.resolve())
-        yield tuple(one.path for one in index(folder, verify=False))
+        yield tuple(written.path for written in index(folder, verify=False))
 
 
 def _statement(wheels: Sequence[Path], changed: Iterable[MirroredFile], asked: Mapping[str, object]) -> bytes:
@@ -135,8 +135,8 @@ def _statement(wheels: Sequence[Path], changed: Iterable[MirroredFile], asked: M
 
 
 def _attestation(file: MirroredFile, folder: Path, made: Mapping[str, Made]) -> Path:
-    one = made.get(file.path)
-    return one.attestation if one and one.attestation else folder / file.attestation
+    new = made.get(file.path)
+    return new.attestation if new and new.attestation else folder / file.attestation
 
 
 def _check(file: MirroredFile) -> None:
@@ -171,32 +171,28 @@ _HEAD = 'lock-version = "1.0"\ncreated-by = "vbuild"\nrequires-python = {python}
 
 
 def lock_of(machine: SiteMachine, files: Mapping[str, MirroredFile], *, url: str | None) -> str:
-    """The text of the lock of *machine*; *files* are those of the site by their paths, which is served at *url*."""
+    """The lock of *machine*; *files* are the site's by path; *url* is where the site is served."""
     packages = (_package(files[path], url) for path in machine.files)
     return _HEAD.format(python=toml(f">={machine.python}")) + "".join(packages)
 
 
 def constraints_of(machine: SiteMachine, files: Mapping[str, MirroredFile]) -> str:
-    """The versions that *machine* installs, as constraints for pip and uv."""
     return "".join(f"{files[path].original.project}=={files[path].version}\n" for path in machine.files)
 
 
 def _package(file: MirroredFile, url: str | None) -> str:
     original = file.original
-    place = f"url = {toml(_below(url, file.path))}" if url else f"path = {toml(file.path)}"
+    served_at = f"{url.rstrip('/')}/{quote(file.path)}" if url else ""
+    place = f"url = {toml(served_at)}" if url else f"path = {toml(file.path)}"
     uploaded = f"upload-time = {original.uploaded}, " if original.uploaded else ""
-    found = f"{{ {place}, {uploaded}size = {file.size}, hashes = {toml({'sha256': file.sha256})} }}"
-    entry = f"wheels = [{found}]" if original.is_wheel else f"sdist = {found}"
+    entry = f"{{ {place}, {uploaded}size = {file.size}, hashes = {toml({'sha256': file.sha256})} }}"
+    field = f"wheels = [{entry}]" if original.is_wheel else f"sdist = {entry}"
     name = f"name = {toml(original.project)}\nversion = {toml(file.version)}"
-    return f"\n[[packages]]\n{name}\n{entry}\n"
-
-
-def _below(url: str, path: str) -> str:
-    return f"{url.rstrip('/')}/{quote(path)}"
+    return f"\n[[packages]]\n{name}\n{field}\n"
 
 
 def install_lines(site: str, machine: SiteMachine, *, index: str, url: str | None) -> tuple[str, ...]:
-    """The commands that install on *machine* from its *index* of the *site*, a folder, or where it is served, *url*."""
+    """The commands that install on *machine* from its *index* of the *site*, a folder, or from *url*."""
     place = url.rstrip("/") if url else site
     base = place if url else Path(site).absolute().as_uri()
     simple = "/".join(filter(None, (base, index, "simple/")))

@@ -134,7 +134,7 @@ def test_an_index_of_too_many_projects_is_refused(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
     with serving(tmp_path) as server, pytest.raises(FetchError) as refused:
         check(f"{server.url}/")
-    expected = f"1001 projects, expected 1000 at most; name the page of one, as {server.url}/p0/"
+    expected = f"1001 projects, expected 1000 at most; name one's page, as {server.url}/p0/"
     assert str(refused.value) == f"{server.url}/: {expected}"
 
 
