@@ -44,9 +44,9 @@ _CHECKS: Mapping[str, Callable[[Path], Iterator[Finding]]] = {
 
 
 class Checklist(Struct, frozen=True):
-    """What was found at *place*, a folder or a URL: its releases, how many *files* were looked at, and the problems.
+    """What was found at *place*, a folder or a URL without its password: releases, *files* looked at, and problems.
 
-    Errors come first. A URL is there without its password.
+    Errors come first.
     """
 
     place: str
@@ -67,7 +67,6 @@ class Checklist(Struct, frozen=True):
         return self.errors > 0
 
     def data(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
         return {
             "releases": list(self.releases),
             "files": self.files,
@@ -103,11 +102,10 @@ def check_layout(folder: Path, layout: str) -> Checklist:
 def check(place: Path | str, *, pypi: bool = False, limit: int = DEFAULT_LIMIT) -> Checklist:
     """What is wrong with the releases at *place*: for any index, or with *pypi* for that one.
 
-    *place* is a folder, or the URL of a page of links or a simple index, of which all projects are looked at. *limit*
-    is what one file may have, in PyPI's MB of 1024 x 1024 bytes; PyPI raises its own for a project on request. All
-    members of wheels in a folder are compared with RECORD; of those on a server only what is read.
-    `RepackageError` if there is no such folder, nothing in it to publish, or a limit that PyPI never grants;
-    `FetchError` if there is no such page, or nothing on it.
+    *place* is a folder, or the URL of a page of links or a simple index, of which all projects are checked. One file
+    may have *limit* MB of 1024 x 1024 bytes; PyPI raises a project's on request. Wheels in a folder are compared with
+    RECORD; of those on a server only what is read. `RepackageError` if there is no such folder, nothing in it to
+    publish, or a limit that PyPI never grants; `FetchError` if there is no such page, or nothing on it.
     """
     terms = IndexRules(is_pypi=pypi, limit=limit)
     with connected(place):

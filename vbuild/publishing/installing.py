@@ -45,10 +45,10 @@ if __name__ == "__main__":
 
 
 class InstallEnvironment(Struct, frozen=True):
-    """What wheels are installed into, by *installer*: *folder* is what its Python's are called, ``python3.11``.
+    """What wheels are installed into, by *installer*; *folder* is the name of its Python's folder, ``python3.11``.
 
-    Without one the client puts the files where its Python has them. *program* is what scripts begin with after ``#!``;
-    where it *has_placeholder*, the client puts something else in its place, so that their hashes do not stay.
+    Without a folder the client puts files where its Python has them. Scripts begin with ``#!`` and *program*; if it
+    *has_placeholder*, the client replaces it, so that their hashes do not stay.
     """
 
     installer: str
@@ -89,14 +89,13 @@ class InstalledFile(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return len(self.content) if isinstance(self.content, bytes) else self.content.size
 
 
 def installed(wheel: Wheel, environment: InstallEnvironment) -> tuple[InstalledFile, ...]:
     """The files of *wheel* in *environment*, sorted by path.
 
-    `RepackageError` if two would be one, and for what has no place there or is not an entry point.
+    `RepackageError` if two have one path, a path has no place there, or an entry point is invalid.
     """
     dropped = {f"{wheel.dist_info}/{name}" for name in _DROPPED}
     files = [_placed(wheel, member, environment) for member in wheel.members if member.path not in dropped]
@@ -129,7 +128,6 @@ def scripts_of(wheel: Wheel) -> tuple[Script, ...]:
 
 
 def _placed(wheel: Wheel, member: Member, environment: InstallEnvironment) -> InstalledFile:
-    """The file that *member* becomes."""
     scheme, rest = scheme_of(member.path)
     match scheme:
         case "purelib":
@@ -161,7 +159,7 @@ def _row(wheel: Wheel, file: InstalledFile, environment: InstallEnvironment) -> 
 
 
 def _seen(path: str, environment: InstallEnvironment) -> str:
-    """Where the file at *path* is, seen from site-packages: three folders below the prefix, whatever the Python."""
+    """The path from site-packages to the file at *path*: three folders below the prefix, whatever the Python."""
     if path.startswith(f"{environment.site_packages}/"):
         return path.removeprefix(f"{environment.site_packages}/")
     if path.startswith("python-scripts/"):
@@ -170,7 +168,7 @@ def _seen(path: str, environment: InstallEnvironment) -> str:
 
 
 def moment_of(wheels: Iterable[Wheel]) -> int:
-    """Returns the time of what is made of *wheels*, in seconds since 1970; without wheels it is 1980-01-01."""
+    """The time of what is made of *wheels*, in seconds since 1970; without wheels it is 1980-01-01."""
     epoch = source_date_epoch()
     return max(map(_time, wheels), default=OLDEST) if epoch is None else epoch
 

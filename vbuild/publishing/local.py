@@ -113,7 +113,7 @@ def uses(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | 
 
 
 def page(offers: Sequence[OfferedRelease], labels: Sequence[str], *, has_plain: bool) -> str:
-    """The page that says which index is for whom, with the properties of *offers* as variants."""
+    """The page that says which index is for which machines, with the properties of *offers* as variants."""
     rows = [(PLAIN, "", "anything")] if has_plain else []
     for label, variant in variants_of(offers, labels).items():
         text = ", ".join(map(str, variant.features)) or "anything"
@@ -124,7 +124,7 @@ def page(offers: Sequence[OfferedRelease], labels: Sequence[str], *, has_plain: 
 
 
 def _tables(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str | None) -> str:
-    """What uv reads: an extra for each label, an index that is asked for nothing else, and who comes from where."""
+    """The tables for uv: an extra for each label, an explicit index for each, and the sources of projects."""
     extras: dict[str, list[str]] = {}
     for label in labels:
         wheels = [wheel for offer in _latest(offers, label) for wheel in wheels_labelled(offer, label) or offer.plain]
@@ -153,7 +153,7 @@ def _tables(offers: Sequence[OfferedRelease], labels: Sequence[str], *, url: str
 
 
 def _exact_pins(offers: Sequence[OfferedRelease], label: str) -> Iterator[str]:
-    """The exact requirements that get the wheels of *label*, and the plain ones of projects that have no such."""
+    """The requirements that get the wheels of *label*, and the plain ones of projects that have no such."""
     for offer in _latest(offers, label):
         if label in offer.labels or offer.plain:
             version = local_version(offer.version, label) if label in offer.labels else offer.version
@@ -166,7 +166,7 @@ def _latest(offers: Sequence[OfferedRelease], label: str | None = None) -> tuple
 
 
 def _extra(label: str) -> str:
-    """*label* as an extra is spelled, and as uv lets an index be called."""
+    """*label* as the name of an extra and of uv's index."""
     return local_part(label).replace(".", "-")
 
 
@@ -178,7 +178,7 @@ _GLUED = re.compile(r"(?<=[a-z])(?=[0-9])")
 
 
 def local_version(version: str, label: str) -> str:
-    """*version* with the local part that *label* becomes, after one it has; `RepackageError` if it becomes none."""
+    """*version* with *label* as its local part, after one it has; `RepackageError` if that is not valid."""
     try:
         return str(Version(f"{version}{'.' if Version(version).local else '+'}{label}"))
     except ValueError as error:  # too many digits for an int is one as well
@@ -193,12 +193,14 @@ def _version(label: str) -> Version:
 
 
 def local_part(label: str) -> str:
-    """What of a version *label* becomes: ``x86.64.v3``."""
+    """*label* as the local part of a version: ``x86.64.v3``."""
     return _version(label).local or ""
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """`RepackageError` for the first of *labels* that cannot have an index of its own, or two that should not be."""
+    """`RepackageError` for the first of *labels* that cannot have an index of its own, or two that are easily
+    confused.
+    """
     known = {label: _version(label) for label in labels}
     if PLAIN in known:
         raise RepackageError(
@@ -237,7 +239,7 @@ class Local(Struct, frozen=True):
         """An index per label, and one of the plain wheels if there are some.
 
         `RepackageError` if a label is not a local version, two would be confused, a wheel requires a release that lacks
-        its label, or wheels of one local version ask for different things.
+        its label, or wheels of one local version require different things.
         """
         known = releases_with_variants(offers)
         check_labels(labels_of(known))
@@ -259,7 +261,7 @@ class Local(Struct, frozen=True):
 
 
 def _of_label(offers: Sequence[OfferedRelease], label: str) -> Iterator[LinkedFile | NewWheel]:
-    """What the index of *label* has: wheels of that label, and of releases without it those that are plain."""
+    """The index of *label*: wheels of that label, and the plain ones of releases without it."""
     own = [wheel for offer in offers for wheel in wheels_labelled(offer, label)]
     without = [offer for offer in offers if not offer.is_companion and label not in offer.labels]
     others = [wheel for offer in without for wheel in offer.plain]
@@ -288,7 +290,7 @@ def _linked(
 
 
 def _pinned(wheel: OfferedWheel, label: str, offers: Sequence[OfferedRelease], line: str) -> str:
-    """The requirement *line* of *wheel*, for the local version of *label* where it asks for a sibling that has one."""
+    """The requirement *line* of *wheel*, pinned to *label* if it names a sibling that has one."""
     need = sibling_requirement(line, offers)
     if not need or need.project == wheel.name.project or not need.is_tied:
         return line
@@ -300,7 +302,7 @@ def _pinned(wheel: OfferedWheel, label: str, offers: Sequence[OfferedRelease], l
 
 
 def _differences(like: OfferedWheel, wheel: OfferedWheel) -> Iterator[MetadataDifference]:
-    """What *wheel* asks of installers and *like* does not, or the other way round."""
+    """The differences in what *like* and *wheel* require of installers."""
     one, other = (metadata_view(str(each.metadata).encode()) for each in (like, wheel))
     return (difference for difference in one.differences(other) if difference.field in INSTALLER_FIELDS)
 
@@ -394,7 +396,7 @@ def _checked_index(wheels: Sequence[OfferedWheel], label: str, labels: Sequence[
 
 
 def _pins(wheel: OfferedWheel, wheels: Sequence[OfferedWheel], label: str) -> Iterator[Finding]:
-    """The requirements of *wheel* for siblings that are not pinned to *label*, or to what is not there."""
+    """The requirements of *wheel* for siblings that are not pinned to *label*, or that are missing."""
     varied = {other.name.project for other in wheels if _ends(other.name.version, label)} - {wheel.name.project}
     for line in wheel.metadata.requires_dist:
         found = read_requirement(line)
@@ -427,7 +429,7 @@ def _unlike_index(wheels: Sequence[OfferedWheel]) -> Iterator[Finding]:
 
 
 def _release(wheel: OfferedWheel) -> tuple[str, str]:
-    """Project and version of *wheel*, without the local part of that."""
+    """Project and version of *wheel*, without its local part."""
     return wheel.name.project, Version(wheel.name.version).public
 
 

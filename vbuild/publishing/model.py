@@ -36,7 +36,7 @@ from vbuild.wheel.shared import SharedWheels
 
 
 class LinkedFile(Struct, frozen=True):
-    """The file at *source* as it is, at *target* in the layout's folder: a hard link where that can be."""
+    """The file at *source*, at *target* in the layout's folder: a hard link if possible."""
 
     target: PurePosixPath
     source: Path
@@ -58,7 +58,7 @@ class Copied(Struct, frozen=True):
 
 
 class Relinked(Struct, frozen=True):
-    """The ELF file that is *member* of the wheel at *wheel*, with *order* carried out, at *path*."""
+    """The ELF file that is *member* of the wheel at *wheel*, changed as *order* says, at *path*."""
 
     wheel: Path
     member: str
@@ -94,7 +94,7 @@ class NewWheel(Struct, frozen=True):
 
 
 class SimpleIndex(Struct, frozen=True):
-    """A static simple index at *target* of *files*: wheels and variants.json that come before it, by their targets."""
+    """A static simple index at *target* of *files*, wheels and variants.json written before it."""
 
     target: PurePosixPath
     files: tuple[PurePosixPath, ...]
@@ -105,16 +105,15 @@ class LayoutOutput(Protocol):
 
     @property
     def target(self) -> PurePosixPath:
-        """Its place in the layout's folder."""
+        """Its path in the layout's folder."""
 
     @property
     def files(self) -> tuple[PurePosixPath, ...]:
         """The outputs written before it whose hashes it contains."""
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:
-        """Write it into the layout's *folder*; *digests* may know the hashes of *files* already.
-
-        Members come from *wheels*, where other layouts may have read them.
+        """Write it into the layout's *folder*; *digests* may know hashes of *files*, *wheels* members that others
+        read.
         """
 
 
@@ -122,7 +121,7 @@ Output = LinkedFile | Text | NewWheel | SimpleIndex | LayoutOutput
 
 
 class PublishRule(StrEnum):
-    """What is asked of the files that are published."""
+    """What the files that are published must meet."""
 
     ARCHIVE = "archive"
     NAME = "name"
@@ -146,9 +145,9 @@ class PublishRule(StrEnum):
 
 
 class ConsumerUse(Struct, frozen=True):
-    """How a consumer gets what is there: *what* in a sentence, and the *text* to copy, in *language*: sh, toml, text.
+    """How a consumer gets it: *what* in a sentence, and the *text* to copy, in *language*: sh, toml, text.
 
-    Shell commands work as they stand in the layout's folder, where no URL was given.
+    Shell commands work as they are in the layout's folder if no URL was given.
     """
 
     what: str
@@ -157,9 +156,9 @@ class ConsumerUse(Struct, frozen=True):
 
 
 class PublishPlan(Struct, frozen=True):
-    """What is to be written into the folder called *layout*, in that order; *notes* are what a publisher should know.
+    """What to write into the folder called *layout*, in that order, and *notes* for the publisher.
 
-    A README of *uses* is added by the writer.
+    The writer adds a README of *uses*.
     """
 
     layout: str
@@ -182,10 +181,10 @@ class PublishLayout(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called on the command line, and its folder in the output."""
+        """Its name on the command line, and of its folder."""
 
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """What it makes of *offers*; `RepackageError` if these wheels cannot be laid out so."""
+        """The plan for *offers*; `RepackageError` if these wheels do not fit the layout."""
 
 
 def renaming(wheel: OfferedWheel, name: WheelName, *, project: str | None = None) -> Renaming:
@@ -202,11 +201,11 @@ def renamed(
     metadata: Metadata | None = None,
     changed: Mapping[str, Member | None] | None = None,
 ) -> NewWheel:
-    """The wheel called *name*, in *folder* of a layout, with what *wheel* has.
+    """The *wheel* under *name*, in *folder* of a layout.
 
-    *metadata* is its METADATA, else the old wheel's under the new name, which *project* spells. *changed* are members
-    in place of those at these paths of the new wheel, or further ones at its end; None leaves one out. Members come in
-    the old wheel's order with their permissions and times.
+    *metadata* is its METADATA, else the old wheel's under the new name. *changed* are members that replace those at
+    these paths of the new wheel, or follow at its end; None leaves one out. Members keep the old wheel's order,
+    permissions and times.
     """
     way = renaming(wheel, name, project=project)
     described = f"{name.dist_info}/METADATA"
@@ -220,7 +219,7 @@ def renamed(
 
 
 def _bills(wheel: OfferedWheel, way: Renaming) -> dict[str, Member]:
-    """The bills of materials of *wheel* by new path, as they are after the renaming; without those that are endless."""
+    """The bills of materials of *wheel* by new path, renamed; too large ones stay as they are."""
     paths = [row.path for row in wheel.rows if is_bill(row.path) and (row.size or 0) <= LARGEST]
     if not paths:
         return {}
@@ -258,15 +257,15 @@ def folder_url(text: str) -> str:
 
 
 def place_below(url: str | None, place: PurePosixPath | str) -> str:
-    """Where *place* of a layout's folder is, which is served at *url*; without one, relative to the folder."""
+    """Where *place* of a layout's folder is served below *url*; without one, relative to the folder."""
     return f"{url.rstrip('/') if url else '.'}/{place}"
 
 
 def install_commands(wanted: str, *, url: str | None, folder: str = ".", has_rivals: bool = False) -> str:
-    """The commands by which pip and uv install *wanted* from *folder*, where wheels are and their index, ``simple``.
+    """The commands by which pip and uv install *wanted* from *folder*, which has wheels and their index, ``simple``.
 
-    With *has_rivals* other indexes may have wheels of that name and version, too: of such that differ in nothing that
-    pip looks at it takes that of the last index, and a folder's after those of all indexes.
+    With *has_rivals* other indexes may have wheels of that name and version, too: of wheels that pip cannot tell apart
+    it takes the last index's, and those of a folder after all indexes'.
     """
     if url:
         of_pip = f"--extra-index-url {_index(url, folder)}"

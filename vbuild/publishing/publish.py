@@ -55,7 +55,7 @@ README = "README.md"
 
 
 def readme(plan: PublishPlan) -> str:
-    """The README of what *plan* makes, as Markdown."""
+    """The README of *plan*, as Markdown."""
     lines = [f"# Layout `{plan.layout}`"]
     for use in plan.uses:
         lines += ["", use.what, "", f"```{use.language}", use.text.rstrip("\n"), "```"]
@@ -68,7 +68,7 @@ _HOW = "vbuild publish: led to other libraries"
 
 
 class WrittenFile(Struct, frozen=True):
-    """A file of a layout, by its path in the layout's folder; *is_linked* where no byte of it was written."""
+    """A file by its path in the layout's folder; *is_linked* if it shares its bytes with another file."""
 
     path: PurePosixPath
     size: int
@@ -83,11 +83,10 @@ def written(
     wheels: SharedWheels | None = None,
     stop: Event | None = None,
 ) -> tuple[WrittenFile, ...]:
-    """Carry out *plan* in *folder*, new and on the file system of the results; what is there then, sorted by path.
+    """Carry out *plan* in *folder*, which is new and on the file system of the results; returns its files, by path.
 
-    Plans that share *digests* hash the files that they have in common once, and those that share *wheels* inflate
-    members once. `VbuildError` if an output cannot be made, or *stop* is set before the last one; *folder* is then the
-    caller's to remove.
+    Plans that share *digests* hash common files once, and those that share *wheels* inflate members once. `VbuildError`
+    if an output cannot be made, or *stop* is set before the last one; the caller then removes *folder*.
     """
     folder.mkdir(parents=True)
     known: set[tuple[int, int]] = set()
@@ -163,7 +162,7 @@ def _write_wheel(output: NewWheel, folder: Path, press: Deflater, shared: Shared
 def _write_bill(path: str, output: NewWheel, wheels: Mapping[Path, Wheel], writer: WheelWriter) -> None:
     """Put the bill of materials of *output* at *path*: of what is written, with what those of *wheels* know of it.
 
-    A wheel with files of another and no bill of its never had the libraries that went from there.
+    A wheel that has files of another, and no bill of its own, never had the libraries that went from there.
     """
     edited: dict[str, BillChange] = {}
     for member in output.members:
@@ -194,7 +193,7 @@ def _write_member(member: Member, wheel: Wheel | None, writer: WheelWriter, fold
 
 
 class PublishedLayout(Struct, frozen=True):
-    """What came of one layout: its *plan*, and the *files* in *folder*; none where nothing was to be written."""
+    """A layout's *plan*, and the *files* in *folder*, which is None if nothing was to be written."""
 
     plan: PublishPlan
     folder: Path | None
@@ -206,7 +205,6 @@ class PublishedLayout(Struct, frozen=True):
         return sum(file.size for file in self.files if not file.is_linked)
 
     def data(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
         return {
             "layout": self.plan.layout,
             "folder": str(self.folder) if self.folder else None,
@@ -222,9 +220,8 @@ def publish(
 ) -> tuple[PublishedLayout, ...]:
     """Lay the wheels at *paths*, files or folders of them, out in each of *layouts*: ``folder/<layout>``.
 
-    Without *folder* nothing is written, and the plans are given. Each wheel is compared with its RECORD. A
-    `VbuildError`, and nothing written, if wheels do not belong together, a layout has no place for one of them, or a
-    layout's folder is there and not empty.
+    Without *folder* only the plans are made. `VbuildError`, and nothing written, if a wheel differs from its RECORD,
+    wheels do not belong together or fit a layout, or a layout's folder exists and is not empty.
     """
     # with one layout there is nobody to keep for what members hold
     with SharedWheels(room_for(folder), keeps=len(layouts) > 1) as wheels:
@@ -245,7 +242,7 @@ def publish(
 def _laid(
     plans: Sequence[PublishPlan], folder: Path, *, wheels: SharedWheels, checked: Iterable[Path]
 ) -> tuple[PublishedLayout, ...]:
-    """Carry out *plans*, several at once; what nobody has read of those *checked* is compared then."""
+    """Carry out *plans*, several at once; at the end *checked* wheels that nobody has read are compared with RECORD."""
     with staging(folder) as stage, turn(folder), Digests() as digests:
         for there in (folder / plan.layout for plan in plans):
             if not _is_free(there):  # any more: another run had its turn before
@@ -266,14 +263,14 @@ def _laid(
 
 
 def _passed_on(plans: Iterable[PublishPlan]) -> Iterator[Path]:
-    """The wheels of which *plans* copy something; an option may name others than those laid out."""
+    """The wheels from which *plans* copy; an option may name others than those laid out."""
     for output in (output for plan in plans for output in plan.outputs):
         if isinstance(output, NewWheel):
             yield from (member.wheel for member in output.members if not isinstance(member, Put))
 
 
 def _is_free(place: Path) -> bool:
-    """Whether a folder can be put at *place*: nothing is there, or an empty folder; a link is something."""
+    """Whether *place* is missing or an empty folder, and not a link."""
     is_empty = place.is_dir() and not place.is_symlink() and not any(place.iterdir())
     return is_empty or not os.path.lexists(place)
 

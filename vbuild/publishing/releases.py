@@ -71,7 +71,7 @@ class OfferedWheel(Struct, frozen=True):
             )
 
     def opened(self) -> AbstractContextManager[Wheel]:
-        """The same, open for reading in a block."""
+        """Open it for reading."""
         return self.shared.open(self.path) if self.shared else open_wheel(self.path)
 
     @property
@@ -80,7 +80,7 @@ class OfferedWheel(Struct, frozen=True):
 
     @property
     def variant(self) -> Variant | None:
-        """What its label stands for; None for a plain wheel."""
+        """The variant of its label; None for a plain wheel."""
         return self.document.only(self.name.variant) if self.document and self.name.variant else None
 
     @property
@@ -161,10 +161,10 @@ EXACT_OPERATORS = frozenset({"==", "~=", "==="})
 
 
 class SiblingRequirement(Struct, frozen=True):
-    """What the *line* of Requires-Dist of a wheel asks for: *releases* of *project* that are published, oldest first.
+    """A *line* of Requires-Dist that names a *project* with *releases* that are published, oldest first.
 
-    *admitted* are those that the line admits. It *is_tied* where it asks for that release, or one compatible with it,
-    and not for any newer one.
+    *admitted* are those that the line admits. It *is_tied* if it asks for one release, or compatible ones, and not for
+    any newer one.
     """
 
     line: str
@@ -183,7 +183,7 @@ def sibling_requirements(wheel: OfferedWheel, offers: Sequence[OfferedRelease]) 
 
 
 def sibling_requirement(line: str, offers: Sequence[OfferedRelease]) -> SiblingRequirement | None:
-    """What *line* asks for, where that is a project of *offers*."""
+    """The *line*, read, if it names a project of *offers*."""
     if (found := read_requirement(line)) is None or found.url:
         return None
     project = canonicalize_name(found.name)
@@ -218,13 +218,12 @@ def labels_of(offers: Sequence[OfferedRelease]) -> tuple[str, ...]:
 
 
 def variants_of(offers: Sequence[OfferedRelease], labels: Sequence[str]) -> dict[str, Variant]:
-    """What each of *labels* stands for in the last of *offers* that has it."""
+    """The variant of each of *labels* in the last of *offers* that has it."""
     known = {label: wheel.variant for offer in offers for wheel in offer.variants if (label := wheel.label)}
     return {label: variant for label in labels if (variant := known.get(label))}
 
 
 def wheels_labelled(offer: OfferedRelease, label: str) -> tuple[OfferedWheel, ...]:
-    """The wheels of *offer* under *label*."""
     return tuple(wheel for wheel in offer.variants if wheel.label == label)
 
 
@@ -242,7 +241,6 @@ def check_siblings(offers: Sequence[OfferedRelease]) -> None:
 
 
 def companion_wheels(offers: Sequence[OfferedRelease]) -> tuple[OfferedWheel, ...]:
-    """The companions among the wheels of *offers*."""
     return tuple(wheel for offer in offers if offer.is_companion for wheel in offer.wheels)
 
 
@@ -258,7 +256,7 @@ def required_companions(wheels: Sequence[OfferedWheel], companions: Sequence[Off
 
 
 def companions_with(wheels: Sequence[OfferedWheel], companions: Sequence[OfferedWheel]) -> tuple[OfferedWheel, ...]:
-    """Those of *companions* that go with *wheels*: what they require, and what requires them."""
+    """Those of *companions* that *wheels* require, and those that require *wheels*."""
     found = {
         *required_companions(wheels, companions),
         *(one for one in companions if any(_asks(one, wheel) for wheel in wheels)),
@@ -267,6 +265,6 @@ def companions_with(wheels: Sequence[OfferedWheel], companions: Sequence[Offered
 
 
 def _asks(wheel: OfferedWheel, other: OfferedWheel) -> bool:
-    """Whether *wheel* requires what *other* is of."""
+    """Whether *wheel* requires the release of *other*."""
     lines = wheel.metadata.requires_dist
     return any(admits(read_requirement(line), other.name.project, other.name.version) for line in lines)

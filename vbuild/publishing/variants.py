@@ -34,7 +34,7 @@ from vbuild.wheel.name import escaped
 
 
 class Variants(Struct, frozen=True):
-    """The layout of the main job; *url* is where its folder will be served."""
+    """The layout; *url* is where its folder will be served."""
 
     url: str | None = None
     name: str = "variants"
@@ -68,7 +68,7 @@ class Variants(Struct, frozen=True):
 
 
 def _pins(offers: Sequence[OfferedRelease]) -> str:
-    """What asks for the last release of each project: another index may have a newer one."""
+    """Exact requirements of the last release of each project: another index may have a newer one."""
     return " ".join(f"{offer.project}=={offer.version}" for offer in latest(offers))
 
 
@@ -82,7 +82,7 @@ def _notes(offers: Sequence[OfferedRelease]) -> Iterator[str]:
 
 
 def problems(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the releases in *folder* and with its index; `RepackageError` if there is nothing in it."""
+    """What is wrong with the releases in *folder* and with its index; `RepackageError` if it is empty."""
     there = files_in(folder)
     known = releases_among(there)
     beside = {release.project for release in known}

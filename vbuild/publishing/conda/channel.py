@@ -50,7 +50,7 @@ CONDA, TAR_BZ2 = ".conda", ".tar.bz2"
 
 
 def stem_of(path: Path) -> str:
-    """Name, version and build in the file name of a package; `RepackageError` if it has not its ending."""
+    """Name, version and build in the file name of a package; `RepackageError` for another ending."""
     for ending in (CONDA, TAR_BZ2):
         if path.name.endswith(ending):
             return path.name.removesuffix(ending)
@@ -58,12 +58,11 @@ def stem_of(path: Path) -> str:
 
 
 def is_package(path: Path) -> bool:
-    """Whether the file at *path* is called like a package for conda."""
     return path.name.endswith((CONDA, TAR_BZ2))
 
 
 def packages_in(folder: Path) -> tuple[Path, ...]:
-    """The packages in *folder*, and in its folders as a channel has them, sorted; not those in the works of a run.
+    """The packages in *folder*, and in its folders as a channel has them, sorted, without those of an unfinished run.
 
     `RepackageError` if one of them cannot be read.
     """
@@ -86,22 +85,21 @@ _RATIO, _SMALL = 1000, 1 << 26
 
 
 class IndexedSubdir(Struct, frozen=True):
-    """A folder of a channel, by its name, the *packages* in it, and the *path* of the repodata that lists them."""
+    """A folder of a channel, the *packages* in it, and the *path* of its repodata."""
 
     subdir: str
     packages: tuple[str, ...]
     path: Path
 
     def data(self) -> dict[str, Any]:
-        """The result for JSON."""
         return {"subdir": self.subdir, "packages": list(self.packages), "path": str(self.path)}
 
 
 def index_channel(folder: Path) -> tuple[IndexedSubdir, ...]:
-    """Write the repodata of the channel *folder*, of the packages in its folders; returns what each lists.
+    """Write the repodata of the channel *folder*, of the packages in its folders.
 
-    Each file is the old or the new one. `RepackageError` if a package is damaged, lies in *folder* itself or in the
-    folder of another platform; then nothing is written.
+    Each file is the old or the new one. `RepackageError`, and nothing written, if a package is damaged, lies in
+    *folder* itself or in the folder of another platform.
     """
     with turn(folder):
         if astray := [path for path in packages_in(folder) if path.parent == folder]:
@@ -127,7 +125,7 @@ def index_channel(folder: Path) -> tuple[IndexedSubdir, ...]:
 
 
 def _listed(packages: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What repodata says of each of *packages*, by file name."""
+    """The records of *packages* for repodata, by file name."""
     for path in packages:
         with at(path.parent.name), at(path.name):
             index = checked_index(_index_of(path), stem_of(path))
@@ -158,7 +156,9 @@ def checked_index(data: bytes, stem: str) -> dict[str, Any]:
 
 
 def _index_of(path: Path) -> bytes:
-    """The index.json of the package at *path*; `RepackageError` if there is none, or the package is damaged so far."""
+    """The index.json of the package at *path*; `RepackageError` if it is missing, or the package is damaged before
+    it.
+    """
     if path.name.endswith(CONDA):
         with open_package(path) as package:
             found = package.information().get(_INDEX)
@@ -170,7 +170,7 @@ def _index_of(path: Path) -> bytes:
 
 
 def _first_index(path: Path) -> bytes | None:
-    """The index.json in the one archive of the package at *path*, of which no more is read; None if there is none."""
+    """The index.json in the one archive of the package at *path*, which is not read further, or None."""
     try:
         file = io.BufferedReader(Chunks(_bounded(_inflated(path), path.stat().st_size)))
         with file, tarfile.open(fileobj=file, mode="r|", tarinfo=BoundedInfo) as archive:
@@ -199,7 +199,7 @@ def _inflated(path: Path) -> Iterator[bytes]:
 
 
 def _bounded(chunks: Iterable[bytes], packed: int) -> Iterator[bytes]:
-    """*chunks*, which so many *packed* bytes became; `RepackageError` for more than they ever are."""
+    """*chunks*, unpacked from so many *packed* bytes; `RepackageError` for more than those ever become."""
     most, size = max(_SMALL, _RATIO * packed), 0
     for chunk in chunks:
         if (size := size + len(chunk)) > most:
@@ -226,7 +226,7 @@ def problems(folder: Path) -> Iterator[Finding]:
 
 
 def _repodata(subdir: Path) -> Generator[Finding, None, Mapping[str, Mapping[str, Any]]]:
-    """What is wrong in the folder *subdir*; gives what its repodata lists."""
+    """What is wrong in the folder *subdir*; returns the records of its repodata."""
     path = subdir / _REPODATA
     place = f"{subdir.name}/{_REPODATA}"
     try:
@@ -324,7 +324,7 @@ def _is_outside(entry: tarfile.TarInfo) -> bool:
 
 
 def _held(entry: tarfile.TarInfo, content: bytes | Iterator[bytes], records: dict[str, str]) -> _File:
-    """What *entry* is; its text is kept in *records* if it is a RECORD."""
+    """The size and hash of *entry*; if it is a RECORD, its text is kept in *records*."""
     if entry.issym():
         return None
     hashing = hashlib.sha256()
@@ -336,7 +336,7 @@ def _held(entry: tarfile.TarInfo, content: bytes | Iterator[bytes], records: dic
 
 
 def _record(file: str, text: str, found: Mapping[str, tuple[int, str]], made: set[str]) -> Iterator[str]:
-    """What is wrong with the RECORD *text* of *file*; what was *made* for the prefix has no hash that stays."""
+    """What is wrong with the RECORD *text* of *file*; what was *made* for the prefix has no lasting hash."""
     root = posixpath.dirname(posixpath.dirname(file))
     # where the folder of the modules is in a prefix, whatever the Python
     site_packages = root if "/" in root else f"lib/python/{root}"

@@ -55,14 +55,14 @@ _MOST_ENTRIES, _FEW_ENTRIES = 500_000, 20_000
 
 
 class OpenCondaPackage(Struct, frozen=True):
-    """A package open for reading as *source*: *files* is the archive of its files, *described* the other one."""
+    """A package open for reading as *source*, with its two archives: of *files*, and of what is *described*."""
 
     source: ZipReader
     files: Member
     described: Member
 
     def information(self) -> dict[str, bytes]:
-        """The members of the describing archive, by path; `RepackageError` if it is damaged, or unheard-of large."""
+        """The members of the describing archive, by path; `RepackageError` if it is damaged or too large."""
         with at(self.described.path):
             data = b"".join(self.plain(self.described, most=LARGEST))
             try:
@@ -73,19 +73,18 @@ class OpenCondaPackage(Struct, frozen=True):
                 raise RepackageError(f"damaged: {str(error).splitlines()[0]}") from error
 
     def index(self) -> dict[str, Any]:
-        """``info/index.json``."""
         data = self.information().get("info/index.json", b"")
         with at("info/index.json"):
             return json_object(data, RepackageError)
 
     def entries(self) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
-        """What is in the archive of its files, with the chunks of each, to be read before the next one."""
+        """The entries of the archive of files, with the chunks of each, to be read before the next one."""
         with self._opened(self.files) as archive:
             for entry in archive:
                 yield entry, _chunks(archive, entry)
 
     def plain(self, member: Member, *, most: int) -> Iterator[bytes]:
-        """The archive that *member* is, not compressed; `RepackageError` if it is damaged, or over *most* bytes."""
+        """The uncompressed archive *member*; `RepackageError` if it is damaged, or over *most* bytes."""
         stream = zstd.reading(io.BufferedReader(Chunks(self.source.inflated(member))))
         size = 0
         try:
@@ -98,7 +97,6 @@ class OpenCondaPackage(Struct, frozen=True):
 
     @contextmanager
     def _opened(self, member: Member) -> Iterator[tarfile.TarFile]:
-        """The archive that *member* is, to be read from start to end."""
         chunks = io.BufferedReader(Chunks(self.source.inflated(member)))
         stream = zstd.reading(chunks)
         with at(member.path):
@@ -111,9 +109,9 @@ class OpenCondaPackage(Struct, frozen=True):
 
 
 def counted_entries(archive: tarfile.TarFile, *, packed: int) -> Iterator[tarfile.TarInfo]:
-    """The entries of *archive*; `RepackageError` when there are more than a package of *packed* bytes has.
+    """The entries of *archive*; `RepackageError` for more than a package of *packed* bytes has.
 
-    Entries that are alike and hold nothing take no room, and each takes time and memory.
+    Entries that are alike and hold nothing take no room, but each takes time and memory.
     """
     most = min(_MOST_ENTRIES, max(_FEW_ENTRIES, packed))
     for number, entry in enumerate(archive):
@@ -136,7 +134,7 @@ def open_package(path: Path) -> Iterator[OpenCondaPackage]:
 
 
 class Chunks(io.RawIOBase):
-    """*chunks* as a file that can be read from the start."""
+    """*chunks* as a readable file."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -161,7 +159,7 @@ def _chunks(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]
 
 
 def listed(path: Path, *, sha256: str) -> dict[str, Any]:
-    """What repodata says of the package at *path*, whose SHA-256 is *sha256*."""
+    """The record in repodata of the package at *path*, whose SHA-256 is *sha256*."""
     with open_package(path) as package:
         return {**package.index(), "sha256": sha256, "size": path.stat().st_size}
 
@@ -171,7 +169,7 @@ PLACEHOLDER = "/opt/anaconda1anaconda2anaconda3"
 
 
 class Independent(StrEnum):
-    """What a package does not depend on: with ``python``, the version of Python, be it for one machine or for all."""
+    """What a package does not depend on; ``python``: the version of Python, be it for one machine or for all."""
 
     PYTHON = "python"
     GENERIC = "generic"
@@ -181,7 +179,7 @@ class CondaRecord(Struct, frozen=True):
     """One package; *depends* are conda's match specifications, and the highest *number* of those that fit wins.
 
     *python* is the Python whose folder its files are in, as ``3.11`` or ``3.13t``, or None if it is independent of it.
-    *label* is that of the variant it was made of.
+    *label* is its variant's.
     """
 
     name: str
@@ -197,12 +195,12 @@ class CondaRecord(Struct, frozen=True):
 
     @property
     def stem(self) -> str:
-        """What the file and the archives in it are called after."""
+        """The name of its file and archives, without endings."""
         return f"{self.name}-{self.version}-{self.build}"
 
     @property
     def target(self) -> PurePosixPath:
-        """Where it lies in the channel."""
+        """Its path in the channel."""
         return PurePosixPath(self.subdir, f"{self.stem}.conda")
 
     def data(self) -> dict[str, Any]:
@@ -238,7 +236,7 @@ _BLOCK = tarfile.BLOCKSIZE
 class CondaPackage(Struct, frozen=True):
     """The package *record* at *target*, made of the wheel at *wheel*; without a wheel it holds no files.
 
-    *twin* is an earlier package of the same layout with the same contents: they are compressed once.
+    *twin* is an earlier package of the same layout with the same contents, which are compressed once.
     """
 
     target: PurePosixPath
@@ -248,7 +246,6 @@ class CondaPackage(Struct, frozen=True):
 
     @property
     def files(self) -> tuple[PurePosixPath, ...]:
-        """The outputs whose hashes it contains: none."""
         return ()
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
@@ -259,7 +256,7 @@ class CondaPackage(Struct, frozen=True):
     def _members(
         self, folder: Path, wheels: SharedWheels, stack: ExitStack
     ) -> Iterator[tuple[str, EditedFile | PassedStream | StoredStream]]:
-        """What is in it, by name: what describes its files is known when these have been taken; *stack* ends later."""
+        """Its members, by name; what describes the files is known after these. *stack* ends later."""
         record = self.record
         wheel = stack.enter_context(wheels.open(self.wheel)) if self.wheel else None
         moment = moment_of([wheel] if wheel else [])
@@ -296,15 +293,15 @@ class CondaPackage(Struct, frozen=True):
 
 
 class CondaIndex(Struct, frozen=True):
-    """The repodata at *target*, a ``repodata.json``, of *files*, the packages written before it; and compressed."""
+    """The repodata at *target*, and compressed, of *files*, the packages written before it."""
 
     target: PurePosixPath
     files: tuple[PurePosixPath, ...]
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
-        """Write it into the channel *folder*: what its packages say of themselves, and size and hash of each.
+        """Write the index, size and hash of each package into the channel *folder*.
 
-        All of it is read again from the disk. There is no MD5, for clients that know SHA-256 ask for none.
+        All is read again from the disk. There is no MD5: clients that know SHA-256 ask for none.
         """
         packages = {path.name: listed(folder / path, sha256=digests.of(folder / path)) for path in sorted(self.files)}
         target = folder / self.target
@@ -314,7 +311,7 @@ class CondaIndex(Struct, frozen=True):
 
 
 def repodata(subdir: str, packages: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """The repodata of the folder *subdir* of a channel: what it says of each of *packages*, by file name."""
+    """The repodata of the folder *subdir* of a channel, with the records of *packages*, by file name."""
     newer = {name: record for name, record in packages.items() if name.endswith(".conda")}
     return _json(
         {
@@ -335,7 +332,7 @@ def packed_repodata(data: bytes) -> bytes:
 def _information(
     wheel: Wheel, record: CondaRecord, files: Iterable[InstalledFile], entries: list[dict[str, Any]]
 ) -> dict[str, bytes]:
-    """The members of the archive that clients read before they take the files, index.json excepted."""
+    """The members of the archive that clients read before the files, without index.json."""
     headers = wheel.metadata().headers
     about = {"summary": headers.value("Summary"), "home": headers.value("Home-page"), "license": record.license}
     information = {
@@ -356,7 +353,7 @@ def _link(record: CondaRecord, scripts: tuple[str, ...]) -> dict[str, Any]:
 def _tarred(
     wheel: Wheel, files: Iterable[InstalledFile], entries: list[dict[str, Any]], moment: int
 ) -> Iterator[Buffer]:
-    """The tar archive of *files* of *wheel*, a chunk at a time; what paths.json says of each is added to *entries*."""
+    """The tar archive of *files* of *wheel*, in chunks; the entries of paths.json are added to *entries*."""
     for file in files:
         yield _header(file.path, file.size, moment, is_executable=file.is_executable)
         # the chunks of a member are checked against RECORD, whose hash needs no second look then
@@ -376,7 +373,6 @@ def _tarred(
 
 
 def _tar(files: Iterable[tuple[str, bytes]], moment: int) -> Iterator[bytes]:
-    """The tar archive of small *files*."""
     for path, data in files:
         yield _header(path, len(data), moment, is_executable=False)
         yield data
@@ -409,7 +405,7 @@ def _packed(chunks: Iterable[Buffer]) -> Iterator[bytes]:
 
 
 def _level(chunks: Sequence[Buffer]) -> int:
-    """The level at which to compress what begins with *chunks*: the fast one where the other would save nothing."""
+    """The level for what begins with *chunks*: the fast one if the other would save nothing."""
     if sum(map(len, chunks)) < _TOO_SMALL:
         return _LEVEL
     sample = b"".join(bytes(chunk[: len(chunk) // _SAMPLED]) for chunk in chunks)

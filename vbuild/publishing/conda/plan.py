@@ -94,7 +94,7 @@ _ANY = ".*"
 
 
 def matchspec(specifiers: SpecifierSet) -> str:
-    """What *specifiers* ask for, in conda's words; empty where they ask for nothing.
+    """*specifiers* in conda's words, empty for any version.
 
     `RepackageError` for one that has no equivalent: ``===`` with what is not a version.
     """
@@ -127,7 +127,9 @@ def _spelled(specifier: Specifier) -> Iterator[str]:
 
 
 def _bound(version: Version) -> str:
-    """Where the versions from *version* on begin: 2.0.dev0 is before all others of 2.0, in conda after its alphas."""
+    """The lower bound of versions from *version* on: 2.0.dev0 comes before all others of 2.0, in conda after its
+    alphas.
+    """
     return _first(version) if version.is_devrelease and version.pre is None else str(version)
 
 
@@ -157,14 +159,14 @@ _PATCH = re.compile(r"3\.\d+\.0*[1-9]\w*", re.ASCII)
 
 
 class DependencyRun(Struct, frozen=True):
-    """What a package *depends* on besides Python, in the minor versions *pythons* of Python 3, without a gap."""
+    """What a package *depends* on besides Python, in consecutive minor versions *pythons* of Python 3."""
 
     pythons: tuple[int, ...]
     depends: tuple[str, ...]
 
 
 class CondaNames(Struct, frozen=True):
-    """What projects are called in the channels of conda, by their normalised names; others keep that name."""
+    """The names of projects in conda's channels, by their normalised names; others keep that name."""
 
     pairs: tuple[tuple[str, str], ...] = ()
 
@@ -179,7 +181,6 @@ class CondaNames(Struct, frozen=True):
                 raise RepackageError(f"{project}={name}: it is called {before} already; expected one name for it")
 
     def of(self, project: str) -> str:
-        """What *project* is called."""
         name = canonicalize_name(project)
         return {canonicalize_name(known): called for known, called in self.pairs}.get(name, name)
 
@@ -199,7 +200,7 @@ def resolved(
 
 
 def patches_of(metadata: Metadata) -> str:
-    """What Requires-Python says of patch versions, ``>=3.9.2,!=3.10.1``, which runs of minor ones do not say."""
+    """The patch versions in Requires-Python, ``>=3.9.2,!=3.10.1``, which runs of minor ones do not say."""
     wanted = SpecifierSet(metadata.requires_python or "")
     return matchspec(SpecifierSet(",".join(str(one) for one in wanted if _PATCH.fullmatch(one.version))))
 
@@ -254,7 +255,7 @@ _CUDA_BOUNDS = {"cuda_version_lower_bound": ">=", "cuda_version_upper_bound": "<
 
 
 def condition(prop: Property) -> tuple[str, str] | None:
-    """The package that *prop* asks for, and of which version, or None if every machine has it.
+    """The package and version that *prop* needs, or None if every machine has it.
 
     `RepackageError` for a property that conda cannot ask for.
     """
@@ -274,7 +275,7 @@ def condition(prop: Property) -> tuple[str, str] | None:
 
 
 def conditions(alternatives: Sequence[Sequence[Property]]) -> tuple[str, ...]:
-    """What conda asks of a machine that has all properties of one of *alternatives*, which differ in one feature."""
+    """What a machine with all properties of one of *alternatives* must have; these differ in one feature."""
     versions: dict[str, list[str]] = {}
     for properties in alternatives:
         joined: dict[str, str] = {}
@@ -294,7 +295,7 @@ def _without_parts(asked: Sequence[str]) -> Iterator[str]:
 
 
 def _meant(text: str) -> frozenset[Dotted]:
-    """Those of `_VERSIONS` that *text* means."""
+    """Those of `_VERSIONS` that *text* admits."""
     rules = [(_COMPARISONS[sign], Dotted.parse(number)) for sign, number in _COMPARED.findall(text)]
     return frozenset(version for version in _VERSIONS if all(holds(version, number) for holds, number in rules))
 
@@ -350,8 +351,8 @@ _SUBDIRS = {machine: subdir for subdir, machine in MACHINES.items()}
 class Tags(Struct, frozen=True):
     """What a wheel's tags say: its *subdir* of a channel, the minor versions *pythons* of Python 3, and what it needs.
 
-    *word* begins the build string. *python* is the one Python whose folder its files are in, or None if any will do.
-    *rank* is higher for what installers take first. *glibc* is the minor version of glibc 2.
+    *word* begins the build string. *python* is the one Python whose folder its files are in, or None for any. *rank* is
+    higher for what installers take first. *glibc* is the minor version of glibc 2.
     """
 
     subdir: str
@@ -363,10 +364,7 @@ class Tags(Struct, frozen=True):
     is_abi3: bool = False
 
     def depends(self, pythons: Sequence[int], patches: str = "") -> tuple[str, ...]:
-        """What a package of these *pythons*, some of its own, needs of Python and the machine.
-
-        *patches* is what else is asked of Python's version.
-        """
+        """What a package of these *pythons*, some of its own, needs of Python, with *patches*, and the machine."""
         lower, upper = min(pythons), max(pythons)
         bounds = [f">=3.{lower}" if lower else ">=3"]
         bounds += [f"<3.{upper + 1}.0a0"] if upper < NEWEST else []
@@ -382,7 +380,7 @@ class Tags(Struct, frozen=True):
 
 
 def tags_of(name: WheelName) -> Tags | None:
-    """What the tags in *name* say, or None if no conda package for Linux and CPython comes of them."""
+    """The tags in *name*, or None if it is not for Linux and CPython."""
     pythons = [match for match in map(_PYTHON.fullmatch, name.python.split(".")) if match]
     place = _place(name.platform)
     if not pythons or place is None:
@@ -402,7 +400,7 @@ def tags_of(name: WheelName) -> Tags | None:
 
 
 def _place(platform: str) -> tuple[str, int | None] | None:
-    """The folder of a channel for what has the tag *platform*, and the glibc it needs, or None if there is none."""
+    """The folder of a channel for the tag *platform*, and the glibc it needs, or None if there is none."""
     if platform == "any":
         return NOARCH, None
     found = [match for match in map(_PLATFORM.fullmatch, platform.split(".")) if match]
@@ -419,7 +417,7 @@ _NULL, _GPU = 50, 200
 
 
 class VariantChoice(Struct, frozen=True):
-    """A variant, by *label*, where it stands with *number*: for machines with one of these *alternatives*."""
+    """A variant, by *label*, for machines with one of these *alternatives*, and its build *number*."""
 
     label: str
     alternatives: tuple[tuple[Property, ...], ...]
@@ -427,9 +425,7 @@ class VariantChoice(Struct, frozen=True):
 
 
 def choices(document: Document) -> tuple[VariantChoice, ...]:
-    """The variants of *document*, the least preferred first; `RepackageError` for a property without conda
-    equivalent.
-    """
+    """The variants of *document*, the least preferred first; `RepackageError` for a property without equivalent."""
     found: list[VariantChoice] = []
     for label, alternatives in _neighbours(list(_placed(document))):
         first = alternatives[0]
@@ -467,7 +463,7 @@ def _placed(document: Document) -> Iterator[tuple[str, tuple[Property, ...]]]:
 def _neighbours(
     placed: Sequence[tuple[str, tuple[Property, ...]]],
 ) -> Iterator[tuple[str, tuple[tuple[Property, ...], ...]]]:
-    """*placed*, what follows one another of one label together where conda can ask for it in one package."""
+    """Neighbours of one label together if conda can ask for them in one package."""
     run: list[tuple[Property, ...]] = []
     before = ""
     for label, properties in placed:
@@ -480,7 +476,7 @@ def _neighbours(
 
 
 def _differs_in_one(one: Sequence[Property], other: Sequence[Property]) -> bool:
-    """Whether two choices for the same features differ in the value of one, and ask something of the same packages."""
+    """Whether two choices for the same features differ in the value of one, and need versions of the same packages."""
     asked = [{found[0] for found in map(condition, properties) if found} for properties in (one, other)]
     return asked[0] == asked[1] and sum(here != there for here, there in zip(one, other, strict=True)) == 1
 
@@ -499,7 +495,7 @@ def _everything(document: Document) -> Machine:
 
 
 def _rank(value: str) -> tuple[bool, Dotted, int]:
-    """What values are sorted by, the best highest: machine code before PTX, later GPUs, drivers and levels first."""
+    """The order of values, the best highest: machine code before PTX, later GPUs, drivers and levels first."""
     number, _, kind = value.partition("_")
     # 12.0 comes before 12
     return kind != "virtual", Dotted.parse(number.removeprefix("v")), len(value)
@@ -513,17 +509,17 @@ _NEEDS = {"python", "python_abi", "cpython", "_python_abi3_support", LEVEL_PACKA
 
 
 class Conda(Struct, frozen=True):
-    """The layout; *url* is where its folder will be served, *names* what projects of PyPI are called in conda."""
+    """The layout; *url* is where its folder will be served, *names* are conda's names of projects."""
 
     url: str | None = None
     names: tuple[tuple[str, str], ...] = ()
     name: str = "conda"
 
     def planned(self, offers: Sequence[OfferedRelease]) -> PublishPlan:
-        """A package or more for each wheel, packages of CPU levels where one is asked for, and the channel's indexes.
+        """Packages for each wheel, packages of CPU levels if one is required, and the channel's indexes.
 
-        `RepackageError` if a property or a requirement has no equivalent in conda, two projects would be called the
-        same, or no wheel is for Linux.
+        `RepackageError` if a property or a requirement has no equivalent in conda, two projects would have one name, or
+        no wheel is for Linux.
         """
         names = CondaNames(self.names)
         projects: dict[str, str] = {}
@@ -581,8 +577,6 @@ class Conda(Struct, frozen=True):
 
 
 class _Build(Struct, frozen=True):
-    """A wheel, what its tags say, and where its variant stands."""
-
     wheel: OfferedWheel
     tags: Tags
     choice: VariantChoice
@@ -593,7 +587,7 @@ class _Build(Struct, frozen=True):
         return self.tags.rank, self.tags.glibc or 0, self.wheel.name.build_order
 
     def is_before(self, other: "_Build") -> bool:
-        """Whether *other* is taken where both would do."""
+        """Whether *other* is preferred."""
         fits = self.choice == other.choice and bool({*self.tags.pythons} & {*other.tags.pythons})
         return fits and self.kind < other.kind
 
@@ -624,7 +618,7 @@ def _packages(offer: OfferedRelease, names: CondaNames) -> Iterator[CondaPackage
 
 
 def _records(build: _Build, offer: OfferedRelease, names: CondaNames, *, number: int) -> Iterator[CondaRecord]:
-    """The packages of one wheel: one for each run of Pythons, and machine, that ask for the same."""
+    """The packages of one wheel: one for each machine and run of Pythons with the same requirements."""
     tags, metadata = build.tags, build.wheel.metadata
     subdirs = tuple(MACHINES) if tags.subdir == NOARCH and depends_on_machine(metadata) else (tags.subdir,)
     asked = conditions(build.choice.alternatives)
@@ -682,7 +676,7 @@ _NAME = re.compile(r"[^a-z0-9]+")
 
 
 class _Kind(Struct, frozen=True):
-    """Machines, by what they have at least; *arch* is the compute capability of their GPUs."""
+    """What machines have at least; *arch* is the compute capability of their GPUs."""
 
     name: str
     subdir: str
@@ -709,7 +703,7 @@ def platforms(records: Sequence[CondaRecord], asked: Mapping[str, str], *, chann
 
 
 def system_requirements(records: Sequence[CondaRecord], asked: Mapping[str, str], *, channels: Sequence[str]) -> str:
-    """The same with an environment for each kind of machine, builds for some GPUs alone excepted."""
+    """The same with an environment for each kind of machine, without builds for some GPUs alone."""
     kinds = [kind for kind in _kinds(records) if not kind.arch]
     subdirs = list(dict.fromkeys(kind.subdir for kind in kinds))
     lines = [*_workspace(asked, channels), f"platforms = {json.dumps(subdirs)}", "", *_dependencies(asked)]
@@ -765,7 +759,7 @@ def _dependencies(asked: Mapping[str, str]) -> list[str]:
 
 
 def _inline(keys: Mapping[str, object]) -> str:
-    """*keys* as an inline table, those without a value left out."""
+    """*keys* as an inline table, without those that are None."""
     found = ((key, value) for key, value in keys.items() if value is not None)
     pairs = (f"{key} = {_inline(value) if isinstance(value, dict) else json.dumps(value)}" for key, value in found)
     return f"{{ {', '.join(pairs)} }}"

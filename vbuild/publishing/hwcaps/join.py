@@ -70,7 +70,7 @@ _SHORT = re.compile(r"(?P<short>.+?\.so(?:\.\d+)?)(?:\.\d+)*")
 
 
 class LevelBuild(Struct, frozen=True, eq=False):
-    """The wheel *offered*, built for *cpu*; one that *is_added* was built elsewhere, and gives what fits."""
+    """The wheel *offered*, built for *cpu*; one that *is_added* was built elsewhere, and what fits of it is taken."""
 
     cpu: Cpu
     offered: OfferedWheel
@@ -82,7 +82,7 @@ class LevelBuild(Struct, frozen=True, eq=False):
     def of(
         cls, cpu: Cpu, offered: OfferedWheel, wheel: Wheel, *, is_added: bool = False, same: Collection[str | None] = ()
     ) -> Self:
-        """The build whose file *wheel* is open; `RepackageError` if somebody has joined levels in it already.
+        """The build whose file *wheel* is open; `RepackageError` if it has copies for levels already.
 
         Files whose hashes in RECORD are among *same* are not looked into: all wheels of the join have them.
         """
@@ -108,11 +108,9 @@ class LevelBuild(Struct, frozen=True, eq=False):
         return self.bundle.binaries
 
     def member(self, path: str) -> Member:
-        """The member that is installed at *path*."""
         return self.pieces[path].member
 
     def interface(self, path: str) -> Interface:
-        """What the compiled file at *path* gives and takes."""
         key = self.pieces[path].sha256
         if key not in self._seen.interfaces:
             with self.bundle.wheel.mapped(self.member(path)) as data, at(self), at(path):
@@ -128,14 +126,14 @@ class LevelBuild(Struct, frozen=True, eq=False):
         return self._seen.digests[key]
 
     def elf(self, path: str) -> Elf:
-        """The code of the compiled file at *path*, which is kept no longer."""
+        """The code of the compiled file at *path*, which is not kept any longer."""
         if found := self._seen.elfs.pop(self.pieces[path].sha256, None):
             return found
         with self.bundle.wheel.mapped(self.member(path)) as data, at(self), at(path):
             return Elf.parse(data)
 
     def reached(self, path: str) -> tuple[str, ...]:
-        """The files of the wheel that the loader brings in with the one at *path*, itself left out."""
+        """The other files of the wheel that the loader brings in with the one at *path*."""
         found: dict[str, None] = {}
         queue = [path]
         while queue:
@@ -147,9 +145,9 @@ class LevelBuild(Struct, frozen=True, eq=False):
 
 
 class _Seen(Struct, frozen=True, eq=False):
-    """What is known of compiled files by SHA-256, those *passed* left out: learnt while they are inflated once.
+    """What is known of compiled files by SHA-256, without those *passed*: learnt while they are inflated once.
 
-    Code is kept where it *keeps_code*: what is above the baseline is disassembled later.
+    It *keeps_code* above the baseline, which is disassembled later.
     """
 
     keeps_code: bool
@@ -159,7 +157,7 @@ class _Seen(Struct, frozen=True, eq=False):
     elfs: dict[str, Elf] = field(default_factory=dict)
 
     def look(self, _name: str, _loading: Loading, data: memoryview, sha256: str) -> None:
-        """Learn from *data*; what cannot be read is refused where somebody asks for it."""
+        """Learn from *data*; what cannot be read is refused when it is needed."""
         if sha256 in self.passed:
             return
         with suppress(BinaryError):
@@ -171,7 +169,7 @@ class _Seen(Struct, frozen=True, eq=False):
 
 
 class LevelFile(Struct, frozen=True, eq=False):
-    """What *build* has of a compiled file, at *path* there."""
+    """The compiled file at *path* of *build*."""
 
     build: LevelBuild
     path: str
@@ -207,7 +205,7 @@ class Matching(Struct, frozen=True):
 
     @classmethod
     def of(cls, base: LevelBuild, other: LevelBuild) -> Self:
-        """The files of *other* alongside those of *base*: by path, without the hash, then by the name alone."""
+        """The files of *other* matched with those of *base*: by path, without the hash, then by the name alone."""
         found: dict[str, str] = {path: path for path in other.pieces if path in base.pieces}
         for naming in (plain, short):
             taken = set(found.values())
@@ -228,7 +226,7 @@ def short(name: str) -> str:
 
 
 def _only(naming: Callable[[str], str], paths: Iterable[str]) -> dict[str, str]:
-    """Those of *paths* that have a hash, by folder and the name that *naming* makes, without those that share one."""
+    """Those of *paths* that have a hash, by folder and *naming*, without those that share a name."""
     found: dict[str, list[str]] = {}
     for path in paths:
         if hashed(path):
@@ -243,15 +241,15 @@ _MACHINE = "x86_64"
 
 
 class Judge(Struct, frozen=True):
-    """What is looked at with disassembly; *allow* are names of functions, or paths, that may go above the level."""
+    """Judges copies; functions or paths that *allow* matches may go above the level."""
 
     allow: Sequence[Pattern[str]] = ()
     executor: ProcessPool | None = None
 
     def fault(self, base: LevelFile, copy: LevelFile, *, taken: Container[Versioned] | None = None) -> str | None:
-        """What is wrong with *copy*, which stands for *base* on newer processors.
+        """What is wrong with *copy*, which replaces *base* on newer processors.
 
-        With *taken*, what the wheel's files take, it may lack what nobody would miss.
+        With *taken*, the symbols that the wheel's files take, it may lack what nobody would miss.
         """
         exports = partial(_exports, taken=taken)
         checks: tuple[Callable[[LevelFile, LevelFile], str | None], ...] = (
@@ -264,7 +262,7 @@ class Judge(Struct, frozen=True):
         return next((fault for check in checks if (fault := check(base, copy))), None)
 
     def common_fault(self, copy: LevelFile) -> str | None:
-        """What is wrong with *copy*, which the baseline has not, and which every processor must be able to run."""
+        """What is wrong with *copy*, which the baseline lacks, and which every processor must be able to run."""
         fault = self._judged(copy, BASELINE)
         return fault and f"only the wheel for {copy.build.cpu} has it, and {fault}"
 
@@ -323,10 +321,10 @@ def _exports(base: LevelFile, copy: LevelFile, *, taken: Container[Versioned] | 
 def missed(
     lacking: Iterable[Versioned], base: WheelBinary, taken: Container[Versioned], *, is_needed: bool
 ) -> list[Versioned]:
-    """What of the symbols *lacking* in a copy of *base* somebody may take; *taken* are those that the wheel's files do.
+    """The symbols *lacking* in a copy of *base* that somebody may take; the wheel's files take those *taken*.
 
-    Nobody else knows a bundled library, whose name has a hash. A module that *is_needed* by no library is asked for
-    PyInit_ by Python, for names of C by ctypes: those of C++ come and go with what is linked in of libstdc++.
+    Nobody else knows a bundled library, whose name has a hash. Of a module that *is_needed* by no library Python takes
+    PyInit_, ctypes names of C: those of C++ come and go with what is linked in of libstdc++.
     """
     if hashed(base.name) and not base.name.startswith(MOVED):
         return [one for one in lacking if one in taken]
@@ -336,7 +334,7 @@ def missed(
 
 
 def pattern_fault(copy: LevelFile, place: str) -> str | None:
-    """Who opens libraries by a pattern that finds the one at *place*, too: by its path, and so the baseline's."""
+    """Who opens libraries by a pattern that matches *place*, too: by its path, and so the baseline's."""
     for name, files in copy.build.bundle.mentions.items():
         for file in sorted(files) if is_pattern(name) else ():
             if matches_pattern(name, place, by=file):
@@ -345,7 +343,7 @@ def pattern_fault(copy: LevelFile, place: str) -> str | None:
 
 
 def platform_fault(copy: LevelFile, platforms: Sequence[PlatformPolicy], *, own: Callable[[str], bool]) -> str | None:
-    """What *copy* takes that a system of *platforms* need not have; libraries that are the wheel's *own* aside."""
+    """What *copy* needs and a system of *platforms* may lack; the wheel's *own* libraries aside."""
     promising = [platform for platform in platforms if platform.promises]
     loading = copy.piece.loading
     outside = {
@@ -381,7 +379,7 @@ _BUILD = re.compile(
 
 
 class MemberDifference(Struct, frozen=True):
-    """A member that is not the same in two wheels, by its path in the other one, or where that *is_lack* of it."""
+    """A member that differs between two wheels, by its path in the other one, or that the other one lacks."""
 
     path: str
     what: str
@@ -389,7 +387,7 @@ class MemberDifference(Struct, frozen=True):
 
 
 def differences(base: LevelBuild, other: LevelBuild) -> Iterator[MemberDifference]:
-    """The members of *other* that are not compiled files, and are not what *base* has, by any of the rules."""
+    """The members of *other* that are not compiled files, and differ from *base* by the rules."""
     ours, theirs = _rest(base), _rest(other)
     for place, path in theirs.items():
         if place not in ours:
@@ -411,7 +409,7 @@ def _saying(base: LevelBuild, other: LevelBuild, path: str) -> str:
 
 
 def _rest(build: LevelBuild) -> dict[str, str]:
-    """The members that are no compiled files by where they are installed, without those that each wheel has its own."""
+    """The other members by installed path, without those that each wheel has its own."""
     compiled = {piece.member.path for piece in build.pieces.values()}
     compiled |= {*build.bundle.outside, *build.bundle.damaged}
     found = {}
@@ -450,7 +448,7 @@ def _tells_same(one: bytes, other: bytes, *, is_code: bool) -> bool:
 
 
 def _tokens(source: bytes) -> list[tuple[int, str]]:
-    """The words of the Python code *source*; its strings without what tells of a build, comments left out."""
+    """The tokens of the Python code *source* without comments; its strings without what depends on a build."""
     return [
         (token.type, _BUILD.sub("", token.string) if token.type == tokenize.STRING else token.string)
         for token in tokenize.tokenize(io.BytesIO(source).readline)
@@ -464,7 +462,7 @@ OWN_LIBRARY = (Via.OWN, Via.INHERITED)
 class LevelFamily(Struct, frozen=True, eq=False):
     """A compiled file, *base*, and the *copies* for levels above the baseline, the lowest level first.
 
-    One that *is_moved* is opened by its path, for which the loader looks nowhere else: a stub has to lead to it.
+    One that *is_moved* is opened by its path, and the loader looks nowhere else for it: a stub has to lead to it.
     """
 
     base: LevelFile
@@ -478,7 +476,7 @@ class LevelFamily(Struct, frozen=True, eq=False):
 
 @dataclass(eq=False)
 class Join:
-    """The build of the baseline and those of levels, lowest first, and what they come to; *notes* say what was left."""
+    """The build of the baseline and those of levels, lowest first, joined; *notes* name what was left out."""
 
     base: LevelBuild
     others: Sequence[LevelBuild]
@@ -506,7 +504,7 @@ class Join:
         return {build: Matching.of(self.base, build) for build in self.others}
 
     def lead(self, copy: LevelFile, edge: Edge) -> LevelFile | None:
-        """What a NEEDED of *copy* leads to: a file of the baseline, or one that only its own build has."""
+        """The file that a NEEDED of *copy* leads to, of the baseline, or of its own build if only that has it."""
         build = copy.build
         if edge.provider is not None:
             matching = self.matchings.get(build)
@@ -525,7 +523,7 @@ class Join:
                 yield edge, found
 
     def further(self, copy: LevelFile) -> tuple[LevelFile, ...]:
-        """The files that *copy* needs, directly or not, and the baseline has not."""
+        """The files that *copy* needs, directly or not, and the baseline lacks."""
         found: dict[str, LevelFile] = {}
         queue = [copy]
         while queue:
@@ -542,7 +540,7 @@ class Join:
         self.notes.append(f"not taken from {build}: {path}: {what}")
 
     def _check(self, build: LevelBuild) -> None:
-        """Refuse what differs and is no library, and what only one of two wheels has, unless something needs it."""
+        """Refuse what differs and is not a library, and what only one of two wheels has, unless something needs it."""
         for difference in differences(self.base, build):
             if not (build.is_added and difference.is_lack):
                 self._refuse(build, difference.path, difference.what)
@@ -561,7 +559,7 @@ class Join:
                 self._refuse(build, path, "only the wheel for the baseline has it")
 
     def _differing(self, path: str) -> Iterator[LevelFile]:
-        """The copies of the baseline's *path* that are not the next lower level's, as far as they can be joined."""
+        """The copies of the baseline's *path* that differ from the next lower level's and can be joined."""
         base = last = LevelFile(self.base, path)
         for build in self.others:
             there = self.matchings[build].from_base.get(path)
@@ -585,7 +583,7 @@ class Join:
 
     @cached_property
     def _taken(self) -> frozenset[Versioned]:
-        """What the files of the baseline take of others, each name with its version and without."""
+        """The symbols that the baseline's files take of others, each name with its version and without."""
         found = {symbol for path in self.base.pieces for symbol in self.base.interface(path).taken}
         return frozenset({*found, *(Versioned(symbol.name) for symbol in found)})
 
@@ -603,7 +601,7 @@ class Join:
         return min(left, key=str, default=None)
 
     def _unanswered(self, found: dict[str, tuple[LevelFile, ...]]) -> set[LevelFile]:
-        """The copies that have to go, since together with others that are chosen they lack a symbol."""
+        """The copies that lack a symbol together with others that are chosen."""
         families = {
             path: LevelFamily(LevelFile(self.base, path), copies, is_moved=False) for path, copies in found.items()
         }
@@ -638,7 +636,7 @@ class Join:
             return
 
     def _is_opened(self, path: str) -> bool:
-        """Whether somebody may open the baseline's *path* by that path, so that no other folder is looked into."""
+        """Whether somebody may open the baseline's *path* by that path, so that no other folder is searched."""
         piece, bundle = self.base.pieces[path], self.base.bundle
         # code and texts that name it may open it by its path
         naming = {file for file, opened in bundle.opened_by.items() if piece in opened} - {*bundle.outside}

@@ -110,7 +110,7 @@ _DIGITS = 8
 
 
 def family_members(join: Join, family: LevelFamily) -> Iterator[Member]:
-    """What takes the place of a compiled file of the baseline's wheel: it, or a stub, then its copies, lowest first."""
+    """What replaces a compiled file of the baseline's wheel: it, or a stub, then its copies, lowest first."""
     base = family.base
     member = base.build.member(base.path).path
     root, path, soname = _root(base), base.path, base.piece.loading.outline.soname
@@ -137,7 +137,7 @@ def family_members(join: Join, family: LevelFamily) -> Iterator[Member]:
 
 
 def _placed(join: Join, copy: LevelFile, path: str, *, soname: str | None, root: str) -> Member:
-    """The *copy* as a member, installed at *path* below *root* of the archive, and changed as its place asks for."""
+    """The *copy* as a member, installed at *path* below *root* of the archive, and relinked for that place."""
     loading = copy.piece.loading
     outline = loading.outline
     names: dict[str, str] = {}
@@ -162,9 +162,9 @@ def _placed(join: Join, copy: LevelFile, path: str, *, soname: str | None, root:
 
 
 def further_members(join: Join, families: Sequence[LevelFamily]) -> Iterator[Member]:
-    """The files that copies need and the baseline has not; of those of one path and one code the first is taken.
+    """The files that copies need and the baseline lacks; of equal ones at one path the first is taken.
 
-    `RepackageError` if two are another code.
+    `RepackageError` if two differ.
     """
     seen: dict[str, LevelFile] = {}
     for one in (one for family in families for copy in family.copies for one in join.further(copy)):
@@ -175,12 +175,14 @@ def further_members(join: Join, families: Sequence[LevelFamily]) -> Iterator[Mem
 
 
 def _root(copy: LevelFile) -> str:
-    """What stands in front of the installed path in the archive: nothing, or a data folder for site-packages."""
+    """What precedes the installed path in the archive: nothing, or a data folder for site-packages."""
     return copy.build.member(copy.path).path.removesuffix(copy.path)
 
 
 class JoinSet(Struct, frozen=True):
-    """The wheels of one join: the plain one, and the others with their levels, lowest first; *added* are named."""
+    """The wheels of one join: the plain one, and the others with their levels, lowest first; *added* are among
+    these.
+    """
 
     base: OfferedWheel
     others: tuple[tuple[Cpu, OfferedWheel], ...]
@@ -195,7 +197,9 @@ class JoinSet(Struct, frozen=True):
         *,
         notes: tuple[str, ...] = (),
     ) -> Self:
-        """The join of *wheels*, which are of one release, and what is *added*; `RepackageError` if one cannot be."""
+        """The join of *wheels*, which are of one release, and *added* ones; `RepackageError` if they cannot be
+        joined.
+        """
         if not wheels:
             raise RepackageError("no wheel to join; expected a plain one, and others for x86-64 levels")
         for wheel in wheels:
@@ -252,14 +256,14 @@ def sets(offer: OfferedRelease, added: Sequence[tuple[Cpu, OfferedWheel]]) -> It
 
 
 def _without_levels(platform: str) -> str | None:
-    """Who finds no libraries by CPU level where wheels for *platform* go, with its verb; None for glibc."""
+    """Who finds no libraries by CPU level on *platform*, with its verb; None for glibc."""
     if "linux" not in platform and platform != "any":
         return "Windows and macOS know"
     return "musl knows" if "musllinux" in platform and "manylinux" not in platform else None
 
 
 def _named(wheel: OfferedWheel) -> Cpu | None:
-    """The x86-64 level that *wheel* asks for, the baseline if it asks for nothing, or None if it asks for more."""
+    """The x86-64 level of *wheel*, the baseline if it needs nothing, or None if it needs more than a level."""
     if len(wheel.properties) > 1:
         return None
     found = Cpu.of_property(str(wheel.properties[0])) if wheel.properties else BASELINE
@@ -267,7 +271,7 @@ def _named(wheel: OfferedWheel) -> Cpu | None:
 
 
 def _level_of(wheel: OfferedWheel) -> Cpu:
-    """The level of *wheel*; `RepackageError` if it is for more than that, or for another machine."""
+    """The level of *wheel*; `RepackageError` if it needs more than that, or another machine."""
     if (found := _named(wheel)) is None:
         asked = ", ".join(map(str, wheel.properties))
         raise RepackageError(f"{wheel.path.name}: a variant of {asked}; expected x86-64 levels, and nothing else")
@@ -304,7 +308,6 @@ _SHOWN = 4
 
 @contextmanager
 def opened_join(one: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"]:
-    """The join of *one*, its wheels open."""
     if not one.others:
         yield JoinedWheel(one, None)
         return
@@ -328,13 +331,13 @@ def opened_join(one: JoinSet, *, allow: Sequence[str]) -> Iterator["JoinedWheel"
 
 
 class JoinedWheel(Struct, frozen=True):
-    """What a set of wheels comes to; *join* is None for one wheel alone."""
+    """The result of a set of wheels; *join* is None for one wheel alone."""
 
     set: JoinSet
     join: Join | None
 
     def outputs(self) -> Iterator[LinkedFile | NewWheel]:
-        """The joined wheel; the plain one as it is if there is nothing to join, or for older systems."""
+        """The joined wheel, and the plain one as it is if there is nothing to join, or for older systems."""
         base = self.set.base
         wheel = self.wheel()
         is_same = not self.families
@@ -357,7 +360,7 @@ class JoinedWheel(Struct, frozen=True):
         return NewWheel(PurePosixPath(), name, base.path, (*self._rest(name), *further))
 
     def _rest(self, name: WheelName) -> Iterator[Member]:
-        """The members of the baseline's wheel in their order; copies behind what they stand alongside."""
+        """The members of the baseline's wheel in their order; copies follow what they replace."""
         base = self.set.base
         families = self.join.families if self.join else {}
         for row in base.rows:
@@ -374,7 +377,7 @@ class JoinedWheel(Struct, frozen=True):
                 yield Copied(base.path, path, path)
 
     def _name(self) -> WheelName:
-        """The name of the joined wheel: that of the plain one, or one that may be published alongside it."""
+        """The name of the plain wheel, or one that may be published alongside it."""
         name = self.set.base.name.plain()
         if platform := self._newer_platform():
             return replace(name, platform=platform)
@@ -384,7 +387,7 @@ class JoinedWheel(Struct, frozen=True):
         return name
 
     def _newer_platform(self) -> str | None:
-        """The tag of the added wheel that needs the newest system, where the plain wheel's promises too little."""
+        """The tag of the added wheel that needs the newest system, if the plain wheel's promises too little."""
         found: list[tuple[tuple[int, int], str]] = []
         for copy in (copy for family in self.families for copy in family.copies if copy.build.is_added):
             if not (fault := self._platform_fault(copy, self.set.base)):
@@ -403,7 +406,6 @@ class JoinedWheel(Struct, frozen=True):
         return platform_fault(copy, _platforms(offered), own=lambda name: name in names)
 
     def notes(self) -> Iterator[str]:
-        """What a publisher should know."""
         if not self.join:
             return
         join, name = self.join, self._name() if self.families else self.set.base.name.plain()
@@ -422,11 +424,11 @@ class JoinedWheel(Struct, frozen=True):
         yield from join.notes
 
     def _taken(self, build: LevelBuild) -> list[str]:
-        """What of *build* is in the joined wheel, by the plain wheel's paths."""
+        """The files of *build* that are in the joined wheel, by the plain wheel's paths."""
         return [family.base.path for family in self.families for copy in family.copies if copy.build is build]
 
     def check_added(self) -> None:
-        """`RepackageError` if a wheel was added and nothing of it can be taken, with the first reason."""
+        """`RepackageError` with the first reason if nothing of an added wheel can be taken."""
         if not self.join:
             return
         for build in self.join.others:
@@ -439,7 +441,7 @@ class JoinedWheel(Struct, frozen=True):
                 raise RepackageError(f"{build}: nothing of it can be joined: {left[-1]}{more}")
 
     def check_size(self, most: int | None) -> None:
-        """`RepackageError` if the joined wheel would take more than *most* bytes, with what takes them."""
+        """`RepackageError` if the joined wheel would take more than *most* bytes, with the largest parts."""
         if most is None:
             return
         parts = {"the plain wheel": self.set.base.size}
@@ -465,8 +467,8 @@ _DEBUG = "LD_DEBUG=libs shows which file the loader took; GLIBC_TUNABLES=glibc.c
 class Hwcaps(Struct, frozen=True):
     """The layout; joined wheels have *max_size* bytes at most, and *added* wheels, each of a level, are joined as well.
 
-    *url* is where its folder will be served. Functions and paths that the regular expressions *allow* find may have
-    instructions above their level.
+    *url* is where its folder will be served. Functions and paths that *allow* matches may have instructions above their
+    level.
     """
 
     max_size: int | None = None
@@ -511,7 +513,7 @@ class Hwcaps(Struct, frozen=True):
 
 
 def joined(wheels: Sequence[OfferedWheel], *, max_size: int | None = None, allow: Sequence[str] = ()) -> NewWheel:
-    """The plain wheel that *wheels* come to: the plain one and those of x86-64 levels, of one release and one tag.
+    """The join of *wheels*: the plain one and those of x86-64 levels, of one release and one tag.
 
     `RepackageError` if they do not fit together, or the wheel would take more than *max_size* bytes.
     """
@@ -543,12 +545,11 @@ def problems(folder: Path) -> Iterator[Finding]:
 
 @dataclass(frozen=True, eq=False)
 class _WheelCheck:
-    """A wheel's compiled files as the loader sees them; each thing that is wrong is a path and what it is."""
+    """Checks a wheel's compiled files as the loader sees them; each problem is a path and a text."""
 
     bundle: Bundle
 
     def found(self) -> Iterator[tuple[str, str]]:
-        """All that is wrong."""
         yield from self.strangers()
         yield from self.copies()
         yield from self.bases()
@@ -556,7 +557,7 @@ class _WheelCheck:
         yield from self.lost()
 
     def strangers(self) -> Iterator[tuple[str, str]]:
-        """The files in folders for levels that the loader cannot take, or looks for nowhere."""
+        """The files in folders for levels that the loader cannot take, or does not look for."""
         for member in self.bundle.wheel.members:
             path = installed_path(member.path) or member.path
             if GLIBC_HWCAPS not in path.split("/")[:-1]:
@@ -567,7 +568,6 @@ class _WheelCheck:
                 yield path, self.bundle.damaged.get(member.path, "no library")
 
     def copies(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with the copies for levels."""
         for path, piece in self.bundle.binaries.items():
             if (level := level_of(path)) is None:
                 continue
@@ -589,7 +589,7 @@ class _WheelCheck:
 
     @cached_property
     def _taken(self) -> frozenset[Versioned]:
-        """What the files of the wheel take of others, each name with its version and without."""
+        """The symbols that the wheel's files take of others, each name with its version and without."""
         found = {symbol for path in self.bundle.binaries for symbol in self._interface(path).taken}
         return frozenset({*found, *(Versioned(symbol.name) for symbol in found)})
 
@@ -605,14 +605,14 @@ class _WheelCheck:
                 yield path, f"{edge.name} is nowhere"
 
     def _judged(self, path: str, cpu: Cpu, other: str) -> Iterator[tuple[str, str]]:
-        """What in the code at *path* is above *cpu*, but for what that at *other* has too."""
+        """The code at *path* that is above *cpu*, unless that at *other* has it too."""
         elf = self._elf(other)
         levels = Levels({"code": self._elf(path)}, Claim(cpu, is_explicit=True), baseline=lambda _: elf)
         for _, findings in levels.verdicts():
             yield from ((path, finding.what) for finding in findings if finding.severity is Severity.ERROR)
 
     def bases(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with the libraries for other processors, each checked against its copy for the lowest level."""
+        """What is wrong with the libraries for other processors, each compared with its copy for the lowest level."""
         for path, copy in self._lowest.items():
             level = str(level_of(copy))
             if self._code(path) == self._code(copy):
@@ -631,7 +631,7 @@ class _WheelCheck:
         return {baseline_of(path): path for level, path in copies if level and baseline_of(path) in pieces}
 
     def stubs(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with the files that lead to a library that was moved."""
+        """What is wrong with the files that lead to a moved library."""
         for path, edge in self._leading.items():
             elf = self._elf(path)
             if elf.code or elf.objects or elf.functions:
@@ -645,7 +645,7 @@ class _WheelCheck:
                 yield path, f"leads to the module {modules[0]}; expected {name}"
 
     def lost(self) -> Iterator[tuple[str, str]]:
-        """The libraries that were moved and that nothing leads to, or that moved for no copy."""
+        """The moved libraries that nothing leads to, or that have no copy."""
         # a stub that does not find its library has a finding of its own
         led = {edge.provider if _is_found(edge) else edge.name for edge in self._leading.values()}
         for path, piece in self.bundle.binaries.items():
@@ -658,7 +658,7 @@ class _WheelCheck:
 
     @cached_property
     def _leading(self) -> dict[str, Edge]:
-        """The stubs, each with the NEEDED that it is there for."""
+        """The stubs, each with its NEEDED."""
         return {
             edge.consumer: edge
             for edge in self.bundle.graph.edges

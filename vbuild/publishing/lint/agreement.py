@@ -60,7 +60,7 @@ from vbuild.wheel.metadata import VARIANT_JSON
 
 
 def metadata_problems(release: LintedRelease, *, beside: Collection[str]) -> Iterator[Finding]:
-    """Where the METADATA of *release* contradict one another; *beside* are the projects whose files are there too."""
+    """Where the METADATA of *release* contradict one another; *beside* are the projects of other files here."""
     for wheel in release.wheels:
         yield from _of_another(wheel, wheel.name.project, wheel.name.version)
     groups: dict[tuple[FileSlot, ...], list[ReadyWheel]] = {}
@@ -103,7 +103,7 @@ def _applying(wheel: ReadyWheel, system: str, machine_name: str, minor: int) -> 
 
 
 def sdist_problems(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
-    """Whether there is one sdist, called as PEP 625 says and of what the wheels are."""
+    """Whether there is one sdist, named by PEP 625, with the metadata of the wheels."""
     if not (release.sources or release.former) and not all(wheel.is_companion for wheel in release.wheels):
         what = "there is no sdist: users without a matching wheel, and users who build from source, cannot install it"
         advice = "put it next to the wheels: python -m build --sdist, or uv build --sdist"
@@ -136,10 +136,10 @@ def _of_another(file: ReadyWheel | ReadySdist, project: str, version: str) -> It
 
 
 def _among_variants(wheels: list[ReadyWheel], beside: Collection[str]) -> Iterator[Finding]:
-    """Where wheels for the same Python and machine state other things; the first is a plain one if any is.
+    """Differences of wheels for the same Python and machine; the first is a plain one if any is.
 
-    A variant is checked against the plain wheel of its own name if there is one: two plain wheels may differ, as where
-    one is for an older libc and requires less, and that is older than variants.
+    A variant is compared with the plain wheel of its own name if there is one: plain wheels may differ, such as one for
+    an older libc that predates the variants.
     """
     first, *others = wheels
     plain = {wheel.name: wheel for wheel in wheels if wheel.name.variant is None}
@@ -231,7 +231,7 @@ def collisions(known: Iterable[LintedRelease]) -> Iterator[Finding]:
 
 
 def _paths(groups: Sequence[_Group]) -> dict[tuple[int, ...], list[str]]:
-    """What is installed by several of *groups*, by the numbers of these: mostly, files come and go together."""
+    """The paths that several of *groups* install, by the numbers of these: files mostly come and go together."""
     owners: dict[str, list[int]] = {}
     for number, group in enumerate(groups):
         for path in group.installs:
@@ -246,7 +246,7 @@ def _paths(groups: Sequence[_Group]) -> dict[tuple[int, ...], list[str]]:
 def _meetings(
     groups: Sequence[_Group], paths: Mapping[tuple[int, ...], Sequence[str]]
 ) -> Iterator[tuple[tuple[int, int], list[tuple[int, ...]]]]:
-    """The pairs of *groups* of different projects that meet in an environment and in *paths*, and by what key there."""
+    """The pairs of *groups* of different projects that meet in an environment and in *paths*, with the keys there."""
     found: dict[tuple[int, int], list[tuple[int, ...]]] = {}
     for owners in paths:
         for pair in combinations(owners, 2):
@@ -262,7 +262,7 @@ def _meetings(
 
 
 def _reached(project: str, linked: Mapping[str, set[str]]) -> set[str]:
-    """*project*, and all that share files with it or with one of these."""
+    """*project*, and all that share files with it, directly or not."""
     found, left = {project}, [project]
     while left:
         new = linked[left.pop()] - found
@@ -323,7 +323,7 @@ def _documented(release: LintedRelease, documents: Sequence[tuple[str, Document]
 
 
 def _stale(actual: Document, expected: Document) -> str:
-    """What is wrong in *actual*, a variants.json, where the wheels say *expected*."""
+    """How *actual*, a variants.json, differs from *expected*, what the wheels say."""
     listed = {variant.label: variant for variant in actual.variants}
     there = {variant.label: variant for variant in expected.variants}
     parts = []
@@ -350,7 +350,7 @@ def _without_plain(release: LintedRelease) -> Iterator[Finding]:
 
 
 def _incomplete(release: LintedRelease) -> Iterator[Finding]:
-    """The labels that are there for one Python of a machine and not for another."""
+    """The labels that exist for one Python of a machine and not for another."""
     by_machine: dict[str, dict[str, list[tuple[FileSlot, ...]]]] = {}
     for wheel in release.variants:
         for machine in {slot.machine for slot in wheel.slots}:

@@ -53,12 +53,12 @@ _AT_ONCE = 8  # requests
 
 @dataclass(frozen=True, slots=True)
 class ReadyWheel:
-    """A wheel: its *size* in bytes, for whom it is, what it states, and its variant.json.
+    """A wheel: its *size* in bytes, for whom it is, its METADATA and variant.json.
 
-    *unpacked* is the size of all members in bytes, *methods* how those are compressed that not every reader can
-    inflate, *lacks* the files that License-File names and the wheel does not have. It *is_companion* where a split
-    made it of other wheels, so that there is no sdist of it. *installs* are its files by installed path, with
-    the hash in RECORD; its ``.dist-info`` folder is not among them.
+    *unpacked* is the size of all members in bytes, *methods* are the compressions that not every reader can inflate,
+    *lacks* the files that License-File names and the wheel does not have. It *is_companion* if a split made it of other
+    wheels, so that it has no sdist. *installs* are its files by installed path, with RECORD's hash, without its
+    ``.dist-info`` folder.
     """
 
     source: LocatedFile
@@ -80,14 +80,14 @@ class ReadyWheel:
 
     @property
     def is_unread(self) -> bool:
-        """Whether members are compressed in a way that nothing here can inflate."""
+        """Whether vbuild cannot inflate some members."""
         return not READ_METHODS.issuperset(self.methods)
 
     @classmethod
     def read(cls, source: LocatedFile) -> Self:
         """The wheel at *source*; `WheelError` if its name, archive or METADATA is not valid.
 
-        Also if a member of it, a file of this machine, is not what RECORD says.
+        Also if a member of a local file differs from RECORD.
         """
         with source.opened() as file, at(source.name):
             wheel = Wheel(Path(source.name), ZipReader(file, is_strict=True))
@@ -116,7 +116,7 @@ class ReadyWheel:
 
 
 def _installs(wheel: Wheel) -> Iterator[tuple[str, str]]:
-    """The installed paths of the files of *wheel*, with their hashes; what many wheels have is in memory once."""
+    """The installed paths of the files of *wheel*, with their hashes, each in memory once for all wheels."""
     for row in map(wheel.row, wheel.members):
         if not is_dist_info(row.path):
             _, _, rest = row.path.partition("/")
@@ -126,7 +126,7 @@ def _installs(wheel: Wheel) -> Iterator[tuple[str, str]]:
 
 
 class ReadySdist(Struct, frozen=True):
-    """An sdist: its *size* in bytes, the project and version in its file name, and what its PKG-INFO states.
+    """An sdist: its *size* in bytes, project and version in its file name, and its PKG-INFO.
 
     *lacks* are the files that License-File names and the sdist does not have.
     """
@@ -151,7 +151,7 @@ class ReadySdist(Struct, frozen=True):
 
 
 def _contents(sdist: BinaryIO) -> tuple[MetadataView, tuple[str, ...]]:
-    """What *sdist* states, and which of the licences that it names are not there."""
+    """The PKG-INFO of *sdist*, and the licences that it names and the sdist lacks."""
     sdist.seek(0)
     with reading(sdist) as archive:
         passed: set[str] = set()
@@ -172,9 +172,9 @@ def _contents(sdist: BinaryIO) -> tuple[MetadataView, tuple[str, ...]]:
 
 
 class PublishFolder(Struct, frozen=True):
-    """What a folder has to publish, sorted by file; *damaged* is what could not be read, and *count* all that is there.
+    """What a folder has to publish, sorted by file; *damaged* could not be read, and *count* is of all files.
 
-    *indexes* are the variants.json files by name, *former* what is called as sdists were, by project and version.
+    *indexes* are variants.json files, *former* files named as sdists were, by project and version.
     """
 
     wheels: tuple[ReadyWheel, ...]
@@ -247,7 +247,7 @@ def _read(files: Sequence[LocatedFile], read: Callable[[LocatedFile], T], damage
 class LintedRelease(Struct, frozen=True):
     """The files of one release; *version* as PEP 440 normalises it, *index* its variants.json if there is one.
 
-    *former* are the files that are called as its sdist was in former times.
+    *former* are files named as its sdist was before PEP 625.
     """
 
     project: str
@@ -271,7 +271,7 @@ class LintedRelease(Struct, frozen=True):
 
     @property
     def index_name(self) -> str:
-        """What the release's variants.json is called (PEP 825, index-level metadata)."""
+        """The name of the release's variants.json (PEP 825, index-level metadata)."""
         return f"{self}{INDEX}"
 
     @property
@@ -280,7 +280,7 @@ class LintedRelease(Struct, frozen=True):
 
 
 def releases_among(folder: PublishFolder) -> tuple[LintedRelease, ...]:
-    """The releases among those in *folder*, by project and version."""
+    """The releases in *folder*, by project and version."""
     wheels: dict[tuple[str, str], list[ReadyWheel]] = {}
     sources: dict[tuple[str, str], list[ReadySdist]] = {}
     for wheel in folder.wheels:
@@ -302,7 +302,7 @@ def releases_among(folder: PublishFolder) -> tuple[LintedRelease, ...]:
 
 
 def served_problems(release: LintedRelease) -> Iterator[Finding]:
-    """Where a page states of the wheels of *release* what they do not; installers choose by that and do not look."""
+    """Where a page contradicts the wheels of *release*; installers choose by the page alone."""
     for wheel in release.wheels:
         beside = wheel.source.metadata()
         try:
@@ -324,7 +324,7 @@ def _misstated(wheel: ReadyWheel, what: str) -> Finding:
 
 
 def stray_documents(folder: PublishFolder, known: Iterable[LintedRelease]) -> Iterator[Finding]:
-    """The variants.json files of no release among *known* that has variants."""
+    """The variants.json files without variant wheels among *known*."""
     expected = {release.index_name for release in known if release.variants}
     for file in folder.indexes:
         if file.name not in expected:
@@ -348,7 +348,7 @@ _ONE_VERSION = re.compile(r"==(?P<version>[^*,]+)")
 
 
 def lacking_companions(release: LintedRelease, *, known: Collection[LintedRelease]) -> Iterator[Finding]:
-    """The wheels that *release* requires exactly, which are called as those of a split and are not among *known*."""
+    """The wheels that *release* requires exactly, named as those of a split, that are not among *known*."""
     for wheel in release.wheels:
         for found in filter(None, map(read_requirement, wheel.metadata.requires)):
             project = canonicalize_name(found.name)

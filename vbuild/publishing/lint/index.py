@@ -62,7 +62,7 @@ LARGEST_LIMIT = 1024
 
 
 class IndexRules(Struct, frozen=True):
-    """Where the files go: to PyPI, where one may have *limit* MB, or to an index that takes whatever wheels it gets.
+    """Where the files go: to PyPI, where one may have *limit* MB, or to an index that takes any wheels.
 
     PyPI's documentation, "Storage limits".
     """
@@ -106,7 +106,7 @@ def refusals(release: LintedRelease, terms: IndexRules) -> Iterator[Finding]:
 
 
 def totals(releases: Iterable[LintedRelease], terms: IndexRules) -> Iterator[Finding]:
-    """The projects whose files here are alone more than PyPI gives a project."""
+    """The projects whose files here alone exceed PyPI's limit for a project."""
     sizes: dict[str, int] = {}
     for release in releases:
         sizes[release.project] = sizes.get(release.project, 0) + sum(file.size for file in release.distributions)
@@ -200,7 +200,7 @@ def _metadata(file: ReadyWheel | ReadySdist) -> Iterator[Finding]:
 
 
 def _kinds(release: LintedRelease) -> Iterator[Finding]:
-    """The releases that PyPI does not take, whatever their files hold: local versions and variants."""
+    """What PyPI takes in no file: local versions and variants."""
     version = Version(release.version)
     if version.local:
         what = f"version {version} has the local part +{version.local}, and PyPI takes none (PEP 440)"
@@ -260,7 +260,7 @@ def layout_problem(layout: str, rule: PublishRule, place: str, what: str) -> Fin
 
 
 def wheels_in(folder: Path, found: list[OfferedWheel]) -> Iterator[Finding]:
-    """The wheels in *folder*, by file name, put into *found*; what cannot be read is a problem."""
+    """Put the wheels in *folder*, by file name, into *found*; yields those that cannot be read."""
     for path in files_in(folder, ".whl"):
         try:
             found.append(OfferedWheel.of(path))
@@ -344,7 +344,7 @@ def _listed(name: str, row: Any) -> IndexedFile:  # noqa: ANN401 - as JSON has i
 
 
 def _links(page: Path, expected: Collection[str]) -> Iterator[Finding]:
-    """What is wrong with the *page* of links, of which there should be the *expected*, each once."""
+    """What is wrong with the *page*, which should have the *expected* links, each once."""
     try:
         text = read_text(page)
     except (OSError, UnicodeDecodeError):
@@ -354,7 +354,7 @@ def _links(page: Path, expected: Collection[str]) -> Iterator[Finding]:
 
 
 def _rows(page: Path, key: str) -> list[Any]:
-    """What the JSON *page* lists under *key*; nothing if it is not such a page."""
+    """The list under *key* of the JSON *page*; empty if it is not such a page."""
     try:
         rows = _within(json.loads(read_file(page)), key)
     except (OSError, ValueError, RecursionError):
@@ -363,7 +363,7 @@ def _rows(page: Path, key: str) -> list[Any]:
 
 
 def _within(value: Any, *keys: str) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """What *value* has below *keys*, or None if that is not there."""
+    """What *value* has below *keys*, or None."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value

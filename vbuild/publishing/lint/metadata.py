@@ -77,10 +77,9 @@ def shown(names: Sequence[object], most: int = 3) -> str:
 class MetadataView(Struct, frozen=True):
     """What a file says of its release; *dynamic* are the fields that may differ from file to file, in lower case.
 
-    *is_static* says that all other fields of an sdist are those of its wheels too. *unreadable* are the fields
-    that installers of today cannot read, with the value and the reason, and *direct* the lines of Requires-Dist that
-    are URLs. *licenses* are the files that have to be there, and *refused* is what PyPI refuses of all but the
-    requirements.
+    *is_static* says that all other fields of an sdist are those of its wheels too. *unreadable* are fields that today's
+    installers cannot read, with value and reason, *direct* lines of Requires-Dist that are URLs, *licenses* files that
+    must exist, and *refused* is what PyPI refuses apart from requirements.
     """
 
     name: str
@@ -99,7 +98,7 @@ class MetadataView(Struct, frozen=True):
         return dict(self.fields).get(REQUIRES_DIST, ())
 
     def differences(self, other: "MetadataView") -> Iterator[MetadataDifference]:
-        """What *other* states differently: what is installed by first, then by field."""
+        """The differences to *other*: what installers choose by first, then by field."""
         mine, theirs = dict(self.fields), dict(other.fields)
         order = {name: index for index, name in enumerate(INSTALLER_FIELDS)}
         for field in sorted({*mine, *theirs}, key=lambda name: (order.get(name, len(order)), name)):
@@ -111,7 +110,7 @@ class MetadataView(Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def metadata_view(data: bytes) -> MetadataView:
-    """What the METADATA or PKG-INFO *data* states; `WheelError` if it is not UTF-8 or has no name or version."""
+    """The view of METADATA or PKG-INFO *data*; `WheelError` if it is not UTF-8 or has no name or version."""
     try:
         text = data.decode()
         metadata = Metadata.parse(text)
@@ -179,7 +178,7 @@ def refused(text: str, headers: MetadataHeaders) -> Iterator[str]:
 
 
 def shortened(text: str) -> str:
-    """*text*, which may be anything that somebody wrote, in a few lines."""
+    """*text* of somebody else, in a few lines."""
     return text if len(text) <= _MOST else f"{text[:_MOST]}..."
 
 
@@ -229,13 +228,13 @@ _OF_UNIVERSAL = frozenset({"macosx_x86_64", "macosx_arm64"})
 
 
 def machine(platform: str) -> str:
-    """The platform tag without the version of its system: what all wheels for that kind of machine share."""
+    """The platform tag without the version of its system."""
     match = _VERSIONED.fullmatch(platform)
     return f"{match['system']}_{match['machine']}" if match else platform
 
 
 def serves(offered: str, wanted: str) -> bool:
-    """Whether a wheel for the machine *offered* is one for *wanted* too; both as `machine` has them."""
+    """Whether a wheel for the machine *offered* is one for *wanted* too; both as `machine` returns them."""
     return offered in {"any", wanted} or (offered == _UNIVERSAL and wanted in _OF_UNIVERSAL)
 
 
@@ -254,8 +253,6 @@ _MACHINES = {
 
 
 class FileSlot(Struct, frozen=True, order=True):
-    """An interpreter, an ABI and a kind of machine."""
-
     python: str
     abi: str
     machine: str
@@ -296,7 +293,6 @@ class FileSlot(Struct, frozen=True, order=True):
 
 
 def slots(name: WheelName) -> tuple[FileSlot, ...]:
-    """The slots of the wheel called *name*, sorted."""
     return tuple(sorted({FileSlot.of(tag) for tag in name.tags}))
 
 

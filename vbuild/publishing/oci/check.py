@@ -47,7 +47,7 @@ _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
 def problems(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the image layouts in *folder*, or with *folder* where it is one."""
+    """What is wrong with the image layouts in *folder*, or with *folder* if it is one."""
     found = (
         [folder] if (folder / "oci-layout").is_file() else sorted(path.parent for path in folder.glob("*/oci-layout"))
     )
@@ -62,7 +62,7 @@ def problems(folder: Path) -> Iterator[Finding]:
 
 
 class _LayoutCheck:
-    """The check of one image layout; what was looked at once is not looked at again."""
+    """The check of one image layout, each blob once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -156,7 +156,7 @@ class _LayoutCheck:
                 yield _error(PublishRule.LABELS, place, what)
 
     def _layer(self, folder: ImageFolder, layer: Descriptor, expected: str) -> str | None:
-        """What is wrong with *layer*, whose uncompressed SHA-256 is to be *expected*."""
+        """What is wrong with *layer*, whose uncompressed SHA-256 should be *expected*."""
         key = f"{layer.digest} {expected}"
         if key not in self._sound:
             folder.check(layer)
@@ -220,7 +220,7 @@ def _read(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
-    """What the gzip members in *file* hold, one after the other."""
+    """The contents of the gzip members in *file*."""
     inflater = isal_zlib.decompressobj(_GZIP_WINDOW)
     is_open = False
     for chunk in _read(file):

@@ -50,8 +50,6 @@ _ARM = re.compile(r"v(?P<major>[89])(?:\.(?P<minor>\d))?")
 
 
 class OciPlatform(Struct, frozen=True):
-    """What an image is for, as an index says it."""
-
     architecture: str
     variant: str | None = None
     os: str = "linux"
@@ -64,7 +62,7 @@ class OciPlatform(Struct, frozen=True):
 
     @property
     def cpu(self) -> Cpu | None:
-        """The processors it is for, or None if vbuild knows no such processors."""
+        """The processors it is for, or None if vbuild does not know them."""
         machine = _MACHINES.get(self.architecture)
         if machine == "aarch64":
             if not (match := _ARM.fullmatch(self.variant or "v8")):
@@ -82,13 +80,12 @@ class OciPlatform(Struct, frozen=True):
         return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
 
     def data(self) -> dict[str, str]:
-        """The platform as an index and a config hold it."""
         values = {"architecture": self.architecture, "os": self.os}
         return {**values, "variant": self.variant} if self.variant else values
 
 
 class Descriptor(Struct, frozen=True):
-    """What names a blob: its media type, its digest as ``sha256:…``, its size in bytes, and annotations."""
+    """Names a blob: its media type, its digest as ``sha256:…``, its size in bytes, and annotations."""
 
     media_type: str
     digest: str
@@ -98,7 +95,6 @@ class Descriptor(Struct, frozen=True):
     artifact_type: str | None = None
 
     def data(self) -> dict[str, object]:
-        """The descriptor as manifests and indexes hold it."""
         values: dict[str, object] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
         if self.artifact_type:
             values["artifactType"] = self.artifact_type
@@ -124,8 +120,6 @@ class MemberFile(Struct, frozen=True):
 
 
 class NewFile(Struct, frozen=True):
-    """The file at *path* of an image with new bytes."""
-
     path: str
     mode: int
     data: bytes
@@ -144,7 +138,7 @@ File = MemberFile | NewFile
 
 
 class Layer(Struct, frozen=True):
-    """Files that come and go together, sorted by path; *what* says in a few words which."""
+    """Files that come and go together, sorted by path; *what* describes them."""
 
     files: tuple[File, ...]
     what: str
@@ -169,9 +163,9 @@ class Artifact(Struct, frozen=True):
 class OciImage(Struct, frozen=True):
     """One image: *layers* are places in the folder's, *annotations* its annotations and labels.
 
-    *listed* is the platform under which the family's index lists it, *platform* what its config says: an image that
-    needs more than a platform can say may be listed as less than it is, for no client to take it by chance. *search*
-    is the folder where Python finds its modules.
+    *listed* is the platform in the family's index, *platform* that in its config: an image that needs more than a
+    platform can say may be listed as less than it is, so that no client takes it by chance. *search* is the folder
+    where Python finds its modules.
     """
 
     ref: str
@@ -185,7 +179,7 @@ class OciImage(Struct, frozen=True):
 
 
 class ImageFamily(Struct, frozen=True):
-    """The images of one Python, in the order of their index; *annotations* are the index's annotations."""
+    """The images of one Python, in the order of their index; *annotations* are the index's."""
 
     ref: str
     images: tuple[OciImage, ...]
@@ -193,17 +187,17 @@ class ImageFamily(Struct, frozen=True):
 
 
 def label_key(key: str) -> str:
-    """Where the label stands that belongs to the properties under *key*."""
+    """The key of the label that belongs to the properties under *key*."""
     return f"{key.removesuffix('.properties')}.label"
 
 
 def document_key(key: str) -> str:
-    """Where an index holds the variants.json whose variants' properties stand under *key*."""
+    """The index's key of the variants.json whose variants' properties stand under *key*."""
     return f"{key.removesuffix('.properties')}.document"
 
 
 def properties_key(annotations: Mapping[str, str]) -> str | None:
-    """Returns the key of *annotations* that holds properties, or None; the label next to it tells which that is."""
+    """The key of *annotations* that holds properties, recognised by the label next to it, or None."""
     return next((key for key in annotations if label_key(key) in annotations), None)
 
 
@@ -214,7 +208,7 @@ _LARGEST = 1 << 22
 
 
 class Manifest(Struct, frozen=True):
-    """What an image consists of: its config, its layers from the lowest, and annotations."""
+    """An image's config, its layers from the lowest, and annotations."""
 
     config: Descriptor
     layers: tuple[Descriptor, ...]
@@ -250,7 +244,7 @@ class ImageFolder(Struct, frozen=True):
         return tuple(name for name in map(ref_of, self.manifests) if name)
 
     def named(self, ref: str | None) -> Descriptor:
-        """What index.json calls *ref*, or the one thing it has; `RepackageError` if that is not one."""
+        """What index.json calls *ref*, or its only entry; `RepackageError` if that is not one."""
         if ref is None:
             found = self.manifests
             expected = "one image, or its name behind a colon"
@@ -263,11 +257,10 @@ class ImageFolder(Struct, frozen=True):
         return found[0]
 
     def blob(self, descriptor: Descriptor) -> Path:
-        """Where the blob lies that *descriptor* names."""
         return self.path / "blobs" / descriptor.digest.replace(":", "/")
 
     def check(self, descriptor: Descriptor) -> None:
-        """`RepackageError` unless the blob is there, with the size and digest that *descriptor* says."""
+        """`RepackageError` unless the blob exists, with the size and digest that *descriptor* says."""
         blob = self.blob(descriptor)
         with at(self.path), at(descriptor.digest):
             if not blob.is_file():
@@ -287,7 +280,7 @@ class ImageFolder(Struct, frozen=True):
         return read_file(self.blob(descriptor))
 
     def index(self, descriptor: Descriptor) -> tuple[tuple[Descriptor, ...], Mapping[str, str]]:
-        """What the index that *descriptor* names lists, and its annotations."""
+        """The entries of the index that *descriptor* names, and its annotations."""
         with self._parsed(descriptor) as values:
             table = Table(values)
             return _descriptors(table, "manifests"), dict(table.pairs("annotations"))
@@ -306,7 +299,7 @@ class ImageFolder(Struct, frozen=True):
             )
 
     def config(self, descriptor: Descriptor) -> dict[str, Any]:
-        """The config that *descriptor* names, as JSON has it; what vbuild reads of it has the right types."""
+        """The config that *descriptor* names, with the right types as far as vbuild reads it."""
         with self._parsed(descriptor) as values:
             # of the types that they should be, as far as vbuild reads them
             table = Table(values)
@@ -347,9 +340,9 @@ class ImageFolder(Struct, frozen=True):
 
 
 def placed(place: Path) -> tuple[Path, str | None]:
-    """The folder that *place* is, and the name behind a colon: ``DIR:name``, or None if there is none.
+    """The folder of *place*, and the name behind a colon, ``DIR:name``, or None.
 
-    Names have colons as well, ``DIR:python:3.11``: the shortest folder that is there counts, else the first colon.
+    Names have colons as well, ``DIR:python:3.11``: the shortest folder that exists counts, else the first colon.
     """
     text = str(place)
     if place.is_dir() or ":" not in text:
@@ -359,13 +352,13 @@ def placed(place: Path) -> tuple[Path, str | None]:
 
 
 def ref_of(descriptor: Descriptor) -> str | None:
-    """The name that index.json gives what *descriptor* names."""
+    """Its name in index.json."""
     return dict(descriptor.annotations).get(REF_NAME)
 
 
 @contextmanager
 def _reading(place: str) -> Iterator[None]:
-    """Put *place* in front of what is wrong inside, a `RepackageError`."""
+    """Put *place* in front of errors inside, as `RepackageError`."""
     with at(place):
         try:
             yield
@@ -405,5 +398,4 @@ def _file(path: Path) -> bytes:
 
 
 def digest_of(data: bytes) -> str:
-    """The digest of *data* as descriptors write it."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -97,9 +97,9 @@ _MOST = 8
 
 
 class VersionRange(Struct, frozen=True):
-    """Versions of two numbers: of *major*, from *least* on, before *below*; and of later majors where *and_later*.
+    """Versions of two numbers: of *major*, from *least* on, before *below*; and of later majors if *and_later*.
 
-    Without *below* there is no end in the major, and without *least* no begin, nor in the majors before it.
+    Without *below* the major has no end; without *least* it has no begin, and earlier majors count, too.
     """
 
     major: int
@@ -109,16 +109,13 @@ class VersionRange(Struct, frozen=True):
 
 
 def ranges(feature: Feature) -> tuple[VersionRange, ...] | None:
-    """The versions that *feature*, one of NVIDIA's, asks for, one of them enough, or None if it asks for no such."""
+    """The versions of which *feature*, one of NVIDIA's, needs one, or None if it needs no such."""
     found = [_range(feature.name, value) for value in feature.values] if feature.namespace == "nvidia" else [None]
     return None if None in found else tuple(filter(None, found))
 
 
 def nfd(variant: Variant) -> tuple[str | None, tuple[str, ...]]:
-    """Returns NFD's compatibility specification of *variant* as JSON, and notes on what it cannot express.
-
-    The specification is None if every node fits.
-    """
+    """NFD's compatibility specification of *variant* as JSON, None if every node fits, and notes on what it lacks."""
     rules, notes = [], []
     for feature in variant.features:
         if (rule := _rule(feature)) is None:
@@ -132,9 +129,9 @@ def nfd(variant: Variant) -> tuple[str | None, tuple[str, ...]]:
 
 
 def dra(name: str, images: Sequence[tuple[str, Variant]]) -> tuple[str | None, tuple[str, ...]]:
-    """A ResourceClaimTemplate *name* for the *images*, names with their variants, the newest device first.
+    """A ResourceClaimTemplate *name* for *images*, names with their variants, the newest device first, and notes.
 
-    None if none of them asks for a device; and notes on what it cannot say.
+    None if no image needs a device.
     """
     requests, notes = [], []
     for ref, variant in images:
@@ -189,7 +186,7 @@ def _range(name: str, value: str) -> VersionRange | None:
 
 
 def _rule(feature: Feature) -> dict[str, Value] | None:
-    """What NFD is to match for *feature*; empty where every node has it, or None if it has no such feature."""
+    """What NFD matches for *feature*; empty if every node has it, None if NFD has no such feature."""
     if (feature.namespace, feature.name) == ("x86_64", "level") and set(feature.values) <= set(X86_64_LEVELS):
         level = X86_64_LEVELS.index(min(feature.values))
         flags = sorted(added.cpuid for below in X86_64_LEVELS[1 : level + 1] for added in X86_64_FEATURES[below])
@@ -204,7 +201,7 @@ def _rule(feature: Feature) -> dict[str, Value] | None:
 
 
 def _terms(wanted: VersionRange, label: str) -> Iterator[dict[str, Value]]:
-    """The alternatives that are *wanted* of the numbers ``<label>.major`` and ``.minor``."""
+    """The alternatives for the numbers ``<label>.major`` and ``.minor``."""
     major, minor = f"{label}.major", f"{label}.minor"
     exactly: Value = {"op": "In", "value": [str(wanted.major)]}
     if wanted.least is None:
@@ -223,7 +220,7 @@ def _terms(wanted: VersionRange, label: str) -> Iterator[dict[str, Value]]:
 
 
 def _expression(variant: Variant) -> tuple[list[str], list[str]]:
-    """What a device of *variant* is asked, all of it to be true, and notes on what it cannot be asked."""
+    """The terms that a device of *variant* must all meet, and notes on what it cannot be asked."""
     terms, notes = [], []
     for feature in variant.features:
         if (found := ranges(feature)) is None:
@@ -246,7 +243,7 @@ def _compared(wanted: VersionRange, attribute: str) -> str:
 
 
 def _dns(text: str) -> str:
-    """*text* as names in clusters are: lower case, digits and dashes (RFC 1123)."""
+    """*text* as a name in clusters: lower case, digits and dashes (RFC 1123)."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].rstrip("-")
 
 
@@ -270,7 +267,7 @@ class ImageGroup(Struct, frozen=True):
         return _lowest_cpu(wheel, self.machine)
 
     def listed(self, wheel: OfferedWheel) -> OciPlatform:
-        """The platform under which an index may list *wheel*, for no client to take it that cannot run it."""
+        """The platform under which an index may list *wheel*, so that no client takes it that cannot run it."""
         cpu = self.cpu(wheel)
         others = {self.cpu(other) for other in self.wheels if _is_cpu_alone(other)}
         return OciPlatform.of(cpu if _is_cpu_alone(wheel) or cpu in others else BASELINES[self.machine])
@@ -280,7 +277,7 @@ def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageG
     """The groups of *offer*, by Python, then machine, and the wheels in none: not for Linux, or unknown machines.
 
     Wheels for any machine are of those *machines*, or of those that the others of their Python are for.
-    `RepackageError` for two wheels of one label, or where every image of a group needs more than a baseline.
+    `RepackageError` for two wheels of one label, or if a group has no image for a baseline.
     """
     found: dict[str, list[OfferedWheel]] = {}
     for wheel in offer.wheels:
@@ -306,7 +303,6 @@ def groups(offer: OfferedRelease, machines: Sequence[str]) -> tuple[tuple[ImageG
 
 
 def is_for_linux(wheel: OfferedWheel) -> bool:
-    """Whether an image can hold *wheel*, by its platform tag."""
     return bool(_LINUX.fullmatch(wheel.name.platform))
 
 
@@ -360,7 +356,7 @@ def _lowest_cpu(wheel: OfferedWheel, machine: str) -> Cpu:
 
 
 def name_of(wheel: OfferedWheel) -> str:
-    """What the image of *wheel* is called in its family."""
+    """The name of its image in the family."""
     return wheel.label or "plain"
 
 
@@ -374,20 +370,20 @@ _ANY_MINOR = 11
 
 
 class Python(Struct, frozen=True):
-    """The Python of an image: its minor version, or None if any will do, and whether it is free-threaded."""
+    """The Python of an image: its minor version, or None for any, and whether it is free-threaded."""
 
     minor: int | None = None
     is_threaded: bool = False
 
     @property
     def environment(self) -> InstallEnvironment:
-        """What wheels are installed into below the prefix, by a Python that lies wherever the base has it."""
+        """Below the prefix, for a Python that lies wherever the base has it."""
         folder = "python3" if self.minor is None else f"python3.{self.minor}{'t' if self.is_threaded else ''}"
         return InstallEnvironment("vbuild", f"/usr/bin/env {folder}", folder)
 
 
 def python_for(wheel: OfferedWheel, base: str | None) -> Python | None:
-    """The Python that *wheel* is installed for, on a base that says it has the version *base*, or None if not there."""
+    """The Python that *wheel* is installed for, on a base with Python *base*, or None if it does not fit."""
     match = _CPYTHON.fullmatch(wheel.name.python)
     minor = int(match["minor"]) if match else None
     is_abi3 = wheel.name.abi.startswith("abi3") or minor is None
@@ -413,7 +409,7 @@ def companions_of(wheel: OfferedWheel, companions: Sequence[OfferedWheel], machi
 
 
 def lacking(wheel: OfferedWheel, companions: Sequence[OfferedWheel], python: Python, machine: str) -> Iterator[str]:
-    """The requirements of *wheel* that hold in an image and that none of *companions* meets, those of extras left out.
+    """The requirements of *wheel* that hold in an image and that none of *companions* meets, without extras.
 
     `WheelError` for a line that is not a requirement.
     """
@@ -428,7 +424,7 @@ def lacking(wheel: OfferedWheel, companions: Sequence[OfferedWheel], python: Pyt
 
 
 def files_of(wheels: Sequence[OfferedWheel], python: Python) -> tuple[File, ...]:
-    """The files of *wheels* in one image; `RepackageError` if two of them have different ones at one place."""
+    """The files of *wheels* in one image; `RepackageError` if two have different ones at one place."""
     found: dict[str, tuple[File, OfferedWheel]] = {}
     for wheel in wheels:
         for file in _files(wheel, python):
@@ -479,7 +475,7 @@ class BaseFolder(Struct, frozen=True):
 
     @classmethod
     def of(cls, place: Path) -> Self:
-        """The base at *place*, a folder or a folder with a name behind a colon; `RepackageError` if there is none."""
+        """The base at *place*, ``DIR`` or ``DIR:name``; `RepackageError` if there is none."""
         path, ref = placed(place)
         with at("base"):
             folder = ImageFolder.of(path)
@@ -491,7 +487,7 @@ class BaseFolder(Struct, frozen=True):
         return tuple(dict.fromkeys(image.platform.architecture for image in self.images if image.platform))
 
     def for_cpu(self, cpu: Cpu) -> tuple[Base, str | None]:
-        """The image that is best for *cpu*, checked, and the version of Python that it says it has.
+        """The best image for *cpu*, checked, and the version of Python that it says it has.
 
         `RepackageError` if there is none for its machine, or a blob of it is missing or damaged.
         """
@@ -570,8 +566,6 @@ class Oci(Struct, frozen=True):
 
 
 class _Release:
-    """What becomes of one release."""
-
     def __init__(
         self, layout: Oci, offer: OfferedRelease, companions: Sequence[OfferedWheel], base: BaseFolder | None
     ) -> None:
@@ -633,7 +627,7 @@ class _Release:
             )
 
     def notes(self) -> Iterator[str]:
-        """What a publisher should know, the names of all images first."""
+        """The names of all images first."""
         called = (
             f"{family.ref} ({', '.join(image.ref.removeprefix(f'{family.ref}-') for image in family.images)})"
             for family in self._families
@@ -675,7 +669,7 @@ class _Release:
         return tuple(ImageFamily(ref, tuple(images), self._said(found, ref)) for ref, images in gathered.items())
 
     def _images(self, group: ImageGroup, *, several: bool) -> list[OciImage]:
-        """The images of *group*, their layers taken up; none where the base has another Python."""
+        """The images of *group*, whose layers it adds to the release's; none if the base has another Python."""
         version = self._based(group, group.wheels[0])[1]
         lots = [(wheel, python_for(wheel, version)) for wheel in group.wheels]
         whole = [(wheel, python) for wheel, python in lots if python]
@@ -723,7 +717,7 @@ class _Release:
         return self._below.setdefault(base.digest, base), version
 
     def _said(self, found: Sequence[ImageGroup], ref: str) -> tuple[tuple[str, str], ...]:
-        """The release's variants.json as an annotation: what is needed to rank the images of *ref*."""
+        """The release's variants.json as an annotation, with which the images of *ref* are ranked."""
         wheels = [wheel for group in found if group.ref == ref for wheel in group.wheels]
         documents = [(wheel.path.name, wheel.document) for wheel in wheels if wheel.document]
         if not documents:

@@ -49,12 +49,11 @@ class ImageCandidate(Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """What its index calls it, or its digest."""
         return self.ref or self.digest
 
 
 class ImageSelection(Struct, frozen=True):
-    """The image that a machine gets out of *folder*, where its index is called *ref*, and every image, best first."""
+    """The image that a machine gets of *folder*, the name *ref* of its index, and every image, best first."""
 
     folder: Path
     ref: str | None
@@ -67,12 +66,12 @@ class ImageSelection(Struct, frozen=True):
 
     @property
     def reference(self) -> str | None:
-        """What containers' tools call the image, or None if index.json has no name for it, but for its index alone."""
+        """The name for container tools, or None if only its index has a name."""
         return self._reference(self.image)
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The selection in lines: the digest, then each image, best first, and why it stands there."""
+        """The digest, then each image, best first, and why it stands there."""
         lines = [self.digest]
         for place, one in enumerate(self.ranking, 1):
             called = self._reference(one) or f"{one.label or ''} {one.digest[:19]}".lstrip()
@@ -83,7 +82,6 @@ class ImageSelection(Struct, frozen=True):
         return f"oci:{self.folder}:{one.ref}" if one.ref else None
 
     def data(self) -> dict[str, Any]:
-        """The selection as JSON holds it."""
         return {
             "digest": self.digest,
             "label": self.image.label,
@@ -95,7 +93,7 @@ class ImageSelection(Struct, frozen=True):
 
 
 class _Listed(Struct, frozen=True):
-    """An image as its index lists it: its variant, None for one without, and the label that it has there."""
+    """An image as its index lists it: its variant, None without one, and its label there."""
 
     image: Descriptor
     platform: OciPlatform
@@ -104,10 +102,10 @@ class _Listed(Struct, frozen=True):
 
 
 def select_image(folder: Path, machine: Machine, *, ref: str | None = None) -> ImageSelection:
-    """The image for *machine* in the image layout *folder*, of the index called *ref* where it has several.
+    """The image for *machine* in the image layout *folder*, of the index called *ref* if it has several.
 
-    `RepackageError` if there is no such layout or index, or where no image fits, saying why for each; `VariantError`
-    for annotations that are not as PEP 825 has properties.
+    `RepackageError` if there is no such layout or index, or no image fits, with the reason for each; `VariantError` for
+    annotations that are not PEP 825's properties.
     """
     layout = ImageFolder.of(folder)
     descriptor = layout.named(ref) if ref else _only(layout)
@@ -153,7 +151,7 @@ def _listed(image: Descriptor, number: int) -> _Listed:
 def _ranked(
     found: Sequence[_Listed], annotations: Mapping[str, str], machine: Machine
 ) -> list[tuple[_Listed, bool, str]]:
-    """The images *found*, the best for *machine* first, each with whether it fits, and why."""
+    """The images, the best for *machine* first, each with whether it fits, and why."""
     here = _architecture(machine)
     document = _document([one for one in found if one.platform.architecture == here], annotations)
     items = ranked(document, machine) if document else ()
@@ -182,7 +180,7 @@ def _architecture(machine: Machine) -> str:
 
 
 def _document(found: Sequence[_Listed], annotations: Mapping[str, str]) -> Document | None:
-    """The variants of the images *found*, with the metadata that their index holds, or those that vbuild knows."""
+    """The variants of the images, with the metadata of their index, or those that vbuild knows."""
     variants = {one.variant.properties: one.variant for one in found if one.variant}
     if not variants:
         return None

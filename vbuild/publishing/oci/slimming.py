@@ -63,7 +63,7 @@ class ImageTree:
     """The files of an image that say what is installed, or may have GPU code, below the folder *root*.
 
     *owners* are the layers that they come from, *first* the lowest that have something there, by path. If some are
-    *wanted*, it is these alone. There are no links in it, so that nothing leads out: *links* are their paths.
+    *wanted*, it has these alone. It has no links, so that nothing leads out: *links* are their paths.
     """
 
     def __init__(self, root: Path, wanted: Collection[str] | None = None) -> None:
@@ -77,7 +77,7 @@ class ImageTree:
         self._linked: set[str] = set()
 
     def add(self, archive: tarfile.TarFile, number: int) -> None:
-        """Put on top what the layer *archive*, the one called *number*, has."""
+        """Put the layer *archive*, which has that *number*, on top."""
         for entry in archive:
             path = entry_path(entry.name)
             folder, _, name = path.rpartition("/")
@@ -118,7 +118,7 @@ class ImageTree:
         self._inodes = {path: (self._root / path).stat().st_ino for path in self.owners}
 
     def changed(self) -> list[str]:
-        """The files that are others now than when the tree was settled, or gone."""
+        """The files that changed since the tree was settled, or are gone."""
         places = ((self._root / path, path, inode) for path, inode in self._inodes.items())
         return [path for place, path, inode in places if not place.exists() or place.stat().st_ino != inode]
 
@@ -170,7 +170,7 @@ def _head(file: int, size: int) -> bytes:
 
 
 def _folders(path: str) -> tuple[str, ...]:
-    """The folders that the file at *path* is in, down from the root, which is empty."""
+    """The folders of *path*, down from the root, which is empty."""
     parts = path.split("/")
     return tuple("/".join(parts[:depth]) for depth in range(len(parts)))
 
@@ -189,7 +189,7 @@ _ZSTD_LEVEL = 3
 
 @contextmanager
 def opened_layer(blob: Path, media_type: str) -> Iterator[tarfile.TarFile]:
-    """The layer *blob*, read from its start to its end; `RepackageError` if it is none that can be read."""
+    """The layer *blob*, read from start to end; `RepackageError` if it cannot be read."""
     if media_type not in _TYPES:
         raise RepackageError(f"a layer of type {media_type}; expected {', '.join(_TYPES)}")
     with ExitStack() as stack:
@@ -211,7 +211,7 @@ def entry_path(name: str) -> str:
 
 
 class Packing:
-    """A layer in the making: what is written is hashed as it is, and compressed into *file* as *media_type* says."""
+    """A layer being written: hashed as it is, and compressed into *file* as *media_type* says."""
 
     def __init__(self, file: BinaryIO, media_type: str) -> None:
         self.plain = hashlib.sha256()
@@ -242,7 +242,7 @@ OnProgress = Callable[[str, int, int], None]
 
 
 class SlimmedImage(Struct, frozen=True, kw_only=True):
-    """An image before and after: *packed* are the bytes of its layers as they are stored, *rewritten* of them are new.
+    """An image before and after: *packed* are the bytes of its stored layers, *rewritten* of them are new.
 
     *found* is what became of the packages, *linked* the files that were left for a second name in the image.
     """
@@ -256,7 +256,6 @@ class SlimmedImage(Struct, frozen=True, kw_only=True):
     linked: tuple[FileLeft, ...] = ()
 
     def data(self) -> dict[str, Any]:
-        """The result for JSON."""
         return {
             **self.found.data(),
             "environment": self.ref,
@@ -277,8 +276,8 @@ def slim_images(
 ) -> tuple[SlimmedImage, ...]:
     """Write the images of the layout *place*, ``DIR`` or ``DIR:NAME``, into the layout *output*, slimmed.
 
-    Without *output* nothing is written but in a folder for temporary files. `RepackageError` if *place* is no layout, a
-    blob is damaged, an image has no packages, or *output* is there and not empty.
+    Without *output* nothing is written. `RepackageError` if *place* is no layout, a blob is damaged, an image has no
+    packages, or *output* exists and is not empty.
     """
     folder, ref = placed(place)
     layout = ImageFolder.of(folder)
@@ -308,7 +307,7 @@ def slim_images(
 
 
 def _is_free(output: Path) -> bool:
-    """Whether nothing is in *output* but what a killed run may have left there: a stage, or a layout without index."""
+    """Whether *output* has nothing but what a killed run leaves: a stage, or a layout without index."""
     if not output.is_dir():
         return not output.exists()
     return {entry.name for entry in output.iterdir() if not entry.name.startswith(STAGE)} <= {"blobs", "oci-layout"}
@@ -339,7 +338,7 @@ class _Layout:
         self.images: list[SlimmedImage] = []
 
     def listed(self, entries: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-        """The descriptors *entries* as they are after slimming, without attestations of images that are others now."""
+        """The descriptors *entries* after slimming, without attestations of images that changed."""
         made = []
         for entry in entries:
             attested = (entry.get("annotations") or {}).get(_ATTESTED)
@@ -348,7 +347,7 @@ class _Layout:
         return made
 
     def _after(self, entry: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """What is new in the descriptor *entry*: digest and size."""
+        """The new digest and size of the descriptor *entry*."""
         if (digest := str(entry["digest"])) not in self._known:
             own = (entry.get("annotations") or {}).get(REF_NAME)
             called = own or self._names.get(digest, name)
@@ -460,7 +459,7 @@ class _Layout:
     ) -> tuple[dict[str, Any], str]:
         """The descriptor and the diff_id of *layer* with the contents of *files* instead of those of that name.
 
-        Of files that are not there it has nothing, or, if layers below have *hidden* ones there, what hides these.
+        A missing file is left out, or, if layers below have one *hidden* there, replaced by what hides it.
         """
         part = self._stage / "layer"
         with part.open("wb") as opened, opened_layer(self._layout.blob(layer), layer.media_type) as archive:

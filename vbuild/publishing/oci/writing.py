@@ -72,16 +72,16 @@ _FOLDER_MODE = 0o755
 
 
 class WrittenBlob(Struct, frozen=True):
-    """A layer as a blob, and the digest of what it is uncompressed."""
+    """A layer as a blob, and the digest of its uncompressed bytes."""
 
     descriptor: Descriptor
     diff_id: str
 
 
 def write_layer(layer: Layer, blobs: Path, *, moment: int, wheels: SharedWheels) -> WrittenBlob:
-    """Put *layer*, all its files as of *moment* and out of *wheels*, into the folder *blobs* under its SHA-256.
+    """Write *layer*, all its files as of *moment* and out of *wheels*, into the folder *blobs* under its SHA-256.
 
-    `VbuildError` if a wheel does not hold what its RECORD says. Large members are never held in memory.
+    `VbuildError` if a wheel differs from its RECORD. Large members are never held in memory.
     """
     # folders stand before what is in them
     entries: dict[str, File | None] = {}
@@ -114,7 +114,7 @@ def write_layer(layer: Layer, blobs: Path, *, moment: int, wheels: SharedWheels)
 
 
 def _header(path: str, file: File | None, moment: int) -> bytes:
-    """What stands in front of *file*, or of the folder at *path*: PAX records only where ustar has no room."""
+    """The header of *file*, or of the folder at *path*: PAX records only where ustar has no room."""
     info = tarfile.TarInfo(path)
     info.mtime = moment
     if file:
@@ -146,7 +146,7 @@ def _take(wheel: Wheel, file: MemberFile, gzip: "GzipMembers", tar: "hashlib._Ha
 
 
 class GzipMembers:
-    """A gzip file in the making, and the SHA-256 of what is in it so far."""
+    """A gzip file being written, and the SHA-256 of what is in it so far."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -154,13 +154,12 @@ class GzipMembers:
         self.digest = hashlib.sha256()
 
     def add(self, data: Buffer) -> None:
-        """Put *data* behind what there is."""
         self._gathered += data
         if len(self._gathered) >= _GATHERED:
             self.flush()
 
     def add_deflated(self, chunks: Iterable[bytes], *, crc: int, size: int) -> None:
-        """Put what the deflate stream in *chunks* inflates to, of that CRC-32 and *size*, behind what there is."""
+        """Append a member of the deflate stream in *chunks*, which inflates to *size* bytes with that CRC-32."""
         self.flush()
         self._write(_GZIP_HEADER)
         for chunk in chunks:
@@ -168,7 +167,7 @@ class GzipMembers:
         self._write(_GZIP_END.pack(crc, size & 0xFFFFFFFF))
 
     def flush(self) -> None:
-        """Write a member of what was gathered, if anything was."""
+        """Write a member of what was gathered."""
         if self._gathered:
             self._write(bytes(gzip_compress(self._gathered, _LEVEL)))
             self._gathered.clear()
@@ -198,7 +197,6 @@ class Images(Struct, frozen=True):
 
     @property
     def files(self) -> tuple[PurePosixPath, ...]:
-        """The outputs whose hashes it contains: none."""
         return ()
 
     def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
@@ -217,7 +215,7 @@ class Images(Struct, frozen=True):
 
 
 class _Writer:
-    """Puts the small blobs of *images*, whose *layers* are written, into the folder *blobs*."""
+    """Writes the small blobs of *images*, whose *layers* are written, into the folder *blobs*."""
 
     def __init__(self, images: Images, blobs: Path, layers: Sequence[WrittenBlob]) -> None:
         self._images = images
@@ -226,7 +224,7 @@ class _Writer:
         self._created = datetime.fromtimestamp(images.moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def family(self, family: ImageFamily) -> list[Descriptor]:
-        """What index.json is to name: the family's index, its images, and the indexes of what refers to them."""
+        """The entries of index.json: the family's index, its images, and the indexes of their referrers."""
         listed, referring = [], []
         for image in family.images:
             manifest = self._image(image)
@@ -287,7 +285,7 @@ class _Writer:
         }
 
     def _referrers(self, image: OciImage, subject: Descriptor) -> Descriptor:
-        """The index of what refers to *image*, the manifest *subject*, as a registry without an API for it has it.
+        """The index of the referrers of *image*, the manifest *subject*, as a registry without an API for it has it.
 
         https://github.com/opencontainers/distribution-spec/blob/main/spec.md#referrers-tag-schema
         """
@@ -321,7 +319,7 @@ class _Writer:
 
 
 def _environment(below: Sequence[str], search: str) -> list[str]:
-    """The variables of an image over one with those *below*, where Python searches the folder *search* first."""
+    """The variables of an image over one with those *below*; Python searches the folder *search* first."""
     kept = [line for line in below if not line.startswith(_SEARCH)]
     if not any(line.startswith("PATH=") for line in kept):
         kept.append(_PATH)
@@ -330,5 +328,5 @@ def _environment(below: Sequence[str], search: str) -> list[str]:
 
 
 def packed_json(values: Mapping[str, Any]) -> bytes:
-    """*values* as blobs of images hold them: without spaces."""
+    """*values* without spaces."""
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
